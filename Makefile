@@ -1,0 +1,37 @@
+# Needs Python 3.11 or newer and make; everything else goes into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUN := runs/demo
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint format clean
+
+help:  ## Show what there is to make
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: $(VENV)/.installed  ## Create .venv and install the library into it
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "groundling needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) -V 2>&1); name another one: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: install  ## Train the starter model on a text world, evaluate it, write the report
+	$(BIN)/groundling train demo run_dir=$(RUN)
+	$(BIN)/groundling evaluate $(RUN)
+	$(BIN)/groundling report $(RUN)
+
+test: install  ## Run the test suite
+	$(BIN)/python -m pytest
+
+lint: install  ## Check style, types and spelling
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/codespell
+
+format: install  ## Format the code
+	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+clean:  ## Remove .venv and the caches (never runs/)
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

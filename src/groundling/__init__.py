@@ -1,0 +1,1 @@
+"""Groundling: reinforcement learning with language models."""

@@ -1,0 +1,86 @@
+"""Named components: what a config may ask for by id."""
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+from groundling.errors import ConfigError
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Maps an id to the class or function that makes a component.
+
+    A config names components by id and keyword arguments; nothing is ever imported from a path
+    that stands in a config or a checkpoint. Users' own components get in by being imported
+    (``--import my_module``), where they register themselves::
+
+        @policies.register("mine")
+        class MyPolicy: ...
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._factories: dict[str, Callable[..., T]] = {}
+
+    def register(self, id: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
+        """Decorate a class or function so that ``create(id, ...)`` calls it.
+
+        Raises:
+            ConfigError: the id is taken by another component.
+        """
+
+        def add(factory: Callable[..., T]) -> Callable[..., T]:
+            taken = self._factories.get(id)
+            if taken is not None and taken.__qualname__ != factory.__qualname__:
+                raise ConfigError(f"{self.kind} {id!r} is registered already, by {taken.__module__}")
+            self._factories[id] = factory
+            return factory
+
+        return add
+
+    def get(self, id: str) -> Callable[..., T]:
+        """Return what ``id`` names.
+
+        Raises:
+            ConfigError: no such id; the message lists the nearest ones.
+        """
+        if id not in self._factories:
+            raise ConfigError(unknown(self.kind, id, self))
+        return self._factories[id]
+
+    def create(self, id: str, *args: Any, **kwargs: Any) -> T:
+        """Make the component ``id`` from its arguments.
+
+        Raises:
+            ConfigError: no such id, or no such argument.
+        """
+        factory = self.get(id)
+        self.check_arguments(id, kwargs)
+        return factory(*args, **kwargs)
+
+    def check_arguments(self, id: str, kwargs: Mapping[str, Any]) -> None:
+        """Raise `ConfigError` if the component ``id`` takes no argument of one of these names."""
+        parameters = inspect.signature(self.get(id)).parameters.values()
+        if any(p.kind is p.VAR_KEYWORD for p in parameters):
+            return
+        names = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        for name in kwargs:
+            if name not in names:
+                raise ConfigError(unknown(f"argument of {self.kind} {id!r}", name, names))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._factories))
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._factories
+
+
+def unknown(kind: str, name: str, known: Any) -> str:
+    """Say that ``name`` is not a known ``kind``, and which names are nearest."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(repr(n) for n in near)}? " if near else ""
+    return f"unknown {kind} {name!r}: {hint}there is {', '.join(names) or 'none'}"
