@@ -1,0 +1,112 @@
+"""The parts of a Transformers model that scoring needs one by one: encoder, decoder body, and head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
+
+
+class Backbone:
+    """Runs the encoder, the decoder body (up to and with its final norm) and the head of a model apart.
+
+    `logits` goes through the model's own `forward` with the body's answer given to it, so that whatever a model does
+    between body and logits (scaling, soft-capping, a bias) is done, without this class knowing of it.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+        self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
+        self.body: nn.Module = model.get_decoder()
+
+    @property
+    def device(self) -> torch.device:
+        """Where token ids go in."""
+        embeddings: Any = self.model.get_input_embeddings()
+        return embeddings.weight.device
+
+    def encode(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        """The encoder's states: (batch, length) token ids and 0/1 mask to (batch, length, hidden)."""
+        return self.model.get_encoder()(input_ids=tokens, attention_mask=mask).last_hidden_state
+
+    def decode(self, tokens: Tensor, states: Tensor, states_mask: Tensor, mask: Tensor | None) -> Tensor:
+        """The decoder's final hidden states, (batch, rows, hidden).
+
+        `tokens` (batch, rows); `states` (batch, length, hidden) and `states_mask` (batch, length) of the encoder;
+        `mask` (batch, 1, rows, rows), None for plain causal attention.
+        """
+        return self.body(
+            input_ids=tokens,
+            attention_mask=mask,
+            encoder_hidden_states=states,
+            encoder_attention_mask=states_mask,
+            use_cache=False,
+        ).last_hidden_state
+
+    def read(self, tokens: Tensor, mask: Tensor | None, positions: Tensor | None) -> Tensor:
+        """A causal body's final hidden states, (batch, length, hidden).
+
+        `tokens` and `positions` (batch, length); `mask` (batch, 1, length, length). Both None: plain causal
+        attention, where what pads a row on its right is seen by nothing before it.
+        """
+        arguments: dict[str, Any] = {"input_ids": tokens, "use_cache": False}
+        # All ones says "no padding" to models that would otherwise look for the pad token.
+        arguments["attention_mask"] = torch.ones_like(tokens) if mask is None else mask
+        if positions is not None:
+            arguments["position_ids"] = positions
+        return self.body(**arguments).last_hidden_state
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Logits of final hidden states: (rows, hidden) to (rows, vocabulary), in the model's dtype."""
+        arguments: dict[str, Any] = {
+            "input_ids": states.new_zeros((1, 1), dtype=torch.long),
+            "use_cache": False,
+        }
+        if self.is_encoder_decoder:
+            arguments["decoder_input_ids"] = arguments.pop("input_ids")
+            arguments["encoder_outputs"] = BaseModelOutput(last_hidden_state=states[None])
+        with _answering(self.body, states[None]):
+            return self.model(**arguments).logits[0]
+
+    def additive(self, allowed: Tensor) -> Tensor:
+        """A boolean 4D mask in the form that the model's attention wants it."""
+        if self.model.config._attn_implementation == "sdpa":
+            return allowed
+        blocked = torch.zeros(allowed.shape, dtype=self.model.dtype, device=allowed.device)
+        return blocked.masked_fill_(~allowed, torch.finfo(self.model.dtype).min)
+
+
+class _BodyOutput:
+    """A body's output of any family: the hidden states, and None for whatever else a model passes on from it."""
+
+    def __init__(self, last_hidden_state: Tensor) -> None:
+        self.last_hidden_state = last_hidden_state
+
+    def __getitem__(self, index: int) -> Tensor | None:
+        return None if index else self.last_hidden_state
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+@contextmanager
+def _answering(body: nn.Module, states: Tensor) -> Iterator[None]:
+    """Within this context `body` answers any call with the given states instead of computing."""
+    own = body.__dict__.get("forward")  # set on the instance where accelerate or a wrapper has hooked it
+
+    def answer(*_: Any, **__: Any) -> _BodyOutput:
+        return _BodyOutput(states)
+
+    body.forward = answer
+    try:
+        yield
+    finally:
+        if own is None:
+            del body.forward
+        else:
+            body.forward = own

@@ -1,0 +1,130 @@
+"""Batched text generation with the log-probability of every token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+# Scores of all steps are held until the log-probabilities are taken: 128 Mi numbers, twice, 1 GiB in float32.
+_MAX_SCORES = 2**27
+DEFAULT_NEW_TOKENS = 32
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One continuation.
+
+    `text`: without special tokens. `token_ids`: int64 (num_tokens,), the end-of-sequence token included where it was
+    reached. `token_log_probs`: float32 (num_tokens,), of the distribution sampled from, after temperature and
+    filters. `raw_token_log_probs`: float32 (num_tokens,), of the model's own distribution.
+    """
+
+    text: str
+    token_ids: Tensor
+    token_log_probs: Tensor
+    raw_token_log_probs: Tensor
+
+
+def generate(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Sequence[int]],
+    filler: int,
+    settings: dict[str, Any],
+) -> list[Generation]:
+    """Continuations of prompts given as token ids, prompt by prompt (`num_return_sequences` of each).
+
+    `filler` pads prompts, and finished sequences inside Transformers; `settings` are those of `model.generate`.
+    """
+    copies = settings.get("num_return_sequences") or 1
+    rows = copies * (settings.get("num_beams") or 1)
+    vocabulary = model.config.get_text_config().vocab_size
+    at_once = max(1, _MAX_SCORES // (vocabulary * settings.get("max_new_tokens", DEFAULT_NEW_TOKENS) * rows))
+    by_length = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))
+    found: dict[int, list[Generation]] = {}
+    for first in range(0, len(prompts), at_once):
+        batch = by_length[first : first + at_once]
+        made = _generate_batch(model, tokenizer, [prompts[index] for index in batch], filler, settings)
+        for place, index in enumerate(batch):
+            found[index] = made[place * copies : (place + 1) * copies]
+    return [generation for index in range(len(prompts)) for generation in found[index]]
+
+
+def _generate_batch(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Sequence[int]],
+    filler: int,
+    settings: dict[str, Any],
+) -> list[Generation]:
+    tokens, mask = _pad(prompts, filler, left=not model.config.is_encoder_decoder)
+    device = model.get_input_embeddings().weight.device
+    limits = {} if "max_length" in settings else {"max_new_tokens": DEFAULT_NEW_TOKENS}
+    output: Any = model.generate(
+        input_ids=tokens.to(device),
+        attention_mask=mask.to(device),
+        **({"pad_token_id": filler} | limits | settings),
+        return_dict_in_generate=True,
+        output_scores=True,
+        output_logits=True,
+    )
+    given = 1 if model.config.is_encoder_decoder else tokens.shape[1]
+    made = output.sequences[:, given:]  # (rows, num_steps)
+    beams = getattr(output, "beam_indices", None)
+    sampled = _log_probs(output.scores, made, beams)
+    raw = _log_probs(output.logits, made, beams)
+    ends = settings.get("eos_token_id", model.generation_config.eos_token_id)
+    stops_elsewhere = bool(settings.get("stop_strings") or settings.get("stopping_criteria"))
+    generations = []
+    for row in range(len(made)):
+        length = _length(made[row], ends, filler if stops_elsewhere else None)
+        ids = made[row, :length]
+        text = str(tokenizer.decode(ids, skip_special_tokens=True))
+        generations.append(Generation(text, ids, sampled[row, :length], raw[row, :length]))
+    return generations
+
+
+def _pad(prompts: Sequence[Sequence[int]], filler: int, left: bool) -> tuple[Tensor, Tensor]:
+    """Token ids and 0/1 mask, int64 (batch, longest)."""
+    longest = max(map(len, prompts))
+    tokens = torch.full((len(prompts), longest), filler)
+    mask = torch.zeros_like(tokens)
+    for row, prompt in enumerate(prompts):
+        place = slice(longest - len(prompt), None) if left else slice(len(prompt))
+        tokens[row, place] = torch.tensor(prompt)
+        mask[row, place] = 1
+    return tokens, mask
+
+
+def _log_probs(scores: Sequence[Tensor], made: Tensor, beams: Tensor | None) -> Tensor:
+    """Float32 (rows, num_steps): log-probability of each token made, from each step's (rows, vocabulary) scores.
+
+    `beams` (rows, num_steps) says which row of a step a sequence went through, negative after its end.
+    """
+    steps = []
+    for step in range(made.shape[1]):
+        step_scores = scores[step].float()
+        if beams is not None:
+            step_scores = step_scores[beams[:, step].clamp(min=0)]
+        steps.append(step_scores.log_softmax(-1).gather(1, made[:, step, None])[:, 0])
+    return torch.stack(steps, dim=1) if steps else made.new_zeros(made.shape, dtype=torch.float32)
+
+
+def _length(made: Tensor, ends: int | list[int] | None, filler: int | None) -> int:
+    """How many tokens of a row (num_steps,) were generated: up to and with the first end token.
+
+    `filler` is given where a row may also stop without an end token: its padding is then cut off.
+    """
+    end_ids = torch.tensor([] if ends is None else ends, device=made.device, dtype=made.dtype).reshape(-1)
+    ended = torch.isin(made, end_ids).nonzero()
+    if len(ended):
+        return int(ended[0]) + 1
+    if filler is None:
+        return len(made)
+    kept = (made != filler).nonzero()
+    return int(kept[-1]) + 1 if len(kept) else 0

@@ -1,0 +1,78 @@
+"""Heads on a prompt's state: a value for the critic, logits for a fixed set of actions.
+
+Defaults are those of GLAM (arXiv 2302.02662): two hidden layers of 1024 with sigmoids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Literal
+
+from torch import Tensor, nn
+
+Activation = Literal["sigmoid", "tanh", "relu", "gelu", "silu"]
+_ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "sigmoid": nn.Sigmoid,
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+}
+
+
+def _mlp(sizes: Sequence[int], activation: Activation) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for wide_in, wide_out in pairwise(sizes[:-1]):
+        layers += [nn.Linear(wide_in, wide_out), _ACTIVATIONS[activation]()]
+    return nn.Sequential(*layers, nn.Linear(sizes[-2], sizes[-1]))
+
+
+class ValueHead(nn.Module):
+    """Value of each prompt's state.
+
+    Args:
+        hidden_size: of the language model, `LanguageModel.hidden_size`.
+        hidden_sizes: of the head's own layers; empty for a linear head.
+        activation: between them.
+    """
+
+    def __init__(
+        self, hidden_size: int, hidden_sizes: Sequence[int] = (1024, 1024), activation: Activation = "sigmoid"
+    ) -> None:
+        super().__init__()
+        self.layers = _mlp([hidden_size, *hidden_sizes, 1], activation)
+
+    def forward(self, state: Tensor) -> Tensor:
+        """Float (num_prompts, hidden_size) to (num_prompts,).
+
+        Never (num_prompts, 1): against returns of shape (num_prompts,) that broadcasts to every value against every
+        return, as the released GLAM trainer does.
+        """
+        return self.layers(state).squeeze(-1)
+
+
+class ActionHead(nn.Module):
+    """Logits of a fixed set of actions, instead of scoring their texts (GLAM's NPAE and action-head ablations).
+
+    Args:
+        hidden_size: of the language model, `LanguageModel.hidden_size`.
+        num_actions: how many actions there are.
+        hidden_sizes: of the head's own layers; empty for a linear head.
+        activation: between them.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_actions: int,
+        hidden_sizes: Sequence[int] = (1024, 1024),
+        activation: Activation = "sigmoid",
+    ) -> None:
+        super().__init__()
+        self.num_actions = num_actions
+        self.layers = _mlp([hidden_size, *hidden_sizes, num_actions], activation)
+
+    def forward(self, state: Tensor) -> Tensor:
+        """Float (num_prompts, hidden_size) to logits (num_prompts, num_actions)."""
+        return self.layers(state)

@@ -1,0 +1,323 @@
+"""A Transformers language model with its tokenizer, wrapped once for everything that policies and judges ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from groundling.errors import GroundlingError
+from groundling.lm import loading
+from groundling.lm.backbone import Backbone
+from groundling.lm.generation import DEFAULT_NEW_TOKENS, Generation, generate
+from groundling.lm.scoring import CandidateScores, Question, Scorer
+from groundling.lm.tokens import TextTokens
+
+Normalize = Literal["sum", "token", "word"]
+
+
+class LanguageModel(nn.Module):
+    """A causal or encoder-decoder language model, with candidate scoring, states for heads, and generation.
+
+    Dropout is off for good: what is scored does not depend on `train()` or `eval()`.
+
+    Args:
+        model: a Transformers model with a language-modelling head.
+        tokenizer: its tokenizer.
+        gradient_checkpointing: recompute activations in the backward pass, for less memory and more time.
+        max_prompt_tokens: longer prompts keep their last tokens; None raises where they do not fit the model.
+        keep_base: save the frozen weights beside a LoRA adapter (for bases that cannot be loaded from elsewhere).
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        gradient_checkpointing: bool = False,
+        max_prompt_tokens: int | None = None,
+        keep_base: bool = False,
+    ) -> None:
+        super().__init__()
+        loading.without_dropout(model.config)
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+        self.model = model
+        self.tokenizer = tokenizer
+        self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
+        self._gradient_checkpointing = gradient_checkpointing
+        self._keep_base = keep_base
+        if gradient_checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self._filler = _first_known(tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+        beginning = _first_known(tokenizer.bos_token_id, tokenizer.eos_token_id, self._filler)
+        embeddings: Any = model.get_input_embeddings()
+        self._tokens = TextTokens(tokenizer, embeddings.weight.shape[0], beginning, max_prompt_tokens)
+        config = model.config.get_text_config()
+        start = _first_known(
+            getattr(model.config, "decoder_start_token_id", None),
+            model.generation_config.decoder_start_token_id if model.generation_config else None,
+            beginning,
+        )
+        self._scorer = Scorer(Backbone(model), start, _window(config))
+        self._max_positions: int | None = getattr(config, "max_position_embeddings", None)
+        self.train(False)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        *,
+        init: loading.Init = "pretrained",
+        seed: int | None = None,
+        dtype: str | torch.dtype = "float32",
+        device: str | torch.device = "cpu",
+        lora: Mapping[str, Any] | None = None,
+        gradient_checkpointing: bool = False,
+        attention: str | None = None,
+        revision: str | None = None,
+        trust_remote_code: bool = False,
+        max_prompt_tokens: int | None = None,
+    ) -> Self:
+        """Loads a model: causal or encoder-decoder is found out from its config.
+
+        Args:
+            path: a folder, a hub id, "starter" (encoder-decoder) or "starter-causal"; also what `save_pretrained`
+                wrote, with its LoRA adapter.
+            init: "pretrained", "random" (from the config alone), or "embeddings" (random but for the pretrained
+                input embeddings, as GLAM's NPAE baseline).
+            seed: of random weights; None takes them from torch's global generator.
+            dtype: of the weights: "float32", "bfloat16" or "float16".
+            device: "cpu", "cuda", "cuda:1", "mps", or "auto" for a GPU where there is one.
+            lora: keyword arguments of `peft.LoraConfig`; the rest of the model is frozen. Needs the `lora` extra.
+            gradient_checkpointing: less memory for more time in the backward pass.
+            attention: Transformers' `attn_implementation`; None for its own choice.
+            revision: of a hub model.
+            trust_remote_code: run the code that comes with a hub model.
+            max_prompt_tokens: longer prompts keep their last tokens; None raises where they do not fit the model.
+
+        Raises:
+            GroundlingError: what is missing or wrong, in one line.
+        """
+        source = loading.Source(loading.resolve(path), revision, trust_remote_code)
+        target, number = loading.find_device(device), loading.find_dtype(dtype)
+        if init not in ("pretrained", "random", "embeddings"):
+            raise GroundlingError(f"unknown init {init!r}: use 'pretrained', 'random' or 'embeddings'")
+        base = loading.adapter_base(source.path)
+        model = loading.load_model(source.at(base) if base else source, init, seed, number, attention)
+        if base:
+            loading.load_adapter(model, source.path, lora)
+        elif lora is not None:
+            loading.add_lora(model, lora)
+        return cls(
+            model.to(target),  # type: ignore[arg-type]
+            loading.load_tokenizer(source),
+            gradient_checkpointing=gradient_checkpointing,
+            max_prompt_tokens=max_prompt_tokens,
+            keep_base=init != "pretrained" or (base is not None and Path(base).parent == Path(source.path)),
+        )
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of `state`: what heads take in."""
+        head: Any = self.model.get_output_embeddings()
+        return int(head.weight.shape[1])
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model reads its tokens."""
+        return self._scorer.backbone.device
+
+    def train(self, mode: bool = True) -> Self:
+        """Changes nothing in what is computed: see the class.
+
+        Transformers checkpoints gradients in training mode only, so that mode follows the option, not the caller.
+        """
+        super().train(mode)
+        self.model.train(self._gradient_checkpointing)
+        return self
+
+    # Scoring
+
+    def score(
+        self,
+        prompts: Sequence[str],
+        candidates: Sequence[str] | Sequence[Sequence[str]],
+        normalize: Normalize = "sum",
+        compat: Literal["glam"] | None = None,
+    ) -> list[Tensor]:
+        """The log P(candidate | prompt) of each prompt's candidates, with gradients where torch records them.
+
+        Args:
+            prompts: one text each; an empty one is read as the beginning of a text.
+            candidates: one list for all prompts, or one list per prompt. An empty candidate has log-probability 0.
+            normalize: "sum" over the candidate's tokens; or its mean per "token" or per "word" (runs of non-blanks).
+            compat: "glam" gives the released GLAM scorer's figures, which are not log-probabilities: sums of raw
+                logits, plus 1 for each token a candidate is shorter than the longest of the call.
+
+        Returns:
+            For each prompt float32 (its number of candidates,).
+
+        Raises:
+            GroundlingError: a prompt without candidates, or too long for the model.
+        """
+        texts, questions = self._questions(prompts, candidates)
+        if not questions:
+            return []
+        scores, _ = self._scorer(questions, raw=compat == "glam")
+        scores = self._adjusted(scores, texts, questions, normalize, compat)
+        return list(scores.split([len(question.candidates) for question in questions]))
+
+    def score_candidates(
+        self,
+        prompts: Sequence[str],
+        candidates: Sequence[str] | Sequence[Sequence[str]],
+        normalize: Normalize = "sum",
+        compat: Literal["glam"] | None = None,
+    ) -> CandidateScores:
+        """`score` and the prompts' states from one and the same pass, padded to the most candidates.
+
+        Arguments and errors as those of `score`.
+        """
+        texts, questions = self._questions(prompts, candidates)
+        counts = torch.tensor([len(question.candidates) for question in questions], dtype=torch.long)
+        mask = torch.arange(int(counts.max()) if len(counts) else 0) < counts[:, None]
+        mask = mask.to(self.device)  # (num_prompts, max_candidates)
+        log_probs = torch.full(mask.shape, -torch.inf, device=self.device)
+        if not questions:
+            return CandidateScores(log_probs, mask, torch.zeros(0, self.hidden_size, device=self.device))
+        scores, state = self._scorer(questions, raw=compat == "glam")
+        scores = self._adjusted(scores, texts, questions, normalize, compat)
+        return CandidateScores(log_probs.masked_scatter(mask, scores), mask, state)
+
+    # So that what wraps a module (distributed data parallel, compile) wraps scoring.
+    forward = score_candidates
+
+    def encode(self, prompts: Sequence[str]) -> Tensor:
+        """Float32 (num_prompts, hidden_size): the states of `score_candidates`, when no candidate is scored."""
+        if not prompts:
+            return torch.zeros(0, self.hidden_size, device=self.device)
+        return self._scorer.states(self._prompt_tokens(prompts, 0))
+
+    def token_lengths(self, prompts: Sequence[str]) -> list[int]:
+        """How many tokens the model reads for each prompt; remembered, so asking is cheap."""
+        return [len(tokens) for tokens in self._tokens.prompts(prompts)]
+
+    def _questions(
+        self, prompts: Sequence[str], candidates: Sequence[str] | Sequence[Sequence[str]]
+    ) -> tuple[list[Sequence[str]], list[Question]]:
+        """Each prompt's candidate texts, and the same as token ids."""
+        shared = all(isinstance(candidate, str) for candidate in candidates)
+        texts = cast(list[Sequence[str]], [candidates] * len(prompts) if shared else list(candidates))
+        if len(texts) != len(prompts):
+            raise GroundlingError(f"{len(prompts)} prompts, but candidates for {len(texts)}")
+        for index, own in enumerate(texts):
+            if not len(own):
+                raise GroundlingError(f"prompt {index} has no candidates: there is nothing to choose from")
+        flat = iter(self._tokens.candidates([text for own in texts for text in own]))
+        tokens = [[next(flat) for _ in own] for own in texts]
+        room = max((max(map(len, own)) for own in tokens), default=0)
+        return texts, [
+            Question(prompt, own)
+            for prompt, own in zip(self._prompt_tokens(prompts, room), tokens, strict=True)
+        ]
+
+    def _prompt_tokens(self, prompts: Sequence[str], room: int) -> list[list[int]]:
+        """Token ids of prompts, each checked to fit the model with `room` tokens after it."""
+        tokens = self._tokens.prompts(prompts)
+        if self._max_positions is None:
+            return tokens
+        # The last token of a candidate is predicted, never read; an encoder-decoder reads it elsewhere.
+        limit = self._max_positions - (0 if self.is_encoder_decoder else max(0, room - 1))
+        for index, own in enumerate(tokens):
+            if len(own) > limit:
+                raise GroundlingError(
+                    f"prompt {index} has {len(own)} tokens, but this model has room for {limit}: shorten it, or load "
+                    f"the model with max_prompt_tokens={limit} to keep the last ones"
+                )
+        return tokens
+
+    def _adjusted(
+        self,
+        scores: Tensor,
+        texts: Sequence[Sequence[str]],
+        questions: Sequence[Question],
+        normalize: Normalize,
+        compat: str | None,
+    ) -> Tensor:
+        """Scores (total number of candidates,) after normalisation or the compatibility option."""
+        lengths = torch.tensor(
+            [len(candidate) for question in questions for candidate in question.candidates]
+        )
+        if compat == "glam":
+            return scores + (lengths.max() - lengths).to(scores)
+        if compat is not None:
+            raise GroundlingError(f"unknown compat {compat!r}: the only one is 'glam'")
+        if normalize == "sum":
+            return scores
+        if normalize == "word":
+            lengths = torch.tensor([len(text.split()) for own in texts for text in own])
+        elif normalize != "token":
+            raise GroundlingError(f"unknown normalize {normalize!r}: use 'sum', 'token' or 'word'")
+        return scores / lengths.clamp(min=1).to(scores)
+
+    # Writing
+
+    def generate(self, prompts: Sequence[str], **generation: Any) -> list[Generation]:
+        """Continues each prompt, in batches; sampling draws from torch's global generator.
+
+        Args:
+            prompts: one text each.
+            generation: anything that Transformers' `generate` takes (`max_new_tokens`, by default 32, `do_sample`,
+                `temperature`, `top_p`, `num_beams`, `num_return_sequences`, ...).
+
+        Returns:
+            One `Generation` per prompt, or `num_return_sequences` of each prompt in turn.
+
+        Raises:
+            GroundlingError: a prompt too long for the model and what is to be written.
+        """
+        new_tokens = generation.get("max_new_tokens", 0 if "max_length" in generation else DEFAULT_NEW_TOKENS)
+        tokens = self._prompt_tokens(prompts, new_tokens)
+        if not tokens:
+            return []
+        # Checkpointing gradients would switch the cache off; there are no gradients here.
+        self.model.eval()
+        try:
+            return generate(self.model, self.tokenizer, tokens, self._filler, generation)
+        finally:
+            self.train(self.training)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Writes weights (safetensors), config and tokenizer; with LoRA, the adapter.
+
+        `from_pretrained(folder)` gives the same model back, and so do Transformers' Auto classes. An adapter's frozen
+        weights are found where they came from; those that came from nowhere (`init` other than "pretrained") are
+        saved beside it.
+        """
+        folder = Path(folder)
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+        if self._keep_base and getattr(self.model, "_hf_peft_config_loaded", False):
+            loading.save_base(self.model, folder / loading.BASE_FOLDER)
+
+
+def _first_known(*token_ids: int | None) -> int:
+    return next(token for token in token_ids if token is not None)
+
+
+def _window(config: Any) -> int | None:
+    """The shortest attention window of a model's layers; None where all see everything."""
+    kinds = getattr(config, "layer_types", None)
+    sliding = kinds is None or any("full" not in kind for kind in kinds)
+    if not sliding or getattr(config, "use_sliding_window", True) is False:
+        return None
+    windows = [
+        getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size", "window_size")
+    ]
+    return min((window for window in windows if window), default=None)

@@ -1,0 +1,289 @@
+"""From a path or a name to a Transformers model and its tokenizer, with every way to fail told in one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from groundling.errors import GroundlingError
+
+Init = Literal["pretrained", "random", "embeddings"]
+
+STARTERS = {
+    "starter": Path(__file__).parent / "starter" / "encoder_decoder",
+    "starter-causal": Path(__file__).parent / "starter" / "causal",
+}
+# Beside a saved adapter: the frozen weights it stands on, where they are not to be had from elsewhere.
+BASE_FOLDER = "base"
+_ADAPTER_CONFIG = "adapter_config.json"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model comes from: a local folder or a hub id, and how to ask for it."""
+
+    path: str
+    revision: str | None = None
+    trust_remote_code: bool = False
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments that every Auto class understands."""
+        options: dict[str, Any] = {"trust_remote_code": self.trust_remote_code}
+        return options | ({"revision": self.revision} if self.revision else {})
+
+    def at(self, path: str) -> Source:
+        """The same, elsewhere."""
+        return Source(path, None, self.trust_remote_code)
+
+
+def resolve(path: str | Path) -> str:
+    """A starter's name to its folder; an existing folder to its absolute path; anything else is a hub id."""
+    if str(path) in STARTERS:
+        return str(STARTERS[str(path)])
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        return str(folder.resolve())
+    if (
+        folder.exists()
+        or folder.is_absolute()
+        or str(path).startswith((".", "~"))
+        or str(path).count("/") > 1
+    ):
+        raise GroundlingError(
+            f"no model folder at {path}: give a folder, a hub id, 'starter' or 'starter-causal'"
+        )
+    return str(path)
+
+
+def find_device(name: str | torch.device) -> torch.device:
+    """The device of that name; "auto" takes a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise GroundlingError(
+            f"unknown device {name!r}: use 'cpu', 'cuda', 'cuda:N', 'mps' or 'auto'"
+        ) from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise GroundlingError(
+            f"device {str(device)!r} was asked for, but PyTorch sees no GPU here: use device='cpu'"
+        )
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise GroundlingError(
+            f"device {str(device)!r} was asked for, but there are {torch.cuda.device_count()} GPUs"
+        )
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise GroundlingError("device 'mps' was asked for, but PyTorch sees none here: use device='cpu'")
+    return device
+
+
+def find_dtype(name: str | torch.dtype) -> torch.dtype:
+    """The floating-point type of that name."""
+    if isinstance(name, torch.dtype):
+        return name
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if name not in known:
+        raise GroundlingError(f"unknown dtype {name!r}: use one of {', '.join(known)}")
+    return known[name]
+
+
+def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model folder or hub id.
+
+    Raises:
+        GroundlingError: there is none, or it cannot be read.
+    """
+    folder = Path(source.path)
+    if folder.is_dir() and not any(folder.glob("*token*")) and not any(folder.glob("*.model")):
+        # Transformers would otherwise make up an empty tokenizer from the model's type.
+        raise GroundlingError(f"{folder} holds no tokenizer: save the model's tokenizer into the same folder")
+    try:
+        return AutoTokenizer.from_pretrained(source.path, **source.options)
+    except Exception as error:
+        raise GroundlingError(
+            f"the tokenizer of {source.path} cannot be read: {_first_line(error)}"
+        ) from error
+
+
+def load_model(
+    source: Source, init: Init, seed: int | None, dtype: torch.dtype, attention: str | None
+) -> PreTrainedModel:
+    """A causal or encoder-decoder model, without dropout.
+
+    Args:
+        source: a folder or hub id.
+        init: "pretrained" weights; "random" ones, from the config alone; or "embeddings": random, but for the
+            pretrained input embeddings (and the output ones where they are tied).
+        seed: of the random weights; None takes them from torch's global generator.
+        dtype: of the weights.
+        attention: Transformers' `attn_implementation`; None for its own choice.
+
+    Raises:
+        GroundlingError: not there, not readable, not a language model, or weights missing.
+    """
+    config = _load_config(source)
+    without_dropout(config)
+    auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    options = source.options | {"dtype": dtype} | ({"attn_implementation": attention} if attention else {})
+    try:
+        if init == "pretrained":
+            return _pretrained(auto, source, config, options)
+        with torch.random.fork_rng(enabled=seed is not None):
+            if seed is not None:
+                torch.manual_seed(seed)
+            options.pop("revision", None)
+            model = auto.from_config(config, **options)
+    except GroundlingError:
+        raise
+    except Exception as error:
+        raise GroundlingError(f"the model {source.path} cannot be loaded: {_first_line(error)}") from error
+    model.name_or_path = source.path
+    if init == "embeddings":
+        pretrained = load_model(source, "pretrained", None, dtype, attention)
+        with torch.no_grad():
+            model.get_input_embeddings().weight.copy_(pretrained.get_input_embeddings().weight)
+    return model
+
+
+def _load_config(source: Source) -> PretrainedConfig:
+    folder = Path(source.path)
+    if folder.is_dir() and not (folder / "config.json").exists():
+        raise GroundlingError(f"{folder} is no model folder: it has no config.json")
+    try:
+        return AutoConfig.from_pretrained(source.path, **source.options)
+    except Exception as error:
+        if folder.is_dir():
+            raise GroundlingError(f"the config of {folder} cannot be read: {_first_line(error)}") from error
+        raise GroundlingError(
+            f"no model {source.path!r}: there is no such folder here, and the hub does not give it "
+            f"({_first_line(error)})"
+        ) from error
+
+
+def _pretrained(
+    auto: Any, source: Source, config: PretrainedConfig, options: dict[str, Any]
+) -> PreTrainedModel:
+    model, report = auto.from_pretrained(source.path, config=config, output_loading_info=True, **options)
+    if report["missing_keys"]:
+        # Transformers fills these at random and only warns.
+        missing = sorted(report["missing_keys"])
+        raise GroundlingError(
+            f"{source.path} lacks weights of this model, among them {', '.join(missing[:3])}"
+        )
+    return model
+
+
+def without_dropout(config: PretrainedConfig) -> None:
+    """Sets every dropout of a config, nested ones included, to 0.
+
+    PPO compares probabilities of one and the same policy before and after an update: with dropout the ratio is noise,
+    and gradient checkpointing needs the training mode in which dropout would be on.
+    """
+    for key, value in vars(config).items():
+        if isinstance(value, PretrainedConfig):
+            without_dropout(value)
+        elif "drop" in key and isinstance(value, int | float) and not isinstance(value, bool):
+            setattr(config, key, 0.0)
+
+
+# LoRA
+
+
+def adapter_base(path: str) -> str | None:
+    """Where the frozen weights of an adapter folder are; None if `path` is no adapter folder."""
+    saved = Path(path) / _ADAPTER_CONFIG
+    if not saved.exists():
+        return None
+    if (saved.parent / BASE_FOLDER).is_dir():
+        return str(saved.parent / BASE_FOLDER)
+    try:
+        base = json.loads(saved.read_text())["base_model_name_or_path"]
+    except (ValueError, KeyError) as error:
+        raise GroundlingError(f"{saved} cannot be read: {_first_line(error)}") from error
+    return resolve(base)
+
+
+def add_lora(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:
+    """Freezes the model and adds trainable low-rank adapters (LoRA, arXiv 2106.09685).
+
+    Args:
+        model: changed in place.
+        settings: keyword arguments of `peft.LoraConfig`; without `target_modules` peft knows those of common models.
+
+    Raises:
+        GroundlingError: peft is not installed, a setting is wrong, or dropout is asked for.
+    """
+    lora_config = _peft().LoraConfig
+    if settings.get("lora_dropout"):
+        raise GroundlingError(
+            "lora_dropout must be 0: dropout would make the probability ratios of PPO random"
+        )
+    try:
+        # Plain containers: settings may come from Hydra.
+        plain = {key: list(value) if _is_listlike(value) else value for key, value in settings.items()}
+        model.add_adapter(lora_config(**plain))
+    except (TypeError, ValueError) as error:
+        raise GroundlingError(f"these LoRA settings cannot be used: {_first_line(error)}") from error
+
+
+def load_adapter(model: PreTrainedModel, path: str, settings: Mapping[str, Any] | None) -> None:
+    """Adds the adapter saved in `path`, trainable; `settings`, if given, must agree with it."""
+    _peft()
+    try:
+        model.load_adapter(path, is_trainable=True)
+    except Exception as error:
+        raise GroundlingError(f"the adapter in {path} cannot be loaded: {_first_line(error)}") from error
+    adapter: Any = model.peft_config["default"]
+    saved = adapter.to_dict()
+    for key, value in (settings or {}).items():
+        wanted = set(value) if _is_listlike(value) else value
+        found = set(saved[key]) if _is_listlike(saved.get(key)) else saved.get(key)
+        if wanted != found:
+            raise GroundlingError(f"the adapter in {path} was made with {key}={found}, not {wanted}")
+
+
+def save_base(model: PreTrainedModel, folder: Path) -> None:
+    """Saves the frozen weights under an adapter, without the adapter, as a model folder of its own."""
+    weights = {
+        name.replace(".base_layer.", "."): tensor
+        for name, tensor in model.state_dict().items()
+        if ".lora_" not in name
+    }
+    model._hf_peft_config_loaded = False  # or save_pretrained would write the adapter instead
+    try:
+        model.save_pretrained(folder, state_dict=weights)
+    finally:
+        model._hf_peft_config_loaded = True
+
+
+def _is_listlike(value: Any) -> bool:
+    return not isinstance(value, str | Mapping) and hasattr(value, "__iter__")
+
+
+def _peft() -> Any:
+    try:
+        import peft
+    except ImportError as error:
+        raise GroundlingError("LoRA needs peft: pip install 'groundling[lora]'") from error
+    return peft
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}".strip(": ")

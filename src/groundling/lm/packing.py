@@ -1,0 +1,147 @@
+"""How the candidates of one prompt become few rows of one pass, and how prompts of like length share a batch.
+
+A *row* is one position whose final hidden state is needed: the *root* (the prompt's last token, or the decoder's
+start token) predicts every candidate's first token, and the row that has read tokens 1..t of a candidate predicts
+token t + 1. Candidates that begin alike share rows: "turn left" and "turn right" need the row of "turn" once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Tokens = Sequence[int]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The rows of one prompt's candidates, and which row predicts which candidate token.
+
+    `tokens`: (num_rows,) the token each row reads. For a tree, row 0 is the prompt's own last token (-1 here).
+    `depths`: (num_rows,) how many candidate tokens have been read, the row's own included.
+    `visible`: bool (num_rows, num_rows): may row i attend to row j.
+    `targets`: int64 (3, num_targets): the predicting row, the predicted token, the candidate it belongs to.
+    """
+
+    tokens: list[int]
+    depths: list[int]
+    visible: Tensor
+    targets: Tensor
+
+    @property
+    def num_rows(self) -> int:
+        """How many hidden states are needed, the root's included."""
+        return len(self.tokens)
+
+
+def as_tree(candidates: Sequence[Tokens]) -> Layout:
+    """Candidates as a tree of shared beginnings, for causal models that take positions and a 4D mask."""
+    tokens, depths, parents = [-1], [0], [0]
+    targets: list[tuple[int, int, int]] = []
+    children: dict[tuple[int, int], int] = {}  # (row, token read next) -> row
+    for index, candidate in enumerate(candidates):
+        row = 0
+        for position, token in enumerate(candidate):
+            targets.append((row, token, index))
+            if position == len(candidate) - 1:
+                break  # the last token is predicted, never read
+            if (row, token) not in children:
+                children[row, token] = len(tokens)
+                tokens.append(token)
+                depths.append(depths[row] + 1)
+                parents.append(row)
+            row = children[row, token]
+    visible = torch.eye(len(tokens), dtype=torch.bool)  # (num_rows, num_rows)
+    for row in range(1, len(tokens)):
+        visible[row] |= visible[parents[row]]
+    return Layout(tokens, depths, visible, _target_tensor(targets))
+
+
+def as_chains(candidates: Sequence[Tokens], start_token: int) -> Layout:
+    """Candidates as separate runs, each from its own start token, for decoders with relative positions.
+
+    Inside a run the distances between array indices are the true ones, so relative position biases come out right
+    without being touched. A run that is the beginning of another one is left out.
+    """
+    read = sorted({tuple(candidate[:-1]) for candidate in candidates})
+    # In sorted order a sequence is followed at once by its extensions, if it has any.
+    chains = [run for run, after in zip(read, [*read[1:], None], strict=True) if not _begins(run, after)]
+    tokens: list[int] = []
+    depths: list[int] = []
+    row_after: dict[tuple[int, ...], int] = {}  # tokens read -> row
+    for chain in chains:
+        for depth in range(len(chain) + 1):
+            row_after.setdefault(chain[:depth], len(tokens) + depth)
+        tokens += [start_token, *chain]
+        depths += range(len(chain) + 1)
+    visible = torch.block_diag(
+        *(torch.ones(len(chain) + 1, len(chain) + 1, dtype=torch.bool).tril() for chain in chains)
+    ).bool()  # (num_rows, num_rows)
+    targets = [
+        (row_after[tuple(candidate[:position])], token, index)
+        for index, candidate in enumerate(candidates)
+        for position, token in enumerate(candidate)
+    ]
+    return Layout(tokens, depths, visible, _target_tensor(targets))
+
+
+def as_lines(candidates: Sequence[Tokens]) -> Tensor:
+    """Targets (see `Layout`) when each candidate is read on a line of its own and nothing is shared.
+
+    The rows of candidate i are its root and those after its tokens but the last, in order; then candidate i + 1's.
+    """
+    targets = []
+    first_row = 0
+    for index, candidate in enumerate(candidates):
+        targets += [(first_row + position, token, index) for position, token in enumerate(candidate)]
+        first_row += max(1, len(candidate))
+    return _target_tensor(targets)
+
+
+def batches(lengths: Sequence[int], max_tokens: int, max_waste: float) -> list[list[int]]:
+    """Groups indices of `lengths` so that a padded batch of each group has little padding.
+
+    `max_tokens`: cells of a padded batch (a longer single item still gets a batch of its own).
+    `max_waste`: padding cells allowed, as a share of the filled ones.
+    """
+    groups: list[list[int]] = []
+    width = filled = 0
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        length = lengths[index]
+        size = len(groups[-1]) + 1 if groups else 1
+        cells = width * size
+        if not groups or cells > max_tokens or cells - filled - length > max_waste * (filled + length):
+            groups.append([])
+            width, filled = length, 0
+        groups[-1].append(index)
+        filled += length
+    return groups
+
+
+def split_wide(candidates: Sequence[Tokens], max_rows: int) -> list[list[int]]:
+    """Indices of candidates in parts of at most about `max_rows` rows, for prompts with very many candidates.
+
+    Sorted by tokens, so that those that begin alike stay together.
+    """
+    if sum(map(len, candidates)) <= max_rows:
+        return [list(range(len(candidates)))]
+    parts: list[list[int]] = []
+    rows = max_rows
+    for index in sorted(range(len(candidates)), key=lambda i: tuple(candidates[i])):
+        if not parts or rows + len(candidates[index]) > max_rows:
+            parts.append([])
+            rows = 0
+        parts[-1].append(index)
+        rows += len(candidates[index])
+    return parts
+
+
+def _begins(run: tuple[int, ...], other: tuple[int, ...] | None) -> bool:
+    return other is not None and other[: len(run)] == run
+
+
+def _target_tensor(targets: list[tuple[int, int, int]]) -> Tensor:
+    return torch.tensor(targets, dtype=torch.long).reshape(-1, 3).T  # (3, num_targets)

@@ -1,0 +1,365 @@
+"""log P(candidate | prompt) for many candidates, each prompt computed once.
+
+Lamorel repeats the prompt (or its encoder states) for every candidate and takes logits at every position. Here a
+causal model reads ``prompt + tree of candidates`` in one pass under a 4D mask, and an encoder-decoder encodes the
+prompt once and decodes all candidates side by side in one row under a block mask; the vocabulary is touched only at
+the rows that predict a candidate token. Models for which that is not exact (positions that cannot be given,
+recurrent states, attention kernels that take no such mask) are found by trying it once on a small example, and read
+one candidate per row instead. Task: GLAM (arXiv 2302.02662) and its scorer Lamorel.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from groundling.lm.backbone import Backbone
+from groundling.lm.packing import Layout, Tokens, as_chains, as_lines, as_tree, batches, split_wide
+
+# Prompts up to these many tokens go through together, so that a long call does not hold every state at once.
+_TOKENS_AT_ONCE = 32_768
+# More candidate rows than this are read in several passes: their mask grows with the square.
+_MAX_ROWS = 512
+# Logits held at once: 64 Mi numbers, 256 MiB in float32.
+_MAX_LOGITS = 2**26
+
+
+@dataclass(frozen=True)
+class CandidateScores:
+    """What a policy needs of one pass.
+
+    `log_probs`: float32 (num_prompts, max_candidates), log P(candidate | prompt), -inf where `mask` is False.
+    `mask`: bool (num_prompts, max_candidates), True where there is a candidate.
+    `state`: float32 (num_prompts, hidden_size), the hidden state of the prompt's last token (causal) or of the first
+    decoder position (encoder-decoder), after the final norm: what value and action heads read.
+    """
+
+    log_probs: Tensor
+    mask: Tensor
+    state: Tensor
+
+
+class Question(NamedTuple):
+    """One prompt and the candidates asked about it, in token ids."""
+
+    prompt: list[int]
+    candidates: list[list[int]]
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How much goes through the body at once, and how much padding is worth it."""
+
+    max_tokens: int
+    max_waste: float
+
+    @classmethod
+    def for_device(cls, device: torch.device) -> Batching:
+        """On CPU a single prompt already fills the cores; an accelerator wants more rows and minds padding less."""
+        return cls(4096, 0.03) if device.type == "cpu" else cls(32_768, 0.25)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """Final hidden states of a question's rows, (num_rows, hidden), root first; targets as in `Layout`."""
+
+    rows: Tensor
+    targets: Tensor
+
+
+@dataclass
+class Scorer:
+    """Scores candidates with one model; `window` is the shortest attention window, where the model has one."""
+
+    backbone: Backbone
+    start_token: int
+    window: int | None = None
+    _packs: bool | None = field(default=None, init=False)
+
+    def __call__(self, questions: Sequence[Question], raw: bool = False) -> tuple[Tensor, Tensor]:
+        """Scores of all candidates in one row, and the state of each prompt.
+
+        Args:
+            questions: prompts with at least one candidate each.
+            raw: sums of unnormalised logits instead of log-probabilities (for the GLAM compatibility option).
+
+        Returns:
+            float32 (total number of candidates,), question by question; float32 (num_questions, hidden).
+        """
+        groups = batches([len(question.prompt) for question in questions], _TOKENS_AT_ONCE, float("inf"))
+        scores: dict[int, Tensor] = {}
+        states: dict[int, Tensor] = {}
+        for group in groups:
+            answered = self._score_group([questions[index] for index in group], raw)
+            for index, (score, state) in zip(group, answered, strict=True):
+                scores[index], states[index] = score, state
+        order = range(len(questions))
+        return torch.cat([scores[i] for i in order]), torch.stack([states[i] for i in order])
+
+    def _score_group(self, questions: Sequence[Question], raw: bool) -> list[tuple[Tensor, Tensor]]:
+        parts = [split_wide(question.candidates, _MAX_ROWS) for question in questions]
+        narrow = [
+            Question(question.prompt, [question.candidates[index] for index in part])
+            for question, own_parts in zip(questions, parts, strict=True)
+            for part in own_parts
+        ]
+        answers = self._answers(narrow)
+        scores = self._candidate_scores(narrow, answers, raw)
+        results = []
+        first = 0
+        for own_parts in parts:
+            mine = slice(first, first + len(own_parts))
+            # Undo the sorting of `split_wide`; with one part this is the identity.
+            back = (
+                torch.tensor([index for part in own_parts for index in part])
+                .argsort()
+                .to(scores[first].device)
+            )
+            results.append((torch.cat(scores[mine])[back], answers[first].rows[0].float()))
+            first += len(own_parts)
+        return results
+
+    def _candidate_scores(
+        self, questions: Sequence[Question], answers: list[_Answer], raw: bool
+    ) -> list[Tensor]:
+        rows = torch.cat([answer.rows for answer in answers])  # (num_rows, hidden)
+        counts = [len(question.candidates) for question in questions]
+        targets, first_row, first_candidate = [], 0, 0
+        for answer, count in zip(answers, counts, strict=True):
+            targets.append(answer.targets + torch.tensor([[first_row], [0], [first_candidate]]))
+            first_row += len(answer.rows)
+            first_candidate += count
+        row, token, candidate = torch.cat(targets, dim=1).to(rows.device)  # each (num_targets,)
+        token_scores = self._token_scores(rows, row, token, raw)
+        total = torch.zeros(first_candidate, device=rows.device).index_add(0, candidate, token_scores)
+        return list(total.split(counts))
+
+    def _token_scores(self, rows: Tensor, row: Tensor, token: Tensor, raw: bool) -> Tensor:
+        """Float32 (num_targets,) log-probability of each `token` at its `row` of `rows` (num_rows, hidden)."""
+        some_rows = max(1, _MAX_LOGITS // self.backbone.model.config.get_text_config().vocab_size)
+        scores = torch.zeros(len(token), device=rows.device)
+        if not len(token):
+            return scores
+        for first in range(0, len(rows), some_rows):
+            logits = self.backbone.logits(rows[first : first + some_rows]).float()  # (some_rows, vocabulary)
+            here = ((row >= first) & (row < first + some_rows)).nonzero()[:, 0]
+            local = row[here] - first
+            picked = logits[local, token[here]]
+            scores = scores.index_put((here,), picked if raw else picked - logits.logsumexp(-1)[local])
+        return scores
+
+    # How the hidden states are got
+
+    def _answers(self, questions: Sequence[Question]) -> list[_Answer]:
+        if self._packs is None:
+            self._packs = _packing_is_exact(self)
+        packed = [index for index, question in enumerate(questions) if self._packs and self._fits(question)]
+        plain = sorted(set(range(len(questions))) - set(packed))
+        answers: dict[int, _Answer] = {}
+        for indices, method in ((packed, self.answer_packed), (plain, self.answer_plain)):
+            if indices:
+                found = method([questions[index] for index in indices])
+                answers.update(zip(indices, found, strict=True))
+        return [answers[index] for index in range(len(questions))]
+
+    def _fits(self, question: Question) -> bool:
+        longest = len(question.prompt) + max(map(len, question.candidates))
+        return self.window is None or longest <= self.window
+
+    def answer_packed(self, questions: Sequence[Question]) -> list[_Answer]:
+        """All candidates of a prompt in one pass with it (causal) or in one decoder row (encoder-decoder)."""
+        known: dict[tuple[tuple[int, ...], ...], Layout] = {}
+        layouts = []
+        for question in questions:
+            key = tuple(map(tuple, question.candidates))
+            if key not in known:
+                known[key] = self._layout(question.candidates)
+            layouts.append(known[key])
+        if self.backbone.is_encoder_decoder:
+            rows = self._decode_packed([question.prompt for question in questions], layouts)
+        else:
+            rows = self._read_packed([question.prompt for question in questions], layouts)
+        return [_Answer(own, layout.targets) for own, layout in zip(rows, layouts, strict=True)]
+
+    def _layout(self, candidates: Sequence[Tokens]) -> Layout:
+        return (
+            as_chains(candidates, self.start_token)
+            if self.backbone.is_encoder_decoder
+            else as_tree(candidates)
+        )
+
+    def _read_packed(self, prompts: Sequence[Tokens], layouts: Sequence[Layout]) -> list[Tensor]:
+        lengths = [len(prompt) + layout.num_rows - 1 for prompt, layout in zip(prompts, layouts, strict=True)]
+        rows: dict[int, Tensor] = {}
+        for batch in self._batches(lengths):
+            batch_prompts, batch_layouts = [prompts[i] for i in batch], [layouts[i] for i in batch]
+            tokens, positions, allowed = _tree_batch(batch_prompts, batch_layouts)
+            device = self.backbone.device
+            hidden = self.backbone.read(
+                tokens.to(device), self.backbone.additive(allowed.to(device)), positions.to(device)
+            )  # (batch, length, hidden)
+            for place, index in enumerate(batch):
+                root = len(prompts[index]) - 1
+                rows[index] = hidden[place, root : root + layouts[index].num_rows]
+        return [rows[index] for index in range(len(prompts))]
+
+    def _decode_packed(self, prompts: Sequence[Tokens], layouts: Sequence[Layout]) -> list[Tensor]:
+        states = self._encode(prompts)
+        rows: dict[int, Tensor] = {}
+        # The decoder's rows are few: batches here are wide, and padding costs only the cross-attention's keys.
+        for batch in batches([len(state) for state in states], _TOKENS_AT_ONCE, max_waste=0.25):
+            own = [layouts[index] for index in batch]
+            tokens = pad_sequence([torch.tensor(layout.tokens) for layout in own], batch_first=True)
+            allowed = torch.eye(tokens.shape[1], dtype=torch.bool).repeat(len(batch), 1, 1, 1)
+            for place, layout in enumerate(own):
+                allowed[place, 0, : layout.num_rows, : layout.num_rows] = layout.visible
+            padded, mask = _padded([states[index] for index in batch])
+            allowed = self.backbone.additive(allowed.to(padded.device))
+            hidden = self.backbone.decode(tokens.to(padded.device), padded, mask, allowed)
+            for place, index in enumerate(batch):
+                rows[index] = hidden[place, : layouts[index].num_rows]
+        return [rows[index] for index in range(len(prompts))]
+
+    def answer_plain(self, questions: Sequence[Question]) -> list[_Answer]:
+        """Each candidate on a row of its own, for models that cannot pack; encoder states are still shared."""
+        owners = [index for index, question in enumerate(questions) for _ in question.candidates]
+        lines = [list(candidate[:-1]) for question in questions for candidate in question.candidates]
+        prompts = [question.prompt for question in questions]
+        if self.backbone.is_encoder_decoder:
+            hidden = self._decode_lines(prompts, owners, [[self.start_token, *line] for line in lines])
+        else:
+            hidden = self._read_lines(
+                [prompts[owner] + line for owner, line in zip(owners, lines, strict=True)]
+            )
+        answers = []
+        first = 0
+        for question in questions:
+            mine = [
+                states[len(states) - max(1, len(candidate)) :]
+                for states, candidate in zip(hidden[first:], question.candidates, strict=False)
+            ]
+            answers.append(_Answer(torch.cat(mine), as_lines(question.candidates)))
+            first += len(question.candidates)
+        return answers
+
+    def _read_lines(self, lines: Sequence[Tokens]) -> list[Tensor]:
+        """Final hidden states (length, hidden) of each line, read on its own."""
+        states: dict[int, Tensor] = {}
+        for batch in self._batches([len(line) for line in lines]):
+            tokens = pad_sequence([torch.tensor(lines[index]) for index in batch], batch_first=True)
+            hidden = self.backbone.read(tokens.to(self.backbone.device), None, None)
+            states.update((index, hidden[place, : len(lines[index])]) for place, index in enumerate(batch))
+        return [states[index] for index in range(len(lines))]
+
+    def _decode_lines(
+        self, prompts: Sequence[Tokens], owners: Sequence[int], lines: Sequence[Tokens]
+    ) -> list[Tensor]:
+        encoded = self._encode(prompts)
+        states: dict[int, Tensor] = {}
+        for batch in self._batches([len(encoded[owner]) for owner in owners]):
+            tokens = pad_sequence([torch.tensor(lines[index]) for index in batch], batch_first=True)
+            padded, mask = _padded([encoded[owners[index]] for index in batch])
+            hidden = self.backbone.decode(tokens.to(padded.device), padded, mask, None)
+            states.update((index, hidden[place, : len(lines[index])]) for place, index in enumerate(batch))
+        return [states[index] for index in range(len(lines))]
+
+    def _encode(self, prompts: Sequence[Tokens]) -> list[Tensor]:
+        """The encoder's states (length, hidden) of each prompt; equal prompts are encoded once."""
+        distinct = list(dict.fromkeys(map(tuple, prompts)))
+        states: dict[tuple[int, ...], Tensor] = {}
+        for batch in self._batches([len(prompt) for prompt in distinct]):
+            tokens, mask = _padded([torch.tensor(distinct[index]) for index in batch])
+            hidden = self.backbone.encode(tokens.to(self.backbone.device), mask.to(self.backbone.device))
+            for place, index in enumerate(batch):
+                states[distinct[index]] = hidden[place, : len(distinct[index])]
+        return [states[tuple(prompt)] for prompt in prompts]
+
+    def states(self, prompts: Sequence[Tokens]) -> Tensor:
+        """Float32 (num_prompts, hidden): each prompt's state when no candidate is scored."""
+        if self.backbone.is_encoder_decoder:
+            hidden = self._decode_lines(prompts, range(len(prompts)), [[self.start_token]] * len(prompts))
+        else:
+            hidden = self._read_lines(prompts)
+        return torch.stack([states[-1] for states in hidden]).float()
+
+    def _batches(self, lengths: Sequence[int]) -> list[list[int]]:
+        batching = Batching.for_device(self.backbone.device)
+        return batches(lengths, batching.max_tokens, batching.max_waste)
+
+
+def _padded(sequences: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Sequences (length, ...) as one batch (batch, longest, ...), and its 0/1 int64 mask (batch, longest)."""
+    padded = pad_sequence(sequences, batch_first=True)
+    lengths = torch.tensor([len(sequence) for sequence in sequences], device=padded.device)
+    return padded, (torch.arange(padded.shape[1], device=padded.device) < lengths[:, None]).long()
+
+
+def _tree_batch(prompts: Sequence[Tokens], layouts: Sequence[Layout]) -> tuple[Tensor, Tensor, Tensor]:
+    """Token ids and positions, int64 (batch, length), and the boolean mask (batch, 1, length, length)."""
+    lines = [
+        torch.tensor([*prompt, *layout.tokens[1:]]) for prompt, layout in zip(prompts, layouts, strict=True)
+    ]
+    tokens = pad_sequence(lines, batch_first=True)
+    length = tokens.shape[1]
+    positions = torch.zeros_like(tokens)
+    allowed = torch.ones(length, length, dtype=torch.bool).tril().repeat(len(lines), 1, 1, 1)
+    for index, (prompt, layout) in enumerate(zip(prompts, layouts, strict=True)):
+        start, stop = len(prompt), len(prompt) + layout.num_rows - 1
+        positions[index, :start] = torch.arange(start)
+        positions[index, start:stop] = torch.tensor(layout.depths[1:], dtype=torch.long) + start - 1
+        allowed[index, 0, start:stop, start:stop] = layout.visible[1:, 1:]
+    return tokens, positions, allowed
+
+
+@torch.no_grad()
+def _packing_is_exact(scorer: Scorer) -> bool:
+    """Tries packing on a small example against the model's plain forward; warns where it is not exact."""
+    vocabulary = scorer.backbone.model.config.get_text_config().vocab_size
+    words = [(7 * index + 5) % vocabulary for index in range(12)]
+    candidates = [[words[0]], words[1:3], [words[1], *words[3:5]], words[5:9], []]
+    questions = [Question(words[:7], candidates), Question(words[7:11], candidates)]
+    expected = torch.cat([_plain_scores(scorer, question) for question in questions])
+    # In half precision two right answers differ by rounding alone.
+    tolerance = 1e-4 if scorer.backbone.model.dtype == torch.float32 else 0.2
+
+    def error(answers: list[_Answer]) -> float:
+        scores = torch.cat(scorer._candidate_scores(questions, answers, raw=False))
+        return (scores - expected).abs().max().item()
+
+    try:
+        if error(scorer.answer_packed(questions)) <= tolerance:
+            return True
+    except (TypeError, ValueError, RuntimeError, IndexError, AttributeError):
+        pass  # a body that refuses positions or a 4D mask in its own way
+    warnings.warn(
+        f"{type(scorer.backbone.model).__name__} cannot read several candidates in one row exactly; "
+        "they are read one per row, which is slower",
+        stacklevel=2,
+    )
+    return False
+
+
+def _plain_scores(scorer: Scorer, question: Question) -> Tensor:
+    """Float32 (num_candidates,) scores from the model's own forward, one candidate at a time, as a reference."""
+    model, device = scorer.backbone.model, scorer.backbone.device
+    scores = []
+    for candidate in question.candidates:
+        prompt = torch.tensor([question.prompt], device=device)
+        line = torch.tensor([[*candidate]], dtype=torch.long, device=device)
+        if scorer.backbone.is_encoder_decoder:
+            start = torch.full((1, 1), scorer.start_token, device=device)
+            logits = model(
+                input_ids=prompt, decoder_input_ids=torch.cat([start, line], 1), use_cache=False
+            ).logits
+            logits = logits[0, : len(candidate)]
+        else:
+            logits = model(input_ids=torch.cat([prompt, line], 1), use_cache=False).logits
+            logits = logits[0, len(question.prompt) - 1 : len(question.prompt) - 1 + len(candidate)]
+        scores.append(logits.float().log_softmax(-1).gather(1, line[0, :, None]).sum())
+    return torch.stack(scores)

@@ -1,0 +1,79 @@
+"""Texts to token ids, remembered: policies ask for the same prompts and candidates again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from groundling.errors import GroundlingError
+
+_REMEMBERED_TEXTS = 100_000
+
+
+class TextTokens:
+    """Token ids of prompts and candidates, with what models need checked once per text.
+
+    Args:
+        tokenizer: any Transformers tokenizer.
+        vocabulary_size: rows of the model's embedding; a token beyond them is told instead of crashing later.
+        fallback_token: what an empty prompt becomes where the tokenizer adds no special token.
+        max_prompt_tokens: longer prompts keep their last tokens (and their first, where it marks the beginning).
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        vocabulary_size: int,
+        fallback_token: int,
+        max_prompt_tokens: int | None,
+    ) -> None:
+        self._tokenizer: Any = tokenizer
+        self._vocabulary_size = vocabulary_size
+        self._fallback_token = fallback_token
+        self._max_prompt_tokens = max_prompt_tokens
+        self._prompts: dict[str, list[int]] = {}
+        self._candidates: dict[str, list[int]] = {}
+
+    def prompts(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids with the tokenizer's special tokens, never empty."""
+        return self._remembered(self._prompts, texts, special_tokens=True, finish=self._finish_prompt)
+
+    def candidates(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids without special tokens; empty for an empty text."""
+        return self._remembered(self._candidates, texts, special_tokens=False, finish=list)
+
+    def _remembered(
+        self,
+        memory: dict[str, list[int]],
+        texts: Sequence[str],
+        special_tokens: bool,
+        finish: Callable[[list[int]], list[int]],
+    ) -> list[list[int]]:
+        new = [text for text in dict.fromkeys(texts) if text not in memory]
+        if len(memory) + len(new) > _REMEMBERED_TEXTS:
+            memory.clear()
+            new = list(dict.fromkeys(texts))
+        if new:
+            # verbose=False: the tokenizer's own length warning knows less than our check of the prompt's length
+            encoded = self._tokenizer(new, add_special_tokens=special_tokens, verbose=False)["input_ids"]
+            for text, ids in zip(new, encoded, strict=True):
+                self._check(text, ids)
+                memory[text] = finish(ids)
+        return [memory[text] for text in texts]
+
+    def _finish_prompt(self, ids: list[int]) -> list[int]:
+        ids = ids or [self._fallback_token]
+        limit = self._max_prompt_tokens
+        if limit is None or len(ids) <= limit:
+            return ids
+        begins = limit > 1 and ids[0] == self._tokenizer.bos_token_id
+        return [ids[0], *ids[len(ids) - limit + 1 :]] if begins else ids[len(ids) - limit :]
+
+    def _check(self, text: str, ids: list[int]) -> None:
+        if ids and max(ids) >= self._vocabulary_size:
+            raise GroundlingError(
+                f"the tokenizer gives token {max(ids)} for {text[:40]!r}, but the model has only "
+                f"{self._vocabulary_size} embeddings: the tokenizer is not this model's"
+            )
