@@ -100,15 +100,20 @@ def make_lm(tokenizers: dict[bool, PreTrainedTokenizerFast]) -> Callable[..., La
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             model = auto.from_config(config)
-            with (
-                torch.no_grad()
-            ):  # larger than the usual initialisation, so that every part tells in the scores
-                for name, parameter in model.named_parameters():
-                    if parameter.ndim > 1 and "conv" not in name:
-                        parameter.mul_(4.0 if "t5" not in family else 0.2 if "lm_head" in name else 1.0)
+            _enlarge(model)
         return LanguageModel(model, tokenizers[config.is_encoder_decoder], **options)
 
     return make
+
+
+@torch.no_grad()
+def _enlarge(model: torch.nn.Module) -> None:
+    """Larger weights than the usual initialisation, so that every part of a model tells in its scores."""
+    for name, parameter in model.named_parameters():
+        if "T5" in type(model).__name__:
+            parameter.mul_(0.3 if "shared" in name or "lm_head" in name else 1.5)
+        elif parameter.ndim > 1 and "conv" not in name:
+            parameter.mul_(4.0)
 
 
 @pytest.fixture(scope="session")

@@ -43,17 +43,14 @@ class LanguageModel(nn.Module):
         keep_base: bool = False,
     ) -> None:
         super().__init__()
-        loading.without_dropout(model.config)
-        for module in model.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = 0.0
+        loading.switch_dropout_off(model)
         self.model = model
         self.tokenizer = tokenizer
         self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
         self._gradient_checkpointing = gradient_checkpointing
         self._keep_base = keep_base
         if gradient_checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            loading.checkpoint_gradients(model)
         self._filler = _first_known(tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
         beginning = _first_known(tokenizer.bos_token_id, tokenizer.eos_token_id, self._filler)
         embeddings: Any = model.get_input_embeddings()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,7 +139,6 @@ def load_model(
         GroundlingError: not there, not readable, not a language model, or weights missing.
     """
     config = _load_config(source)
-    without_dropout(config)
     auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     options = source.options | {"dtype": dtype} | ({"attn_implementation": attention} if attention else {})
     try:
@@ -189,17 +189,34 @@ def _pretrained(
     return model
 
 
-def without_dropout(config: PretrainedConfig) -> None:
-    """Sets every dropout of a config, nested ones included, to 0.
+def switch_dropout_off(model: PreTrainedModel) -> None:
+    """Sets every dropout of a model to 0, in its modules and in its config.
 
     PPO compares probabilities of one and the same policy before and after an update: with dropout the ratio is noise,
     and gradient checkpointing needs the training mode in which dropout would be on.
     """
-    for key, value in vars(config).items():
+    _zero_dropout(model.config)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        _zero_dropout(module)
+
+
+def _zero_dropout(holder: object) -> None:
+    """Zeroes the numbers whose name says dropout (or layerdrop, `attn_pdrop`, ...), in nested configs too."""
+    for key, value in vars(holder).items():
         if isinstance(value, PretrainedConfig):
-            without_dropout(value)
+            _zero_dropout(value)
         elif "drop" in key and isinstance(value, int | float) and not isinstance(value, bool):
-            setattr(config, key, 0.0)
+            setattr(holder, key, 0.0)
+
+
+def checkpoint_gradients(model: PreTrainedModel) -> None:
+    """Makes the backward pass recompute each layer's activations instead of keeping them."""
+    with warnings.catch_warnings():
+        # Renamed in Transformers 5.23; this is the name that 5.3 knows too.
+        warnings.simplefilter("ignore", FutureWarning)
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
 
 # LoRA

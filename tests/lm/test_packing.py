@@ -1,0 +1,82 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from groundling.lm.packing import as_chains, as_lines, as_tree, batches, split_wide
+
+token_lists = st.lists(st.lists(st.integers(0, 3), max_size=5), min_size=1, max_size=8)
+
+
+def read_by(layout, row):
+    """The tokens that a row has read: those of the rows it sees, itself included, by depth."""
+    rows = layout.visible[row].nonzero()[:, 0].tolist()
+    return [layout.tokens[other] for other in sorted(rows, key=lambda r: layout.depths[r])]
+
+
+@given(token_lists)
+def test_each_target_of_a_tree_is_predicted_by_the_row_that_read_what_comes_before(candidates):
+    layout = as_tree(candidates)
+    rebuilt = [[] for _ in candidates]
+    for row, token, index in layout.targets.T.tolist():
+        assert read_by(layout, row) == [-1, *rebuilt[index]]
+        rebuilt[index].append(token)
+    assert rebuilt == candidates
+
+
+@given(token_lists)
+def test_each_target_of_chains_is_predicted_by_the_row_that_read_what_comes_before(candidates):
+    layout = as_chains(candidates, start_token=9)
+    rebuilt = [[] for _ in candidates]
+    for row, token, index in layout.targets.T.tolist():
+        assert read_by(layout, row) == [9, *rebuilt[index]]
+        rebuilt[index].append(token)
+    assert rebuilt == candidates
+
+
+@given(token_lists)
+def test_chains_are_contiguous_so_that_relative_positions_hold(candidates):
+    layout = as_chains(candidates, start_token=9)
+    for row in range(layout.num_rows):
+        seen = layout.visible[row].nonzero()[:, 0].tolist()
+        assert seen == list(range(row - layout.depths[row], row + 1))
+
+
+@given(token_lists)
+def test_a_tree_reads_each_distinct_beginning_once(candidates):
+    beginnings = {tuple(c[:n]) for c in candidates for n in range(1, len(c))}
+    assert as_tree(candidates).num_rows == 1 + len(beginnings)
+
+
+def test_the_six_actions_share_rows():
+    # turn left, turn right, go forward, pick up, drop, toggle as one or two tokens
+    actions = [[1, 2], [1, 3], [4, 5], [6, 7], [8], [9]]
+    assert as_tree(actions).num_rows == 4
+    assert as_chains(actions, 0).num_rows == 6  # start turn, start go, start pick
+
+
+@given(token_lists)
+def test_lines_share_nothing(candidates):
+    targets = as_lines(candidates).T.tolist()
+    assert [token for _, token, _ in targets] == [token for c in candidates for token in c]
+    assert len({row for row, _, _ in targets}) == len(targets)
+
+
+@given(
+    st.lists(st.integers(1, 50), min_size=1, max_size=30),
+    st.integers(1, 200),
+    st.sampled_from([0.0, 0.05, 0.5]),
+)
+def test_batches_hold_every_index_once_within_their_limits(lengths, max_tokens, max_waste):
+    groups = batches(lengths, max_tokens, max_waste)
+    assert sorted(index for group in groups for index in group) == list(range(len(lengths)))
+    for group in groups:
+        own = [lengths[index] for index in group]
+        cells = max(own) * len(own)
+        assert len(own) == 1 or (cells <= max_tokens and cells - sum(own) <= max_waste * sum(own))
+
+
+@given(token_lists, st.integers(1, 10))
+def test_wide_candidate_sets_are_split_without_loss(candidates, max_rows):
+    parts = split_wide(candidates, max_rows)
+    assert sorted(index for part in parts for index in part) == list(range(len(candidates)))
+    for part in parts:
+        assert len(part) == 1 or sum(len(candidates[index]) for index in part) <= max_rows
