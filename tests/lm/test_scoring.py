@@ -4,13 +4,13 @@ import warnings
 
 import pytest
 import torch
-from conftest import ACTIONS, CONFIGS, CORPUS, UNPACKABLE
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from reference import plain_ids_log_probs, plain_scores, plain_token_log_probs
 
 from groundling.errors import GroundlingError
 from groundling.lm import LanguageModel, scoring
+from tests.lm.families import ACTIONS, CONFIGS, CORPUS, UNPACKABLE
+from tests.lm.reference import plain_ids_log_probs, plain_scores, plain_token_log_probs
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*cannot read several candidates")
 
