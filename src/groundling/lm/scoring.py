@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from groundling.lm.backbone import Backbone
@@ -204,9 +205,9 @@ class Scorer:
             hidden = self.backbone.read(
                 tokens.to(device), self.backbone.additive(allowed.to(device)), positions.to(device)
             )  # (batch, length, hidden)
-            for place, index in enumerate(batch):
-                root = len(prompts[index]) - 1
-                rows[index] = hidden[place, root : root + layouts[index].num_rows]
+            roots = [len(prompts[index]) - 1 for index in batch]
+            counts = [layout.num_rows for layout in batch_layouts]
+            rows.update(zip(batch, _cut(hidden, roots, counts), strict=True))
         return [rows[index] for index in range(len(prompts))]
 
     def _decode_packed(self, prompts: Sequence[Tokens], layouts: Sequence[Layout]) -> list[Tensor]:
@@ -222,8 +223,8 @@ class Scorer:
             padded, mask = _padded([states[index] for index in batch])
             allowed = self.backbone.additive(allowed.to(padded.device))
             hidden = self.backbone.decode(tokens.to(padded.device), padded, mask, allowed)
-            for place, index in enumerate(batch):
-                rows[index] = hidden[place, : layouts[index].num_rows]
+            counts = [layout.num_rows for layout in own]
+            rows.update(zip(batch, _cut(hidden, [0] * len(batch), counts), strict=True))
         return [rows[index] for index in range(len(prompts))]
 
     def answer_plain(self, questions: Sequence[Question]) -> list[_Answer]:
@@ -254,7 +255,8 @@ class Scorer:
         for batch in self._batches([len(line) for line in lines]):
             tokens = pad_sequence([torch.tensor(lines[index]) for index in batch], batch_first=True)
             hidden = self.backbone.read(tokens.to(self.backbone.device), None, None)
-            states.update((index, hidden[place, : len(lines[index])]) for place, index in enumerate(batch))
+            counts = [len(lines[index]) for index in batch]
+            states.update(zip(batch, _cut(hidden, [0] * len(batch), counts), strict=True))
         return [states[index] for index in range(len(lines))]
 
     def _decode_lines(
@@ -266,7 +268,8 @@ class Scorer:
             tokens = pad_sequence([torch.tensor(lines[index]) for index in batch], batch_first=True)
             padded, mask = _padded([encoded[owners[index]] for index in batch])
             hidden = self.backbone.decode(tokens.to(padded.device), padded, mask, None)
-            states.update((index, hidden[place, : len(lines[index])]) for place, index in enumerate(batch))
+            counts = [len(lines[index]) for index in batch]
+            states.update(zip(batch, _cut(hidden, [0] * len(batch), counts), strict=True))
         return [states[index] for index in range(len(lines))]
 
     def _encode(self, prompts: Sequence[Tokens]) -> list[Tensor]:
@@ -276,8 +279,9 @@ class Scorer:
         for batch in self._batches([len(prompt) for prompt in distinct]):
             tokens, mask = _padded([torch.tensor(distinct[index]) for index in batch])
             hidden = self.backbone.encode(tokens.to(self.backbone.device), mask.to(self.backbone.device))
-            for place, index in enumerate(batch):
-                states[distinct[index]] = hidden[place, : len(distinct[index])]
+            counts = [len(distinct[index]) for index in batch]
+            own = [distinct[index] for index in batch]
+            states.update(zip(own, _cut(hidden, [0] * len(batch), counts), strict=True))
         return [states[tuple(prompt)] for prompt in prompts]
 
     def states(self, prompts: Sequence[Tokens]) -> Tensor:
@@ -295,9 +299,27 @@ class Scorer:
 
 def _padded(sequences: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Sequences (length, ...) as one batch (batch, longest, ...), and its 0/1 int64 mask (batch, longest)."""
-    padded = pad_sequence(sequences, batch_first=True)
-    lengths = torch.tensor([len(sequence) for sequence in sequences], device=padded.device)
-    return padded, (torch.arange(padded.shape[1], device=padded.device) < lengths[:, None]).long()
+    flat = torch.cat(sequences)
+    lengths = torch.tensor([len(sequence) for sequence in sequences])
+    places = torch.arange(int(lengths.max()))  # (longest,)
+    mask = places < lengths[:, None]  # (batch, longest)
+    # One look-up: `pad_sequence` copies row by row, and its backward pass copies the whole batch for each row.
+    rows = torch.where(mask, places + (lengths.cumsum(0) - lengths)[:, None], 0).to(flat.device)
+    padded = F.embedding(rows, flat) if flat.dim() == 2 else flat[rows]
+    return padded, mask.long().to(flat.device)
+
+
+def _cut(hidden: Tensor, starts: Sequence[int], counts: Sequence[int]) -> list[Tensor]:
+    """From each line of `hidden` (batch, length, size) the `counts[i]` states from `starts[i]` on.
+
+    One look-up and one split: slices one by one would each cost a batch of zeros in the backward pass.
+    """
+    length = hidden.shape[1]
+    rows = [
+        torch.arange(place * length + start, place * length + start + count)
+        for place, (start, count) in enumerate(zip(starts, counts, strict=True))
+    ]
+    return list(F.embedding(torch.cat(rows).to(hidden.device), hidden.flatten(0, 1)).split(list(counts)))
 
 
 def _tree_batch(prompts: Sequence[Tokens], layouts: Sequence[Layout]) -> tuple[Tensor, Tensor, Tensor]:
