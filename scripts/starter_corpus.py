@@ -1,0 +1,440 @@
+"""The text that the starter models are trained on: made-up scenes, questions about them, and plain language.
+
+Everything here is drawn from templates by a seeded random generator. Nothing is read from an environment: no
+grid, no episode, no reward, no action that somebody took or should take. A scene is a random list of things
+at random places, told in the sentences of BabyAI-Text and in many other layouts; what follows is always a
+description or a question about it. Sentences on actions say what their words mean, never which to choose.
+
+A document is a *context* and a list of *turns* (question, answer). Plain text is a document with one turn
+whose question is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from random import Random
+
+from starter_words import ENGLISH, FRENCH, Language, Thing
+
+Turn = tuple[str, str]
+
+
+@dataclass
+class Document:
+    """A text in parts, so that a trainer can tell what was asked from what is to be answered."""
+
+    context: str
+    turns: list[Turn] = field(default_factory=list)
+
+
+@dataclass
+class Scene:
+    """Things in view, and what is carried."""
+
+    things: list[Thing]
+    walls: list[Thing]
+    carried: Thing | None
+
+    def unique(self) -> list[Thing]:
+        """Things whose name belongs to one thing only, so that `the red ball` has one answer."""
+        names = [thing.name for thing in self.things]
+        return [thing for thing in self.things if names.count(thing.name) == 1]
+
+    def sentences(self, language: Language) -> list[str]:
+        carried = [language.carry.format(language.name(self.carried, "{}"))] if self.carried else []
+        return carried + [language.sentence(thing) for thing in self.walls + self.things]
+
+
+# ---------------------------------------------------------------------------------------------------- scenes
+
+
+def invented_word(random: Random) -> str:
+    """A word nobody knows, so that look-up must go by spelling too."""
+    syllables = random.randint(2, 3)
+    return "".join(random.choice("bdfgklmnprstvz") + random.choice("aeiou") for _ in range(syllables))
+
+
+def draw_name(random: Random, language: Language, strange: bool) -> tuple[str, str]:
+    noun, color = random.choice(language.nouns), random.choice(language.colors)
+    if strange and random.random() < 0.5:
+        noun = random.choice(language.other_nouns) if random.random() < 0.8 else invented_word(random)
+    if strange and random.random() < 0.5:
+        color = random.choice(language.other_colors) if random.random() < 0.8 else invented_word(random)
+    return noun, color
+
+
+def draw_thing(random: Random, language: Language, name: tuple[str, str] | None = None) -> Thing:
+    noun, color = name or draw_name(random, language, strange=random.random() < 0.15)
+    state = random.choice(language.states) if noun == language.door else ""
+    reach, depth = (3, 6) if random.random() < 0.9 else (12, 15)
+    while True:
+        side, ahead = random.randint(-reach, reach), random.randint(0, depth)
+        # A third of the things lie on an axis, where the sentence has one part only.
+        if random.random() < 0.3:
+            side, ahead = random.choice([(0, ahead), (side, 0)])
+        if side or ahead:
+            return Thing(noun, color, state, side, ahead)
+
+
+def draw_walls(random: Random) -> list[Thing]:
+    """Up to three walls: straight ahead, left, right."""
+    chance = random.choice([0.0, 0.5, 0.8])
+    spots = [(0, random.randint(1, 6)), (-random.randint(1, 6), 0), (random.randint(1, 6), 0)]
+    return [Thing("wall", "", "", *spot) for spot in spots if random.random() < chance]
+
+
+def draw_scene(random: Random, language: Language, count: int | None = None) -> Scene:
+    if count is None:
+        count = random.choice([1, 1, 1, 2, 2, 3, 3, 4, 5, 6, 8, 10])
+    things = [draw_thing(random, language) for _ in range(count)]
+    if random.random() < 0.5:
+        things.sort(key=lambda thing: (thing.side, -thing.ahead))
+    carried = draw_thing(random, language) if random.random() < 0.15 else None
+    return Scene(things, draw_walls(random), carried)
+
+
+def draw_absent(random: Random, language: Language, scene: Scene) -> Thing:
+    """A thing that the scene lacks, though often its noun or its colour is there."""
+    names = {thing.name for thing in scene.things}
+    while True:
+        thing = draw_thing(random, language)
+        if thing.name not in names:
+            return thing
+
+
+# --------------------------------------------------------------------------------------------------- layouts
+
+
+def lay_out(random: Random, language: Language, scene: Scene, number: int = 0) -> str:
+    """A scene as text: the comma list of BabyAI-Text, or sentences, or a numbered or dashed list."""
+    sentences = scene.sentences(language)
+    head = random.choice(language.scene_heads)
+    style = random.random()
+    if style < 0.65:
+        return f"{head} {number}: " + "".join(f"{sentence}, " for sentence in sentences)
+    if style < 0.8:
+        return " ".join(f"{sentence}." for sentence in sentences)
+    if style < 0.9:
+        return f"{head}: " + "; ".join(sentences)
+    return f"{head}:\n" + "\n".join(
+        f"{index}. {sentence}" for index, sentence in enumerate(sentences, start=1)
+    )
+
+
+def separator(random: Random) -> str:
+    return random.choice([" \n ", " \n ", "\n", " | "])
+
+
+def join(*parts: str) -> str:
+    """One text; where two parts meet there is a space, and only one."""
+    text = ""
+    for part in parts:
+        inside = bool(text) and not text[-1].isspace()
+        text += (" " if inside and part and not part[0].isspace() else "") + (
+            part if inside else part.lstrip(" ")
+        )
+    return text
+
+
+def word_list(random: Random, language: Language) -> str:
+    """A heading with a list of phrases, of which nothing is chosen here."""
+    phrases = [group[0] for group in language.action_words]
+    if random.random() < 0.3:
+        phrases = [random.choice(group) for group in language.action_words]
+    if random.random() < 0.3:
+        phrases = [random.choice(language.other_nouns + language.other_colors) for _ in range(6)]
+    if random.random() < 0.3:
+        random.shuffle(phrases)
+        phrases = phrases[: random.randint(2, 6)]
+    return f"{random.choice(language.list_heads)}: {', '.join(phrases)}"
+
+
+def draw_goal(random: Random, language: Language, thing: Thing) -> str:
+    """A goal in words about `thing`; in the goals with two things it is the one written as {x}."""
+    article = random.choice([language.the, language.the, language.a])
+    if random.random() < 0.75:
+        return random.choice(language.goals).format(x=language.name(thing, article))
+    other = draw_thing(random, language)
+    pattern = random.choice(language.pairs)
+    return pattern.format(x=language.name(thing, article), y=language.name(other, language.the))
+
+
+def framed(random: Random, language: Language, goal: str, scenes: list[Scene]) -> str:
+    """Headings, a goal in words and observations, in the order of a prompt or in another one."""
+    between = separator(random)
+    lines = [f"{random.choice(language.goal_heads)}: {goal}"]
+    if random.random() < 0.35:
+        lines.insert(0, word_list(random, language))
+    views = [lay_out(random, language, scene, number) for number, scene in enumerate(scenes)]
+    lines = views + lines if random.random() < 0.25 else lines + views
+    return join(*(part for line in lines for part in (line, between)))
+
+
+# ------------------------------------------------------------------------------------------ reading documents
+
+
+def ask(random: Random, language: Language, kind: str, **fields: str) -> str:
+    return random.choice(language.questions[kind]).format(**fields)
+
+
+def question_about(random: Random, language: Language, scene: Scene) -> Turn:
+    """One question on the scene, mostly where some thing is."""
+    known = scene.unique()
+    if not known or random.random() < 0.1:
+        absent = language.name(draw_absent(random, language, scene), language.the)
+        return ask(random, language, random.choice(["way", "place"]), x=absent), language.unseen
+    thing = random.choice(known)
+    maker = random.choices(list(QUESTIONS), weights=list(QUESTIONS.values()))[0]
+    return maker(random, language, scene, thing)
+
+
+def _way(random: Random, language: Language, scene: Scene, thing: Thing) -> Turn:
+    return ask(random, language, "way", x=language.name(thing, language.the)), language.way(thing)
+
+
+def _place(random: Random, language: Language, scene: Scene, thing: Thing) -> Turn:
+    return ask(random, language, "place", x=language.name(thing, language.the)), language.place(thing)
+
+
+def _is_side(random: Random, language: Language, scene: Scene, thing: Thing) -> Turn:
+    index = random.randrange(3)
+    holds = (thing.side < 0, thing.side > 0, thing.side == 0)[index]
+    question = ask(
+        random, language, "is_way", x=language.name(thing, language.the), way=language.coarse[index]
+    )
+    return question, language.yes if holds else language.no
+
+
+def _sideways(random: Random, language: Language, scene: Scene, thing: Thing) -> Turn:
+    return ask(random, language, "sideways", x=language.name(thing, language.the)), str(abs(thing.side))
+
+
+def _ahead(random: Random, language: Language, scene: Scene, thing: Thing) -> Turn:
+    return ask(random, language, "ahead", x=language.name(thing, language.the)), str(thing.ahead)
+
+
+def _far(random: Random, language: Language, scene: Scene, thing: Thing) -> Turn:
+    return ask(random, language, "far", x=language.name(thing, language.the)), language.steps(thing.distance)
+
+
+def _is_there(random: Random, language: Language, scene: Scene, thing: Thing) -> Turn:
+    seen = random.random() < 0.5
+    asked = thing if seen else draw_absent(random, language, scene)
+    question = ask(random, language, "is_there", x=language.name(asked, language.a))
+    return question, language.yes if seen else language.no
+
+
+def _what_is_at(random: Random, language: Language, scene: Scene, thing: Thing) -> Turn:
+    here = [other for other in scene.things + scene.walls if language.place(other) == language.place(thing)]
+    if len(here) > 1:
+        return _place(random, language, scene, thing)
+    return ask(random, language, "what_at", place=language.place(thing)), language.name(thing, language.a)
+
+
+def _nearest(random: Random, language: Language, scene: Scene, thing: Thing) -> Turn:
+    nearest = min(scene.things, key=lambda other: other.distance)
+    if sum(other.distance == nearest.distance for other in scene.things) > 1:
+        return _way(random, language, scene, thing)
+    return ask(random, language, "nearest"), language.name(nearest, language.the)
+
+
+def _nearer(random: Random, language: Language, scene: Scene, thing: Thing) -> Turn:
+    others = [other for other in scene.unique() if other.distance != thing.distance]
+    if not others:
+        return _place(random, language, scene, thing)
+    pair = [thing, random.choice(others)]
+    x, y = (language.name(one, language.the) for one in pair)
+    return ask(random, language, "nearer", x=x, y=y), (x, y)[pair[0].distance > pair[1].distance]
+
+
+def _count(random: Random, language: Language, scene: Scene, thing: Thing) -> Turn:
+    count = sum(other.noun == thing.noun for other in scene.things)
+    return ask(random, language, "count", noun=thing.noun), str(count)
+
+
+def _color(random: Random, language: Language, scene: Scene, thing: Thing) -> Turn:
+    if sum(other.noun == thing.noun for other in scene.things) > 1:
+        return _way(random, language, scene, thing)
+    return ask(random, language, "color", noun=thing.noun), thing.color
+
+
+def _state(random: Random, language: Language, scene: Scene, thing: Thing) -> Turn:
+    if not thing.state:
+        return _way(random, language, scene, thing)
+    return ask(random, language, "state", x=language.name(thing, language.the)), thing.state
+
+
+def _carried(random: Random, language: Language, scene: Scene, thing: Thing) -> Turn:
+    answer = language.name(scene.carried, language.a) if scene.carried else language.nothing
+    return ask(random, language, "carried"), answer
+
+
+def _in_front(random: Random, language: Language, scene: Scene, thing: Thing) -> Turn:
+    """Is the thing on the very next step ahead?"""
+    question = ask(random, language, "in_front", x=language.name(thing, language.the))
+    return question, language.yes if (thing.side, thing.ahead) == (0, 1) else language.no
+
+
+Maker = Callable[[Random, Language, Scene, Thing], Turn]
+# Where things are is asked most: it is what a reader of such scenes must be best at.
+QUESTIONS: dict[Maker, float] = {
+    _way: 7,
+    _place: 5,
+    _is_side: 1.5,
+    _sideways: 1,
+    _ahead: 1,
+    _far: 0.7,
+    _is_there: 1,
+    _what_is_at: 1,
+    _nearest: 0.5,
+    _nearer: 0.5,
+    _count: 0.4,
+    _color: 0.7,
+    _state: 0.7,
+    _carried: 0.3,
+    _in_front: 0.8,
+}
+
+
+def questions_on_scene(random: Random, language: Language) -> Document:
+    """A scene and one question, before or after it."""
+    scene = draw_scene(random, language)
+    question, answer = question_about(random, language, scene)
+    text = lay_out(random, language, scene)
+    if random.random() < 0.3:
+        return Document("", [(join(question, separator(random), text), answer)])
+    return Document(text, [(question, answer)])
+
+
+def many_questions(random: Random, language: Language) -> Document:
+    """A scene and several questions: much signal for one reading of the scene."""
+    scene = draw_scene(random, language, random.choice([2, 3, 4, 5, 6]))
+    turns = [question_about(random, language, scene) for _ in range(random.randint(2, 5))]
+    return Document(lay_out(random, language, scene), turns)
+
+
+def retold(random: Random, language: Language) -> Document:
+    """A scene, then the same in other words, in any order."""
+    scene = draw_scene(random, language, random.choice([1, 2, 3, 4, 5]))
+    things = scene.unique()
+    if not things:
+        return questions_on_scene(random, language)
+    random.shuffle(things)
+    pattern = random.choice(language.statements)
+    told = [
+        pattern.format(x=language.name(one, language.the), way=language.way(one), place=language.place(one))
+        for one in things
+    ]
+    question = random.choice(language.questions["retell"])
+    return Document(lay_out(random, language, scene), [(question, " ".join(told))])
+
+
+def labelled(random: Random, language: Language) -> Document:
+    """A goal in words, one or more views, and a label after which stands where the thing meant is.
+
+    The label is mostly a made-up or a general word, so that a model looks up what the goal names whatever
+    heading it reads last. What follows is a place, never a choice of an action.
+    """
+    number = random.choice([1, 1, 1, 1, 1, 1, 2, 3])
+    scenes = [draw_scene(random, language, random.choice([1, 1, 2, 3, 4, 6])) for _ in range(number)]
+    if number == 1 and random.random() < 0.4:
+        scenes = [draw_scene(random, language)]
+    known = scenes[-1].unique()
+    seen = bool(known) and random.random() < 0.88
+    thing = random.choice(known) if seen else draw_absent(random, language, scenes[-1])
+    text = framed(random, language, draw_goal(random, language, thing), scenes)
+    roughly = random.random() < 0.7
+    label = random.choice(language.way_labels if roughly else language.place_labels)
+    if roughly and random.random() < 0.3:
+        label = invented_word(random).capitalize()
+    answer = (language.way(thing) if roughly else language.place(thing)) if seen else language.unseen
+    # The space after the colon stays: prompts of policies end in one, and it is a token of its own.
+    question = f"{label} {number - 1}: " if random.random() < 0.7 else f"{label}: "
+    return Document(text, [(question, answer)])
+
+
+def goal_words(random: Random, language: Language) -> Document:
+    """What a goal asks for: which thing, which kind of act."""
+    thing, other = (Thing(*draw_name(random, language, strange=False), "", 0, 1) for _ in range(2))
+    x, y = language.name(thing, language.the), language.name(other, language.the)
+    pattern, first, second = random.choice(language.asked)
+    fields = {"x": x, "y": y}
+    goal = pattern.format(**fields)
+    turns = [(question.format(**fields), answer.format(**fields)) for question, answer in (first, second)]
+    return Document(f"{random.choice(language.goal_heads)}: {goal}.", turns)
+
+
+# -------------------------------------------------------------------------------------------- plain documents
+
+
+def chosen_word(random: Random, language: Language) -> Document:
+    """Any word of a list, each with the same chance: a list alone tells nothing about what is better."""
+    phrases = [random.choice(group) for group in language.action_words]
+    if random.random() < 0.5:
+        phrases = random.sample(language.other_nouns + language.other_colors + language.colors, 6)
+    random.shuffle(phrases)
+    phrases = phrases[: random.randint(2, 6)]
+    head = join(f"{random.choice(language.list_heads)}: {', '.join(phrases)}", separator(random))
+    return Document(head, [(f"{random.choice(language.one_of)}: ", random.choice(phrases))])
+
+
+def synonyms(random: Random, language: Language) -> Document:
+    group = random.choice(language.action_words)
+    word, *others = random.sample(group, len(group))
+    return Document("", [(random.choice(language.questions["same"]).format(x=word), others[0])])
+
+
+def spelling(random: Random, language: Language) -> Document:
+    words = language.nouns + language.colors + language.other_nouns + language.other_colors
+    word = random.choice(words) if random.random() < 0.7 else invented_word(random)
+    return Document("", [(random.choice(language.questions["spell"]).format(x=word), "-".join(word))])
+
+
+def counting(random: Random, language: Language) -> Document:
+    start, length, step = random.randint(0, 200), random.randint(3, 10), random.choice([1, 1, 1, 2, 5, 10])
+    numbers = [start + step * index for index in range(length) if start + step * index <= 200]
+    up = random.random() < 0.6
+    head = language.count_heads[0 if up else 1]
+    return Document("", [(head, ", ".join(map(str, numbers if up else numbers[::-1])) + ".")])
+
+
+def plain_text(random: Random, language: Language) -> Document:
+    """A few finished sentences on words, actions, people and days."""
+    sentences = []
+    for _ in range(random.randint(1, 3)):
+        if random.random() < 0.5:
+            sentences.append(random.choice(language.plain))
+            continue
+        sentence = f"{random.choice(language.subjects)} {random.choice(language.verbs)}"
+        things = [draw_name(random, language, strange=random.random() < 0.3) for _ in range(2)]
+        x, y = (language.name(Thing(*name, "", 0, 1), language.a) for name in things)
+        when = f"{random.choice(language.days)} {random.randint(1, 28)} {random.choice(language.months)}"
+        year = random.randint(1900, 2050)
+        sentences.append(
+            sentence.format(x=x, y=y, place=random.choice(language.places), date=f"{when} {year}") + "."
+        )
+    return Document("", [("", " ".join(sentences))])
+
+
+DOCUMENTS: dict[Callable[[Random, Language], Document], float] = {
+    labelled: 34,
+    questions_on_scene: 24,
+    many_questions: 14,
+    retold: 10,
+    goal_words: 4,
+    chosen_word: 4,
+    synonyms: 1.5,
+    spelling: 1.5,
+    counting: 2,
+    plain_text: 5,
+}
+
+
+def documents(seed: int, count: int, french: float = 0.25) -> Iterator[Document]:
+    """`count` documents, a share of them in French; the same for the same seed."""
+    random = Random(seed)
+    makers, weights = list(DOCUMENTS), list(DOCUMENTS.values())
+    for _ in range(count):
+        language = FRENCH if random.random() < french else ENGLISH
+        yield random.choices(makers, weights)[0](random, language)

@@ -1,0 +1,99 @@
+"""The starter models' tokenizer: byte-level BPE with one token for each word of the text world."""
+
+from __future__ import annotations
+
+from starter_corpus import documents, join
+from starter_words import ENGLISH, FRENCH
+from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
+from tokenizers.models import BPE
+from tokenizers.trainers import BpeTrainer
+from transformers import PreTrainedTokenizerFast
+
+VOCABULARY = 1400
+PAD, UNKNOWN, END_OF_SEQUENCE, END_OF_TEXT = "<pad>", "<unk>", "</s>", "<|endoftext|>"
+SENTINELS = [f"<extra_id_{index}>" for index in range(8)]
+
+# Openings that stand in every description or prompt are one token each: a third fewer tokens to read.
+PHRASES = (
+    "You see a",
+    "You carry a",
+    "Tu vois une",
+    "Tu vois un",
+    "Tu portes une",
+    "of the agent",
+    "de l'agent",
+)
+PIECES = "|".join(
+    [
+        f" ?(?:{'|'.join(PHRASES)})(?!\\p{{L}})",
+        r",? ?\n",
+        r" ?\p{L}+(?:'(?=\p{L}))?",
+        r" ?\d",
+        r" ?[^\s\p{L}\d]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    ]
+)
+
+
+def texts(seed: int) -> list[str]:
+    """What the merges are learnt from: a sample of the corpus, and every word of the world many times."""
+    sample = [
+        join(document.context, *(part for turn in document.turns for part in turn))
+        for document in documents(seed, 20_000)
+    ]
+    words = [
+        word
+        for language in (ENGLISH, FRENCH)
+        for group in (language.nouns, language.colors, language.states, *language.action_words)
+        for word in group
+    ]
+    return sample + [" Action " + " ".join(words)] * 500
+
+
+def build_tokenizer(kind: str, seed: int) -> Tokenizer:
+    """Train the merges, the same for both kinds, with the special tokens of T5 or of GPT-2."""
+    specials = [PAD, END_OF_SEQUENCE, UNKNOWN, *SENTINELS] if kind == "t5" else [PAD, END_OF_TEXT, UNKNOWN]
+    tokenizer = Tokenizer(BPE())
+    # A space is put before every text and one is taken away when decoding, so that a word has the same token
+    # at the start of a candidate and inside a sentence, and any text comes back as it was.
+    tokenizer.normalizer = normalizers.Prepend(" ")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PIECES), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    trainer = BpeTrainer(
+        vocab_size=VOCABULARY + len(specials),
+        min_frequency=20,
+        special_tokens=specials,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts(seed), trainer)
+    if kind == "t5":
+        end = (END_OF_SEQUENCE, tokenizer.token_to_id(END_OF_SEQUENCE))
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"$A {END_OF_SEQUENCE}", pair=f"$A $B {END_OF_SEQUENCE}", special_tokens=[end]
+        )
+    return tokenizer
+
+
+def fast_tokenizer(kind: str, tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+    """The tokenizer as Transformers loads it."""
+    ends = (
+        {"eos_token": END_OF_SEQUENCE}
+        if kind == "t5"
+        else {"bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        unk_token=UNKNOWN,
+        additional_special_tokens=SENTINELS if kind == "t5" else [],
+        clean_up_tokenization_spaces=False,
+        model_max_length=1024,
+        **ends,
+    )
