@@ -106,11 +106,12 @@ class LanguageModel(nn.Module):
         if init not in ("pretrained", "random", "embeddings"):
             raise GroundlingError(f"unknown init {init!r}: use 'pretrained', 'random' or 'embeddings'")
         base = loading.adapter_base(source.path)
-        model = loading.load_model(source.at(base) if base else source, init, seed, number, attention)
-        if base:
-            loading.load_adapter(model, source.path, lora)
-        elif lora is not None:
-            loading.add_lora(model, lora)
+        with loading.quietly():
+            model = loading.load_model(source.at(base) if base else source, init, seed, number, attention)
+            if base:
+                loading.load_adapter(model, source.path, lora)
+            elif lora is not None:
+                loading.add_lora(model, lora)
         return cls(
             model.to(target),  # type: ignore[arg-type]
             loading.load_tokenizer(source),
@@ -298,10 +299,11 @@ class LanguageModel(nn.Module):
         saved beside it.
         """
         folder = Path(folder)
-        self.model.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
-        if self._keep_base and getattr(self.model, "_hf_peft_config_loaded", False):
-            loading.save_base(self.model, folder / loading.BASE_FOLDER)
+        with loading.quietly():
+            self.model.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
+            if self._keep_base and getattr(self.model, "_hf_peft_config_loaded", False):
+                loading.save_base(self.model, folder / loading.BASE_FOLDER)
 
 
 def _first_known(*token_ids: int | None) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import logging as transformers_logging
 
 from groundling.errors import GroundlingError
 
@@ -50,6 +52,18 @@ class Source:
     def at(self, path: str) -> Source:
         """The same, elsewhere."""
         return Source(path, None, self.trust_remote_code)
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without Transformers' progress bars, which every checkpoint of a run would print."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
 
 
 def resolve(path: str | Path) -> str:
@@ -254,7 +268,9 @@ def add_lora(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:
     try:
         # Plain containers: settings may come from Hydra.
         plain = {key: list(value) if _is_listlike(value) else value for key, value in settings.items()}
-        model.add_adapter(lora_config(**plain))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="fan_in_fan_out")  # peft then sets it right itself
+            model.add_adapter(lora_config(**plain))
     except (TypeError, ValueError) as error:
         raise GroundlingError(f"these LoRA settings cannot be used: {_first_line(error)}") from error
 
@@ -284,7 +300,8 @@ def save_base(model: PreTrainedModel, folder: Path) -> None:
     }
     model._hf_peft_config_loaded = False  # or save_pretrained would write the adapter instead
     try:
-        model.save_pretrained(folder, state_dict=weights)
+        # Not the "original" format: its names would get the prefix of the adapter once one has been loaded.
+        model.save_pretrained(folder, state_dict=weights, save_original_format=False)
     finally:
         model._hf_peft_config_loaded = True
 

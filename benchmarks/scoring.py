@@ -1,0 +1,420 @@
+"""How fast candidate scoring is, beside what it is built to replace and beside the least that could be done.
+
+    python benchmarks/scoring.py            # a quarter of an hour on two cores
+    python benchmarks/scoring.py --quick    # does it run: two rounds, few prompts
+
+32 BabyAI-Text-like prompts of 100 to 300 tokens, six actions each; models with random weights in the shapes of
+T5-small (60 M parameters) and of a six-layer GPT-2 (45 M). Everything is timed in one process, one variant after the
+other in each round, and compared by medians:
+
+floor         each prompt through the encoder (or the causal body) on its own: no padding, no candidates
+new           `LanguageModel.score_candidates`
+repeated (a)  the prompts' representation once, padded, then repeated for each candidate: Lamorel's
+              `pre_encode_inputs`, written leanly
+concatenated  prompt and candidate as one line per candidate, logits of every position: Lamorel without
+(b)           `pre_encode_inputs`; causal models only
+
+`forward` scores without gradients. `step` is a PPO step: forward, value head, clipped loss, backward, gradient norm
+and Adam, in micro-batches of 8 prompts (sorted by length for `new`, as `groundling`'s PPO does; 2 for concatenated,
+whose logits would not fit otherwise); the floor's step is its forward and backward alone. Peak memory is the resident
+set's high-water mark of one step in a fresh process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import DynamicCache, PreTrainedTokenizerFast
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.models.gpt2 import GPT2Config, GPT2LMHeadModel
+from transformers.models.t5 import T5Config, T5ForConditionalGeneration
+
+from groundling.lm import LanguageModel, ValueHead
+
+ACTIONS = ["turn left", "turn right", "go forward", "pick up", "drop", "toggle"]
+MICRO_BATCH = 8
+RESULTS = Path(__file__).parent / "results"
+
+
+# The prompts
+
+
+def make_prompt(rng: random.Random) -> str:
+    """A GLAM-like prompt: actions, goal, three observations with the actions between them."""
+    colours, kinds = ["red", "green", "blue", "purple", "yellow", "grey"], ["key", "ball", "box"]
+
+    def thing() -> str:
+        return f"{rng.choice(colours)} {rng.choice(kinds)}"
+
+    def place() -> str:
+        steps = [f"{n} step{'s' * (n > 1)}" for n in (rng.randint(1, 3), rng.randint(1, 6))]
+        side = rng.choice(["left", "right"])
+        return rng.choice(
+            [f"{steps[0]} {side}", f"{steps[1]} forward", f"{steps[0]} {side} and {steps[1]} forward"]
+        )
+
+    text = f"Possible action of the agent: {', '.join(ACTIONS)} \n Goal of the agent: go to the {thing()}"
+    busy = rng.randint(2, 11)
+    for index in range(3):
+        seen = [f"You see a wall {place()}"] + [
+            f"You see a {thing()} {place()}" for _ in range(rng.randint(1, busy))
+        ]
+        text += f" \n Observation {index}: {', '.join(seen)}, \n Action {index}: "
+        text += rng.choice(ACTIONS) if index < 2 else ""
+    return text
+
+
+def make_tokenizer(texts: list[str], ends: bool, vocabulary: int) -> PreTrainedTokenizerFast:
+    """A byte-level tokenizer trained on the prompts; `ends`: texts end with </s>, as T5's do."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=ends)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(
+            vocab_size=vocabulary,
+            special_tokens=["<pad>", "</s>"],
+            initial_alphabet=alphabet,
+            show_progress=False,
+        ),
+    )
+    if ends:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="$A </s>", special_tokens=[("</s>", 1)]
+        )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="</s>", pad_token="<pad>", bos_token="</s>"
+    )
+
+
+def make_lm(family: str, seed: int, device: str) -> LanguageModel:
+    """A random model of the family's shape with a tokenizer of its kind."""
+    rng = random.Random(seed)
+    corpus = [make_prompt(rng) for _ in range(400)]
+    torch.manual_seed(seed)
+    if family == "t5":
+        config = T5Config(d_ff=2048, d_model=512, num_layers=6, num_heads=8, decoder_start_token_id=0)
+        return LanguageModel(
+            T5ForConditionalGeneration(config).to(device), make_tokenizer(corpus, True, 32128)
+        )
+    # Few merges, so that the actions take 2 to 4 tokens as with GPT-2's own vocabulary.
+    gpt2 = GPT2Config(n_embd=512, n_layer=6, n_head=8, bos_token_id=1, eos_token_id=1)
+    return LanguageModel(GPT2LMHeadModel(gpt2).to(device), make_tokenizer(corpus, False, 420))
+
+
+def make_prompts(lm: LanguageModel, count: int, seed: int) -> list[str]:
+    """`count` prompts of 100 to 300 of the model's tokens."""
+    rng = random.Random(seed + 1)
+    prompts: list[str] = []
+    while len(prompts) < count:
+        prompt = make_prompt(rng)
+        if 100 <= lm.token_lengths([prompt])[0] <= 300:
+            prompts.append(prompt)
+    return prompts
+
+
+# The variants: each scores some prompts, (num_prompts, num_actions) log-probabilities and (num_prompts, hidden) states
+
+Score = Callable[[LanguageModel, Sequence[str]], tuple[Tensor, Tensor]]
+
+
+def score_new(lm: LanguageModel, prompts: Sequence[str]) -> tuple[Tensor, Tensor]:
+    scored = lm.score_candidates(prompts, ACTIONS)
+    return scored.log_probs, scored.state
+
+
+def token_ids(lm: LanguageModel, prompts: Sequence[str]) -> tuple[list[Tensor], list[Tensor]]:
+    """Token ids (length,) of the prompts, and of the actions without special tokens."""
+    ids = [torch.tensor(own, device=lm.device) for own in lm.tokenizer(list(prompts))["input_ids"]]
+    actions = lm.tokenizer(ACTIONS, add_special_tokens=False)["input_ids"]
+    return ids, [torch.tensor(own, device=lm.device) for own in actions]
+
+
+def padded(ids: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Token ids and 0/1 mask, (rows, longest)."""
+    return pad_sequence(ids, batch_first=True), pad_sequence(
+        [torch.ones_like(own) for own in ids], batch_first=True
+    )
+
+
+def summed(logits: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
+    """(rows,) log-probability of targets (rows, length) under logits (rows, length, vocabulary)."""
+    chosen = logits.log_softmax(-1).gather(-1, targets[..., None])[..., 0]
+    return (chosen * mask).sum(-1)
+
+
+def score_repeated_encoder_decoder(lm: LanguageModel, prompts: Sequence[str]) -> tuple[Tensor, Tensor]:
+    ids, actions = token_ids(lm, prompts)
+    tokens, mask = padded(ids)
+    targets, targets_mask = padded(actions)
+    states = lm.model.get_encoder()(input_ids=tokens, attention_mask=mask).last_hidden_state
+    rows = len(prompts)
+    start = torch.full((len(actions), 1), lm.model.config.decoder_start_token_id, device=lm.device)
+    output = lm.model(
+        encoder_outputs=BaseModelOutput(last_hidden_state=states.repeat_interleave(len(actions), 0)),
+        attention_mask=mask.repeat_interleave(len(actions), 0),
+        decoder_input_ids=torch.cat([start, targets[:, :-1]], 1).repeat(rows, 1),
+        output_hidden_states=True,
+        use_cache=False,
+    )
+    scores = summed(output.logits, targets.repeat(rows, 1), targets_mask.repeat(rows, 1))
+    return scores.view(rows, -1), output.decoder_hidden_states[-1][:: len(actions), 0]
+
+
+def score_repeated_causal(lm: LanguageModel, prompts: Sequence[str]) -> tuple[Tensor, Tensor]:
+    ids, actions = token_ids(lm, prompts)
+    tokens, mask = padded(ids)
+    targets, targets_mask = padded(actions)
+    lengths, rows, each = mask.sum(1), len(prompts), len(actions)
+    body: Any = lm.model.get_decoder()
+    cache = DynamicCache(config=lm.model.config)
+    hidden = body(
+        input_ids=tokens, attention_mask=mask, past_key_values=cache, use_cache=True
+    ).last_hidden_state
+    state = hidden[torch.arange(rows), lengths - 1]  # (rows, hidden)
+    cache.batch_repeat_interleave(each)
+    read = targets[:, :-1].repeat(rows, 1)
+    positions = lengths.repeat_interleave(each)[:, None] + torch.arange(read.shape[1], device=lm.device)
+    hidden = body(
+        input_ids=read,
+        attention_mask=torch.cat([mask.repeat_interleave(each, 0), torch.ones_like(read)], 1),
+        position_ids=positions,
+        past_key_values=cache,
+        use_cache=True,
+    ).last_hidden_state
+    hidden = torch.cat([state.repeat_interleave(each, 0)[:, None], hidden], 1)
+    logits = lm.model.get_output_embeddings()(hidden)
+    return summed(logits, targets.repeat(rows, 1), targets_mask.repeat(rows, 1)).view(rows, -1), state
+
+
+def score_concatenated(lm: LanguageModel, prompts: Sequence[str]) -> tuple[Tensor, Tensor]:
+    ids, actions = token_ids(lm, prompts)
+    tokens, mask = padded([torch.cat([prompt, action]) for prompt in ids for action in actions])
+    output = lm.model(input_ids=tokens, attention_mask=mask, output_hidden_states=True, use_cache=False)
+    log_probs = output.logits[:, :-1].log_softmax(-1).gather(-1, tokens[:, 1:, None])[..., 0]
+    starts = torch.tensor([len(prompt) for prompt in ids for _ in actions], device=lm.device)[:, None]
+    mask = mask[:, 1:] * (torch.arange(1, tokens.shape[1], device=lm.device) >= starts)
+    state = output.hidden_states[-1][torch.arange(len(tokens)), starts[:, 0] - 1][:: len(actions)]
+    return (log_probs * mask).sum(-1).view(len(prompts), -1), state
+
+
+def floor_states(lm: LanguageModel, prompts: Sequence[str]) -> list[Tensor]:
+    """The final states (1, length, hidden) of each prompt, read alone."""
+    ids, _ = token_ids(lm, prompts)
+    body: Any = lm.model.get_encoder() if lm.is_encoder_decoder else lm.model.get_decoder()
+    return [body(input_ids=own[None], use_cache=False).last_hidden_state for own in ids]
+
+
+VARIANTS: dict[str, dict[str, Score]] = {
+    "t5": {"new": score_new, "repeated": score_repeated_encoder_decoder},
+    "gpt2": {"new": score_new, "repeated": score_repeated_causal, "concatenated": score_concatenated},
+}
+TARGETS = {
+    "t5": {"floor": 1.5, "repeated": 2.2},
+    "gpt2": {"floor": 1.5, "repeated": 1.8, "concatenated": 6.0},
+}
+
+
+# What is timed
+
+
+def micro_batches(lm: LanguageModel, prompts: Sequence[str], variant: str) -> Iterator[list[str]]:
+    if variant == "new":  # the others take prompts as they come
+        lengths = lm.token_lengths(prompts)
+        prompts = [prompts[index] for index in sorted(range(len(prompts)), key=lambda i: lengths[i])]
+    size = 2 if variant == "concatenated" else MICRO_BATCH
+    for first in range(0, len(prompts), size):
+        yield list(prompts[first : first + size])
+
+
+@torch.no_grad()
+def forward(lm: LanguageModel, prompts: Sequence[str], variant: str, family: str) -> None:
+    if variant == "floor":
+        floor_states(lm, prompts)
+    elif variant == "new":
+        score_new(lm, prompts)
+    else:
+        for batch in micro_batches(lm, prompts, variant):
+            VARIANTS[family][variant](lm, batch)
+
+
+class Step:
+    """One PPO step of a variant, with its own value head and optimizer."""
+
+    def __init__(self, lm: LanguageModel, prompts: Sequence[str], variant: str, family: str) -> None:
+        self.lm, self.prompts, self.variant, self.family = lm, prompts, variant, family
+        self.head = ValueHead(lm.hidden_size).to(lm.device)
+        self.parameters = [*lm.parameters(), *self.head.parameters()]
+        self.optimizer = torch.optim.Adam(self.parameters, lr=1e-6)
+
+    def __call__(self) -> None:
+        if self.variant == "floor":
+            for batch in micro_batches(self.lm, self.prompts, "new"):
+                torch.cat(
+                    [states.mean(1) for states in floor_states(self.lm, batch)]
+                ).square().mean().backward()
+            self.lm.zero_grad()
+            return
+        for batch in micro_batches(self.lm, self.prompts, self.variant):
+            log_probs, state = VARIANTS[self.family][self.variant](self.lm, batch)
+            loss = ppo_like_loss(log_probs.log_softmax(-1), self.head(state))
+            (loss * len(batch) / len(self.prompts)).backward()
+        torch.nn.utils.clip_grad_norm_(self.parameters, 0.5)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def ppo_like_loss(log_policy: Tensor, values: Tensor) -> Tensor:
+    """Clipped policy loss, value loss and entropy of (rows, actions) and (rows,), for made-up advantages."""
+    actions = torch.arange(len(values), device=values.device) % log_policy.shape[1]
+    advantages = torch.linspace(-1, 1, len(values), device=values.device)
+    chosen = log_policy.gather(1, actions[:, None])[:, 0]
+    ratio = (chosen - chosen.detach()).exp()
+    policy = -torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages).mean()
+    entropy = -(log_policy.exp() * log_policy).sum(-1).mean()
+    return policy + 0.5 * (values - advantages).square().mean() - 0.01 * entropy
+
+
+def seconds(run: Callable[[], None], device: str) -> float:
+    start = time.perf_counter()
+    run()
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def check_agreement(lm: LanguageModel, prompts: Sequence[str], family: str) -> None:
+    with torch.no_grad():
+        expected, state = VARIANTS[family]["new"](lm, prompts)
+        for name, score in VARIANTS[family].items():
+            found, found_state = score(lm, prompts)
+            torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-4, msg=f"{name} scores differ")
+            torch.testing.assert_close(found_state, state, atol=1e-3, rtol=1e-3, msg=f"{name} states differ")
+
+
+def measure_family(family: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    lm = make_lm(family, arguments.seed, arguments.device)
+    prompts = make_prompts(lm, arguments.prompts, arguments.seed)
+    check_agreement(lm, prompts[:4], family)
+    names = ["floor", *VARIANTS[family]]
+    steps = {name: Step(lm, prompts, name, family) for name in names}
+    runs: dict[str, dict[str, Callable[[], None]]] = {
+        "forward": {name: lambda name=name: forward(lm, prompts, name, family) for name in names},  # type: ignore[misc]
+        "step": dict(steps),
+    }
+    lengths = lm.token_lengths(prompts)
+    result: dict[str, Any] = {
+        "parameters": sum(parameter.numel() for parameter in lm.parameters()),
+        "prompt_tokens": {"min": min(lengths), "mean": sum(lengths) / len(lengths), "max": max(lengths)},
+        "action_tokens": [len(own) for own in token_ids(lm, ["go"])[1]],
+    }
+    for kind, variants in runs.items():
+        times: dict[str, list[float]] = {name: [] for name in variants}
+        for number in range(arguments.rounds + 1):  # the first round warms up
+            for name, run in variants.items():
+                took = seconds(run, arguments.device)
+                if number:
+                    times[name].append(took)
+        result[kind] = {
+            name: {"median": statistics.median(own), "rounds": own} for name, own in times.items()
+        }
+    if arguments.device == "cpu":
+        result["peak_memory_mib"] = {name: peak_memory(family, name, arguments) for name in names}
+    return result
+
+
+def peak_memory(family: str, variant: str, arguments: argparse.Namespace) -> float:
+    """MiB, of one step in a process of its own."""
+    command = [sys.executable, __file__, "--memory-of", family, variant, "--threads", str(arguments.threads)]
+    command += ["--prompts", str(arguments.prompts), "--seed", str(arguments.seed)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+
+
+def print_peak_memory(family: str, variant: str, arguments: argparse.Namespace) -> None:
+    lm = make_lm(family, arguments.seed, "cpu")
+    step = Step(lm, make_prompts(lm, arguments.prompts, arguments.seed), variant, family)
+    step()
+    step()  # with the optimizer's state there from the start
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+# What is told
+
+
+def print_table(results: dict[str, Any]) -> None:
+    for family, result in results["families"].items():
+        tokens = result["prompt_tokens"]
+        print(f"\n{family}: {result['parameters'] / 1e6:.0f} M parameters, prompts of {tokens['min']} to "
+              f"{tokens['max']} tokens (mean {tokens['mean']:.0f}), actions of {result['action_tokens']}")  # fmt: skip
+        print(f"{'':8} {'variant':14} {'seconds':>9} {'to floor':>9} {'to new':>8}   target")
+        for kind in ("forward", "step"):
+            medians = {name: own["median"] for name, own in result[kind].items()}
+            for name, median in medians.items():
+                told = target_told(family, name, medians)
+                print(f"{kind:8} {name:14} {median:9.3f} {median / medians['floor']:9.2f} "
+                      f"{median / medians['new']:8.2f}   {told}")  # fmt: skip
+        for name, peak in result.get("peak_memory_mib", {}).items():
+            print(f"{'memory':8} {name:14} {peak:6.0f} MiB")
+
+
+def target_told(family: str, name: str, medians: dict[str, float]) -> str:
+    if name == "new":
+        limit, found = TARGETS[family]["floor"], medians["new"] / medians["floor"]
+        return f"<= {limit} x floor: {'met' if found <= limit else 'MISSED'}"
+    if name in TARGETS[family] and name != "floor":
+        limit, found = TARGETS[family][name], medians[name] / medians["new"]
+        return f">= {limit} x new: {'met' if found >= limit else 'MISSED'}"
+    return ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--families", nargs="+", default=["t5", "gpt2"], choices=["t5", "gpt2"])
+    parser.add_argument("--prompts", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--quick", action="store_true", help="8 prompts and 2 rounds; writes no results")
+    parser.add_argument("--memory-of", nargs=2, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.prompts, arguments.rounds = 8, 2
+    torch.set_num_threads(arguments.threads)
+    if arguments.memory_of:
+        print_peak_memory(*arguments.memory_of, arguments)
+        return
+    results: dict[str, Any] = {
+        "settings": {key: value for key, value in vars(arguments).items() if key != "memory_of"},
+        "machine": {"processor": platform.processor() or platform.machine(), "load_before": os.getloadavg()},
+        "torch": torch.__version__,
+        "families": {family: measure_family(family, arguments) for family in arguments.families},
+    }
+    results["machine"]["load_after"] = os.getloadavg()
+    print_table(results)
+    if not arguments.quick:
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / f"scoring-{arguments.device}.json").write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

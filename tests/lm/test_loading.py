@@ -1,0 +1,249 @@
+"""From folders to models and back, and every way to fail, told in one line."""
+
+import builtins
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+
+from groundling.errors import GroundlingError
+from groundling.lm import LanguageModel
+from tests.lm.families import ACTIONS
+
+LORA = {"r": 4, "lora_alpha": 8}
+PROMPTS = ["You see a red ball", "go to"]
+
+
+def scores(lm):
+    with torch.no_grad():
+        return torch.stack(lm.score(PROMPTS, ACTIONS))
+
+
+@pytest.fixture
+def folder(lms, tmp_path):
+    lms("gpt2").save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize("family", ["t5", "flan-t5", "bart", "gpt2", "llama", "qwen3", "opt"])
+def test_saved_and_loaded_is_the_same_model(lms, family, tmp_path):
+    lm = lms(family)
+    lm.save_pretrained(tmp_path)
+    loaded = LanguageModel.from_pretrained(tmp_path)
+    assert loaded.is_encoder_decoder == lm.is_encoder_decoder
+    assert torch.equal(scores(loaded), scores(lm))
+    for name, tensor in lm.model.state_dict().items():
+        assert torch.equal(tensor, loaded.model.state_dict()[name]), name
+    auto = AutoModelForSeq2SeqLM if lm.is_encoder_decoder else AutoModelForCausalLM
+    again = LanguageModel(auto.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path))
+    assert torch.equal(scores(again), scores(lm))
+    assert not list(tmp_path.glob("*.bin"))
+
+
+def test_random_weights_are_reproducible_and_leave_the_global_generator_alone(folder):
+    before = torch.random.get_rng_state()
+    first, second, other = (LanguageModel.from_pretrained(folder, init="random", seed=s) for s in (1, 1, 2))
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert torch.equal(scores(first), scores(second))
+    assert not torch.equal(scores(first), scores(other))
+    assert not torch.equal(scores(first), scores(LanguageModel.from_pretrained(folder)))
+
+
+def test_random_weights_need_the_config_alone(folder):
+    (folder / "model.safetensors").unlink()
+    LanguageModel.from_pretrained(folder, init="random")
+
+
+@pytest.mark.parametrize("family", ["t5", "gpt2"])
+def test_embeddings_can_be_kept(lms, family, tmp_path):
+    lms(family).save_pretrained(tmp_path)
+    pretrained = LanguageModel.from_pretrained(tmp_path).model
+    kept = LanguageModel.from_pretrained(tmp_path, init="embeddings", seed=0).model
+    random = LanguageModel.from_pretrained(tmp_path, init="random", seed=0).model
+    assert torch.equal(kept.get_input_embeddings().weight, pretrained.get_input_embeddings().weight)
+    assert torch.equal(kept.get_output_embeddings().weight, pretrained.get_output_embeddings().weight)
+    embedding = kept.get_input_embeddings().weight.data_ptr()
+    for name, tensor in kept.state_dict().items():
+        if tensor.data_ptr() != embedding:
+            assert torch.equal(tensor, random.state_dict()[name]), name
+
+
+def test_dtype(folder):
+    lm = LanguageModel.from_pretrained(folder, dtype="bfloat16")
+    assert lm.model.dtype == torch.bfloat16
+    assert scores(lm).dtype == torch.float32
+
+
+# LoRA
+
+
+@pytest.mark.parametrize("family", ["t5", "gpt2", "llama"])
+def test_lora_trains_adapters_alone_and_starts_from_the_model_itself(lms, family, tmp_path):
+    lms(family).save_pretrained(tmp_path)
+    lm = LanguageModel.from_pretrained(tmp_path, lora=LORA)
+    assert torch.equal(scores(lm), scores(lms(family)))
+    trainable = {name for name, parameter in lm.named_parameters() if parameter.requires_grad}
+    assert trainable
+    assert all(".lora_" in name for name in trainable)
+    sum(own.sum() for own in lm.score(PROMPTS, ACTIONS)).backward()
+    assert all(p.grad is None for name, p in lm.named_parameters() if name not in trainable)
+
+
+def trained_lora(path, **options):
+    lm = LanguageModel.from_pretrained(path, lora=LORA, **options)
+    with torch.no_grad():
+        for name, parameter in lm.named_parameters():
+            if ".lora_" in name:
+                parameter.normal_(std=0.1)
+    return lm
+
+
+def test_a_saved_adapter_gives_the_same_model_back(folder, tmp_path):
+    lm = trained_lora(folder)
+    lm.save_pretrained(tmp_path / "adapter")
+    assert not (tmp_path / "adapter" / "base").exists()
+    assert not torch.equal(scores(lm), scores(LanguageModel.from_pretrained(folder)))
+    for lora in (None, LORA):
+        loaded = LanguageModel.from_pretrained(tmp_path / "adapter", lora=lora)
+        assert torch.equal(scores(loaded), scores(lm))
+        assert {n for n, p in loaded.named_parameters() if p.requires_grad} == {
+            n for n, p in lm.named_parameters() if p.requires_grad
+        }
+    with pytest.raises(GroundlingError, match="made with r=4, not 8"):
+        LanguageModel.from_pretrained(tmp_path / "adapter", lora={"r": 8})
+    auto = AutoModelForCausalLM.from_pretrained(tmp_path / "adapter")
+    assert torch.equal(scores(LanguageModel(auto, lm.tokenizer)), scores(lm))
+
+
+def test_an_adapter_on_random_weights_is_saved_with_them(folder, tmp_path):
+    lm = trained_lora(folder, init="random", seed=5)
+    lm.save_pretrained(tmp_path / "once")
+    loaded = LanguageModel.from_pretrained(tmp_path / "once")
+    assert torch.equal(scores(loaded), scores(lm))
+    loaded.save_pretrained(tmp_path / "twice")
+    (tmp_path / "once").rename(tmp_path / "elsewhere")
+    assert torch.equal(scores(LanguageModel.from_pretrained(tmp_path / "twice")), scores(lm))
+
+
+def test_lora_with_gradient_checkpointing(folder):
+    plain, checkpointed = (trained_lora(folder, gradient_checkpointing=on) for on in (False, True))
+    checkpointed.load_state_dict(plain.state_dict())
+    for lm in (plain, checkpointed):
+        sum(own.sum() for own in lm.score(PROMPTS, ACTIONS)).backward()
+    for (name, ours), theirs in zip(plain.named_parameters(), checkpointed.parameters(), strict=True):
+        if ours.grad is not None:
+            torch.testing.assert_close(ours.grad, theirs.grad, msg=name)
+
+
+# Failures
+
+
+def one_line(error):
+    assert "\n" not in str(error.value)
+    return True
+
+
+def test_no_such_folder(tmp_path):
+    for path in (tmp_path / "nowhere", "./nowhere", "a/b/c"):
+        with pytest.raises(GroundlingError, match=r"no model folder at .*(nowhere|a/b/c)") as error:
+            LanguageModel.from_pretrained(path)
+        assert one_line(error)
+
+
+def test_no_such_hub_model(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(GroundlingError, match="no model 'nobody/nothing'") as error:
+        LanguageModel.from_pretrained("nobody/nothing")
+    assert one_line(error)
+
+
+def test_no_config(tmp_path):
+    with pytest.raises(GroundlingError, match=r"no config\.json") as error:
+        LanguageModel.from_pretrained(tmp_path)
+    assert one_line(error)
+
+
+@pytest.mark.parametrize("content", ["{", '{"model_type": "nonsense"}', "{}", "[]"])
+def test_a_broken_config(folder, content):
+    (folder / "config.json").write_text(content)
+    with pytest.raises(GroundlingError, match="config") as error:
+        LanguageModel.from_pretrained(folder)
+    assert one_line(error)
+
+
+def test_no_tokenizer(folder):
+    for path in folder.glob("*token*"):
+        path.unlink()
+    with pytest.raises(GroundlingError, match="no tokenizer") as error:
+        LanguageModel.from_pretrained(folder)
+    assert one_line(error)
+
+
+def test_a_broken_tokenizer(folder):
+    (folder / "tokenizer.json").write_text("{")
+    with pytest.raises(GroundlingError, match="tokenizer") as error:
+        LanguageModel.from_pretrained(folder)
+    assert one_line(error)
+
+
+def test_another_models_tokenizer(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 100}))
+    lm = LanguageModel.from_pretrained(folder, init="random")
+    with pytest.raises(GroundlingError, match="the tokenizer is not this model's") as error:
+        lm.score(PROMPTS, ACTIONS)
+    assert one_line(error)
+
+
+def test_truncated_missing_and_incomplete_weights(folder):
+    weights = folder / "model.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[: len(content) // 2])
+    with pytest.raises(GroundlingError, match="cannot be loaded") as error:
+        LanguageModel.from_pretrained(folder)
+    assert one_line(error)
+    weights.unlink()
+    with pytest.raises(GroundlingError, match="cannot be loaded") as error:
+        LanguageModel.from_pretrained(folder)
+    assert one_line(error)
+    from safetensors.torch import load, save_file
+
+    state = load(content)
+    del state["transformer.h.1.mlp.c_fc.weight"]
+    save_file(state, weights, metadata={"format": "pt"})
+    with pytest.raises(GroundlingError, match=r"lacks weights .*h\.1\.mlp\.c_fc\.weight") as error:
+        LanguageModel.from_pretrained(folder)
+    assert one_line(error)
+
+
+def test_wrong_options(folder):
+    for options, told in (
+        ({"device": "cuda"}, "no GPU"),
+        ({"device": "tpu9"}, "unknown device"),
+        ({"dtype": "float8"}, "unknown dtype"),
+        ({"init": "zeros"}, "unknown init"),
+        ({"lora": {"r": 4, "rank": 3}}, "LoRA settings"),
+        ({"lora": {"r": 4, "lora_dropout": 0.1}}, "lora_dropout must be 0"),
+        ({"lora": {"r": 4, "target_modules": ["nonsense"]}}, "LoRA settings"),
+        ({"attention": "nonsense"}, "cannot be loaded"),
+    ):
+        if told == "no GPU" and torch.cuda.is_available():
+            continue
+        with pytest.raises(GroundlingError, match=told) as error:
+            LanguageModel.from_pretrained(folder, **options)
+        assert one_line(error)
+
+
+def test_lora_without_peft(folder, monkeypatch):
+    real_import = builtins.__import__
+
+    def no_peft(name, *args, **kwargs):
+        if name == "peft":
+            raise ImportError(name)
+        return real_import(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", no_peft)
+    with pytest.raises(GroundlingError, match=r"groundling\[lora\]"):
+        LanguageModel.from_pretrained(folder, lora=LORA)
