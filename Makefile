@@ -25,7 +25,7 @@ demo: install  ## Train the starter model on a text world, evaluate it, write th
 	$(BIN)/groundling report $(RUN)
 
 test: install  ## Run the test suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 lint: install  ## Check style, types and spelling
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/codespell

@@ -1,0 +1,5 @@
+"""``python -m groundling``."""
+
+from groundling.cli import entry_point
+
+entry_point()

@@ -1,0 +1,261 @@
+"""The command line. Every error that a user can mend is one line on standard error and a non-zero exit."""
+
+import argparse
+import errno
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from groundling.errors import ConfigError, GroundlingError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from groundling.configs.schema import Config
+
+INTERRUPTED = 130
+"""Exit status of a run that was asked to stop before its end, as a shell gives it for Ctrl-C."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``groundling`` with these arguments; returns its exit status."""
+    arguments = _parser().parse_args(argv)
+    sys.path.insert(0, str(Path.cwd()))  # for --import
+    try:
+        for module in arguments.imports:
+            _import(module)
+        status: int = arguments.run(arguments)
+        return status
+    except GroundlingError as error:
+        print(f"error: {_one_line(error)}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS):
+            raise
+        print(
+            f"error: {error}; what was written before is intact: mend that and run it again", file=sys.stderr
+        )
+        return 1
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from the last checkpoint", file=sys.stderr)
+        return INTERRUPTED
+
+
+def entry_point() -> None:
+    """The console script."""
+    sys.exit(main())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="groundling", description="Reinforcement learning with language models.", allow_abbrev=False
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    train = _command(commands, "train", _train, "train, or go on with a run that was stopped")
+    train.add_argument(
+        "experiment", help="an experiment (see `groundling list experiments`) or a config.yaml"
+    )
+    train.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="e.g. seed=2, or seed=1,2,3 for three runs"
+    )
+    train.add_argument("--config-dir", type=Path, help="a folder with your own experiment/*.yaml")
+    train.add_argument(
+        "--dry-run", action="store_true", help="print what it would do, its memory and time; write nothing"
+    )
+
+    evaluate = _command(commands, "evaluate", _evaluate, "play held-out episodes and compare with baselines")
+    evaluate.add_argument("run_or_checkpoint", type=Path)
+    evaluate.add_argument("--suite", default="held-out", help="which test (default: %(default)s)")
+    evaluate.add_argument(
+        "--episodes", type=_positive, help="how many (default: the run's evaluation.episodes)"
+    )
+
+    report = _command(
+        commands, "report", _report, "write one self-contained HTML page about one run or several"
+    )
+    report.add_argument("runs", type=Path, nargs="+", metavar="RUN")
+    report.add_argument(
+        "--output", type=Path, help="the page (default: report.html in the first run's folder)"
+    )
+
+    listing = _command(commands, "list", _list, "what there is")
+    listing.add_argument(
+        "kind", nargs="?", help="envs, algorithms, policies, prompts, models, suites or experiments"
+    )
+
+    _command(commands, "doctor", _doctor, "is this machine set up")
+    return parser
+
+
+def _command(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    help: str,
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=help, description=help, allow_abbrev=False
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument(
+        "--import",
+        dest="imports",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="import a module of yours that registers components or envs",
+    )
+    return parser
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    from groundling.configs.compose import sweep
+
+    for overrides in sweep(arguments.overrides):
+        config = _compose(arguments, overrides)
+        status = _dry_run(config) if arguments.dry_run else _train_one(config)
+        if status:
+            return status
+    return 0
+
+
+def _compose(arguments: argparse.Namespace, overrides: list[str]) -> "Config":
+    from groundling.configs.compose import compose, from_file
+
+    if arguments.experiment.endswith((".yaml", ".yml")):
+        return from_file(Path(arguments.experiment), overrides)
+    return compose(arguments.experiment, overrides, arguments.config_dir)
+
+
+def _train_one(config: "Config") -> int:
+    from groundling.training.run import train
+
+    console = _console()
+    console.print(f"training in {config.run_dir}", highlight=False)
+    if not train(config, console):
+        console.print("stopped; the same command goes on from here", highlight=False)
+        return INTERRUPTED
+    console.print(f"done: groundling evaluate {config.run_dir}", highlight=False)
+    return 0
+
+
+def _dry_run(config: "Config") -> int:
+    from groundling.configs.compose import to_yaml
+    from groundling.training.estimate import estimate
+
+    found = estimate(config)
+    print(to_yaml(config))
+    print(f"device        {found.device}")
+    print(f"parameters    {found.parameters:,}, of which {found.trainable:,} are trained")
+    print(
+        f"memory        {found.memory_bytes / 2**20:,.0f} MiB for weights, gradients and Adam, plus activations"
+    )
+    print(
+        f"updates       {found.updates:,} of {config.training.steps_per_update} steps × {config.env.num_envs} envs"
+    )
+    print(f"time          about {_duration(found.seconds)} on this machine, without evaluation")
+    print(f"run folder    {config.run_dir} (nothing was written)")
+    if found.prompt is not None:
+        print(f"first prompt  {found.prompt!r}")
+    return 0
+
+
+def _evaluate(arguments: argparse.Namespace) -> int:
+    from rich.progress import Progress
+    from rich.table import Table
+
+    from groundling.evaluation.evaluate import evaluate, find
+
+    console = _console()
+    target = find(
+        arguments.run_or_checkpoint, lambda text: console.print(f"warning: {text}", highlight=False)
+    )
+    num_episodes = arguments.episodes or target.config.evaluation.episodes
+    with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
+
+        def on_agent(name: str) -> Callable[[], None]:
+            task = progress.add_task(name, total=num_episodes)
+            if not console.is_terminal:
+                console.print(f"{name}: {num_episodes} episodes", highlight=False)
+            return lambda: progress.advance(task)
+
+        summaries = evaluate(target, arguments.suite, num_episodes, on_agent)
+    table = Table(title=f"{target.config.env.id} · {arguments.suite} · {num_episodes} episodes")
+    for column in ("agent", "success rate", "95 % interval", "return", "episode length"):
+        table.add_column(column, justify="left" if column == "agent" else "right")
+    for name, s in summaries.items():
+        interval = f"{s.success_low:.3f} – {s.success_high:.3f}"
+        table.add_row(
+            name, f"{s.success_rate:.3f}", interval, f"{s.return_mean:.3f}", f"{s.episode_length:.1f}"
+        )
+    console.print(table)
+    return 0
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from groundling.evaluation.report import write_report
+
+    output = write_report(arguments.runs, arguments.output or arguments.runs[0] / "report.html")
+    print(f"report: {output.resolve()}")
+    return 0
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from groundling.inventory import inventory
+    from groundling.registry import unknown
+
+    kinds = inventory()
+    if arguments.kind is not None and arguments.kind not in kinds:
+        raise ConfigError(unknown("kind", arguments.kind, kinds))
+    for kind in [arguments.kind] if arguments.kind else kinds:
+        print(f"{kind}:")
+        for name, what in kinds[kind]().items():
+            print(f"  {name:32} {what}".rstrip())
+    return 0
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from groundling.inventory import checkup
+
+    healthy = True
+    for name, fine, what in checkup():
+        healthy &= fine is not False
+        print(f"{'--' if fine is None else 'ok' if fine else 'NO':3} {name:16} {what}")
+    return 0 if healthy else 1
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    return Console()
+
+
+def _import(module: str) -> None:
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(f"--import {module}: {error}") from error
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a positive number, got {text!r}")
+    return int(text)
+
+
+def _duration(seconds: float) -> str:
+    minutes = seconds / 60
+    return (
+        f"{seconds:.0f} s"
+        if minutes < 2
+        else f"{minutes:.0f} min"
+        if minutes < 120
+        else f"{minutes / 60:.1f} h"
+    )
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,10 @@
+"""Worlds: Gymnasium envs whose observations can be told in words."""
+
+from groundling.envs import babyai_text
+
+
+def register() -> None:
+    """Register the envs with Gymnasium."""
+    import minigrid  # noqa: F401  (registers its own, which ours stand beside)
+
+    babyai_text.register()

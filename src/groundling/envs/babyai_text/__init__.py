@@ -1,0 +1,44 @@
+"""BabyAI-Text: BabyAI's worlds, told in words (GLAM, arXiv 2302.02662)."""
+
+import gymnasium
+
+from groundling.envs.babyai_text.descriptions import describe
+from groundling.envs.babyai_text.expert import Expert
+from groundling.envs.babyai_text.languages import TranslationError, translate_mission
+from groundling.envs.babyai_text.levels import MIXED_TASKS, LocalLevel
+from groundling.envs.babyai_text.text import ACTIONS, BabyAIText
+
+LEVELS: dict[str, dict[str, object]] = {
+    "BabyAI-MixedTrainLocal-v0": {"tasks": MIXED_TASKS, "split": "train"},
+    "BabyAI-MixedTestLocal-v0": {"tasks": MIXED_TASKS, "split": "test"},
+    "BabyAI-PickUpSeqGoToLocal-v0": {"tasks": ("pick up seq go to",), "split": "train"},
+    "BabyAI-PickUpThenGoToLocal-v0": {"tasks": ("pick up then go to",), "split": "train"},
+    "BabyAI-GoToAfterPickUpLocal-v0": {"tasks": ("go to after pick up",), "split": "train"},
+    "BabyAI-PickUpSeqPickUpLocal-v0": {"tasks": ("pick up seq pick up",), "split": None},
+}
+"""GLAM's levels by Gymnasium id, with the arguments of `LocalLevel` that make them."""
+
+
+def make_level(language: str = "english", compat: str | None = None, **kwargs: object) -> BabyAIText:
+    """One of `LEVELS`, told in words; the keyword arguments are those of `LocalLevel`."""
+    return BabyAIText(LocalLevel(**kwargs), language, compat)  # type: ignore[arg-type]
+
+
+def register() -> None:
+    """Register `LEVELS` with Gymnasium."""
+    for id, arguments in LEVELS.items():
+        gymnasium.register(id, entry_point=make_level, kwargs=arguments)
+
+
+__all__ = [
+    "ACTIONS",
+    "LEVELS",
+    "BabyAIText",
+    "Expert",
+    "LocalLevel",
+    "TranslationError",
+    "describe",
+    "make_level",
+    "register",
+    "translate_mission",
+]

@@ -1,0 +1,126 @@
+"""What the agent sees, as sentences: the original's rules, exactly (GLAM, arXiv 2302.02662, section 3.1)."""
+
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+from minigrid.core.constants import IDX_TO_COLOR, IDX_TO_OBJECT, OBJECT_TO_IDX, STATE_TO_IDX
+from numpy.typing import ArrayLike
+
+from groundling.envs.babyai_text.languages import (
+    FRENCH_COLOURS,
+    FRENCH_NOUNS,
+    FRENCH_STATES,
+    Language,
+    check_language,
+)
+
+_UNSEEN, _EMPTY, _WALL = OBJECT_TO_IDX["unseen"], OBJECT_TO_IDX["empty"], OBJECT_TO_IDX["wall"]
+_FIRST_THING = 1 + max(_UNSEEN, _EMPTY, _WALL)  # floor, door, key, ball, box, goal, lava
+_STATES = {index: name for name, index in STATE_TO_IDX.items()}
+
+
+def describe(
+    image: ArrayLike,
+    carrying: Any = None,
+    language: str = "english",
+    compat: Literal["glam"] | None = None,
+) -> list[str]:
+    """Tell an egocentric view in sentences.
+
+    First what is carried; then the walls straight ahead, to the left and to the right, as far as nothing else
+    stands before them; then everything else in sight, column by column from the left, far before near.
+
+    Args:
+        image: uint8 ``(width, height, 3)``, the symbolic view as Minigrid encodes it (7 × 7 unless changed): column,
+            row, then object, colour and state; the agent stands in the middle of the last row.
+        carrying: What the agent carries: a Minigrid ``WorldObj``, a pair (type, colour), or None.
+        language: ``english`` or ``french``.
+        compat: ``glam`` leaves the carried object in English inside the French sentence, as the original does.
+
+    Returns:
+        The sentences, such as ``You see a red ball 2 steps left and 1 step forward``.
+
+    Raises:
+        TranslationError: an unknown language.
+    """
+    spoken = check_language(language)
+    view = np.asarray(image)
+    width, height = view.shape[:2]
+    codes = view.reshape(-1).tolist()  # cell by cell, column-major: object, colour, state
+    sentences = [] if carrying is None else [_carried(carrying, spoken, compat)]
+    sentences += _walls(codes, width, height, spoken)
+    own_cell = (width // 2) * height + height - 1
+    for cell in range(width * height):
+        kind = codes[3 * cell]
+        if kind >= _FIRST_THING and cell != own_cell:
+            right, ahead = cell // height - width // 2, height - 1 - cell % height
+            sentences.append(_thing(kind, codes[3 * cell + 1], codes[3 * cell + 2], right, ahead, spoken))
+    return sentences
+
+
+def _walls(codes: list[int], width: int, height: int, language: Language) -> list[str]:
+    """A wall on each of the three rays, unless something else comes first. Unseen cells do not end a ray."""
+    middle = width // 2
+    rays = (
+        ("forward", [middle * height + row for row in range(height - 2, -1, -1)]),
+        ("left", [column * height + height - 1 for column in range(middle - 1, -1, -1)]),
+        ("right", [column * height + height - 1 for column in range(middle + 1, width)]),
+    )
+    sentences = []
+    for direction, cells in rays:
+        for distance, cell in enumerate(cells, start=1):
+            kind = codes[3 * cell]
+            if kind == _WALL:
+                sentences.append(_wall(distance, direction, language))
+            if kind not in (_UNSEEN, _EMPTY):
+                break
+    return sentences
+
+
+def _carried(carrying: Any, language: Language, compat: str | None) -> str:
+    kind, colour = carrying if isinstance(carrying, list | tuple) else (carrying.type, carrying.color)
+    if language == "english":
+        return f"You carry a {colour} {kind}"
+    if compat == "glam":
+        return f"Tu portes une {kind} {colour}"
+    return f"Tu portes une {FRENCH_NOUNS[kind]} {FRENCH_COLOURS[colour]}"
+
+
+@lru_cache(maxsize=4096)
+def _wall(distance: int, direction: str, language: Language) -> str:
+    if language == "english":
+        return f"You see a wall {_steps(distance)} {direction}"
+    french = {"forward": "devant", "left": "à gauche", "right": "à droite"}[direction]
+    return f"Tu vois un mur à {distance} pas {french}"
+
+
+@lru_cache(maxsize=65536)
+def _thing(kind: int, colour: int, state: int, right: int, ahead: int, language: Language) -> str:
+    """The sentence about one thing; "a open door" and "une but" are the original's."""
+    noun, adjective = IDX_TO_OBJECT[kind], IDX_TO_COLOR[colour]
+    condition = _STATES[state] if noun == "door" else None
+    if language == "english":
+        words = [condition, adjective, noun] if condition else [adjective, noun]
+        return f"You see a {' '.join(words)} {_position(right, ahead, language)}"
+    words = [
+        FRENCH_NOUNS[noun],
+        FRENCH_COLOURS[adjective],
+        *([FRENCH_STATES[condition]] if condition else []),
+    ]
+    return f"Tu vois une {' '.join(words)} {_position(right, ahead, language)}"
+
+
+def _position(right: int, ahead: int, language: Language) -> str:
+    """Where a thing is: sideways first, then ahead."""
+    if language == "english":
+        sideways = f"{_steps(abs(right))} {'right' if right > 0 else 'left'}"
+        forward, joint = f"{_steps(ahead)} forward", " and "
+    else:
+        sideways = f"{abs(right)} pas à {'droite' if right > 0 else 'gauche'}"
+        forward, joint = f"{ahead} pas devant", " et "
+    return joint.join([sideways] * (right != 0) + [forward] * (ahead != 0))
+
+
+def _steps(count: int) -> str:
+    return f"{count} step" if count == 1 else f"{count} steps"

@@ -1,0 +1,129 @@
+"""The words of the text worlds, and BabyAI's missions in French."""
+
+import re
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from groundling.errors import GroundlingError
+
+Language = Literal["english", "french"]
+
+FRENCH_NOUNS = {
+    "floor": "sol",
+    "door": "porte",
+    "key": "clef",
+    "ball": "balle",
+    "box": "boîte",
+    "goal": "but",
+    "lava": "lave",
+}
+FRENCH_COLOURS = {
+    "red": "rouge",
+    "green": "verte",
+    "blue": "bleue",
+    "purple": "violette",
+    "yellow": "jaune",
+    "grey": "grise",
+}
+FRENCH_STATES = {"open": "ouverte", "closed": "fermée", "locked": "fermée à clef"}
+
+_MASCULINE_COLOURS = FRENCH_COLOURS | {"green": "vert", "blue": "bleu", "purple": "violet", "grey": "gris"}
+_PLACES = {
+    "in front of you": "devant toi",
+    "behind you": "derrière toi",
+    "on your left": "à ta gauche",
+    "on your right": "à ta droite",
+}
+_OBJECT = re.compile(
+    rf"(?P<article>the|a) (?:(?P<colour>{'|'.join(FRENCH_COLOURS)}) )?(?P<noun>key|ball|box|door|object)"
+    rf"(?: (?P<place>{'|'.join(_PLACES)}))?"
+)
+
+
+class TranslationError(GroundlingError):
+    """A mission that is not one of BabyAI's sentences."""
+
+
+@dataclass(frozen=True)
+class _Verb:
+    """A French verb of the missions: as an order, and as what was done before."""
+
+    order: str
+    done: str
+
+
+_VERBS = {
+    "go to": _Verb("aller à", "être allé à"),
+    "pick up": _Verb("ramasser", "avoir ramassé"),
+    "open": _Verb("ouvrir", "avoir ouvert"),
+    "put": _Verb("poser", "avoir posé"),
+}
+
+
+def check_language(language: str) -> Language:
+    """Return ``language`` if it is one of those that the worlds speak.
+
+    Raises:
+        TranslationError: it is not.
+    """
+    for known in get_args(Language):
+        if language == known:
+            return known
+    raise TranslationError(f"unknown language {language!r}: expected one of {', '.join(get_args(Language))}")
+
+
+def translate_mission(mission: str, language: str) -> str:
+    """Tell a mission of BabyAI's grammar (Chevalier-Boisvert et al. 2019, arXiv 1810.08272) in ``language``.
+
+    ``pick up the red key, then go to a box`` becomes ``ramasser la clef rouge, puis aller à une boîte``.
+
+    Raises:
+        TranslationError: an unknown language, or a mission outside of the grammar.
+    """
+    if check_language(language) == "english":
+        return mission
+    if len(parts := mission.split(", then ")) == 2:
+        return f"{_orders(parts[0])}, puis {_orders(parts[1])}"
+    if len(parts := mission.split(" after you ")) == 2:
+        return f"{_orders(parts[0])} après {_orders(parts[1], done=True)}"
+    return _orders(mission)
+
+
+def _orders(text: str, done: bool = False) -> str:
+    """One order, or two joined by "and"."""
+    return " et ".join(_order(part, done) for part in text.split(" and "))
+
+
+def _order(text: str, done: bool) -> str:
+    for english, verb in _VERBS.items():
+        if not text.startswith(f"{english} "):
+            continue
+        words = verb.done if done else verb.order
+        objects = [_object(part, text) for part in text.removeprefix(f"{english} ").split(" next to ")]
+        if len(objects) != 1 + (english == "put"):
+            break
+        if english == "put":
+            beside = objects[1]
+            joined = f"d'{beside}" if beside.startswith("u") else f"de {beside}"
+            return f"{words} {objects[0]} à côté {joined}"
+        return f"{words} {objects[0]}"
+    raise TranslationError(
+        f"cannot translate the mission {text!r}: expected BabyAI's go to, pick up, open or put … next to …; "
+        "use language='english' for other envs"
+    )
+
+
+def _object(text: str, mission: str) -> str:
+    match = _OBJECT.fullmatch(text)
+    if match is None:
+        raise TranslationError(
+            f"cannot translate {text!r} in the mission {mission!r}: expected a BabyAI object such as 'the red key'"
+        )
+    article, colour, noun, place = match["article"], match["colour"], match["noun"], match["place"]
+    if noun == "object":
+        words = ["l'objet" if article == "the" else "un objet"]
+        words += [_MASCULINE_COLOURS[colour]] if colour else []
+    else:
+        words = ["la" if article == "the" else "une", FRENCH_NOUNS[noun]]
+        words += [FRENCH_COLOURS[colour]] if colour else []
+    return " ".join([*words, _PLACES[place]] if place else words)

@@ -1,0 +1,59 @@
+"""Any BabyAI or MiniGrid env, told in words."""
+
+from typing import Any, Literal, SupportsFloat
+
+import gymnasium
+from minigrid.envs.babyai.core import roomgrid_level
+
+from groundling.envs.babyai_text.descriptions import describe
+from groundling.envs.babyai_text.languages import check_language, translate_mission
+
+ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle")
+"""GLAM's actions in words; the i-th is Minigrid's action i."""
+
+Observation = dict[str, Any]
+
+# Minigrid prints every level that it draws and rejects; a module's own `print` hides the built-in one.
+roomgrid_level.print = lambda *_: None  # type: ignore[attr-defined]
+
+
+class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
+    """Adds ``info["descriptions"]``, a list of sentences, at reset and step; leaves the rest as it is.
+
+    Args:
+        env: A MiniGrid env with its ordinary observation (image, direction, mission).
+        language: ``english`` or ``french``, of the sentences and of ``obs["mission"]``.
+        compat: See `describe`.
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.Env[Observation, int],
+        language: str = "english",
+        compat: Literal["glam"] | None = None,
+    ) -> None:
+        super().__init__(env)
+        self.language = check_language(language)
+        self.compat: Literal["glam"] | None = compat
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Begin an episode: Minigrid's observation, and its sentences in the info."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        return self._told(observation, info)
+
+    def step(self, action: int) -> tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Take one of Minigrid's actions."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        observation, info = self._told(observation, info)
+        return observation, reward, terminated, truncated, info
+
+    def _told(self, observation: Observation, info: dict[str, Any]) -> tuple[Observation, dict[str, Any]]:
+        unwrapped: Any = self.env.unwrapped
+        info["descriptions"] = describe(
+            observation["image"], unwrapped.carrying, self.language, compat=self.compat
+        )
+        if self.language != "english":
+            observation = {**observation, "mission": translate_mission(observation["mission"], self.language)}
+        return observation, info

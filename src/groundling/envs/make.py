@@ -1,0 +1,42 @@
+"""Making a text env by its id."""
+
+from typing import Any
+
+import gymnasium
+from minigrid.minigrid_env import MiniGridEnv
+
+from groundling.envs.babyai_text import LEVELS, BabyAIText
+from groundling.errors import ConfigError
+from groundling.registry import unknown
+
+
+def make_text_env(id: str, language: str = "english", **args: Any) -> gymnasium.Env[Any, Any]:
+    """Make the env ``id``, told in words.
+
+    Any BabyAI or MiniGrid env is told by `BabyAIText`; another env must put its sentences into
+    ``info["descriptions"]`` and its mission into ``obs["mission"]`` itself, and speaks English.
+
+    Args:
+        id: What Gymnasium knows it by.
+        language: ``english`` or ``french``.
+        args: The env's keyword arguments, ``render_mode`` among them.
+
+    Raises:
+        ConfigError: no such env, or no such argument, or an env that does not speak the language.
+        TranslationError: an unknown language.
+    """
+    if id not in gymnasium.registry:
+        raise ConfigError(unknown("env", id, gymnasium.registry))
+    if id in LEVELS:
+        args["language"] = language
+    try:
+        env = gymnasium.make(id, disable_env_checker=True, **args)
+    except TypeError as error:
+        raise ConfigError(f"env {id} cannot be made with {args}: {error}") from error
+    if id in LEVELS:
+        return env
+    if isinstance(env.unwrapped, MiniGridEnv):
+        return BabyAIText(env, language)
+    if language != "english":
+        raise ConfigError(f"env {id} speaks English only, got language={language!r}")
+    return env

@@ -1,0 +1,21 @@
+"""What a policy sees of a text env."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class TextObservation:
+    """One step of a text env, told in words, with the recent past that a prompt may quote."""
+
+    goal: str
+    """The mission of the episode."""
+    descriptions: tuple[tuple[str, ...], ...]
+    """The last observations as sentences, oldest first; the last one is the present."""
+    past_actions: tuple[str, ...]
+    """The actions taken between them: one less than there are descriptions."""
+    actions: tuple[str, ...]
+    """The admissible actions as strings; action ``i`` of the policy is ``actions[i]``."""
+    raw: Mapping[str, Any]
+    """The env's own observation (image, direction, …), for policies that do not read."""

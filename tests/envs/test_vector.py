@@ -1,0 +1,85 @@
+import itertools
+
+import numpy as np
+import pytest
+
+from groundling.envs.seeds import held_out_seed, training_seed
+from groundling.envs.vector import TextVectorEnv
+from groundling.errors import RunError
+from tests.conftest import Corridor
+
+
+def _make(num_envs: int = 3, history: int = 3, run_seed: int = 0) -> TextVectorEnv:
+    return TextVectorEnv(
+        Corridor,
+        num_envs,
+        ["left", "right", "stay", "dance"],
+        seed_of=lambda i, k: training_seed(run_seed, i, k),
+        history=history,
+    )
+
+
+def test_training_and_held_out_seeds_never_meet() -> None:
+    training = {training_seed(s, i, k) for s, i, k in itertools.product(range(5), range(20), range(200))}
+    held_out = {held_out_seed(k) for k in range(5000)}
+    assert not training & held_out
+    assert len(held_out) > 4990 and len(training) > 19900  # and hardly ever repeat
+    assert all(0 <= s < 2**31 for s in training | held_out)
+
+
+def test_history_holds_the_last_observations_and_the_actions_between_them() -> None:
+    envs = _make(num_envs=1, history=3)
+    first = envs.reset()[0]
+    assert len(first.descriptions) == 1 and first.past_actions == ()
+    seen = [first.descriptions[-1]]
+    for action in (2, 2, 2, 2):
+        observation = envs.step([action]).observations[0]
+        seen.append(observation.descriptions[-1])
+        assert observation.descriptions == tuple(seen[-3:])
+        assert observation.past_actions == ("stay",) * (len(observation.descriptions) - 1)
+    assert observation.actions == ("left", "right", "stay", "dance")
+
+
+def test_an_episode_that_ends_is_reset_in_the_same_step_and_told() -> None:
+    envs = _make(num_envs=2)
+    envs.reset()
+    for t in range(1, 13):
+        step = envs.step([2, 3])  # "dance" is past the env's last action, which is "stay"
+        assert step.truncated.tolist() == [t == 12, t == 12]
+    assert [e.env_index for e in step.episodes] == [0, 1]
+    for i, episode in enumerate(step.episodes):
+        assert episode.seed == training_seed(0, i, 0)
+        assert episode.actions == (2 + i,) * 12 and not episode.success and episode.episode_return == 0
+        assert len(step.observations[i].descriptions) == 1  # the next episode's first
+        assert len(step.final_observations[i].descriptions) == 3
+
+
+def test_an_env_without_an_action_stays_as_it_is() -> None:
+    envs = _make(num_envs=2)
+    before = envs.reset()
+    step = envs.step([2, None])
+    assert step.observations[1] == before[1]
+    assert [envs.elapsed_steps(i) for i in range(2)] == [1, 0]
+
+
+def _play(envs: TextVectorEnv, steps: int, seed: int) -> list[object]:
+    rng, told = np.random.default_rng(seed), []
+    for _ in range(steps):
+        step = envs.step(rng.integers(0, 3, envs.num_envs).tolist())
+        told.append((step.observations, step.rewards.tolist(), step.terminated.tolist(), step.episodes))
+    return told
+
+
+def test_a_saved_state_goes_on_exactly() -> None:
+    envs, again = _make(), _make()
+    envs.reset()
+    _play(envs, 29, seed=0)
+    again.load_state_dict(envs.state_dict())
+    assert again.observations() == envs.observations()
+    assert _play(again, 40, seed=1) == _play(envs, 40, seed=1)
+
+
+def test_an_env_that_is_not_the_one_that_was_saved_is_noticed() -> None:
+    envs = _make(num_envs=1)
+    with pytest.raises(RunError, match="env 0"):
+        envs.load_state_dict([{"episode": 0, "actions": [0] * 12}])

@@ -1,0 +1,21 @@
+import pytest
+
+from groundling.errors import ConfigError
+from groundling.registry import Registry
+
+
+def test_components_are_made_by_id_and_mistakes_name_the_nearest() -> None:
+    registry: Registry[str] = Registry("toy")
+
+    @registry.register("train")
+    def train(wheels: int = 4) -> str:
+        return f"train on {wheels} wheels"
+
+    assert registry.create("train", wheels=6) == "train on 6 wheels"
+    with pytest.raises(ConfigError, match="did you mean 'train'"):
+        registry.create("trian")
+    with pytest.raises(ConfigError, match="did you mean 'wheels'"):
+        registry.create("train", wheel=6)
+    with pytest.raises(ConfigError, match="registered already"):
+        registry.register("train")(lambda: "another")
+    registry.register("train")(train)  # the same again, as a reloaded module does, is fine
