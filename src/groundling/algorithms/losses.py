@@ -1,0 +1,87 @@
+"""Losses as pure functions of tensors."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PPOLoss:
+    """The terms of PPO's loss, each a mean over the elements that count; scalars."""
+
+    total: Tensor
+    policy: Tensor
+    value: Tensor
+    entropy: Tensor
+    approx_kl: Tensor
+    """Estimate of KL(old ‖ new), without gradient (k3 of http://joschu.net/blog/kl-approx.html)."""
+    clip_fraction: Tensor
+    """Share of the elements whose ratio was clipped, without gradient."""
+
+
+def ppo_loss(
+    log_prob: Tensor,
+    old_log_prob: Tensor,
+    advantage: Tensor,
+    value: Tensor,
+    old_value: Tensor,
+    value_target: Tensor,
+    entropy: Tensor,
+    *,
+    clip_range: float = 0.2,
+    value_clip_range: float | None = 0.2,
+    value_coefficient: float = 0.5,
+    entropy_coefficient: float = 0.01,
+    mask: Tensor | None = None,
+) -> PPOLoss:
+    """PPO's clipped objective (Schulman et al. 2017, arXiv 1707.06347, equations 7 and 9), as GLAM uses it.
+
+    L = -E[min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)] + c_v ½ E[max((V-R)², (clip(V, V_old±ε_v)-R)²)] - c_e E[H]
+
+    Args:
+        log_prob, old_log_prob: Log-probability of the action now, and when it was taken.
+        advantage: Â; not normalised here.
+        value, old_value, value_target: V now, V when the action was taken, and the return R.
+        entropy: H of the present policy.
+        clip_range: ε.
+        value_clip_range: ε_v; None leaves the value unclipped.
+        value_coefficient: c_v.
+        entropy_coefficient: c_e.
+        mask: 1 where an element counts; None where all do.
+
+    All tensors have one shape, which `ValueError` enforces: a value of shape (n, 1) against a target of
+    shape (n,) would be regressed on every return, as the original GLAM's was.
+    """
+    shapes = {
+        tuple(t.shape)
+        for t in (log_prob, old_log_prob, advantage, value, old_value, value_target, entropy, mask)
+        if t is not None
+    }
+    if len(shapes) > 1:
+        raise ValueError(f"the tensors of ppo_loss must have one shape, got {sorted(shapes)}")
+
+    log_ratio = log_prob - old_log_prob
+    ratio = log_ratio.exp()
+    clipped_ratio = ratio.clamp(1 - clip_range, 1 + clip_range)
+    policy = -_mean(torch.minimum(ratio * advantage, clipped_ratio * advantage), mask)
+
+    squared_error = (value - value_target).square()
+    if value_clip_range is not None:
+        clipped_value = old_value + (value - old_value).clamp(-value_clip_range, value_clip_range)
+        squared_error = torch.maximum(squared_error, (clipped_value - value_target).square())
+    value_loss = 0.5 * _mean(squared_error, mask)
+
+    mean_entropy = _mean(entropy, mask)
+    with torch.no_grad():
+        approx_kl = _mean(ratio - 1 - log_ratio, mask)
+        clip_fraction = _mean(((ratio - 1).abs() > clip_range).to(ratio.dtype), mask)
+    total = policy + value_coefficient * value_loss - entropy_coefficient * mean_entropy
+    return PPOLoss(total, policy, value_loss, mean_entropy, approx_kl, clip_fraction)
+
+
+def _mean(x: Tensor, mask: Tensor | None) -> Tensor:
+    if mask is None:
+        return x.mean()
+    weights = mask.to(x.dtype)
+    return (x * weights).sum() / weights.sum().clamp(min=1)

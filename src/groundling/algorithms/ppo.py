@@ -1,0 +1,199 @@
+"""Proximal policy optimisation, as GLAM grounds a language model with it."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from groundling.algorithms.advantages import generalized_advantage
+from groundling.algorithms.algorithm import algorithms
+from groundling.algorithms.losses import PPOLoss, ppo_loss
+from groundling.algorithms.rollout import Rollout, micro_batches
+from groundling.errors import ConfigError, RunError
+from groundling.policies.policy import Policy
+
+
+@algorithms.register("ppo")
+@dataclass
+class PPO:
+    """PPO (Schulman et al. 2017, arXiv 1707.06347); the defaults are GLAM's (arXiv 2302.02662, appendix)."""
+
+    learning_rate: float = 1e-6
+    """Adam's step size. 1e-6 suits hundreds of millions of parameters, about 1e-3 a million."""
+    learning_rate_schedule: Literal["constant", "linear"] = "constant"
+    """"linear" lets the learning rate fall to 0 over the training."""
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.999
+    adam_epsilon: float = 1e-5
+    epochs: int = 4
+    """How often each rollout is gone through; usually 1 to 10."""
+    minibatch_size: int = 64
+    """Transitions per optimizer step."""
+    micro_batch_size: int | None = None
+    """Transitions per forward and backward pass; gradients accumulate to the same minibatch mean, so this
+    changes memory and speed and nothing else. None: the whole minibatch."""
+    gamma: float = 0.99
+    """Discount factor."""
+    gae_lambda: float = 0.99
+    """λ of generalised advantage estimation; usually 0.9 to 1."""
+    clip_range: float = 0.2
+    """ε of the policy's clipped ratio; usually 0.1 to 0.3."""
+    value_clip_range: float | None = 0.2
+    """How far a value may move from the old one without being clipped; null: no clipping."""
+    value_coefficient: float = 0.5
+    entropy_coefficient: float = 0.01
+    """Weight of the entropy bonus: raise it when the policy becomes certain too soon; usually 0 to 0.05."""
+    max_grad_norm: float = 0.5
+    normalize_advantages: bool = False
+    """Shift and scale the rollout's advantages to mean 0 and deviation 1 (the original does not)."""
+    target_kl: float | None = None
+    """Stop going through a rollout once a minibatch is this far from the old policy; null: never."""
+
+    optimizer: torch.optim.Adam = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` on options that cannot be run."""
+        positive = ("learning_rate", "epochs", "minibatch_size", "clip_range", "max_grad_norm")
+        for name in positive:
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"algorithm.args.{name} must be greater than 0, got {getattr(self, name)}")
+        for name in ("gamma", "gae_lambda"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"algorithm.args.{name} must lie in [0, 1], got {getattr(self, name)}")
+        if self.micro_batch_size is not None and not 1 <= self.micro_batch_size <= self.minibatch_size:
+            raise ConfigError(
+                f"algorithm.args.micro_batch_size must lie between 1 and minibatch_size "
+                f"({self.minibatch_size}), got {self.micro_batch_size}"
+            )
+
+    def setup(self, policy: Policy) -> None:
+        """Make Adam for the policy's trainable parameters."""
+        self.optimizer = torch.optim.Adam(
+            [p for p in policy.parameters() if p.requires_grad],
+            lr=self.learning_rate,
+            betas=(self.adam_beta1, self.adam_beta2),
+            eps=self.adam_epsilon,
+        )
+
+    def update(
+        self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
+    ) -> dict[str, float]:
+        """Go ``epochs`` times through ``rollout`` in shuffled minibatches, one optimizer step for each.
+
+        Returns:
+            Means over the minibatches of ``loss``, ``policy_loss``, ``value_loss``, ``entropy``,
+            ``approx_kl``, ``clip_fraction`` and ``grad_norm``, and the rollout's ``explained_variance``.
+
+        Raises:
+            RunError: a loss or gradient is NaN or infinite; the step that would have spoilt the weights is
+                not taken.
+        """
+        learning_rate = self.learning_rate * (remaining if self.learning_rate_schedule == "linear" else 1.0)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        batch = _Batch.from_rollout(rollout, self)
+        costs = policy.costs(rollout.observations)
+        figures: dict[str, list[float]] = defaultdict(list)
+        for _ in range(self.epochs):
+            for indices in torch.randperm(len(rollout), generator=generator).split(self.minibatch_size):
+                step = self._step(policy, batch, indices, costs)
+                for name, value in step.items():
+                    figures[name].append(value)
+                if self.target_kl is not None and step["approx_kl"] > self.target_kl:
+                    break
+            else:
+                continue
+            break
+        means = {name: sum(values) / len(values) for name, values in figures.items()}
+        means["explained_variance"] = _explained_variance(batch.values, batch.returns)
+        means["learning_rate"] = learning_rate
+        return means
+
+    def _step(
+        self, policy: Policy, batch: "_Batch", indices: Tensor, costs: Sequence[int] | None
+    ) -> dict[str, float]:
+        """One optimizer step on the minibatch ``indices``; gradients accumulate to its mean."""
+        self.optimizer.zero_grad(set_to_none=True)
+        figures: dict[str, float] = defaultdict(float)
+        for micro in micro_batches(indices, self.micro_batch_size or self.minibatch_size, costs):
+            share = len(micro) / len(indices)
+            loss = self._loss(policy, batch, micro)
+            (loss.total * share).backward()
+            for name, term in _terms(loss).items():
+                figures[name] += share * term.item()
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        figures["grad_norm"] = torch.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm).item()
+        _check_finite(figures)
+        self.optimizer.step()
+        return dict(figures)
+
+    def _loss(self, policy: Policy, batch: "_Batch", micro: Tensor) -> PPOLoss:
+        evaluation = policy.evaluate([batch.observations[i] for i in micro.tolist()], batch.actions[micro])
+        return ppo_loss(
+            evaluation.log_probs,
+            batch.log_probs[micro],
+            batch.advantages[micro],
+            evaluation.values,
+            batch.values[micro],
+            batch.returns[micro],
+            evaluation.entropies,
+            clip_range=self.clip_range,
+            value_clip_range=self.value_clip_range,
+            value_coefficient=self.value_coefficient,
+            entropy_coefficient=self.entropy_coefficient,
+        )
+
+
+@dataclass
+class _Batch:
+    """A rollout with its advantages, flattened: every tensor ``(num_steps * num_envs,)``."""
+
+    observations: list[object]
+    actions: Tensor
+    log_probs: Tensor
+    values: Tensor
+    advantages: Tensor
+    returns: Tensor
+
+    @classmethod
+    def from_rollout(cls, rollout: Rollout, ppo: PPO) -> "_Batch":
+        advantages, returns = generalized_advantage(
+            rollout.rewards, rollout.values, rollout.dones, rollout.last_values, ppo.gamma, ppo.gae_lambda
+        )
+        if ppo.normalize_advantages:
+            advantages = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
+        device = ppo.optimizer.param_groups[0]["params"][0].device
+        tensors = (rollout.actions, rollout.log_probs, rollout.values, advantages, returns)
+        return cls(rollout.observations, *(t.flatten().to(device) for t in tensors))
+
+
+def _terms(loss: PPOLoss) -> dict[str, Tensor]:
+    return {
+        "loss": loss.total,
+        "policy_loss": loss.policy,
+        "value_loss": loss.value,
+        "entropy": loss.entropy,
+        "approx_kl": loss.approx_kl,
+        "clip_fraction": loss.clip_fraction,
+    }
+
+
+def _check_finite(figures: dict[str, float]) -> None:
+    for name, value in figures.items():
+        if value - value != 0:  # NaN or infinite
+            raise RunError(
+                f"{name} became {value}; training stopped before the weights were spoilt. Check that rewards are "
+                "finite, then begin a new run from the last checkpoint (model.path=RUN/checkpoints/NNNNNN "
+                "run_dir=NEW) with a lower algorithm.args.learning_rate or max_grad_norm, in float32"
+            )
+
+
+def _explained_variance(values: Tensor, returns: Tensor) -> float:
+    """1 - Var[R - V] / Var[R]: 1 is a perfect value function, 0 no better than a constant."""
+    variance = returns.var(correction=0)
+    if variance == 0:
+        return 0.0
+    return (1 - (returns - values).var(correction=0) / variance).item()

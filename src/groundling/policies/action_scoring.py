@@ -1,0 +1,110 @@
+"""GLAM: a language model is the policy; it scores the admissible actions given a prompt."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from groundling.envs.observation import TextObservation
+from groundling.lm import LanguageModel, ValueHead
+from groundling.policies.policy import Action, Evaluation, Policy, policies, sample_categorical
+from groundling.prompts.prompt import Prompt, prompts
+
+
+@policies.register("action_scoring")
+class ActionScoringPolicy(Policy):
+    """π(a | prompt) = softmax over the admissible actions of log P(a | prompt) (GLAM, section 3.2).
+
+    The value function is an MLP on the same forward pass: on the first decoder position of an
+    encoder-decoder model, on the prompt's last token of a causal one.
+
+    Args:
+        lm: The language model; its weights are the policy's.
+        prompt: Id of the prompt that tells an observation to the model.
+        language: Language of that prompt; the env must speak the same.
+        value_hidden_sizes: Widths of the value head's hidden layers (1024 and 1024 in GLAM).
+        normalize: Sum the tokens' log-probabilities ("sum", as in the paper), or take their mean per
+            "token" or per "word", so that long actions are not put at a disadvantage.
+        temperature: Divides the actions' log-probabilities before the softmax; 1 in GLAM.
+        compat: "glam" scores as the original's released code does (see `LanguageModel.score`).
+    """
+
+    def __init__(
+        self,
+        lm: LanguageModel,
+        prompt: str = "glam",
+        language: str = "english",
+        value_hidden_sizes: Sequence[int] = (1024, 1024),
+        normalize: Literal["sum", "token", "word"] = "sum",
+        temperature: float = 1.0,
+        compat: Literal["glam"] | None = None,
+    ) -> None:
+        super().__init__()
+        self.lm = lm
+        self.value_head = ValueHead(lm.hidden_size, hidden_sizes=tuple(value_hidden_sizes)).to(lm.device)
+        self.language = language
+        self.normalize: Literal["sum", "token", "word"] = normalize
+        self.temperature = temperature
+        self.compat = compat
+        self._prompt: Prompt = prompts.get(prompt)
+
+    def act(
+        self,
+        observations: Sequence[TextObservation],
+        *,
+        deterministic: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> Action:
+        with torch.no_grad():
+            log_probs, values = self._forward(observations)  # (batch, num_actions), (batch,)
+            actions = log_probs.argmax(-1) if deterministic else sample_categorical(log_probs, generator)
+        return Action(actions, log_probs.gather(-1, actions[:, None])[:, 0], values)
+
+    def evaluate(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluation:
+        log_probs, values = self._forward(observations)
+        # An inadmissible action (-inf) has probability 0 and adds nothing, also to the gradient.
+        finite = log_probs.masked_fill(log_probs.isinf(), 0.0)
+        entropies = -(log_probs.exp() * finite).sum(-1)
+        return Evaluation(log_probs.gather(-1, actions[:, None])[:, 0], entropies, values)
+
+    def values(self, observations: Sequence[TextObservation]) -> Tensor:
+        with torch.no_grad(), self._autocast():
+            return self.value_head(self.lm.encode(self.prompts(observations))).float()
+
+    def action_log_probs(self, observations: Sequence[TextObservation]) -> Tensor:
+        """Log-probability of every admissible action, ``(batch, num_actions)`` float32, no gradients."""
+        with torch.no_grad():
+            return self._forward(observations)[0]
+
+    def prompts(self, observations: Sequence[TextObservation]) -> list[str]:
+        """The prompts that tell these observations to the language model."""
+        return [self._prompt(o, self.language) for o in observations]
+
+    def costs(self, observations: Sequence[TextObservation]) -> Sequence[int]:
+        return self.lm.token_lengths(self.prompts(observations))
+
+    def save_pretrained(self, folder: Path) -> None:
+        self.lm.save_pretrained(folder)
+        save_file(self.value_head.state_dict(), folder / "value_head.safetensors")
+
+    def load_weights(self, folder: Path) -> None:
+        """Read the value head; the language model is made from ``folder`` by `LanguageModel.from_pretrained`."""
+        self.value_head.load_state_dict(load_file(folder / "value_head.safetensors"))
+
+    def _forward(self, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
+        actions = [list(o.actions) for o in observations]
+        with self._autocast():
+            scores = self.lm.score_candidates(
+                self.prompts(observations), actions, normalize=self.normalize, compat=self.compat
+            )
+            values = self.value_head(scores.state).float()  # (batch,)
+        return (scores.log_probs / self.temperature).log_softmax(-1), values
+
+    def _autocast(self) -> torch.autocast:
+        """Bfloat16 where the device computes it fast; on CPUs it is several times slower than float32."""
+        device = self.lm.device.type
+        enabled = device == "cuda" and torch.cuda.is_bf16_supported()
+        return torch.autocast(device, dtype=torch.bfloat16, enabled=enabled)

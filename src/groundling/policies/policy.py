@@ -1,0 +1,87 @@
+"""What a policy is: it acts, and it evaluates stored actions with gradients."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from groundling.registry import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Actions chosen for a batch of observations, without gradients; all ``(batch,)``."""
+
+    actions: Tensor
+    """int64."""
+    log_probs: Tensor
+    """float32; log-probability of the action under the policy that chose it."""
+    values: Tensor
+    """float32; the value function's estimate of the return."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Stored actions seen again by the present policy, with gradients; all ``(batch,)`` float32.
+
+    A policy whose action is a sequence (of tokens, or the steps of a recurrent net) gives ``(batch, length)``.
+    """
+
+    log_probs: Tensor
+    entropies: Tensor
+    values: Tensor
+
+
+class Policy(nn.Module, ABC):
+    """Actor and value function together. Observations are whatever its envs give."""
+
+    @abstractmethod
+    def act(
+        self,
+        observations: Sequence[Any],
+        *,
+        deterministic: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> Action:
+        """Choose an action for each observation: the likeliest, or one drawn with ``generator``."""
+
+    @abstractmethod
+    def evaluate(self, observations: Sequence[Any], actions: Tensor) -> Evaluation:
+        """Log-probability, entropy and value of ``actions`` ``(batch,)`` at ``observations``."""
+
+    @abstractmethod
+    def values(self, observations: Sequence[Any]) -> Tensor:
+        """Value of each observation, ``(batch,)`` float32, without gradients."""
+
+    def costs(self, observations: Sequence[Any]) -> Sequence[int] | None:
+        """What each observation costs to compute (its tokens), where that differs: observations of like
+        cost are then put into one micro-batch. None where all cost the same.
+        """
+        return None
+
+    @abstractmethod
+    def save_pretrained(self, folder: Path) -> None:
+        """Write the weights into ``folder`` as safetensors."""
+
+    @abstractmethod
+    def load_weights(self, folder: Path) -> None:
+        """Read what `save_pretrained` wrote, but for a language model that the policy was made with."""
+
+
+policies: Registry[Policy] = Registry("policy")
+
+
+def sample_categorical(log_probs: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Draw one index per row of normalised ``log_probs`` ``(batch, n)``; -inf entries are never drawn.
+
+    One uniform number per row and the inverse of the cumulative distribution: row ``i`` depends on the
+    ``i``-th number alone, so the draw is the same however the batch is spread over processes.
+    """
+    cumulative = log_probs.double().exp().cumsum(-1)  # (batch, n)
+    uniform = torch.rand(len(log_probs), 1, dtype=torch.float64, generator=generator).to(log_probs.device)
+    # Scaled by the last sum, which rounding may leave a hair away from 1.
+    return (cumulative <= uniform * cumulative[:, -1:]).sum(-1).clamp_(max=log_probs.shape[-1] - 1)

@@ -1,0 +1,46 @@
+"""The baseline that every learner must beat: uniform over the admissible actions."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from groundling.envs.observation import TextObservation
+from groundling.policies.policy import Action, Evaluation, Policy, policies, sample_categorical
+
+
+@policies.register("random")
+class RandomPolicy(Policy):
+    """Chooses uniformly among the admissible actions; has no weights and values everything at 0."""
+
+    def act(
+        self,
+        observations: Sequence[TextObservation],
+        *,
+        deterministic: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> Action:
+        log_probs = self._log_probs(observations)
+        actions = sample_categorical(log_probs, generator)
+        return Action(actions, log_probs.gather(-1, actions[:, None])[:, 0], torch.zeros(len(actions)))
+
+    def evaluate(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluation:
+        log_probs = self._log_probs(observations)
+        entropies = torch.tensor([math.log(len(o.actions)) for o in observations])
+        return Evaluation(log_probs.gather(-1, actions[:, None])[:, 0], entropies, torch.zeros(len(actions)))
+
+    def values(self, observations: Sequence[TextObservation]) -> Tensor:
+        return torch.zeros(len(observations))
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Nothing to write."""
+
+    def load_weights(self, folder: Path) -> None:
+        """Nothing to read."""
+
+    def _log_probs(self, observations: Sequence[TextObservation]) -> Tensor:
+        sizes = torch.tensor([len(o.actions) for o in observations])
+        admissible = torch.arange(int(sizes.max())) < sizes[:, None]  # (batch, num_actions)
+        return torch.where(admissible, -sizes[:, None].float().log(), -math.inf)
