@@ -1,0 +1,206 @@
+"""From an experiment's name and overrides to a checked `Config`."""
+
+import collections.abc
+from collections.abc import Sequence
+from dataclasses import asdict, fields, is_dataclass, make_dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from groundling.algorithms.algorithm import algorithms
+from groundling.configs.schema import ComponentConfig, Config
+from groundling.errors import ConfigError
+from groundling.policies.policy import policies
+from groundling.registry import Registry, unknown
+
+ConfigStore.instance().store(name="schema", node=Config)
+
+
+def experiments() -> dict[str, str]:
+    """The bundled experiments by name, each with the first line of its header."""
+    root = resources.files("groundling.configs") / "experiment"
+    with resources.as_file(root) as folder:
+        return {
+            path.relative_to(folder).with_suffix("").as_posix(): _headline(path)
+            for path in sorted(folder.rglob("*.yaml"))
+        }
+
+
+def compose(experiment: str, overrides: Sequence[str] = (), config_dir: Path | None = None) -> Config:
+    """Compose an experiment with overrides such as ``env.num_envs=16``.
+
+    Args:
+        experiment: A bundled experiment, or one of ``config_dir/experiment/``.
+        overrides: In Hydra's syntax (https://hydra.cc/docs/advanced/override_grammar/basic/).
+        config_dir: A folder of the user's own YAML files, searched beside the bundled ones.
+
+    Raises:
+        ConfigError: no such experiment, key or id, or a value of the wrong type.
+    """
+    known = set(experiments())
+    if config_dir is not None:
+        own = config_dir / "experiment"
+        known |= {p.relative_to(own).with_suffix("").as_posix() for p in own.rglob("*.yaml")}
+    if experiment not in known:
+        raise ConfigError(unknown("experiment", experiment, known))
+    _check_keys(overrides)
+    search = [f"hydra.searchpath=[file://{config_dir.resolve()}]"] if config_dir is not None else []
+    try:
+        with hydra.initialize_config_module("groundling.configs", version_base="1.3"):
+            composed = hydra.compose(
+                "config", [f"experiment={experiment}", *search, *map(_settable, overrides)]
+            )
+        return _checked(composed)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(_one_line(error)) from error
+    finally:
+        GlobalHydra.instance().clear()
+
+
+def sweep(overrides: Sequence[str]) -> list[list[str]]:
+    """Spread overrides such as ``seed=1,2,3`` or ``seed=range(1,4)`` into one list for each run.
+
+    Raises:
+        ConfigError: an override that Hydra's grammar does not know.
+    """
+    runs: list[list[str]] = [[]]
+    for text in overrides:
+        try:
+            override = OverridesParser.create().parse_override(text)
+        except HydraException as error:
+            raise ConfigError(f"cannot read the override {text!r}: expected key=value") from error
+        values = [text]
+        if override.is_sweep_override():
+            values = [f"{override.get_key_element()}={v}" for v in override.sweep_string_iterator()]
+        runs = [[*run, value] for run in runs for value in values]
+    return runs
+
+
+def from_file(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """Read a run's ``config.yaml``, with overrides such as ``seed=2``.
+
+    Raises:
+        ConfigError: the file is missing, broken, or has keys or values that no longer exist.
+    """
+    _check_keys(overrides)
+    try:
+        changes = OmegaConf.from_dotlist(list(overrides))
+        return _checked(OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.load(path), changes))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"there is no {path}: expected a run's folder, made by `groundling train`"
+        ) from None
+    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
+        raise ConfigError(f"cannot read {path}: {_one_line(error)}") from error
+
+
+def to_yaml(config: Config) -> str:
+    """The complete configuration as YAML; `from_file` reads it again."""
+    return OmegaConf.to_yaml(OmegaConf.create(asdict(config)))
+
+
+def check_component(registry: Registry[Any], kind: str, component: ComponentConfig) -> None:
+    """Check a component's id, and its arguments' names and types, before anything is built.
+
+    Raises:
+        ConfigError: an unknown id, an unknown argument, or a value of the wrong type.
+    """
+    factory = registry.get(component.id)
+    registry.check_arguments(component.id, component.args)
+    hints = get_type_hints(factory if is_dataclass(factory) else factory.__init__)
+    for name, value in component.args.items():
+        _check_type(f"{kind}.args.{name}", value, hints.get(name, Any))
+
+
+def _check_type(key: str, value: Any, hint: Any) -> None:
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            raise ConfigError(f"{key} must be one of {', '.join(map(repr, get_args(hint)))}, got {value!r}")
+        return
+    if get_origin(hint) is collections.abc.Sequence:  # OmegaConf knows it as a list
+        hint = list[get_args(hint)[0]]  # type: ignore[misc]
+    try:
+        schema = OmegaConf.structured(make_dataclass("Argument", [("value", hint)]))
+    except OmegaConfBaseException:
+        return  # not a type that YAML can hold: the component checks it itself
+    try:
+        OmegaConf.merge(schema, {"value": value})
+    except OmegaConfBaseException:
+        name = getattr(hint, "__name__", str(hint)) if get_origin(hint) is None else str(hint)
+        raise ConfigError(f"{key} must be of type {name}, got {value!r}") from None
+
+
+def _settable(override: str) -> str:
+    """Let a component's argument be set whether or not some YAML names it (Hydra's ``++``)."""
+    free = ".args." in override.partition("=")[0] or override.startswith("model.lora.")
+    return f"++{override}" if free and override[0] not in "+~" else override
+
+
+def _check_keys(overrides: Sequence[str]) -> None:
+    """Name the nearest keys for an override whose key the schema does not have."""
+    for text in overrides:
+        key = text.partition("=")[0].lstrip("+~")
+        if "=" not in text:
+            raise ConfigError(f"cannot read the override {text!r}: expected key=value, such as seed=2")
+        node: Any = Config
+        parts = key.split(".")
+        for depth, part in enumerate(parts):
+            names = {f.name: f for f in fields(node)}
+            if part not in names:
+                prefix = "".join(p + "." for p in parts[:depth])
+                raise ConfigError(unknown("config key", key, [prefix + name for name in names]))
+            node = names[part].type
+            if not is_dataclass(node):
+                break  # a value, or free keyword arguments that their component checks
+
+
+def _checked(composed: Any) -> Config:
+    config = OmegaConf.to_object(composed)
+    assert isinstance(config, Config)
+    check_component(algorithms, "algorithm", config.algorithm)
+    check_component(policies, "policy", config.policy)
+    for key, minimum in _MINIMA.items():
+        value = OmegaConf.select(composed, key)
+        if value < minimum:
+            raise ConfigError(f"{key} must be at least {minimum}, got {value}")
+    if not config.env.actions:
+        raise ConfigError("env.actions is empty: name at least one action, such as [turn left, go forward]")
+    return config
+
+
+_MINIMA = {
+    "env.num_envs": 1,
+    "env.history": 1,
+    "training.steps": 1,
+    "training.steps_per_update": 1,
+    "training.checkpoint_every": 1,
+    "training.keep_checkpoints": 1,
+    "evaluation.episodes": 1,
+    "evaluation.num_envs": 1,
+    "seed": 0,
+}
+
+
+def _one_line(error: BaseException) -> str:
+    """The first sentence of OmegaConf's or Hydra's explanation, with the key that it is about."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    key = next((line.partition(":")[2].strip() for line in lines if line.startswith("full_key:")), "")
+    return f"{key}: {lines[0]}" if key and lines else " ".join(lines[:1]) or type(error).__name__
+
+
+def _headline(path: Path) -> str:
+    """The first sentence of the comment at the head of an experiment's file."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        text = line.lstrip("# ").strip()
+        if line.startswith("#") and text and not text.startswith("@package"):
+            return text
+    return ""

@@ -1,0 +1,118 @@
+"""What a run can be told. The text under a field is its documentation; YAML files give the values."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from omegaconf import MISSING
+
+
+class Init(StrEnum):
+    """Where a language model's weights come from."""
+
+    pretrained = "pretrained"
+    random = "random"
+    embeddings = "embeddings"
+
+
+@dataclass
+class EnvConfig:
+    """The world, and how it is told."""
+
+    id: str = MISSING
+    """Any BabyAI or MiniGrid env that Gymnasium knows."""
+    args: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the env, such as task or num_dists."""
+    num_envs: int = 32
+    """Envs stepped together; GLAM used 32."""
+    actions: list[str] = field(
+        default_factory=lambda: ["turn left", "turn right", "go forward", "pick up", "drop", "toggle"]
+    )
+    """The admissible actions in words; the i-th is the env's action i."""
+    history: int = 3
+    """How many observations the prompt quotes, the present one included; 1 makes prompts short and fast."""
+    language: str = "english"
+    """english or french: the sentences, the mission and the prompt."""
+    reward_scale: float = 20.0
+    """Factor on the reward that the agent learns from; figures are logged without it."""
+    bootstrap_truncated: bool = False
+    """Whether a time-out is valued as if the episode went on (the usual practice) or as its end (GLAM)."""
+
+
+@dataclass
+class ModelConfig:
+    """The language model."""
+
+    path: str = "starter"
+    """A folder, a hub id, or one of the bundled models: starter, starter-causal."""
+    revision: str | None = None
+    """Branch, tag or commit on the hub."""
+    init: Init = Init.pretrained
+    """pretrained; random: from its config alone; embeddings: random but for the token embeddings."""
+    dtype: str = "float32"
+    """float32, bfloat16 or float16: how the weights are kept."""
+    attention: str | None = None
+    """Transformers' attention implementation: eager, sdpa, flash_attention_2, …; null: its own choice."""
+    gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass: less memory, a third more time."""
+    lora: dict[str, Any] | None = None
+    """Keyword arguments of peft.LoraConfig, such as {r: 16, lora_alpha: 32}; null: train all weights."""
+    max_prompt_tokens: int | None = None
+    """Keep only a prompt's last tokens; null: a prompt too long for the model is an error."""
+    trust_remote_code: bool = False
+    """Run code that comes with a model from the hub. Leave it off unless you have read that code."""
+
+
+@dataclass
+class ComponentConfig:
+    """A registered component: `groundling list` tells the ids."""
+
+    id: str = MISSING
+    args: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class TrainingConfig:
+    """How long, and what is kept."""
+
+    steps: int = 1_500_000
+    """Env steps in total; GLAM took 1.5 million."""
+    steps_per_update: int = 40
+    """Steps that each env takes between two updates; GLAM took 40."""
+    checkpoint_every: int = 1
+    """Updates between checkpoints: what a killed run can lose at most."""
+    keep_checkpoints: int = 2
+    """How many of the latest checkpoints stay on disk."""
+    entropy_floor: float = 0.001
+    """Stop, with advice, when the policy's entropy (nats) stays below this while episodes still fail; 0: never."""
+
+
+@dataclass
+class EvaluationConfig:
+    """Held-out episodes."""
+
+    episodes: int = 1000
+    num_envs: int = 32
+    deterministic: bool = False
+    """Take the likeliest action instead of drawing one; GLAM draws."""
+    baselines: list[str] = field(default_factory=lambda: ["zero-shot", "random", "expert"])
+    """What the trained policy is compared with on the same episodes: zero-shot, random, expert."""
+
+
+@dataclass
+class Config:
+    """One run."""
+
+    name: str = MISSING
+    """What the run is called in reports; runs of one name and several seeds share a curve."""
+    seed: int = 1
+    run_dir: str = "runs/${name}-seed${seed}"
+    """The run's folder: the same command with the same folder resumes."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, mps, …; auto takes the accelerator if there is one."""
+    env: EnvConfig = field(default_factory=EnvConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    policy: ComponentConfig = field(default_factory=ComponentConfig)
+    algorithm: ComponentConfig = field(default_factory=ComponentConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)

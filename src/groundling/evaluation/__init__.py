@@ -1,0 +1,1 @@
+"""Evaluation: held-out episodes, tables, reports."""

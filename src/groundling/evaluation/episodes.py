@@ -1,0 +1,122 @@
+"""Playing held-out episodes, and what they come to."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from groundling.envs.babyai_text import Expert
+from groundling.envs.observation import TextObservation
+from groundling.envs.seeds import held_out_seed
+from groundling.envs.vector import Episode, TextVectorEnv
+from groundling.policies.policy import Policy
+
+Player = Callable[[TextVectorEnv, Sequence[int], Sequence[TextObservation]], Sequence[int]]
+"""Chooses an action for each of the envs with these indices, which show these observations."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What an agent's episodes come to."""
+
+    episodes: int
+    success_rate: float
+    success_low: float
+    """Lower end of the 95 % Wilson interval of the success rate."""
+    success_high: float
+    return_mean: float
+    return_std: float
+    episode_length: float
+
+
+def held_out_seed_of(num_envs: int) -> Callable[[int, int], int]:
+    """Deals the held-out episodes to ``num_envs`` envs: episode k is the same, whatever their number."""
+    return lambda env, episode: held_out_seed(episode * num_envs + env)
+
+
+def play(
+    player: Player,
+    envs: TextVectorEnv,
+    num_episodes: int,
+    on_episode: Callable[[], None] = lambda: None,
+) -> list[Episode]:
+    """Play the first ``num_episodes`` episodes of ``envs``, in their order.
+
+    Every env plays its own share to the end, so that short episodes are not counted more often than long
+    ones, as they would be if the first to finish were taken.
+    """
+    observations = envs.reset()
+    finished: dict[int, Episode] = {}
+    present = {i: i for i in range(envs.num_envs) if i < num_episodes}  # env -> number of its episode
+    while present:
+        indices = list(present)
+        chosen = dict(zip(indices, player(envs, indices, [observations[i] for i in indices]), strict=True))
+        step = envs.step([chosen.get(i) for i in range(envs.num_envs)])
+        observations = step.observations
+        for episode in step.episodes:
+            env, number = episode.env_index, present[episode.env_index]
+            finished[number] = episode
+            on_episode()
+            present[env] = number + envs.num_envs
+            if present[env] >= num_episodes:
+                del present[env]
+    return [finished[k] for k in sorted(finished)]
+
+
+def policy_player(policy: Policy, deterministic: bool, seed: int) -> Player:
+    """A player that follows ``policy``, drawing its actions with ``seed`` unless deterministic."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def choose(
+        envs: TextVectorEnv, indices: Sequence[int], observations: Sequence[TextObservation]
+    ) -> list[int]:
+        action = policy.act(observations, deterministic=deterministic, generator=generator)
+        return action.actions.tolist()
+
+    return choose
+
+
+def expert_player() -> Player:
+    """A player that follows BabyAI's bot, which sees the whole state of the env."""
+    experts: dict[int, Expert] = {}
+
+    def choose(
+        envs: TextVectorEnv, indices: Sequence[int], observations: Sequence[TextObservation]
+    ) -> list[int]:
+        experts.update({i: Expert(envs.envs[i]) for i in indices if envs.elapsed_steps(i) == 0})
+        return [experts[i].act() for i in indices]
+
+    return choose
+
+
+def summarise(episodes: Sequence[Episode]) -> Summary:
+    """Success rate with its 95 % Wilson interval, return and length of ``episodes``."""
+    count = len(episodes)
+    returns = torch.tensor([e.episode_return for e in episodes], dtype=torch.float64)
+    successes = sum(e.success for e in episodes)
+    low, high = wilson_interval(successes, count)
+    return Summary(
+        episodes=count,
+        success_rate=successes / count,
+        success_low=low,
+        success_high=high,
+        return_mean=returns.mean().item(),
+        return_std=returns.std(correction=0).item(),
+        episode_length=sum(len(e.actions) for e in episodes) / count,
+    )
+
+
+def wilson_interval(successes: int, count: int, z: float = 1.959964) -> tuple[float, float]:
+    """Wilson's score interval of a proportion (Wilson 1927); 95 % by default.
+
+    Raises:
+        ValueError: ``count`` is not positive, or ``successes`` not between 0 and ``count``.
+    """
+    if count <= 0 or not 0 <= successes <= count:
+        raise ValueError(f"expected 0 <= successes <= count and count > 0, got {successes} of {count}")
+    p = successes / count
+    centre = p + z * z / (2 * count)
+    spread = z * math.sqrt(p * (1 - p) / count + z * z / (4 * count * count))
+    scale = 1 + z * z / count
+    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)

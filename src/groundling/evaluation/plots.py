@@ -1,0 +1,123 @@
+"""The report's pictures, as SVG text."""
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from groundling.evaluation.episodes import Summary
+
+COLOURS = ("#2563a8", "#c2571a", "#2f7d4f", "#8a3f8f", "#7a6a12", "#2b7f8c")
+_BASELINE_COLOURS = {"zero-shot": "#c2571a", "random": "#888888", "expert": "#2f7d4f"}
+Rows = Sequence[Mapping[str, Any]]
+
+
+def learning_curve(
+    groups: Mapping[str, Sequence[Rows]], key: str, label: str, baselines: Mapping[str, Summary] | None = None
+) -> str:
+    """A figure over env steps: per group the mean of its runs, with a 95 % interval where there are several.
+
+    Args:
+        groups: By name, the metrics of each run.
+        key: The metric.
+        label: What the y axis is called.
+        baselines: Agents whose success rate is drawn as a horizontal line.
+    """
+    figure, axes = _figure(7.2, 3.4)
+    for colour, (name, runs) in zip(_cycle(COLOURS), groups.items(), strict=False):
+        steps, values = _on_one_grid(runs, key)  # (points,), (runs, points)
+        if not len(steps):
+            continue
+        if len(runs) == 1:
+            axes.plot(steps, values[0], color=colour, alpha=0.25, linewidth=1)
+        mean = np.nanmean(values, axis=0)
+        axes.plot(steps, _smooth(mean), color=colour, linewidth=2, label=name)
+        if len(runs) > 1:
+            half = _t95(len(runs)) * np.nanstd(values, axis=0, ddof=1) / math.sqrt(len(runs))
+            axes.fill_between(steps, mean - half, mean + half, color=colour, alpha=0.2, linewidth=0)
+    for name, summary in (baselines or {}).items():
+        axes.axhline(
+            summary.success_rate,
+            color=_BASELINE_COLOURS.get(name, "#555"),
+            linestyle="--",
+            linewidth=1.2,
+            label=name,
+        )
+    axes.set_xlabel("env steps")
+    axes.set_ylabel(label)
+    if key == "success_rate":
+        axes.set_ylim(-0.02, 1.04)
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(frameon=False, ncols=4, loc="upper center", bbox_to_anchor=(0.5, 1.16))
+    return _svg(figure)
+
+
+def small_multiples(groups: Mapping[str, Sequence[Rows]], keys: Sequence[str]) -> str:
+    """One small figure for each of the ``keys`` that the runs have."""
+    present = [
+        k for k in keys if any(row.get(k) is not None for runs in groups.values() for r in runs for row in r)
+    ]
+    columns = 3
+    lines = math.ceil(len(present) / columns)
+    figure, grid = _figure(7.2, 1.9 * lines, lines, columns)
+    for axes, key in zip(np.ravel(grid), present, strict=False):
+        for colour, runs in zip(_cycle(COLOURS), groups.values(), strict=False):
+            for rows in runs:
+                steps, values = _on_one_grid([rows], key)
+                axes.plot(steps, values[0], color=colour, linewidth=1)
+        axes.set_title(key.replace("_", " "), fontsize=9, loc="left")
+        axes.tick_params(labelsize=7)
+    for axes in np.ravel(grid)[len(present) :]:
+        axes.axis("off")
+    return _svg(figure)
+
+
+def _figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure  # no pyplot: it keeps global state and looks for a display
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=True)
+    for a in np.ravel(axes):
+        a.spines[["top", "right"]].set_visible(False)
+        a.grid(alpha=0.25, linewidth=0.6)
+        a.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}k" if abs(x) >= 1000 else f"{x:g}")
+    return figure, axes
+
+
+def _svg(figure: Any) -> str:
+    import matplotlib
+
+    text = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "groundling"}):
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()[text.getvalue().index("<svg") :]
+
+
+def _on_one_grid(runs: Sequence[Rows], key: str) -> tuple[np.ndarray, np.ndarray]:
+    """Steps ``(points,)`` that all runs reached and their values there ``(runs, points)``, interpolated."""
+    curves = [[(row["step"], row[key]) for row in rows if row.get(key) is not None] for rows in runs]
+    curves = [c for c in curves if c]
+    if not curves:
+        return np.zeros(0), np.zeros((1, 0))
+    end = min(c[-1][0] for c in curves)
+    steps = np.array([s for s, _ in curves[0] if s <= end])
+    values = np.stack([np.interp(steps, [s for s, _ in c], [v for _, v in c]) for c in curves])
+    return steps, values
+
+
+def _smooth(values: np.ndarray) -> np.ndarray:
+    """A centred moving mean over about a twentieth of the curve, shorter at its ends."""
+    half = max(1, len(values) // 40)
+    return np.array([np.nanmean(values[max(0, i - half) : i + half + 1]) for i in range(len(values))])
+
+
+def _t95(runs: int) -> float:
+    """Student's t for a two-sided 95 % interval of the mean of ``runs`` values."""
+    table = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160)
+    return table[runs - 2] if runs - 2 < len(table) else 1.96
+
+
+def _cycle(colours: Sequence[str]) -> Any:
+    return (colours[i % len(colours)] for i in range(1_000_000))

@@ -1,0 +1,122 @@
+"""`groundling report`: one self-contained HTML page about one run or several."""
+
+import base64
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+from PIL import Image
+
+from groundling.configs.compose import from_file
+from groundling.configs.schema import Config
+from groundling.errors import RunError
+from groundling.evaluation import plots
+from groundling.evaluation.episodes import Summary
+from groundling.evaluation.samples import frames
+from groundling.training.tracking import read_metrics
+
+_MAX_FRAMES = 30
+_LEARNING_FIGURES = (
+    "return_mean",
+    "episode_length",
+    "entropy",
+    "value_loss",
+    "explained_variance",
+    "approx_kl",
+    "clip_fraction",
+    "grad_norm",
+    "steps_per_second",
+)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A run as the page shows it."""
+
+    run_dir: Path
+    config: Config
+    metrics: list[dict[str, Any]]
+    evaluations: dict[str, dict[str, Any]]
+    """By suite, what `groundling evaluate` wrote."""
+    samples: list[dict[str, Any]]
+
+
+def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
+    """Write the page about these runs; runs of one name are drawn as one curve with its interval.
+
+    Raises:
+        ConfigError: one of them is not a run's folder.
+        RunError: none of them has finished an update.
+    """
+    runs = [_read(run_dir) for run_dir in run_dirs]
+    if not any(run.metrics for run in runs):
+        raise RunError(
+            f"{', '.join(map(str, run_dirs))}: no update is finished yet, so there is nothing to report"
+        )
+    groups: dict[str, list[Any]] = {}
+    for run in runs:
+        groups.setdefault(run.config.name, []).append(run.metrics)
+    first = runs[0]
+    baselines = _baselines(first) if len(groups) == 1 else None
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("groundling.evaluation", "."),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    page = environment.get_template("report.html.j2").render(
+        title=" · ".join(groups),
+        runs=runs,
+        success_plot=plots.learning_curve(groups, "success_rate", "success rate", baselines),
+        learning_plots=plots.small_multiples(groups, _LEARNING_FIGURES),
+        episodes=[episode for run in runs for episode in _episodes(run)],
+        configs=[(run.run_dir, (run.run_dir / "config.yaml").read_text(encoding="utf-8")) for run in runs],
+    )
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(page, encoding="utf-8")
+    return output
+
+
+def _read(run_dir: Path) -> Shown:
+    return Shown(
+        run_dir=run_dir,
+        config=from_file(run_dir / "config.yaml"),
+        metrics=read_metrics(run_dir),
+        evaluations={p.stem: _json(p) for p in sorted((run_dir / "evaluation").glob("*.json"))},
+        samples=[s for p in sorted((run_dir / "samples").glob("*.json")) for s in _json(p)],
+    )
+
+
+def _baselines(run: Shown) -> dict[str, Summary]:
+    agents = run.evaluations.get("held-out", {}).get("agents", {})
+    return {name: Summary(**figures) for name, figures in agents.items() if name != "trained"}
+
+
+def _episodes(run: Shown) -> list[dict[str, Any]]:
+    """The run's recorded episodes with the picture before each action."""
+    episodes = []
+    for sample in run.samples:
+        pictures = frames(run.config, sample)
+        steps = [
+            {**step, "picture": _data_url(picture)}
+            for step, picture in zip(sample["steps"][:_MAX_FRAMES], pictures, strict=False)
+        ]
+        episodes.append({**sample, "steps": steps, "left_out": len(sample["steps"]) - len(steps)})
+    return episodes
+
+
+def _data_url(picture: np.ndarray) -> str:
+    """A PNG of at most 256 pixels a side, as a data URL."""
+    image = Image.fromarray(picture)
+    image.thumbnail((256, 256))
+    buffer = io.BytesIO()
+    image.quantize(64).save(buffer, format="PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))

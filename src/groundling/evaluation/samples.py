@@ -1,0 +1,60 @@
+"""An episode told step by step: what the policy read, how likely it found each action, what it did."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from groundling.configs.schema import Config
+from groundling.envs.observation import TextObservation
+from groundling.envs.vector import Episode, TextVectorEnv
+from groundling.policies import ActionScoringPolicy
+from groundling.policies.policy import Policy
+from groundling.training.build import make_envs
+
+
+def record(config: Config, policy: Policy, episode: Episode) -> dict[str, Any]:
+    """Play ``episode`` again and note what the policy saw and thought at each step, as JSON."""
+    observations = [observation for observation, _ in _replay(config, episode.seed, episode.actions)]
+    probabilities: list[list[float] | None] = [None] * len(observations)
+    prompts: list[str | None] = [None] * len(observations)
+    if isinstance(policy, ActionScoringPolicy):
+        probabilities = policy.action_log_probs(observations).exp().tolist()
+        prompts = list(policy.prompts(observations))
+    return {
+        "seed": episode.seed,
+        "mission": episode.mission,
+        "success": episode.success,
+        "return": episode.episode_return,
+        "actions": list(episode.actions),
+        "steps": [
+            {
+                "descriptions": observation.descriptions[-1],
+                "prompt": prompt,
+                "action": observation.actions[action],
+                "probabilities": None if p is None else dict(zip(observation.actions, p, strict=False)),
+            }
+            for observation, prompt, action, p in zip(
+                observations, prompts, episode.actions, probabilities, strict=True
+            )
+        ],
+    }
+
+
+def frames(config: Config, sample: dict[str, Any]) -> list[np.ndarray]:
+    """The pictures of a recorded episode: before each action, uint8 ``(height, width, 3)``."""
+    return [frame for _, frame in _replay(config, sample["seed"], sample["actions"], render=True)]
+
+
+def _replay(
+    config: Config, seed: int, actions: list[int] | tuple[int, ...], render: bool = False
+) -> Iterator[tuple[TextObservation, Any]]:
+    """The observation (and picture) before each of the ``actions`` of the episode with this seed."""
+    envs: TextVectorEnv = make_envs(
+        config, 1, lambda env, episode: seed, render_mode="rgb_array" if render else None
+    )
+    observation = envs.reset()[0]
+    for action in actions:
+        yield observation, envs.envs[0].render() if render else None
+        observation = envs.step([action]).observations[0]
+    envs.close()

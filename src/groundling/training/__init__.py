@@ -1,0 +1,1 @@
+"""Runs: collecting, updating, checkpoints, tracking."""

@@ -1,0 +1,178 @@
+"""Checkpoints: written beside and renamed into place, verified when read, never unpickled."""
+
+import hashlib
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from groundling.errors import RunError
+
+_MANIFEST = "manifest.json"
+
+
+def save(folder: Path, update: int, write: Callable[[Path], None], keep: int) -> Path:
+    """Write the checkpoint ``folder/NNNNNN`` so that it is either whole or not there.
+
+    Args:
+        folder: The run's ``checkpoints`` folder.
+        update: The update it was taken after; its name.
+        write: Writes the files into the folder that it is given.
+        keep: How many of the latest checkpoints to keep.
+
+    Raises:
+        RunError: it could not be written (a full disk, say). Earlier checkpoints are as they were.
+    """
+    target, partial = folder / f"{update:06d}", folder / f".partial-{update:06d}"
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        write(partial)
+        _seal(partial)
+        if target.exists():  # a broken one, or it would have been resumed from
+            shutil.rmtree(target)
+        partial.rename(target)
+        _sync(folder)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise RunError(
+            f"could not write checkpoint {target}: {error}; what was written before is intact: free some space "
+            "(or point run_dir elsewhere) and run the same command again to go on from the last checkpoint"
+        ) from error
+    _forget_old(folder, keep)
+    return target
+
+
+def latest(folder: Path, warn: Callable[[str], None]) -> Path | None:
+    """The latest whole checkpoint, or None; each broken one passed over is told to ``warn``."""
+    for path in sorted(_all(folder), reverse=True):
+        problem = _problem(path)
+        if problem is None:
+            return path
+        warn(f"checkpoint {path} is broken ({problem}); falling back to the one before it")
+    return None
+
+
+def save_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:
+    """Write the optimizer's tensors as safetensors named ``<parameter index>.<name>``."""
+    state = optimizer.state_dict()["state"]
+    save_file(
+        {
+            f"{index}.{name}": _tensor(value)
+            for index, entry in state.items()
+            for name, value in entry.items()
+        },
+        path,
+    )
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:
+    """Read what `save_optimizer` wrote into an optimizer made from the same configuration."""
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    for key, tensor in load_file(path).items():
+        index, _, name = key.partition(".")
+        state.setdefault(int(index), {})[name] = tensor
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def save_random_states(generators: dict[str, torch.Generator], path: Path) -> None:
+    """Write the state of ``generators`` and of the global generators of torch, CUDA, NumPy and Python."""
+    tensors = {f"generator.{name}": g.get_state() for name, g in generators.items()}
+    tensors["torch"] = torch.get_rng_state()
+    for i, state in enumerate(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []):
+        tensors[f"cuda.{i}"] = state
+    _, keys, *rest = np.random.get_state()  # noqa: NPY002  (users' own parts may draw from it)
+    version, words, gauss = random.getstate()
+    tensors["numpy"] = torch.from_numpy(np.array(keys, dtype=np.int64))
+    tensors["python"] = torch.tensor(words, dtype=torch.int64)
+    others = {"numpy": json.dumps(rest), "python": json.dumps([version, gauss])}
+    save_file(tensors, path, metadata=others)
+
+
+def load_random_states(generators: dict[str, torch.Generator], path: Path) -> None:
+    """Read what `save_random_states` wrote."""
+    from safetensors import safe_open
+
+    tensors = load_file(path)
+    with safe_open(path, framework="pt") as file:
+        others = {name: json.loads(text) for name, text in file.metadata().items()}
+    for name, generator in generators.items():
+        generator.set_state(tensors[f"generator.{name}"])
+    torch.set_rng_state(tensors["torch"])
+    for i in range(torch.cuda.device_count()):
+        if f"cuda.{i}" in tensors:
+            torch.cuda.set_rng_state(tensors[f"cuda.{i}"], i)
+    np.random.set_state(("MT19937", tensors["numpy"].numpy().astype(np.uint32), *others["numpy"]))  # noqa: NPY002
+    version, gauss = others["python"]
+    random.setstate((version, tuple(tensors["python"].tolist()), gauss))
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write ``content`` so that floats come back to the last bit."""
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    return value if isinstance(value, torch.Tensor) else torch.tensor(value)
+
+
+def _all(folder: Path) -> list[Path]:
+    return [p for p in folder.glob("[0-9]*") if p.is_dir() and p.name.isdigit()]
+
+
+def _seal(folder: Path) -> None:
+    """Write each file through to the disk, and last a manifest of their sizes and hashes."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    manifest = {
+        p.relative_to(folder).as_posix(): {"bytes": p.stat().st_size, "sha256": _hash(p)} for p in files
+    }
+    write_json(folder / _MANIFEST, manifest)
+    for path in [*files, folder / _MANIFEST, folder]:
+        _sync(path)
+
+
+def _problem(folder: Path) -> str | None:
+    """What is wrong with a checkpoint, or None."""
+    try:
+        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        for name, expected in manifest.items():
+            size = (folder / name).stat().st_size
+            if size != expected["bytes"]:
+                return f"{name} has {size} bytes instead of {expected['bytes']}"
+            if _hash(folder / name) != expected["sha256"]:
+                return f"{name} is not what was written"
+    except FileNotFoundError as error:
+        return f"{Path(error.filename).name} is missing"
+    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+        return f"{_MANIFEST} cannot be read: {error}"
+    return None
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _forget_old(folder: Path, keep: int) -> None:
+    for path in sorted(_all(folder))[:-keep]:
+        # Renamed first, so that a kill in between leaves no half-deleted checkpoint to be found.
+        doomed = path.rename(folder / f".partial-{path.name}")
+        shutil.rmtree(doomed, ignore_errors=True)
+    for path in folder.glob(".partial-*"):
+        shutil.rmtree(path, ignore_errors=True)

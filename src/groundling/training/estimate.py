@@ -1,0 +1,76 @@
+"""`groundling train --dry-run`: what a run would do, and about what it would cost."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from groundling.configs.schema import Config
+from groundling.envs.seeds import training_seed
+from groundling.policies import ActionScoringPolicy
+from groundling.policies.policy import Policy
+from groundling.training.build import device_of, make_algorithm, make_envs, make_policy
+from groundling.training.collect import collect
+
+_PROBE_STEPS = 3
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Figures of a dry run."""
+
+    device: str
+    parameters: int
+    trainable: int
+    updates: int
+    memory_bytes: int
+    """Weights, gradients and Adam's two moments; activations, which the micro-batch size decides, come on top."""
+    seconds: float
+    """Measured on a few steps and one micro-batch, and multiplied."""
+    prompt: str | None
+    """The first prompt, where the policy reads one."""
+
+
+def estimate(config: Config) -> Estimate:
+    """Build everything, take a few steps and one optimizer step, write nothing.
+
+    Raises:
+        GroundlingError: whatever would stop the run itself from beginning.
+    """
+    policy = make_policy(config)
+    algorithm: Any = make_algorithm(config, policy)
+    envs = make_envs(config, config.env.num_envs, lambda i, k: training_seed(config.seed, i, k))
+    observations = envs.reset()
+    prompt = policy.prompts(observations[:1])[0] if isinstance(policy, ActionScoringPolicy) else None
+    generator = torch.Generator().manual_seed(config.seed)
+
+    collect(policy, envs, 1, generator=generator)  # warms up
+    started = time.monotonic()
+    rollout, _ = collect(policy, envs, _PROBE_STEPS, generator=generator)
+    step_seconds = (time.monotonic() - started) / _PROBE_STEPS
+    started = time.monotonic()
+    algorithm.update(policy, rollout, generator=generator)
+    learn_seconds = (time.monotonic() - started) / len(rollout)
+    envs.close()
+
+    steps_per_update = config.training.steps_per_update * config.env.num_envs
+    updates = -(-config.training.steps // steps_per_update)
+    return Estimate(
+        device=str(device_of(config)),
+        parameters=_count(policy, trainable=False),
+        trainable=_count(policy, trainable=True),
+        updates=updates,
+        memory_bytes=_memory(policy),
+        seconds=updates
+        * (config.training.steps_per_update * step_seconds + steps_per_update * learn_seconds),
+        prompt=prompt,
+    )
+
+
+def _count(policy: Policy, trainable: bool) -> int:
+    return sum(p.numel() for p in policy.parameters() if p.requires_grad or not trainable)
+
+
+def _memory(policy: Policy) -> int:
+    return sum(p.numel() * p.element_size() * (4 if p.requires_grad else 1) for p in policy.parameters())

@@ -1,0 +1,87 @@
+"""A run's folder: who may write to it, and what configuration it belongs to."""
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from groundling.configs.compose import from_file, to_yaml
+from groundling.configs.schema import Config
+from groundling.errors import ConfigError, RunError
+from groundling.training.tracking import read_metrics
+
+_MAY_CHANGE = (
+    "run_dir",
+    "evaluation.",
+    "training.checkpoint_every",
+    "training.keep_checkpoints",
+    "training.entropy_floor",
+)
+"""Keys that say nothing about what is learnt: a run may be resumed with other values."""
+
+
+@contextmanager
+def open_run(config: Config) -> Iterator[Path]:
+    """Make or reopen the run's folder, and keep every other process from training in it.
+
+    Raises:
+        ConfigError: the folder belongs to a run with another configuration.
+        RunError: another process trains in it, or it cannot be written.
+    """
+    folder = Path(config.run_dir)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("w")
+    except OSError as error:
+        raise RunError(
+            f"cannot write to the run's folder {folder}: {error}; set run_dir to another"
+        ) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(f"another process is training in {folder}: wait for it, or set run_dir") from None
+        _claim(folder, config)
+        yield folder
+
+
+def _claim(folder: Path, config: Config) -> None:
+    """Write the configuration, if what stands there says the same of everything that is learnt."""
+    path = folder / "config.yaml"
+    begun = bool(read_metrics(folder)) or (folder / "checkpoints").exists()
+    if begun and not path.exists():
+        raise ConfigError(f"{folder} holds a run but no config.yaml: set run_dir to a new folder")
+    if begun:  # otherwise nothing has been learnt yet that another configuration could spoil
+        there, wanted = _flat(from_file(path)), _flat(config)
+        different = [
+            f"{key}={there.get(key)!r} (now {wanted.get(key)!r})"
+            for key in sorted({*there, *wanted})
+            if there.get(key) != wanted.get(key) and not key.startswith(_MAY_CHANGE)
+        ]
+        if different:
+            raise ConfigError(
+                f"{folder} holds a run with {', '.join(different)}: set run_dir to a new folder, or give the "
+                "same configuration to resume"
+            )
+    partial = path.with_suffix(".partial")
+    try:
+        partial.write_text(to_yaml(config), encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error}; free some space or set run_dir to another") from error
+
+
+def _flat(config: Config) -> dict[str, Any]:
+    """The configuration with dotted keys."""
+
+    def walk(prefix: str, node: Any) -> Iterator[tuple[str, Any]]:
+        if isinstance(node, dict) and node:
+            for key, value in node.items():
+                yield from walk(f"{prefix}{key}.", value)
+        else:
+            yield prefix[:-1], node
+
+    return dict(walk("", OmegaConf.to_container(OmegaConf.create(to_yaml(config)))))

@@ -1,0 +1,66 @@
+"""A run's figures: one JSON object per update, and the same in TensorBoard."""
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from groundling.errors import RunError
+
+TIME_KEYS = ("seconds", "steps_per_second")
+"""The figures that differ between two runs of one seed."""
+
+
+def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
+    """The rows of a run's ``metrics.jsonl``, one per update; a line cut off by a kill is left out."""
+    path = run_dir / "metrics.jsonl"
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return rows
+
+
+class Tracker:
+    """Appends to ``metrics.jsonl`` and ``tensorboard/``, going on after the update that a run resumes from.
+
+    Figures of later updates, which the run will compute again, are dropped.
+    """
+
+    def __init__(self, run_dir: Path, update: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._path = run_dir / "metrics.jsonl"
+        kept = [json.dumps(row) + "\n" for row in read_metrics(run_dir) if row["update"] <= update]
+        replacement = self._path.with_suffix(".partial")
+        replacement.write_text("".join(kept), encoding="utf-8")
+        replacement.replace(self._path)
+        last_step = json.loads(kept[-1])["step"] if kept else 0
+        self._tensorboard = SummaryWriter(run_dir / "tensorboard", purge_step=last_step + 1)
+
+    def log(self, row: dict[str, Any]) -> None:
+        """Write one update's figures; NaN and infinity, which JSON lacks, become null.
+
+        Raises:
+            RunError: the file cannot be written.
+        """
+        clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(clean) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            for name, value in clean.items():
+                if value is not None and name not in ("update", "step"):
+                    self._tensorboard.add_scalar(name, value, row["step"])
+        except OSError as error:
+            raise RunError(
+                f"could not write to {self._path}: {error}; free some space and run the same command again to "
+                "go on from the last checkpoint"
+            ) from error
+
+    def close(self) -> None:
+        self._tensorboard.close()

@@ -1,0 +1,84 @@
+from pathlib import Path
+
+import pytest
+
+from groundling.configs.compose import compose, experiments, from_file, sweep, to_yaml
+from groundling.errors import ConfigError
+
+
+@pytest.mark.parametrize("experiment", sorted(experiments()))
+def test_every_experiment_composes_and_survives_its_yaml(experiment: str, tmp_path: Path) -> None:
+    config = compose(experiment)
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    assert from_file(tmp_path / "config.yaml") == config
+
+
+def test_overrides_have_the_last_word() -> None:
+    config = compose(
+        "demo", ["seed=7", "algorithm.args.learning_rate=1e-4", "env.actions=[go forward,turn left]"]
+    )
+    assert config.seed == 7
+    assert config.algorithm.args["learning_rate"] == 1e-4
+    assert config.env.actions == ["go forward", "turn left"]
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("env.num_env=3", "env.num_envs"),
+        ("sed=3", "'seed'"),
+        ("env.num_envs=many", "env.num_envs.*many"),
+        ("env.num_envs=0", "env.num_envs must be at least 1"),
+        ("training.steps=-5", "training.steps must be at least 1"),
+        ("algorithm.id=pppo", "'ppo'"),
+        ("algorithm.args.learning_rat=1", "learning_rate"),
+        ("algorithm.args.learning_rate=fast", "learning_rate.*float.*fast"),
+        ("algorithm.args.learning_rate_schedule=cosine", "'constant', 'linear'.*cosine"),
+        ("policy.id=nobody", "action_scoring"),
+        ("policy.args.temprature=1", "temperature"),
+        ("policy.args.value_hidden_sizes=wide", "value_hidden_sizes.*wide"),
+        ("model.init=magic", "model.init"),
+        ("seed", "key=value"),
+        ("env.actions=[]", "env.actions"),
+    ],
+)
+def test_a_wrong_key_or_value_is_told_in_one_line(override: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told) as caught:
+        compose("demo", [override])
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_experiment_lists_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="'demo'"):
+        compose("dem")
+
+
+def test_own_experiments_come_from_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text(
+        "# @package _global_\nname: mine\nenv: {id: BabyAI-GoToObj-v0, num_envs: 5}\n"
+    )
+    config = compose("mine", config_dir=tmp_path)
+    assert (config.name, config.env.num_envs, config.algorithm.id) == ("mine", 5, "ppo")
+    assert config.run_dir == "runs/mine-seed1"
+
+
+def test_sweeps_spread_into_runs() -> None:
+    assert sweep(["seed=1,2", "env.num_envs=8"]) == [
+        ["seed=1", "env.num_envs=8"],
+        ["seed=2", "env.num_envs=8"],
+    ]
+    assert len(sweep(["seed=range(0,5)", "env.history=1,3"])) == 10
+    with pytest.raises(ConfigError, match="key=value"):
+        sweep(["=["])
+
+
+def test_a_file_that_is_no_config_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="run's folder"):
+        from_file(tmp_path / "config.yaml")
+    (tmp_path / "config.yaml").write_text("a: [1, 2")
+    with pytest.raises(ConfigError, match="cannot read"):
+        from_file(tmp_path / "config.yaml")
+    (tmp_path / "config.yaml").write_text("colour: red\n")
+    with pytest.raises(ConfigError, match="colour"):
+        from_file(tmp_path / "config.yaml")

@@ -1,0 +1,252 @@
+"""A run that is killed anywhere and started again ends as if it had never been killed."""
+
+import itertools
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+from groundling.configs.schema import ComponentConfig, Config, EnvConfig, TrainingConfig
+from groundling.errors import ConfigError, RunError
+from groundling.training import checkpoint
+from groundling.training.run import train
+from groundling.training.tracking import TIME_KEYS, read_metrics
+
+_UPDATES = 6
+_FORK = multiprocessing.get_context("fork")  # children share what is imported: a start costs milliseconds
+
+
+def _corridor(run_dir: Path) -> Config:
+    return Config(
+        name="corridor",
+        run_dir=str(run_dir),
+        device="cpu",
+        env=EnvConfig(id="test/Corridor-v0", num_envs=4, actions=["left", "right", "stay"]),
+        policy=ComponentConfig("test-table"),
+        algorithm=ComponentConfig("ppo", {"learning_rate": 0.01, "minibatch_size": 16}),
+        training=TrainingConfig(steps=_UPDATES * 4 * 10, steps_per_update=10),
+    )
+
+
+def _starter(run_dir: Path) -> Config:
+    return Config(
+        name="starter",
+        run_dir=str(run_dir),
+        device="cpu",
+        env=EnvConfig(id="BabyAI-GoToRedBallNoDists-v0", num_envs=4, history=2),
+        policy=ComponentConfig("action_scoring", {"value_hidden_sizes": [16]}),
+        algorithm=ComponentConfig("ppo", {"learning_rate": 1e-3, "minibatch_size": 8, "epochs": 1}),
+        training=TrainingConfig(steps=_UPDATES * 4 * 4, steps_per_update=4),
+    )
+
+
+def _train(config: Config) -> None:
+    torch.set_num_threads(1)
+    train(config, Console(quiet=True))
+
+
+def _weights(run_dir: Path) -> dict[str, torch.Tensor]:
+    last = sorted((run_dir / "checkpoints").glob("[0-9]*"))[-1]
+    assert last.name == f"{_UPDATES:06d}"
+    return {
+        f"{path.name}:{name}": tensor
+        for path in sorted(last.glob("*.safetensors"))
+        for name, tensor in load_file(path).items()
+    }
+
+
+def _metrics(run_dir: Path) -> list[dict[str, object]]:
+    return [{k: v for k, v in row.items() if k not in TIME_KEYS} for row in read_metrics(run_dir)]
+
+
+def _assert_equal_runs(a: Path, b: Path) -> None:
+    assert len(_metrics(a)) == _UPDATES
+    assert _metrics(a) == _metrics(b)
+    first, second = _weights(a), _weights(b)
+    assert first.keys() == second.keys()
+    for name, tensor in first.items():
+        assert torch.equal(tensor, second[name]), name
+
+
+def _updates_done(run_dir: Path) -> int:
+    return max([int(p.name) for p in (run_dir / "checkpoints").glob("[0-9]*")], default=0)
+
+
+def _run_and_kill(config: Config, kill: Callable[[multiprocessing.process.BaseProcess], None]) -> int:
+    child = _FORK.Process(target=_train, args=(config,))
+    child.start()
+    kill(child)
+    child.join()
+    assert child.exitcode is not None
+    return child.exitcode
+
+
+@pytest.mark.parametrize("make", [_corridor, _starter])
+def test_sigkill_at_random_moments(make: Callable[[Path], Config], tmp_path: Path) -> None:
+    began = time.monotonic()
+    assert _run_and_kill(make(tmp_path / "whole"), lambda child: None) == 0
+    seconds = time.monotonic() - began
+
+    rng, killed, runs = random.Random(0), 0, itertools.count()
+    while killed < 12:
+        run_dir = tmp_path / f"killed-{next(runs)}"
+        while True:
+            before = _updates_done(run_dir)
+
+            def kill(child: multiprocessing.process.BaseProcess) -> None:
+                child.join(rng.uniform(0.1, 0.8) * seconds)
+                child.kill()
+
+            if _run_and_kill(make(run_dir), kill) == 0:
+                break
+            killed += 1
+            assert _updates_done(run_dir) >= before
+            assert len(_metrics(run_dir)) - _updates_done(run_dir) in (0, 1)  # one update lost at most
+        _assert_equal_runs(tmp_path / "whole", run_dir)
+
+
+def _train_killed_at_call(config: Config, function: str, call: int) -> None:
+    """Train, and die of SIGKILL at the n-th call of one of the functions that write a checkpoint."""
+    calls, original = itertools.count(1), getattr(os, function)
+
+    def counted(*args: object, **kwargs: object) -> object:
+        if next(calls) == call:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*args, **kwargs)
+
+    setattr(os, function, counted)
+    _train(config)
+
+
+@pytest.mark.parametrize(
+    ("function", "call"), [(f, n) for f in ("fsync", "rename") for n in (1, 2, 3, 5, 8, 13, 21, 30)]
+)
+def test_sigkill_while_a_checkpoint_is_written(function: str, call: int, tmp_path: Path) -> None:
+    _train(_corridor(tmp_path / "whole"))
+    child = _FORK.Process(target=_train_killed_at_call, args=(_corridor(tmp_path / "killed"), function, call))
+    child.start()
+    child.join()
+    assert child.exitcode in (-signal.SIGKILL, 0)
+    if function == "fsync" and call <= 21:
+        assert child.exitcode == -signal.SIGKILL
+    _train(_corridor(tmp_path / "killed"))
+    _assert_equal_runs(tmp_path / "whole", tmp_path / "killed")
+    assert not list((tmp_path / "killed" / "checkpoints").glob(".partial-*"))
+
+
+def test_one_seed_gives_one_trajectory_and_another_seed_another(tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        config = _corridor(tmp_path / name)
+        config.seed = seed
+        _train(config)
+    _assert_equal_runs(tmp_path / "a", tmp_path / "b")
+    assert _metrics(tmp_path / "a") != _metrics(tmp_path / "c")
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "manifest"])
+def test_a_broken_checkpoint_is_passed_over_and_said_so(damage: str, tmp_path: Path) -> None:
+    _train(_corridor(tmp_path / "whole"))
+    _train(_corridor(tmp_path / "broken"))
+    last = tmp_path / "broken" / "checkpoints" / f"{_UPDATES:06d}"
+    file = last / ("manifest.json" if damage == "manifest" else "table.safetensors")
+    content = bytearray(file.read_bytes())
+    if damage == "remove":
+        file.unlink()
+    elif damage == "flip":
+        content[-1] ^= 1
+        file.write_bytes(content)
+    else:
+        file.write_bytes(content[: len(content) // 2])
+    warnings: list[str] = []
+    found = checkpoint.latest(last.parent, warnings.append)
+    assert found is not None and found.name == f"{_UPDATES - 1:06d}"
+    assert len(warnings) == 1 and str(last) in warnings[0]
+    _train(_corridor(tmp_path / "broken"))
+    _assert_equal_runs(tmp_path / "whole", tmp_path / "broken")
+
+
+def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _train(_corridor(tmp_path / "whole"))
+
+    def full(folder: Path) -> None:
+        if _updates_done(tmp_path / "full") == 3:
+            raise OSError(28, "No space left on device")
+        original(folder)
+
+    original = checkpoint._seal
+    monkeypatch.setattr(checkpoint, "_seal", full)
+    with pytest.raises(RunError, match="No space left"):
+        _train(_corridor(tmp_path / "full"))
+    assert _updates_done(tmp_path / "full") == 3
+    monkeypatch.undo()
+    _train(_corridor(tmp_path / "full"))
+    _assert_equal_runs(tmp_path / "whole", tmp_path / "full")
+
+
+def test_another_configuration_is_refused_and_the_run_left_alone(tmp_path: Path) -> None:
+    config = _corridor(tmp_path)
+    _train(config)
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    config.algorithm.args["learning_rate"] = 0.5
+    with pytest.raises(ConfigError, match=r"learning_rate.*0\.01.*0\.5"):
+        _train(config)
+    assert before == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+
+
+def test_a_second_process_is_kept_out(tmp_path: Path) -> None:
+    from groundling.training.folder import open_run
+
+    with open_run(_corridor(tmp_path)), pytest.raises(RunError, match="another process"):
+        _train(_corridor(tmp_path))
+
+
+def test_ctrl_c_finishes_the_update_and_resumes(tmp_path: Path) -> None:
+    _train(_corridor(tmp_path / "whole"))
+
+    def interrupt(child: multiprocessing.process.BaseProcess) -> None:
+        while _updates_done(tmp_path / "stopped") < 2 and child.is_alive():
+            time.sleep(0.001)
+        if child.pid is not None:
+            os.kill(child.pid, signal.SIGINT)
+
+    assert _run_and_kill(_corridor(tmp_path / "stopped"), interrupt) == 0
+    _train(_corridor(tmp_path / "stopped"))
+    _assert_equal_runs(tmp_path / "whole", tmp_path / "stopped")
+
+
+def test_entropy_collapse_stops_with_advice(tmp_path: Path) -> None:
+    config = _corridor(tmp_path)
+    config.training.entropy_floor = 10.0  # above any entropy of three actions
+    with pytest.raises(RunError, match="entropy_coefficient"):
+        _train(config)
+    assert _updates_done(tmp_path) == 5
+    config.training.entropy_floor = 0.0
+    _train(config)
+    assert _updates_done(tmp_path) == _UPDATES
+
+
+def test_metrics_have_what_the_run_folder_promises(tmp_path: Path) -> None:
+    _train(_corridor(tmp_path))
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [row["update"] for row in rows] == list(range(1, _UPDATES + 1))
+    assert [row["step"] for row in rows] == [40 * k for k in range(1, _UPDATES + 1)]
+    assert {"seconds", "return_mean", "success_rate", "entropy", "value_loss", "grad_norm"} <= rows[0].keys()
+    assert (tmp_path / "config.yaml").exists() and list((tmp_path / "tensorboard").iterdir())
+
+
+def test_a_run_that_never_began_does_not_claim_its_folder(tmp_path: Path) -> None:
+    config = _corridor(tmp_path)
+    config.policy.id = "random"
+    with pytest.raises(ConfigError, match="no weights"):
+        _train(config)
+    _train(_corridor(tmp_path))
+    assert _updates_done(tmp_path) == _UPDATES
