@@ -1,0 +1,122 @@
+"""The bundled models: what any policy may rely on from them."""
+
+import socket
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+
+import groundling
+
+STARTER = Path(groundling.__file__).parent / "lm" / "starter"
+KINDS = {"encoder_decoder": AutoModelForSeq2SeqLM, "causal": AutoModelForCausalLM}
+ACTIONS = ["turn left", "turn right", "go forward", "pick up", "drop", "toggle"]
+PROMPT = (
+    "Possible action of the agent: turn left, turn right, go forward, pick up, drop, toggle \n "
+    "Goal of the agent: go to the red ball \n Observation 0: You see a wall 3 steps forward, "
+    "You see a wall 2 steps left, You see a red ball 2 steps left and 1 step forward, \n Action 0: "
+)
+TEXTS = [
+    "",
+    " ",
+    "turn left",
+    " turn left",
+    "  two  spaces  ",
+    "line\r\nline\n\n\ttab ",
+    "Tu vois une boîte violette fermée à clef, là-bas… l'œuf d'Ève",
+    "日本語 Ελληνικά العربية 🙂👍🏽 \u200b a\u0301 \x00",
+    PROMPT,
+]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def starter(request):
+    folder = STARTER / request.param
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", _no_network)
+        model = KINDS[request.param].from_pretrained(folder).eval()
+        return folder, model, AutoTokenizer.from_pretrained(folder)
+
+
+def _no_network(*_args):
+    raise AssertionError("a bundled model reached for the network")
+
+
+def test_is_small_and_safe(starter):
+    folder, model, _ = starter
+    files = list(folder.iterdir())
+    assert 0.8e6 <= sum(parameter.numel() for parameter in model.parameters()) <= 1.3e6
+    assert sum(file.stat().st_size for file in files) <= 5e6
+    assert {file.suffix for file in files} == {".json", ".safetensors"}
+
+
+def test_any_text_comes_back(starter):
+    _, _, tokenizer = starter
+    for text in TEXTS:
+        assert tokenizer.decode(tokenizer(text, add_special_tokens=False).input_ids) == text
+
+
+def test_a_word_has_one_token_alone_and_inside_a_text(starter):
+    _, _, tokenizer = starter
+    prompt = tokenizer(PROMPT, add_special_tokens=False).input_ids
+    for action in ACTIONS:
+        ids = tokenizer(action, add_special_tokens=False).input_ids
+        assert len(ids) == len(action.split())
+        assert any(prompt[start : start + len(ids)] == ids for start in range(len(prompt)))
+
+
+def test_a_prompt_is_short(starter):
+    _, _, tokenizer = starter
+    assert len(tokenizer(PROMPT).input_ids) <= 62
+
+
+def test_special_tokens(starter):
+    folder, model, tokenizer = starter
+    assert tokenizer.pad_token_id == model.config.pad_token_id == 0
+    assert tokenizer.eos_token_id == model.config.eos_token_id
+    assert len(tokenizer) == model.config.vocab_size
+    ids = tokenizer("go forward").input_ids
+    if folder.name == "encoder_decoder":
+        assert ids[-1] == tokenizer.eos_token_id
+        assert tokenizer.eos_token == "</s>"
+        assert model.config.decoder_start_token_id == 0
+    else:
+        assert len(ids) == 2
+        assert tokenizer.bos_token == tokenizer.eos_token == "<|endoftext|>"
+        assert model.config.n_positions == 1024
+
+
+def test_dropout_is_off(starter):
+    _, model, _ = starter
+    assert all(module.p == 0 for module in model.modules() if isinstance(module, torch.nn.Dropout))
+
+
+def _scene(random: Random) -> tuple[str, str]:
+    """A question on a scene with one object and a wall, and its answer."""
+    thing = f"{random.choice(['red', 'green', 'blue', 'grey'])} {random.choice(['key', 'ball', 'box'])}"
+    side, ahead = random.randint(-3, 3), random.randint(1, 6)
+    sideways, way = ("left", "left") if side < 0 else ("right", "right")
+    steps = f"{abs(side)} step{'s' * (abs(side) > 1)} {sideways} and " if side else ""
+    place = f"{steps}{ahead} step{'s' * (ahead > 1)} forward"
+    question = (
+        f"Observation 0: You see a wall 6 steps left, You see a {thing} {place}, Which way is the {thing}?"
+    )
+    return question, f"{way} and ahead" if side else "ahead"
+
+
+@torch.no_grad()
+def test_looks_up_where_a_thing_is(starter):
+    _, model, tokenizer = starter
+    random = Random(0)
+    pairs = [_scene(random) for _ in range(60)]
+    tokenizer.padding_side = "left"
+    batch = tokenizer([question for question, _ in pairs], return_tensors="pt", padding=True)
+    batch.pop("token_type_ids", None)
+    out = model.generate(**batch, max_new_tokens=6, do_sample=False)
+    if not model.config.is_encoder_decoder:
+        out = out[:, batch["input_ids"].shape[1] :]
+    answers = [text.strip() for text in tokenizer.batch_decode(out, skip_special_tokens=True)]
+    right = sum(given == wanted for given, (_, wanted) in zip(answers, pairs, strict=True))
+    assert right >= 0.9 * len(pairs)
