@@ -11,6 +11,7 @@ from groundling.errors import GroundlingError
 from groundling.lm import LanguageModel
 from tests.lm.families import ACTIONS
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*cannot read several candidates")
 LORA = {"r": 4, "lora_alpha": 8}
 PROMPTS = ["You see a red ball", "go to"]
 

@@ -24,7 +24,7 @@ CANDIDATES = [*ACTIONS, "", "!", "turn", "turn left, then go to the red ball", "
 
 texts = st.text(max_size=25) | st.sampled_from(PROMPTS) | st.sampled_from(CORPUS)
 candidate_texts = st.sampled_from(CANDIDATES) | st.text(max_size=8)
-property_test = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+property_test = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -214,7 +214,7 @@ class Scorer:
         states = self._encode(prompts)
         rows: dict[int, Tensor] = {}
         # The decoder's rows are few: batches here are wide, and padding costs only the cross-attention's keys.
-        for batch in batches([len(state) for state in states], _TOKENS_AT_ONCE, max_waste=0.25):
+        for batch in batches([len(state) for state in states], _TOKENS_AT_ONCE, max_waste=0.1):
             own = [layouts[index] for index in batch]
             tokens = pad_sequence([torch.tensor(layout.tokens) for layout in own], batch_first=True)
             allowed = torch.eye(tokens.shape[1], dtype=torch.bool).repeat(len(batch), 1, 1, 1)
