@@ -1,5 +1,6 @@
 """`score` against the plain computation, on every family, and what it must not depend on."""
 
+import copy
 import warnings
 
 import pytest
@@ -303,6 +304,30 @@ def test_half_precision_takes_the_softmax_in_float32(make_lm, family):
     assert half._scorer._packs
     assert rounded.log_probs.dtype == rounded.state.dtype == torch.float32
     torch.testing.assert_close(rounded.log_probs, exact.log_probs, atol=0.6, rtol=0.05)
+
+
+@pytest.mark.parametrize("family", ["t5", "gpt2", "llama"])
+def test_packs_under_autocast(make_lm, family):
+    lm = make_lm(family)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = lm.score_candidates(["go to", PROMPTS[0]], ACTIONS)
+    assert lm._scorer._packs
+    assert rounded.log_probs.dtype == rounded.state.dtype == torch.float32
+    rounded.log_probs.sum().backward()
+    with torch.no_grad():
+        exact = lm.score_candidates(["go to", PROMPTS[0]], ACTIONS)
+    torch.testing.assert_close(rounded.log_probs.detach(), exact.log_probs, atol=0.6, rtol=0.05)
+
+
+def test_a_deep_copy_is_a_model_of_its_own(make_lm):
+    lm = make_lm("gpt2")
+    copied = copy.deepcopy(lm)
+    with torch.no_grad():
+        before = lm.score(["go"], ACTIONS)[0]
+        for parameter in copied.parameters():
+            parameter.mul_(0.5)
+        assert torch.equal(lm.score(["go"], ACTIONS)[0], before)
+        assert not torch.equal(copied.score(["go"], ACTIONS)[0], before)
 
 
 def test_eager_attention_packs_too(tokenizers):

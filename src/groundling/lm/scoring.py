@@ -346,17 +346,16 @@ def _packing_is_exact(scorer: Scorer) -> bool:
     words = [(7 * index + 5) % vocabulary for index in range(12)]
     candidates = [[words[0]], words[1:3], [words[1], *words[3:5]], words[5:9], []]
     questions = [Question(words[:7], candidates), Question(words[7:11], candidates)]
-    expected = torch.cat([_plain_scores(scorer, question) for question in questions])
-    # In half precision two right answers differ by rounding alone.
-    tolerance = 1e-4 if scorer.backbone.model.dtype == torch.float32 else 0.2
-
-    def error(answers: list[_Answer]) -> float:
-        scores = torch.cat(scorer._candidate_scores(questions, answers, raw=False))
-        return (scores - expected).abs().max().item()
-
+    # Two right answers differ by rounding, more so in half precision and in what accelerators make of float32.
+    exact = scorer.backbone.model.dtype == torch.float32
+    tolerance = (1e-4 if scorer.backbone.device.type == "cpu" else 5e-3) if exact else 0.2
     try:
-        if error(scorer.answer_packed(questions)) <= tolerance:
-            return True
+        # Not in the half precision of an autocast around the first call: its rounding would look like an error.
+        with torch.autocast(scorer.backbone.device.type, enabled=False):
+            expected = torch.cat([_plain_scores(scorer, question) for question in questions])
+            found = torch.cat(scorer._candidate_scores(questions, scorer.answer_packed(questions), raw=False))
+            if torch.allclose(found, expected, atol=tolerance, rtol=tolerance / 10):
+                return True
     except (TypeError, ValueError, RuntimeError, IndexError, AttributeError):
         pass  # a body that refuses positions or a 4D mask in its own way
     warnings.warn(
