@@ -125,6 +125,10 @@ class LocalLevel(RoomGridLevel):
         self.current_task = name
         self.num_cols = 2 if name == "open" else 1
         self.width = (_ROOM_SIZE - 1) * self.num_cols + 1
+        if self.generator == "original":
+            # The original lays its rooms out once more before its first attempt. Where there are two of them,
+            # this draws a place for their door.
+            RoomGrid._gen_grid(self, self.width, self.height)
         while True:
             try:
                 self.instrs = self._draw_level(name)
@@ -196,8 +200,8 @@ class LocalLevel(RoomGridLevel):
         self.add_distractors(key_room, 0, num_distractors=self.num_dists, all_unique=False)
         while self.room_from_pos(*self.place_agent()) is locked_room:
             pass
-        self.check_objs_reachable()
         told = self.split != "train" or not self._rand_bool()
+        self.check_objs_reachable()
         return OpenInstr(ObjDesc("door", colour if told else None))
 
     def _add_locked_room(self, colour: str) -> tuple[Any, int]:
