@@ -20,6 +20,11 @@ def test_overrides_have_the_last_word() -> None:
     assert config.seed == 7
     assert config.algorithm.args["learning_rate"] == 1e-4
     assert config.env.actions == ["go forward", "turn left"]
+    config = compose(
+        "demo", ["env.args={num_dists: 2}", "algorithm.args.target_kl=0.02", "model.lora={r: 4}"]
+    )
+    assert config.env.args["num_dists"] == 2 and config.algorithm.args["target_kl"] == 0.02
+    assert config.model.lora == {"r": 4}
 
 
 @pytest.mark.parametrize(

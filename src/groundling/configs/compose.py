@@ -1,6 +1,7 @@
 """From an experiment's name and overrides to a checked `Config`."""
 
 import collections.abc
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, fields, is_dataclass, make_dataclass
 from importlib import resources
@@ -141,8 +142,8 @@ def _check_type(key: str, value: Any, hint: Any) -> None:
 
 def _settable(override: str) -> str:
     """Let a component's argument be set whether or not some YAML names it (Hydra's ``++``)."""
-    free = ".args." in override.partition("=")[0] or override.startswith("model.lora.")
-    return f"++{override}" if free and override[0] not in "+~" else override
+    free = re.match(r"(env|policy|algorithm)\.args\b|model\.lora\b", override)
+    return f"++{override}" if free else override
 
 
 def _check_keys(overrides: Sequence[str]) -> None:

@@ -55,8 +55,8 @@ class ModelConfig:
     """Transformers' attention implementation: eager, sdpa, flash_attention_2, …; null: its own choice."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: less memory, a third more time."""
-    lora: dict[str, Any] | None = None
-    """Keyword arguments of peft.LoraConfig, such as {r: 16, lora_alpha: 32}; null: train all weights."""
+    lora: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of peft.LoraConfig, such as {r: 16, lora_alpha: 32}; empty: train all weights."""
     max_prompt_tokens: int | None = None
     """Keep only a prompt's last tokens; null: a prompt too long for the model is an error."""
     trust_remote_code: bool = False

@@ -15,6 +15,9 @@ from groundling.policies.policy import Action, Evaluation, Policy, policies, sam
 class RandomPolicy(Policy):
     """Chooses uniformly among the admissible actions; has no weights and values everything at 0."""
 
+    def __init__(self) -> None:
+        super().__init__()
+
     def act(
         self,
         observations: Sequence[TextObservation],

@@ -39,7 +39,9 @@ def make_envs(
     config: Config, num_envs: int, seed_of: Callable[[int, int], int], render_mode: str | None = None
 ) -> TextVectorEnv:
     """The config's envs, not yet reset."""
-    args = {**config.env.args, "language": config.env.language, "render_mode": render_mode}
+    args = {**config.env.args, "language": config.env.language}
+    if render_mode is not None:
+        args["render_mode"] = render_mode
     return TextVectorEnv(
         lambda: make_text_env(config.env.id, **args),
         num_envs,
@@ -96,7 +98,7 @@ def _make_language_model(config: Config, checkpoint: Path | None) -> Any:
         seed=config.seed,
         dtype=model.dtype,
         device=device_of(config),
-        lora=model.lora,
+        lora=model.lora or None,
         gradient_checkpointing=model.gradient_checkpointing,
         attention=model.attention,
         revision=None if checkpoint else model.revision,

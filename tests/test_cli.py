@@ -1,0 +1,157 @@
+"""The command line, as a user calls it."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from groundling.cli import main
+
+_SMALL = [
+    "env.num_envs=4",
+    "training.steps=48",
+    "training.steps_per_update=4",
+    "algorithm.args.minibatch_size=8",
+    "algorithm.args.micro_batch_size=null",
+    "device=cpu",
+]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run_dir = tmp_path_factory.mktemp("runs") / "demo"
+    assert main(["train", "demo", f"run_dir={run_dir}", *_SMALL]) == 0
+    return run_dir
+
+
+def _error(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Run a command that must fail, and return its one line."""
+    assert main(arguments) != 0
+    captured = capsys.readouterr().err
+    assert captured.startswith("error: ") and captured.count("\n") == 1, captured
+    return captured
+
+
+def test_train_evaluate_report(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len((trained / "metrics.jsonl").read_text().splitlines()) == 3
+    assert main(["evaluate", str(trained), "--episodes", "6"]) == 0
+    told = capsys.readouterr().out
+    evaluation = json.loads((trained / "evaluation" / "held-out.json").read_text())
+    assert list(evaluation["agents"]) == ["trained", "zero-shot", "random", "expert"]
+    for name, figures in evaluation["agents"].items():
+        assert name in told and figures["episodes"] == 6
+    assert evaluation["agents"]["expert"]["success_rate"] == 1
+    assert len((trained / "evaluation" / "held-out.csv").read_text().splitlines()) == 1 + 4 * 6
+    assert main(["report", str(trained)]) == 0
+    page = (trained / "report.html").read_text()
+    assert str((trained / "report.html").resolve()) in capsys.readouterr().out
+    assert page.count("<svg") == 2 and "data:image/png;base64," in page
+    assert not re.findall(r"""(?:src|href)=["']https?:|url\(https?:|@import""", page)  # self-contained
+    assert "go to the red ball" in page and "turn left" in page
+
+
+def test_the_same_command_again_has_nothing_left_to_do(trained: Path) -> None:
+    before = (trained / "metrics.jsonl").read_bytes()
+    assert main(["train", "demo", f"run_dir={trained}", *_SMALL]) == 0
+    assert (trained / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_runs_config_file_is_an_experiment(trained: Path, tmp_path: Path) -> None:
+    assert main(["train", str(trained / "config.yaml"), f"run_dir={tmp_path / 'again'}"]) == 0
+    without_times = [
+        [
+            {k: v for k, v in json.loads(line).items() if "second" not in k}
+            for line in (run_dir / "metrics.jsonl").read_text().splitlines()
+        ]
+        for run_dir in (trained, tmp_path / "again")
+    ]
+    assert without_times[0] == without_times[1]
+
+
+def test_a_report_on_two_seeds_is_one_curve(trained: Path, tmp_path: Path) -> None:
+    other = tmp_path / "seed2"
+    assert main(["train", "demo", f"run_dir={other}", "seed=2", *_SMALL]) == 0
+    assert main(["report", str(trained), str(other), "--output", str(tmp_path / "both.html")]) == 0
+    assert "interval over seeds" in (tmp_path / "both.html").read_text()
+
+
+def test_the_checkpoint_is_a_language_model(trained: Path) -> None:
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    checkpoint = sorted((trained / "checkpoints").glob("[0-9]*"))[-1]
+    assert AutoModelForSeq2SeqLM.from_pretrained(checkpoint).config.is_encoder_decoder
+    assert AutoTokenizer.from_pretrained(checkpoint)("go to")["input_ids"]
+    assert not [p for p in trained.rglob("*") if p.suffix in (".pt", ".pkl", ".bin", ".pickle")]
+
+
+def test_dry_run_tells_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_dir = tmp_path / "dry"
+    assert main(["train", "demo", f"run_dir={run_dir}", "env.num_envs=2", "--dry-run"]) == 0
+    told = capsys.readouterr().out
+    for word in ("parameters", "memory", "updates", "time", "go to the red ball"):
+        assert word in told
+    assert not run_dir.exists()
+
+
+def test_list_and_doctor(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    everything = capsys.readouterr().out
+    for name in ("BabyAI-MixedTrainLocal-v0", "ppo", "action_scoring", "starter-causal", "demo", "held-out"):
+        assert name in everything
+    assert main(["list", "algorithms"]) == 0
+    assert "ppo" in capsys.readouterr().out
+    assert main(["doctor"]) == 0
+    assert "starter model" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["env.id=BabyAI-GoToRedBal-v0"], "BabyAI-GoToRedBall-v0"),
+        (["env.args.colour=red"], "colour"),
+        (["env.language=klingon"], "klingon"),
+        (["model.path=nowhere/to-be-found"], "nowhere/to-be-found"),
+        (["device=cuda"], "device=cuda"),
+        (["device=tpu9"], "tpu9"),
+        (["policy.id=random"], "value_hidden_sizes"),
+    ],
+)
+def test_what_cannot_be_run_is_told_in_one_line(
+    overrides: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert told in _error(capsys, "train", "demo", f"run_dir={tmp_path}", *overrides)
+
+
+def test_other_mistakes_are_told_in_one_line(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "demo" in _error(capsys, "train", "dmo")
+    assert "env.num_envs" in _error(capsys, "train", "demo", "env.num_env=3")
+    assert "learning_rate" in _error(
+        capsys, "train", "demo", f"run_dir={trained}", *_SMALL, "algorithm.args.learning_rate=1"
+    )
+    assert "held-out" in _error(capsys, "evaluate", str(trained), "--suite", "heldout")
+    assert "config.yaml" in _error(capsys, "evaluate", str(tmp_path))
+    assert "config.yaml" in _error(capsys, "report", str(tmp_path))
+    assert "no_such_module" in _error(capsys, "list", "--import", "no_such_module")
+    assert "algorithms" in _error(capsys, "list", "algorithm")
+
+
+def test_a_model_folder_without_tokenizer_is_told(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = sorted((trained / "checkpoints").glob("[0-9]*"))[-1]
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((checkpoint / name).read_bytes())
+    told = _error(capsys, "train", "demo", f"run_dir={tmp_path / 'run'}", f"model.path={tmp_path}")
+    assert "tokenizer" in told and str(tmp_path) in told
+
+
+def test_import_is_quick_and_light() -> None:
+    code = (
+        "import sys, groundling; print([m for m in ('torch', 'transformers', 'hydra') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
