@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from groundling.configs.schema import ComponentConfig, Config, EnvConfig, TrainingConfig
+from groundling.configs.schema import ComponentConfig, Config, EnvConfig, Init, ModelConfig, TrainingConfig
 from groundling.errors import ConfigError, RunError
 from groundling.training import checkpoint
 from groundling.training.run import train
@@ -141,6 +141,31 @@ def test_sigkill_while_a_checkpoint_is_written(function: str, call: int, tmp_pat
     _train(_corridor(tmp_path / "killed"))
     _assert_equal_runs(tmp_path / "whole", tmp_path / "killed")
     assert not list((tmp_path / "killed" / "checkpoints").glob(".partial-*"))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        ModelConfig(path="starter-causal"),
+        ModelConfig(lora={"r": 2, "target_modules": ["q", "v"]}),
+        ModelConfig(init=Init.random, gradient_checkpointing=True),
+    ],
+    ids=["causal", "lora", "random"],
+)
+def test_any_kind_of_model_goes_on_exactly(model: ModelConfig, tmp_path: Path) -> None:
+    for name in ("whole", "killed"):
+        config = _starter(tmp_path / name)
+        config.model = model
+        config.training.entropy_floor = 0.0  # a random T5 is certain of itself
+        target, args = (
+            (_train, (config,)) if name == "whole" else (_train_killed_at_call, (config, "rename", 6))
+        )
+        child = _FORK.Process(target=target, args=args)
+        child.start()
+        child.join()
+    assert child.exitcode == -signal.SIGKILL and 0 < _updates_done(tmp_path / "killed") < _UPDATES
+    _train(config)
+    _assert_equal_runs(tmp_path / "whole", tmp_path / "killed")
 
 
 def test_one_seed_gives_one_trajectory_and_another_seed_another(tmp_path: Path) -> None:
