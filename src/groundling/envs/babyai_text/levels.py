@@ -1,13 +1,12 @@
 """GLAM's levels: five families of tasks in one room or two, with nouns held out for testing."""
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from minigrid.core.constants import COLOR_NAMES
-from minigrid.core.roomgrid import RoomGrid
+from minigrid.core.roomgrid import Room, RoomGrid
 from minigrid.core.world_object import Ball, Box, Key, WorldObj
 from minigrid.envs.babyai.core.roomgrid_level import RejectSampling, RoomGridLevel
 from minigrid.envs.babyai.core.verifier import (
@@ -21,6 +20,14 @@ from minigrid.envs.babyai.core.verifier import (
     PutNextInstr,
 )
 
+from groundling.envs.babyai_text.direct import (
+    MOST_THINGS,
+    NOUNS,
+    Places,
+    draw_nouns,
+    draw_places,
+    draw_places_by_door,
+)
 from groundling.errors import ConfigError
 from groundling.registry import unknown
 
@@ -33,10 +40,9 @@ _DOOR_COLOURS: dict[Split | None, tuple[str, ...]] = {
     "test": ("red", "grey"),
     None: tuple(COLOR_NAMES),
 }
-_NOUN = re.compile(r"\w+ (?:key|ball|box|door)")
-_KINDS = ("key", "ball", "box")
 _MAKE: dict[str, Callable[[str], WorldObj]] = {"key": Key, "ball": Ball, "box": Box}
 _ROOM_SIZE = 8
+_RIGHT, _LEFT = 0, 2  # sides of a room, as Minigrid counts them
 
 
 def _pick_up_then_go_to(a: ObjDesc, b: ObjDesc) -> Instr:
@@ -86,15 +92,15 @@ class LocalLevel(RoomGridLevel):
         draw_task: When a task is drawn: at each ``reset`` with the env's generator, or once at ``construction``
             with an unseeded one, as the original does: two envs of one seed then differ.
         generator: ``original`` draws whole levels and rejects them until one suits, with the original's stream of
-            random numbers; ``direct`` gives the same distribution and rejects sets of objects before it builds.
-        num_dists: Objects besides the ones that the task needs; 8 in GLAM.
+            random numbers; ``direct`` gives the same distribution and builds one level only.
+        num_dists: Objects besides the ones that the task needs, 0 to 14; 8 in GLAM.
         kwargs: See `minigrid.minigrid_env.MiniGridEnv`.
 
     The reward is Minigrid's, 1 - 0.9 · steps / max_steps at success and else 0, and max_steps is 64 for each
     object to go to and each room.
 
     Raises:
-        ConfigError: an unknown task, generator or draw_task.
+        ConfigError: an unknown task, generator or draw_task, or a num_dists out of range.
     """
 
     def __init__(
@@ -113,98 +119,119 @@ class LocalLevel(RoomGridLevel):
             raise ConfigError(unknown("value of draw_task", draw_task, ("reset", "construction")))
         if generator not in ("direct", "original"):
             raise ConfigError(unknown("generator", generator, ("direct", "original")))
+        if not 0 <= num_dists <= MOST_THINGS - 2:
+            raise ConfigError(f"num_dists is {num_dists}: expected 0 to {MOST_THINGS - 2} (8 in GLAM)")
         if task is None and draw_task == "construction":
             task = tasks[np.random.default_rng().integers(len(tasks))]
         self.tasks, self.split, self.task = tasks, split, task
         self.generator, self.num_dists = generator, num_dists
+        self._admitted = [i for i, noun in enumerate(NOUNS) if self._admits(*noun)]
         super().__init__(room_size=_ROOM_SIZE, num_rows=1, num_cols=1, **kwargs)
 
     def _gen_grid(self, width: int, height: int) -> None:
-        """Draw the task, then levels until one suits. (Minigrid's own loop prints each rejection.)"""
+        """Draw the task and its level. (Minigrid's own loop would print each rejection.)"""
         name = self.task or self.tasks[self._rand_int(0, len(self.tasks))]
         self.current_task = name
         self.num_cols = 2 if name == "open" else 1
         self.width = (_ROOM_SIZE - 1) * self.num_cols + 1
         if self.generator == "original":
-            # The original lays its rooms out once more before its first attempt. Where there are two of them,
-            # this draws a place for their door.
-            RoomGrid._gen_grid(self, self.width, self.height)
+            self.instrs = self._draw_as_the_original(name)
+        else:
+            self.instrs = self._draw_two_rooms() if name == "open" else self._draw_room(name)
+        self.surface = self.mission = self.instrs.surface(self)
+
+    # The direct generator
+
+    def _draw_room(self, name: str) -> Instr:
+        """Draw what the objects are and where they stand; then build the room."""
+        task = _TASKS[name]
+        count = self.num_dists + task.num_named
         while True:
-            try:
-                self.instrs = self._draw_level(name)
-                self.validate_instrs(self.instrs)
-                self.surface = self.instrs.surface(self)
-                self._check_split(self.surface)
+            nouns = draw_nouns(self.np_random, count, task.num_named, self._admitted)
+            places = draw_places(self.np_random, count)
+            if name != "putnext" or self._can_be_put_next(nouns, places):
                 break
+        RoomGrid._gen_grid(self, self.width, self.height)
+        self._furnish(0, [NOUNS[noun] for noun in nouns], places)
+        return self._draw_form(task)(*(ObjDesc(*NOUNS[noun]) for noun in nouns[: task.num_named]))
+
+    @staticmethod
+    def _can_be_put_next(nouns: list[int], places: Places) -> bool:
+        """Whether the mission to put the first noun next to the second is about two things, still apart."""
+        moved, fixed = ([i for i, noun in enumerate(nouns) if noun == named] for named in nouns[:2])
+        return nouns[0] != nouns[1] and not places.touching(moved, fixed)
+
+    def _draw_two_rooms(self) -> Instr:
+        """A locked door between two rooms; its key, the other objects and the agent in the same one of them."""
+        colour = self._rand_elem(_DOOR_COLOURS[self.split])
+        column, row, places = draw_places_by_door(self.np_random, 1 + self.num_dists)
+        RoomGrid._gen_grid(self, self.width, self.height)
+        left, right = self.room_grid[0]
+        left.door_pos[_RIGHT] = right.door_pos[_LEFT] = (_ROOM_SIZE - 1, row)
+        self.add_door(1 - column, 0, _LEFT if column == 0 else _RIGHT, colour, locked=True)
+        others = [NOUNS[noun] for noun in self.np_random.integers(len(NOUNS), size=self.num_dists).tolist()]
+        self._furnish(column, [("key", colour), *others], places)
+        return self._draw_opening(colour)
+
+    def _furnish(self, column: int, things: list[tuple[str, str]], places: Places) -> None:
+        """Put the agent and the things, pairs (type, colour), into the room of that column."""
+        room = self.get_room(column, 0)
+        for (kind, colour), (x, y) in zip(things, places.things, strict=True):
+            thing = _MAKE[kind](colour)
+            self.put_obj(thing, room.top[0] + x, y)
+            room.objs.append(thing)
+        self.agent_pos = (room.top[0] + places.agent[0], places.agent[1])
+        self.agent_dir = places.direction
+
+    # The original's generator: the order of the draws is what makes its levels come out again
+
+    def _draw_as_the_original(self, name: str) -> Instr:
+        """Draw whole levels until one suits."""
+        # The original lays its rooms out once more before its first attempt. Where there are two of them, this
+        # draws a place for their door.
+        RoomGrid._gen_grid(self, self.width, self.height)
+        while True:
+            RoomGrid._gen_grid(self, self.width, self.height)
+            try:
+                instruction = (
+                    self._attempt_two_rooms() if name == "open" else self._attempt_room(_TASKS[name])
+                )
+                self.validate_instrs(instruction)
+                return instruction
             except (RejectSampling, RecursionError):
                 continue
-        self.mission = self.surface
 
-    def _draw_level(self, name: str) -> Instr:
-        task = _TASKS[name]
-        if name == "open":
-            return self._draw_two_rooms()
-        if self.generator == "original":
-            return self._draw_room_as_the_original(task)
-        return self._draw_room(task)
-
-    def _draw_room(self, task: _Task) -> Instr:
-        """Objects and mission first, until the split admits them; the room after that.
-
-        What stands where does not depend on what it is, so to reject an unsuitable mission before the room is
-        built changes no probability. What depends on both (unreachable things; neighbours that are to be put
-        next to each other) rejects all together.
-        """
-        while True:
-            codes = self.np_random.integers(
-                0, len(_KINDS) * len(COLOR_NAMES), self.num_dists + task.num_named
-            )
-            descriptions = [(_KINDS[c % len(_KINDS)], COLOR_NAMES[c // len(_KINDS)]) for c in codes.tolist()]
-            named = self._draw_named(descriptions, task.num_named)
-            if all(self._admits(f"{colour} {kind}") for kind, colour in named):
-                break
-        RoomGrid._gen_grid(self, self.width, self.height)
-        self.place_agent()
-        for kind, colour in descriptions:
-            self.place_in_room(0, 0, _MAKE[kind](colour))
-        self.check_objs_reachable()
-        return self._draw_form(task)(*(ObjDesc(kind, colour) for kind, colour in named))
-
-    def _draw_room_as_the_original(self, task: _Task) -> Instr:
-        RoomGrid._gen_grid(self, self.width, self.height)
+    def _attempt_room(self, task: _Task) -> Instr:
         self.place_agent()
         objects = self.add_distractors(num_distractors=self.num_dists + task.num_named, all_unique=False)
         named = self._draw_named([(o.type, o.color) for o in objects], task.num_named)
         form = self._draw_form(task)
+        if not all(self._admits(*noun) for noun in named):
+            raise RejectSampling(f"not of the {self.split} split")
         self.check_objs_reachable()
-        return form(*(ObjDesc(kind, colour) for kind, colour in named))
+        return form(*(ObjDesc(*noun) for noun in named))
 
-    def _draw_named(self, descriptions: list[tuple[str, str]], count: int) -> list[tuple[str, str]]:
+    def _draw_named(self, nouns: list[tuple[str, str]], count: int) -> list[tuple[str, str]]:
         """The objects that the mission names: never the same one twice, unless another looks like it."""
-        first = self._rand_int(0, len(descriptions))
+        first = self._rand_int(0, len(nouns))
         if count == 1:
-            return [descriptions[first]]
-        second = self._rand_int(0, len(descriptions))
-        while second == first and descriptions.count(descriptions[first]) == 1:
-            second = self._rand_int(0, len(descriptions))
-        return [descriptions[first], descriptions[second]]
+            return [nouns[first]]
+        second = self._rand_int(0, len(nouns))
+        while second == first and nouns.count(nouns[first]) == 1:
+            second = self._rand_int(0, len(nouns))
+        return [nouns[first], nouns[second]]
 
-    def _draw_form(self, task: _Task) -> Callable[..., Instr]:
-        return task.forms[self._rand_int(0, len(task.forms)) if len(task.forms) > 1 else 0]
-
-    def _draw_two_rooms(self) -> Instr:
-        """A locked door between two rooms; its key, the other objects and the agent in the same one of them."""
-        RoomGrid._gen_grid(self, self.width, self.height)
+    def _attempt_two_rooms(self) -> Instr:
         colour = self._rand_elem(_DOOR_COLOURS[self.split])
         locked_room, key_room = self._add_locked_room(colour)
         self.add_distractors(key_room, 0, num_distractors=self.num_dists, all_unique=False)
         while self.room_from_pos(*self.place_agent()) is locked_room:
             pass
-        told = self.split != "train" or not self._rand_bool()
+        instruction = self._draw_opening(colour)
         self.check_objs_reachable()
-        return OpenInstr(ObjDesc("door", colour if told else None))
+        return instruction
 
-    def _add_locked_room(self, colour: str) -> tuple[Any, int]:
+    def _add_locked_room(self, colour: str) -> tuple[Room, int]:
         """Lock one of the rooms, and put the key into the other; the room, and the other's column."""
         while True:
             column, row, side = self._rand_int(0, self.num_cols), self._rand_int(0, 1), self._rand_int(0, 4)
@@ -216,10 +243,16 @@ class LocalLevel(RoomGridLevel):
         self.add_object(key_column, 0, "key", colour)
         return self.get_room(column, row), key_column
 
-    def _admits(self, noun: str) -> bool:
-        """Whether the split lets a mission speak of ``noun`` ("red key")."""
-        return self.split is None or (noun in HELD_OUT) == (self.split == "test")
+    # What both share
 
-    def _check_split(self, mission: str) -> None:
-        if not all(self._admits(noun) for noun in _NOUN.findall(mission) if noun != "the door"):
-            raise RejectSampling(f"not a mission of the {self.split} split: {mission}")
+    def _draw_form(self, task: _Task) -> Callable[..., Instr]:
+        return task.forms[self._rand_int(0, len(task.forms)) if len(task.forms) > 1 else 0]
+
+    def _draw_opening(self, colour: str) -> Instr:
+        """The mission to open the door; in training, its colour is left out half of the time."""
+        told = self.split != "train" or not self._rand_bool()
+        return OpenInstr(ObjDesc("door", colour if told else None))
+
+    def _admits(self, kind: str, colour: str) -> bool:
+        """Whether the split lets a mission speak of such an object."""
+        return self.split is None or (f"{colour} {kind}" in HELD_OUT) == (self.split == "test")
