@@ -5,18 +5,53 @@ from typing import Any
 import gymnasium
 from minigrid.utils.baby_ai_bot import BabyAIBot
 
+from groundling.errors import GroundlingError
+
+
+class ExpertError(GroundlingError):
+    """The expert does not know this env, or was asked too early."""
+
 
 class Expert:
-    """Plays one episode of a BabyAI env; make a new one after each reset.
+    """Plays a BabyAI env, one episode after the other; notices itself when a new one has begun.
 
     The source is minigrid's ``BabyAIBot`` (Hui et al. 2020, arXiv 2007.12770).
+
+    Args:
+        env: A BabyAI env, wrapped or not: the bot needs the instructions that BabyAI's verifier works on.
+
+    Raises:
+        ExpertError: the env is not BabyAI's.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        self._bot = BabyAIBot(env.unwrapped)
-        self._last_action: Any = None
+        self._env: Any = env.unwrapped
+        if not hasattr(self._env, "validate_instrs"):
+            raise ExpertError(
+                f"the expert knows BabyAI's envs only, and {self._env} has no instructions to follow"
+            )
+        self._instructions: Any = None
+        self._bot: BabyAIBot | None = None
+        self._asked_at = -1
+        self._advised: Any = None
 
-    def act(self) -> int:
-        """The next action of the env, as its index; call it once for each step."""
-        self._last_action = self._bot.replan(self._last_action)
-        return int(self._last_action)
+    def act(self, taken: int | None = None) -> int:
+        """The next action, as its index; to be asked once before each step, and the same if asked again.
+
+        Args:
+            taken: The action that was taken since the last call, where it is not the one that was advised.
+
+        Raises:
+            ExpertError: before the env's first reset.
+            minigrid.utils.baby_ai_bot.DisappearedBoxError: ``taken`` destroyed a box, and perhaps the mission.
+        """
+        if not hasattr(self._env, "instrs"):
+            raise ExpertError("the expert was asked before the env's first reset: call env.reset() first")
+        if self._instructions is not self._env.instrs:  # each episode has its own
+            self._instructions, self._bot = self._env.instrs, BabyAIBot(self._env)
+            self._asked_at, self._advised, taken = -1, None, None
+        assert self._bot is not None
+        if self._asked_at != self._env.step_count:
+            self._advised = self._bot.replan(self._advised if taken is None else taken)
+            self._asked_at = self._env.step_count
+        return int(self._advised)
