@@ -43,9 +43,14 @@ def describe(
 
     Raises:
         TranslationError: an unknown language.
+        ValueError: not a symbolic view.
     """
     spoken = check_language(language)
     view = np.asarray(image)
+    if view.ndim != 3 or view.shape[2] != 3:
+        raise ValueError(
+            f"the image has shape {view.shape}: expected (width, height, 3), Minigrid's symbolic view"
+        )
     width, height = view.shape[:2]
     codes = view.reshape(-1).tolist()  # cell by cell, column-major: object, colour, state
     sentences = [] if carrying is None else [_carried(carrying, spoken, compat)]

@@ -35,6 +35,11 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
         super().__init__(env)
         self.language = check_language(language)
         self.compat: Literal["glam"] | None = compat
+        if self.language != "english":
+            # Minigrid's space holds the English missions; BabyAI's holds any text.
+            space: Any = env.observation_space
+            mission = roomgrid_level.BabyAIMissionSpace()
+            self.observation_space = gymnasium.spaces.Dict({**space.spaces, "mission": mission})
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
