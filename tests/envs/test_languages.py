@@ -3,6 +3,7 @@ import pytest
 
 from groundling.envs.babyai_text import TranslationError, translate_mission
 from groundling.envs.make import make_text_env
+from groundling.prompts import glam_prompt
 
 _FRENCH = {
     # the five families of GLAM
@@ -30,6 +31,15 @@ _FRENCH = {
     "pick up a ball after you go to the key and open the red door": (
         "ramasser une balle après être allé à la clef et avoir ouvert la porte rouge"
     ),
+    # MiniGrid's own
+    "get to the green goal square": "atteindre le but vert",
+    "you must fetch a green key": "aller chercher une clef verte",
+    "go get a red ball": "aller chercher une balle rouge",
+    "put the grey box near the purple ball": "poser la boîte grise près de la balle violette",
+    "get the red key from the blue room, unlock the red door and go to the goal": (
+        "prendre la clef rouge dans la pièce bleue, déverrouiller la porte rouge et aller au but"
+    ),
+    "": "",  # MiniGrid-Playground has no mission
     "go to a key after you put a ball next to the box": (
         "aller à une clef après avoir posé une balle à côté de la boîte"
     ),
@@ -43,18 +53,33 @@ def test_missions_in_french(english: str, french: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "mission", ["sing a song", "go to the sofa", "put the key", "go to a key next to a box", ""]
+    "mission",
+    [
+        "sing a song",
+        "go to the sofa",
+        "put the key",
+        "go to a key next to a box",
+        "put the sofa near the key",
+    ],
 )
 def test_what_is_no_mission_is_refused(mission: str) -> None:
     with pytest.raises(TranslationError, match="cannot translate"):
         translate_mission(mission, "french")
 
 
-def test_every_babyai_level_speaks_french() -> None:
-    english_words = {"the", "you", "to", "pick", "go", "and", "then", "after", "door", "next"}
-    ids = [id for id in gymnasium.registry if id.startswith("BabyAI-")]
-    assert len(ids) > 90
+@pytest.mark.filterwarnings("ignore:.*is out of date")
+@pytest.mark.parametrize(("prefix", "least"), [("BabyAI-", 90), ("MiniGrid-", 60)])
+def test_every_env_speaks_french(prefix: str, least: int) -> None:
+    english_words = {"the", "you", "to", "pick", "go", "and", "then", "after", "door", "next", "near", "get"}
+    ids = [id for id in gymnasium.registry if id.startswith(prefix) and "-WFC-" not in id]  # WFC: an extra
+    assert len(ids) > least
     for id in ids:
         env = make_text_env(id, language="french")
-        mission = env.reset(seed=1)[0]["mission"]
-        assert not english_words & set(mission.replace(",", "").split()), mission
+        observation, info = env.reset(seed=1)
+        assert not english_words & set(observation["mission"].replace(",", "").split()), observation[
+            "mission"
+        ]
+        assert all(sentence.startswith("Tu ") for sentence in info["descriptions"])
+        assert env.observation_space.contains(observation)
+        # The prompt takes each of them for French, and leaves it as it is.
+        assert observation["mission"] in glam_prompt(observation["mission"], ["toggle"], [[]], [], "french")

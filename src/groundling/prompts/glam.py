@@ -11,7 +11,10 @@ _HEADINGS = {
 # In the order in which the original looks them up: a later one replaces an earlier one. It knows no doors.
 _DETERMINERS = {"the": "la", "a": "une"}
 _NOUNS = {"box": "boîte", "ball": "balle", "key": "clef"}
-_FRENCH_ORDERS = ("aller ", "ramasser ", "ouvrir ", "poser ")
+_FRENCH_ORDERS = (
+    *("aller ", "ramasser ", "ouvrir ", "poser "),  # BabyAI's missions
+    *("atteindre ", "éviter ", "trouver ", "traverser ", "prendre "),  # MiniGrid's
+)
 
 
 def glam_prompt(

@@ -1,4 +1,4 @@
-"""The words of the text worlds, and BabyAI's missions in French."""
+"""The words of the text worlds, and the missions of BabyAI and MiniGrid in French."""
 
 import re
 from dataclasses import dataclass
@@ -40,8 +40,31 @@ _OBJECT = re.compile(
 )
 
 
+_COLOUR = "|".join(FRENCH_COLOURS)
+
+# MiniGrid's missions that are not of BabyAI's grammar.
+_MINIGRID = {
+    "": "",
+    "reach the goal": "atteindre le but",
+    "get to the green goal square": "atteindre le but vert",
+    "avoid the lava and get to the green goal square": "éviter la lave et atteindre le but vert",
+    "find the opening and get to the green goal square": "trouver le passage et atteindre le but vert",
+    "use the key to open the door and then get to the goal": "ouvrir la porte avec la clef, puis atteindre le but",
+    "traverse the rooms to get to the goal": "traverser les pièces pour atteindre le but",
+    "traverse the maze to get to the goal": "traverser le labyrinthe pour atteindre le but",
+    "go to the matching object at the end of the hallway": "aller à l'objet semblable au bout du couloir",
+    "open the red door then the blue door": "ouvrir la porte rouge, puis la porte bleue",
+}
+_FETCH = re.compile(rf"(?:(?:go )?get|(?:go |you must )?fetch) (?P<object>a (?:{_COLOUR}) (?:key|ball|box))")
+_PUT_NEAR = re.compile(r"put (?P<moved>the \w+ \w+) near (?P<fixed>the \w+ \w+)")
+_UNLOCK = re.compile(
+    rf"get (?P<key>the (?:{_COLOUR}) key) from the (?P<room>{_COLOUR}) room, "
+    rf"unlock (?P<door>the (?:{_COLOUR}) door) and go to the goal"
+)
+
+
 class TranslationError(GroundlingError):
-    """A mission that is not one of BabyAI's sentences."""
+    """An unknown language, or a mission that is none of BabyAI's or MiniGrid's."""
 
 
 @dataclass(frozen=True)
@@ -73,20 +96,36 @@ def check_language(language: str) -> Language:
 
 
 def translate_mission(mission: str, language: str) -> str:
-    """Tell a mission of BabyAI's grammar (Chevalier-Boisvert et al. 2019, arXiv 1810.08272) in ``language``.
+    """Tell a mission in ``language``.
 
-    ``pick up the red key, then go to a box`` becomes ``ramasser la clef rouge, puis aller à une boîte``.
+    ``pick up the red key, then go to a box`` becomes ``ramasser la clef rouge, puis aller à une boîte``. Known are
+    BabyAI's grammar (Chevalier-Boisvert et al. 2019, arXiv 1810.08272) and the missions of the MiniGrid envs.
 
     Raises:
-        TranslationError: an unknown language, or a mission outside of the grammar.
+        TranslationError: an unknown language, or a mission of neither.
     """
     if check_language(language) == "english":
         return mission
+    if (french := _minigrid_mission(mission)) is not None:
+        return french
     if len(parts := mission.split(", then ")) == 2:
         return f"{_orders(parts[0])}, puis {_orders(parts[1])}"
     if len(parts := mission.split(" after you ")) == 2:
         return f"{_orders(parts[0])} après {_orders(parts[1], done=True)}"
     return _orders(mission)
+
+
+def _minigrid_mission(mission: str) -> str | None:
+    """The French of a mission of MiniGrid's own, or None if it is not one."""
+    if match := _FETCH.fullmatch(mission):
+        return f"aller chercher {_object(match['object'], mission)}"
+    if match := _PUT_NEAR.fullmatch(mission):
+        return f"poser {_object(match['moved'], mission)} près de {_object(match['fixed'], mission)}"
+    if match := _UNLOCK.fullmatch(mission):
+        key, door = _object(match["key"], mission), _object(match["door"], mission)
+        room = FRENCH_COLOURS[match["room"]]
+        return f"prendre {key} dans la pièce {room}, déverrouiller {door} et aller au but"
+    return _MINIGRID.get(mission)
 
 
 def _orders(text: str, done: bool = False) -> str:
@@ -108,8 +147,8 @@ def _order(text: str, done: bool) -> str:
             return f"{words} {objects[0]} à côté {joined}"
         return f"{words} {objects[0]}"
     raise TranslationError(
-        f"cannot translate the mission {text!r}: expected BabyAI's go to, pick up, open or put … next to …; "
-        "use language='english' for other envs"
+        f"cannot translate the mission {text!r}: expected BabyAI's go to, pick up, open or put … next to …, "
+        "or a mission of MiniGrid's; use language='english' for other envs"
     )
 
 
