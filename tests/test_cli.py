@@ -50,7 +50,7 @@ def test_train_evaluate_report(trained: Path, capsys: pytest.CaptureFixture[str]
     assert str((trained / "report.html").resolve()) in capsys.readouterr().out
     assert page.count("<svg") == 2 and "data:image/png;base64," in page
     assert not re.findall(r"""(?:src|href)=["']https?:|url\(https?:|@import""", page)  # self-contained
-    assert "go to the red ball" in page and "turn left" in page
+    assert "pick up the " in page and "turn left" in page
 
 
 def test_the_same_command_again_has_nothing_left_to_do(trained: Path) -> None:
@@ -91,7 +91,7 @@ def test_dry_run_tells_and_writes_nothing(tmp_path: Path, capsys: pytest.Capture
     run_dir = tmp_path / "dry"
     assert main(["train", "demo", f"run_dir={run_dir}", "env.num_envs=2", "--dry-run"]) == 0
     told = capsys.readouterr().out
-    for word in ("parameters", "memory", "updates", "time", "go to the red ball"):
+    for word in ("parameters", "memory", "updates", "time", "pick up the "):
         assert word in told
     assert not run_dir.exists()
 
