@@ -3,6 +3,7 @@
 import argparse
 import errno
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,6 +22,9 @@ INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``groundling`` with these arguments; returns its exit status."""
+    # Idle OpenMP threads sleep instead of spinning: where other work shares the cores, torch is then several
+    # times faster. It is read when torch is first imported, which is later.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     arguments = _parser().parse_args(argv)
     sys.path.insert(0, str(Path.cwd()))  # for --import
     try:
