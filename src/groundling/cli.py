@@ -1,7 +1,6 @@
 """The command line. Every error that a user can mend is one line on standard error and a non-zero exit."""
 
 import argparse
-import errno
 import importlib
 import os
 import sys
@@ -25,7 +24,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Idle OpenMP threads sleep instead of spinning: where other work shares the cores, torch is then several
     # times faster. It is read when torch is first imported, which is later.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments, more = parser.parse_known_args(argv)
+    if more and (not hasattr(arguments, "overrides") or any(word.startswith("-") for word in more)):
+        parser.error(f"unrecognized arguments: {' '.join(more)}")
+    if more:  # overrides that stand behind an option
+        arguments.overrides += more
     sys.path.insert(0, str(Path.cwd()))  # for --import
     try:
         for module in arguments.imports:
@@ -35,15 +39,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except GroundlingError as error:
         print(f"error: {_one_line(error)}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS):
-            raise
         print(
             f"error: {error}; what was written before is intact: mend that and run it again", file=sys.stderr
         )
         return 1
     except KeyboardInterrupt:
-        print("stopped; the same command goes on from the last checkpoint", file=sys.stderr)
+        print("stopped; a training goes on from its last checkpoint by the same command", file=sys.stderr)
         return INTERRUPTED
 
 
@@ -118,8 +123,14 @@ def _command(
 def _train(arguments: argparse.Namespace) -> int:
     from groundling.configs.compose import sweep
 
-    for overrides in sweep(arguments.overrides):
-        config = _compose(arguments, overrides)
+    if arguments.config_dir is not None and not arguments.config_dir.is_dir():
+        raise ConfigError(f"--config-dir {arguments.config_dir} is no folder")
+    configs = [_compose(arguments, overrides) for overrides in sweep(arguments.overrides)]
+    if len({config.run_dir for config in configs}) < len(configs):
+        raise ConfigError(
+            "two runs of this sweep have one run_dir: put what differs into it, as in run_dir=runs/${seed}"
+        )
+    for config in configs:
         status = _dry_run(config) if arguments.dry_run else _train_one(config)
         if status:
             return status
@@ -139,7 +150,7 @@ def _train_one(config: "Config") -> int:
 
     console = _console()
     console.print(f"training in {config.run_dir}", highlight=False)
-    if not train(config, console):
+    if not train(config, console, warn):
         console.print("stopped; the same command goes on from here", highlight=False)
         return INTERRUPTED
     console.print(f"done: groundling evaluate {config.run_dir}", highlight=False)
@@ -174,9 +185,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     from groundling.evaluation.evaluate import evaluate, find
 
     console = _console()
-    target = find(
-        arguments.run_or_checkpoint, lambda text: console.print(f"warning: {text}", highlight=False)
-    )
+    target = find(arguments.run_or_checkpoint.resolve(), warn)
     num_episodes = arguments.episodes or target.config.evaluation.episodes
     with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
 
@@ -231,6 +240,11 @@ def _doctor(arguments: argparse.Namespace) -> int:
     return 0 if healthy else 1
 
 
+def warn(text: str) -> None:
+    """Tell the user, beside the output proper."""
+    print(f"warning: {text}", file=sys.stderr)
+
+
 def _console() -> "Console":
     from rich.console import Console
 
@@ -240,8 +254,8 @@ def _console() -> "Console":
 def _import(module: str) -> None:
     try:
         importlib.import_module(module)
-    except ImportError as error:
-        raise ConfigError(f"--import {module}: {error}") from error
+    except Exception as error:  # whatever a user's module does when it is imported
+        raise ConfigError(f"--import {module}: {type(error).__name__}: {error}") from error
 
 
 def _positive(text: str) -> int:

@@ -8,6 +8,8 @@ from typing import Any, Generic, TypeVar
 from groundling.errors import ConfigError
 
 T = TypeVar("T")
+_MOST_NAMES = 25
+"""A message lists no more names than these."""
 
 
 class Registry(Generic[T]):
@@ -83,4 +85,5 @@ def unknown(kind: str, name: str, known: Any) -> str:
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(repr(n) for n in near)}? " if near else ""
-    return f"unknown {kind} {name!r}: {hint}there is {', '.join(names) or 'none'}"
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"unknown {kind} {name!r}: {hint}there is {', '.join(names[:_MOST_NAMES]) or 'none'}{more}"

@@ -174,7 +174,9 @@ def _checked(composed: Any) -> Config:
         if value < minimum:
             raise ConfigError(f"{key} must be at least {minimum}, got {value}")
     if not config.env.actions:
-        raise ConfigError("env.actions is empty: name at least one action, such as [turn left, go forward]")
+        raise ConfigError(
+            "env.actions is empty: name at least one action, such as [turn left, turn right, go forward]"
+        )
     return config
 
 

@@ -26,7 +26,8 @@ def make_text_env(id: str, language: str = "english", **args: Any) -> gymnasium.
         TranslationError: an unknown language.
     """
     if id not in gymnasium.registry:
-        raise ConfigError(unknown("env", id, gymnasium.registry))
+        grids = [name for name in gymnasium.registry if name.startswith(("BabyAI-", "MiniGrid-"))]
+        raise ConfigError(unknown("env", id, grids))
     if id in LEVELS:
         args["language"] = language
     try:

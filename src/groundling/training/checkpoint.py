@@ -53,11 +53,10 @@ def save(folder: Path, update: int, write: Callable[[Path], None], keep: int) ->
 
 def latest(folder: Path, warn: Callable[[str], None]) -> Path | None:
     """The latest whole checkpoint, or None; each broken one passed over is told to ``warn``."""
-    for path in sorted(_all(folder), reverse=True):
-        problem = _problem(path)
-        if problem is None:
+    for path in reversed(_all(folder)):
+        if (problem := what_is_wrong(path)) is None:
             return path
-        warn(f"checkpoint {path} is broken ({problem}); falling back to the one before it")
+        warn(f"checkpoint {path} is broken ({problem}); falling back to the one before it, if there is one")
     return None
 
 
@@ -125,7 +124,9 @@ def _tensor(value: Any) -> torch.Tensor:
 
 
 def _all(folder: Path) -> list[Path]:
-    return [p for p in folder.glob("[0-9]*") if p.is_dir() and p.name.isdigit()]
+    """The checkpoints, whole or broken, earliest first."""
+    found = [p for p in folder.glob("[0-9]*") if p.is_dir() and p.name.isdigit()]
+    return sorted(found, key=lambda path: int(path.name))
 
 
 def _seal(folder: Path) -> None:
@@ -139,10 +140,12 @@ def _seal(folder: Path) -> None:
         _sync(path)
 
 
-def _problem(folder: Path) -> str | None:
+def what_is_wrong(folder: Path) -> str | None:
     """What is wrong with a checkpoint, or None."""
     try:
         manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        if "run.json" not in manifest:
+            return f"{_MANIFEST} does not list run.json"
         for name, expected in manifest.items():
             size = (folder / name).stat().st_size
             if size != expected["bytes"]:
@@ -150,7 +153,7 @@ def _problem(folder: Path) -> str | None:
             if _hash(folder / name) != expected["sha256"]:
                 return f"{name} is not what was written"
     except FileNotFoundError as error:
-        return f"{Path(error.filename).name} is missing"
+        return f"{Path(error.filename or '').name} is missing"
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
         return f"{_MANIFEST} cannot be read: {error}"
     return None
@@ -170,7 +173,7 @@ def _sync(path: Path) -> None:
 
 
 def _forget_old(folder: Path, keep: int) -> None:
-    for path in sorted(_all(folder))[:-keep]:
+    for path in _all(folder)[:-keep]:
         # Renamed first, so that a kill in between leaves no half-deleted checkpoint to be found.
         doomed = path.rename(folder / f".partial-{path.name}")
         shutil.rmtree(doomed, ignore_errors=True)

@@ -10,6 +10,7 @@ from groundling.envs.vector import Episode, Step, TextVectorEnv
 from groundling.policies.policy import Policy
 
 
+@torch.no_grad()
 def collect(
     policy: Policy,
     envs: TextVectorEnv,
@@ -50,12 +51,12 @@ def collect(
         on_step(envs.num_envs)
     return Rollout(
         observations=observations,
-        actions=torch.stack([a.actions.cpu() for a, _, _ in steps]),
-        log_probs=torch.stack([a.log_probs.cpu() for a, _, _ in steps]),
-        values=torch.stack([a.values.cpu() for a, _, _ in steps]),
+        actions=torch.stack([a.actions.detach().cpu() for a, _, _ in steps]),
+        log_probs=torch.stack([a.log_probs.detach().cpu() for a, _, _ in steps]),
+        values=torch.stack([a.values.detach().cpu() for a, _, _ in steps]),
         rewards=torch.from_numpy(np.stack([r for _, r, _ in steps]).astype(np.float32)),
         dones=torch.from_numpy(np.stack([d for _, _, d in steps])),
-        last_values=policy.values(present).cpu(),
+        last_values=policy.values(present).detach().cpu(),
     ), episodes
 
 

@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from groundling.configs.compose import from_file, to_yaml
 from groundling.configs.schema import Config
 from groundling.errors import ConfigError, RunError
+from groundling.files import write_atomically
 from groundling.training.tracking import read_metrics
 
 _MAY_CHANGE = (
@@ -66,10 +67,8 @@ def _claim(folder: Path, config: Config) -> None:
                 f"{folder} holds a run with {', '.join(different)}: set run_dir to a new folder, or give the "
                 "same configuration to resume"
             )
-    partial = path.with_suffix(".partial")
     try:
-        partial.write_text(to_yaml(config), encoding="utf-8")
-        partial.replace(path)
+        write_atomically(path, to_yaml(config))
     except OSError as error:
         raise RunError(f"cannot write {path}: {error}; free some space or set run_dir to another") from error
 

@@ -3,6 +3,7 @@
 import json
 import signal
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -26,7 +27,7 @@ from groundling.training.build import make_algorithm, make_envs, make_policy
 from groundling.training.collect import collect
 from groundling.training.folder import open_run
 from groundling.training.progress import TrainingProgress
-from groundling.training.tracking import Tracker
+from groundling.training.tracking import Tracker, read_metrics
 
 _LOW_ENTROPY_UPDATES = 5
 """Updates in a row below the entropy floor before a run is stopped."""
@@ -45,7 +46,7 @@ class Counters:
     low_entropy_updates: int = 0
 
 
-def train(config: Config, console: Console) -> bool:
+def train(config: Config, console: Console, warn: Callable[[str], None] = warnings.warn) -> bool:
     """Train, or go on with, the run that ``config`` describes.
 
     Returns:
@@ -55,7 +56,7 @@ def train(config: Config, console: Console) -> bool:
         GroundlingError: it cannot begin or go on; the last checkpoint stays.
     """
     with open_run(config) as folder:
-        run = Run(config, folder, warn=lambda text: console.print(f"warning: {text}", highlight=False))
+        run = Run(config, folder, warn)
         if run.counters.update:
             console.print(f"resuming after update {run.counters.update} from {folder}", highlight=False)
         with _stop_signals(console) as stop_asked:
@@ -68,6 +69,11 @@ class Run:
     def __init__(self, config: Config, folder: Path, warn: Callable[[str], None]) -> None:
         self.config, self.folder = config, folder
         found = checkpoint.latest(folder / "checkpoints", warn)
+        if found is None and len(read_metrics(folder)) >= config.training.checkpoint_every + 1:
+            raise RunError(
+                f"{folder} holds metrics of a run but no whole checkpoint to go on from: bring one back, or set "
+                "run_dir to a new folder to begin again"
+            )
         self.counters = Counters()
         self.generators = {
             name: torch.Generator().manual_seed(2 * config.seed + i)
@@ -166,7 +172,9 @@ class Run:
         counters.step += steps
         counters.episodes += len(episodes)
         counters.seconds += seconds
-        success = sum(e.success for e in episodes) / max(len(episodes), 1)
+        if not episodes:
+            return  # nothing says whether the policy's certainty is deserved
+        success = sum(e.success for e in episodes) / len(episodes)
         certain = figures.get("entropy", 1.0) < self.config.training.entropy_floor
         failing = success < _SUCCESS_THAT_MAY_BE_CERTAIN
         counters.low_entropy_updates = counters.low_entropy_updates + 1 if certain and failing else 0

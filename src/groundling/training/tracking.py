@@ -7,20 +7,31 @@ from pathlib import Path
 from typing import Any
 
 from groundling.errors import RunError
+from groundling.files import write_atomically
 
 TIME_KEYS = ("seconds", "steps_per_second")
 """The figures that differ between two runs of one seed."""
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
-    """The rows of a run's ``metrics.jsonl``, one per update; a line cut off by a kill is left out."""
+    """The rows of a run's ``metrics.jsonl``, one per update; a last line cut off by a kill is left out.
+
+    Raises:
+        RunError: another line is no row.
+    """
     path = run_dir / "metrics.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
     rows = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith("\n"):
             break
+        try:
+            row = json.loads(line)
+            rows.append({"update": int(row["update"]), "step": int(row["step"]), **row})
+        except (ValueError, TypeError, KeyError) as error:
+            raise RunError(
+                f"line {number} of {path} is no row of metrics: mend or delete that line"
+            ) from error
     return rows
 
 
@@ -35,9 +46,7 @@ class Tracker:
 
         self._path = run_dir / "metrics.jsonl"
         kept = [json.dumps(row) + "\n" for row in read_metrics(run_dir) if row["update"] <= update]
-        replacement = self._path.with_suffix(".partial")
-        replacement.write_text("".join(kept), encoding="utf-8")
-        replacement.replace(self._path)
+        write_atomically(self._path, "".join(kept))
         last_step = json.loads(kept[-1])["step"] if kept else 0
         self._tensorboard = SummaryWriter(run_dir / "tensorboard", purge_step=last_step + 1)
 
