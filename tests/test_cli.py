@@ -150,6 +150,36 @@ def test_a_model_folder_without_tokenizer_is_told(
     assert "tokenizer" in told and str(tmp_path) in told
 
 
+def test_a_checkpoint_has_results_of_its_own(trained: Path) -> None:
+    checkpoint = sorted((trained / "checkpoints").glob("[0-9]*"))[0]
+    arguments = [
+        "evaluate",
+        str(checkpoint),
+        "--episodes",
+        "2",
+        "evaluation.baselines=[random]",
+        "device=cpu",
+    ]
+    assert main(arguments) == 0
+    figures = json.loads((trained / "evaluation" / f"held-out-{checkpoint.name}.json").read_text())
+    assert figures["checkpoint"] == checkpoint.name and list(figures["agents"]) == ["trained", "random"]
+
+
+def test_a_baseline_that_cannot_play_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    env = ["env.id=MiniGrid-Empty-5x5-v0", "~env.args.task=pickup", "~env.args.num_dists=0"]
+    assert main(["train", "demo", f"run_dir={tmp_path}", *_SMALL, *env]) == 0
+    assert main(["evaluate", str(tmp_path), "--episodes", "2"]) == 0
+    assert "expert is left out" in capsys.readouterr().err
+    assert "random" in json.loads((tmp_path / "evaluation" / "held-out.json").read_text())["agents"]
+
+
+def test_options_may_stand_among_the_overrides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_dir = f"run_dir={tmp_path / 'dry'}"
+    assert main(["train", "demo", "env.num_envs=2", "--dry-run", "seed=7", run_dir]) == 0
+    assert "seed: 7" in capsys.readouterr().out
+    assert "run_dir" in _error(capsys, "train", "demo", "seed=1,2", run_dir)
+
+
 def test_import_is_quick_and_light() -> None:
     code = (
         "import sys, groundling; print([m for m in ('torch', 'transformers', 'hydra') if m in sys.modules])"

@@ -77,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
 
     evaluate = _command(commands, "evaluate", _evaluate, "play held-out episodes and compare with baselines")
     evaluate.add_argument("run_or_checkpoint", type=Path)
+    evaluate.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. device=cpu")
     evaluate.add_argument("--suite", default="held-out", help="which test (default: %(default)s)")
     evaluate.add_argument(
         "--episodes", type=_positive, help="how many (default: the run's evaluation.episodes)"
@@ -185,7 +186,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     from groundling.evaluation.evaluate import evaluate, find
 
     console = _console()
-    target = find(arguments.run_or_checkpoint.resolve(), warn)
+    target = find(arguments.run_or_checkpoint.resolve(), arguments.overrides, warn)
     num_episodes = arguments.episodes or target.config.evaluation.episodes
     with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
 
@@ -195,7 +196,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
                 console.print(f"{name}: {num_episodes} episodes", highlight=False)
             return lambda: progress.advance(task)
 
-        summaries = evaluate(target, arguments.suite, num_episodes, on_agent)
+        summaries = evaluate(target, arguments.suite, num_episodes, on_agent, warn)
     table = Table(title=f"{target.config.env.id} · {arguments.suite} · {num_episodes} episodes")
     for column in ("agent", "success rate", "95 % interval", "return", "episode length"):
         table.add_column(column, justify="left" if column == "agent" else "right")

@@ -96,7 +96,16 @@ def test_nan_stops_with_advice_and_leaves_the_weights_alone() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"gamma": 1.5}, {"learning_rate": 0}, {"micro_batch_size": 65}, {"epochs": 0}, {"gae_lambda": -0.1}],
+    [
+        {"learning_rate": math.nan},
+        {"adam_beta1": 1.0},
+        {"value_clip_range": -1.0},
+        {"gamma": 1.5},
+        {"learning_rate": 0},
+        {"micro_batch_size": 65},
+        {"epochs": 0},
+        {"gae_lambda": -0.1},
+    ],
 )
 def test_impossible_options_are_named(options: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):

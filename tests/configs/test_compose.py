@@ -44,6 +44,10 @@ def test_overrides_have_the_last_word() -> None:
         ("policy.args.value_hidden_sizes=wide", "value_hidden_sizes.*wide"),
         ("model.init=magic", "model.init"),
         ("seed", "key=value"),
+        ("seed=1.5", "seed.*1.5"),
+        ("seed=4294967296", "less than"),
+        ("model.max_prompt_tokens=0", "at least 1"),
+        ("evaluation.baselines=[nobody]", "zero-shot"),
         ("env.actions=[]", "env.actions"),
     ],
 )

@@ -177,6 +177,7 @@ def test_one_seed_gives_one_trajectory_and_another_seed_another(tmp_path: Path) 
     assert _metrics(tmp_path / "a") != _metrics(tmp_path / "c")
 
 
+@pytest.mark.filterwarnings("ignore:checkpoint")
 @pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "manifest"])
 def test_a_broken_checkpoint_is_passed_over_and_said_so(damage: str, tmp_path: Path) -> None:
     _train(_corridor(tmp_path / "whole"))
@@ -275,3 +276,46 @@ def test_a_run_that_never_began_does_not_claim_its_folder(tmp_path: Path) -> Non
         _train(config)
     _train(_corridor(tmp_path))
     assert _updates_done(tmp_path) == _UPDATES
+
+
+def test_metrics_are_never_dropped_for_want_of_a_checkpoint(tmp_path: Path) -> None:
+    _train(_corridor(tmp_path))
+    before = (tmp_path / "metrics.jsonl").read_text()
+    for manifest in tmp_path.glob("checkpoints/*/manifest.json"):
+        manifest.write_text("{}")
+    with pytest.raises(RunError, match="no whole checkpoint"), pytest.warns(UserWarning, match="broken"):
+        _train(_corridor(tmp_path))
+    assert (tmp_path / "metrics.jsonl").read_text() == before
+
+
+def test_a_spoilt_row_of_metrics_is_told_and_the_rest_kept(tmp_path: Path) -> None:
+    _train(_corridor(tmp_path))
+    path = tmp_path / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:2], "3\n", *lines[3:]]))
+    with pytest.raises(RunError, match="line 3"):
+        _train(_corridor(tmp_path))
+    assert len(path.read_text().splitlines()) == _UPDATES
+
+
+def test_checkpoints_are_ordered_by_number(tmp_path: Path) -> None:
+    for update in (999_998, 999_999, 1_000_000, 1_000_001):
+        checkpoint.save(
+            tmp_path, update, lambda folder: checkpoint.write_json(folder / "run.json", {}), keep=2
+        )
+    assert {p.name for p in tmp_path.iterdir()} == {"1000000", "1000001"}
+    found = checkpoint.latest(tmp_path, print)
+    assert found is not None and found.name == "1000001"
+
+
+def test_an_env_that_does_not_repeat_its_episodes_is_refused(tmp_path: Path) -> None:
+    for seed in range(1, 6):  # five tasks: now and then the same one is drawn again
+        config = _starter(tmp_path / str(seed))
+        config.env = EnvConfig(
+            id="BabyAI-MixedTrainLocal-v0", args={"draw_task": "construction"}, num_envs=4, history=1
+        )
+        _train(config)
+    with pytest.raises(RunError, match="equal seeds"):
+        for seed in range(1, 6):
+            config.run_dir = str(tmp_path / str(seed))
+            _train(config)

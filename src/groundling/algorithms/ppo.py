@@ -1,5 +1,6 @@
 """Proximal policy optimisation, as GLAM grounds a language model with it."""
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -56,13 +57,27 @@ class PPO:
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` on options that cannot be run."""
-        positive = ("learning_rate", "epochs", "minibatch_size", "clip_range", "max_grad_norm")
-        for name in positive:
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"algorithm.args.{name} must be greater than 0, got {getattr(self, name)}")
+        positive = (
+            "learning_rate",
+            "adam_epsilon",
+            "epochs",
+            "minibatch_size",
+            "clip_range",
+            "max_grad_norm",
+        )
+        for name in (*positive, "value_clip_range", "target_kl"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ConfigError(f"algorithm.args.{name} must be greater than 0 and finite, got {value}")
+        for name in ("value_coefficient", "entropy_coefficient"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"algorithm.args.{name} must be at least 0, got {getattr(self, name)}")
         for name in ("gamma", "gae_lambda"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"algorithm.args.{name} must lie in [0, 1], got {getattr(self, name)}")
+        for name in ("adam_beta1", "adam_beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"algorithm.args.{name} must lie in [0, 1), got {getattr(self, name)}")
         if self.micro_batch_size is not None and not 1 <= self.micro_batch_size <= self.minibatch_size:
             raise ConfigError(
                 f"algorithm.args.micro_batch_size must lie between 1 and minibatch_size "
@@ -183,7 +198,7 @@ def _terms(loss: PPOLoss) -> dict[str, Tensor]:
 
 def _check_finite(figures: dict[str, float]) -> None:
     for name, value in figures.items():
-        if value - value != 0:  # NaN or infinite
+        if not math.isfinite(value):
             raise RunError(
                 f"{name} became {value}; training stopped before the weights were spoilt. Check that rewards are "
                 "finite, then begin a new run from the last checkpoint (model.path=RUN/checkpoints/NNNNNN "
@@ -194,6 +209,6 @@ def _check_finite(figures: dict[str, float]) -> None:
 def _explained_variance(values: Tensor, returns: Tensor) -> float:
     """1 - Var[R - V] / Var[R]: 1 is a perfect value function, 0 no better than a constant."""
     variance = returns.var(correction=0)
-    if variance == 0:
+    if variance <= 1e-12 * returns.square().mean():  # as good as constant: nothing to explain
         return 0.0
     return (1 - (returns - values).var(correction=0) / variance).item()

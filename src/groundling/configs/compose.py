@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from groundling.algorithms.algorithm import algorithms
-from groundling.configs.schema import ComponentConfig, Config
+from groundling.configs.schema import BASELINES, ComponentConfig, Config
 from groundling.errors import ConfigError
 from groundling.policies.policy import policies
 from groundling.registry import Registry, unknown
@@ -117,7 +117,10 @@ def check_component(registry: Registry[Any], kind: str, component: ComponentConf
     """
     factory = registry.get(component.id)
     registry.check_arguments(component.id, component.args)
-    hints = get_type_hints(factory if is_dataclass(factory) else factory.__init__)
+    try:
+        hints = get_type_hints(factory if is_dataclass(factory) else factory.__init__)
+    except NameError:
+        hints = {}  # annotations that only a type checker can resolve: the component checks its own arguments
     for name, value in component.args.items():
         _check_type(f"{kind}.args.{name}", value, hints.get(name, Any))
 
@@ -171,8 +174,13 @@ def _checked(composed: Any) -> Config:
     check_component(policies, "policy", config.policy)
     for key, minimum in _MINIMA.items():
         value = OmegaConf.select(composed, key)
-        if value < minimum:
+        if value is not None and value < minimum:
             raise ConfigError(f"{key} must be at least {minimum}, got {value}")
+    if config.seed >= 2**31:
+        raise ConfigError(f"seed must be less than 2**31, got {config.seed}")
+    for name in config.evaluation.baselines:
+        if name not in BASELINES:
+            raise ConfigError(unknown("value of evaluation.baselines", name, BASELINES))
     if not config.env.actions:
         raise ConfigError(
             "env.actions is empty: name at least one action, such as [turn left, turn right, go forward]"
@@ -189,6 +197,7 @@ _MINIMA = {
     "training.keep_checkpoints": 1,
     "evaluation.episodes": 1,
     "evaluation.num_envs": 1,
+    "model.max_prompt_tokens": 1,
     "seed": 0,
 }
 
@@ -197,7 +206,12 @@ def _one_line(error: BaseException) -> str:
     """The first sentence of OmegaConf's or Hydra's explanation, with the key that it is about."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     key = next((line.partition(":")[2].strip() for line in lines if line.startswith("full_key:")), "")
-    return f"{key}: {lines[0]}" if key and lines else " ".join(lines[:1]) or type(error).__name__
+    said = f"{key}: {lines[0]}" if key and lines else " ".join(lines[:1]) or type(error).__name__
+    return (
+        f"{said} ({_one_line(error.__cause__)})"
+        if isinstance(error.__cause__, OmegaConfBaseException)
+        else said
+    )
 
 
 def _headline(path: Path) -> str:

@@ -6,6 +6,9 @@ from typing import Any
 
 from omegaconf import MISSING
 
+BASELINES = ("zero-shot", "random", "expert")
+"""What `groundling evaluate` can compare a trained policy with."""
+
 
 class Init(StrEnum):
     """Where a language model's weights come from."""
@@ -95,7 +98,7 @@ class EvaluationConfig:
     num_envs: int = 32
     deterministic: bool = False
     """Take the likeliest action instead of drawing one; GLAM draws."""
-    baselines: list[str] = field(default_factory=lambda: ["zero-shot", "random", "expert"])
+    baselines: list[str] = field(default_factory=lambda: list(BASELINES))
     """What the trained policy is compared with on the same episodes: zero-shot, random, expert."""
 
 

@@ -1,5 +1,7 @@
 """Many text envs stepped together, with automatic reset, seeds per episode, and exact resume."""
 
+import hashlib
+import json
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -104,34 +106,36 @@ class TextVectorEnv:
         """The present observation of every env."""
         return [self._observe(i) for i in range(self.num_envs)]
 
-    def elapsed_steps(self, i: int) -> int:
-        """How many steps env ``i``'s present episode has taken."""
-        return len(self._slots[i].actions)
-
     def close(self) -> None:
         for env in self.envs:
             env.close()
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """Where each env stands, as JSON: the number of its episode and the actions taken in it."""
-        return [{"episode": s.episode, "actions": list(s.actions)} for s in self._slots]
+        """Where each env stands, as JSON: its episode's number, the actions taken in it, what is seen now."""
+        return [
+            {"episode": s.episode, "actions": list(s.actions), "seen": _fingerprint(s.raw, s.descriptions)}
+            for s in self._slots
+        ]
 
     def load_state_dict(self, state: list[dict[str, Any]]) -> None:
         """Bring every env to where it stood, by playing its episode again from its seed.
 
         Raises:
-            RunError: an episode ends before its actions do, so the env is not the one that was saved.
+            RunError: the episode is not the one that was saved.
         """
         for i, saved in enumerate(state):
             self._slots[i].episode = saved["episode"] - 1
             self._reset_env(i)
+            ended = False
             for action in saved["actions"]:
                 _, _, terminated, truncated = self._step_env(i, action)
-                if terminated or truncated:
-                    raise RunError(
-                        f"env {i} ended an episode while it was brought back to its checkpoint: equal seeds "
-                        "do not give equal episodes; was the env's package changed since the run began?"
-                    )
+                ended |= terminated or truncated
+            slot = self._slots[i]
+            if ended or _fingerprint(slot.raw, slot.descriptions) != saved["seen"]:
+                raise RunError(
+                    f"env {i} did not come back to where its checkpoint left it: equal seeds do not give it equal "
+                    "episodes (draw_task=construction does that; so does another version of the env's package)"
+                )
 
     def _reset_env(self, i: int) -> TextObservation:
         slot = self._slots[i]
@@ -189,3 +193,8 @@ class _Slot:
         self.actions.clear()
         self.descriptions.clear()
         self.past_actions.clear()
+
+
+def _fingerprint(raw: Any, descriptions: deque[tuple[str, ...]]) -> str:
+    """A hash of the mission and of the sentences on view."""
+    return hashlib.sha256(json.dumps([raw["mission"], *descriptions]).encode()).hexdigest()[:16]

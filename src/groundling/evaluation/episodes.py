@@ -84,7 +84,7 @@ def expert_player() -> Player:
     def choose(
         envs: TextVectorEnv, indices: Sequence[int], observations: Sequence[TextObservation]
     ) -> list[int]:
-        experts.update({i: Expert(envs.envs[i]) for i in indices if envs.elapsed_steps(i) == 0})
+        experts.update({i: Expert(envs.envs[i]) for i in indices if i not in experts})
         return [experts[i].act() for i in indices]
 
     return choose

@@ -1,13 +1,16 @@
 """`groundling evaluate`: a run's policy and its baselines on the same held-out episodes."""
 
 import csv
+import io
 import json
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from groundling.configs.compose import from_file
 from groundling.configs.schema import Config
+from groundling.envs.babyai_text import ExpertError
 from groundling.envs.vector import Episode
 from groundling.errors import ConfigError, RunError
 from groundling.evaluation.episodes import (
@@ -20,13 +23,13 @@ from groundling.evaluation.episodes import (
     summarise,
 )
 from groundling.evaluation.samples import record
+from groundling.files import write_atomically
 from groundling.policies import RandomPolicy
 from groundling.policies.policy import Policy
 from groundling.registry import unknown
 from groundling.training import checkpoint
 from groundling.training.build import make_envs, make_policy
 
-BASELINES = ("zero-shot", "random", "expert")
 SUITES: dict[str, str] = {"held-out": "episodes of the run's own env, on seeds that no training sees"}
 _NUM_SAMPLES = 4
 
@@ -38,27 +41,33 @@ class Target:
     run_dir: Path
     checkpoint: Path
     config: Config
+    suffix: str = ""
+    """What the results' names end in: of a checkpoint that was asked for, its name."""
 
 
-def find(path: Path, warn: Callable[[str], None]) -> Target:
+def find(path: Path, overrides: Sequence[str], warn: Callable[[str], None]) -> Target:
     """Find the run and the checkpoint that ``path`` (a run's folder or a checkpoint's) means.
 
+    Args:
+        path: Of either.
+        overrides: Changes to the run's configuration, such as ``device=cpu`` or ``evaluation.deterministic=true``.
+        warn: Is told of broken checkpoints that are passed over.
+
     Raises:
-        ConfigError: ``path`` is neither.
-        RunError: the run has no whole checkpoint.
+        ConfigError: ``path`` is neither, or an override is wrong.
+        RunError: the checkpoint is broken, or the run has no whole one.
     """
-    if (path / "run.json").exists():
-        run_dir, chosen = path.parent.parent, path
-    elif (path / "config.yaml").exists():
-        run_dir, found = path, checkpoint.latest(path / "checkpoints", warn)
+    if (path / "config.yaml").exists():
+        run_dir, found, suffix = path, checkpoint.latest(path / "checkpoints", warn), ""
         if found is None:
             raise RunError(f"{path} has no whole checkpoint: train first, with `groundling train`")
-        chosen = found
+    elif path.parent.name == "checkpoints" and path.is_dir():
+        run_dir, found, suffix = path.parent.parent, path, f"-{path.name}"
+        if (problem := checkpoint.what_is_wrong(path)) is not None:
+            raise RunError(f"checkpoint {path} is broken ({problem}): name another one, or the run's folder")
     else:
-        raise ConfigError(
-            f"{path} is neither a run's folder (with config.yaml) nor a checkpoint (with run.json)"
-        )
-    return Target(run_dir, chosen, from_file(run_dir / "config.yaml"))
+        raise ConfigError(f"{path} is neither a run's folder (with config.yaml) nor one of its checkpoints")
+    return Target(run_dir, found, from_file(run_dir / "config.yaml", overrides), suffix)
 
 
 def evaluate(
@@ -66,17 +75,20 @@ def evaluate(
     suite: str,
     num_episodes: int,
     on_agent: Callable[[str], Callable[[], None]] = lambda name: lambda: None,
+    warn: Callable[[str], None] = warnings.warn,
 ) -> dict[str, Summary]:
     """Play ``num_episodes`` held-out episodes with the trained policy and each of its baselines.
 
     Writes ``evaluation/SUITE.json`` (figures, checkpoint), ``evaluation/SUITE.csv`` (one row per episode) and
-    ``samples/SUITE.json`` (some of the trained policy's episodes, step by step) into the run's folder.
+    ``samples/SUITE.json`` (some of the trained policy's episodes, step by step) into the run's folder, anew
+    after each agent.
 
     Args:
         target: What to evaluate.
         suite: One of `SUITES`.
         num_episodes: How many episodes each agent plays.
         on_agent: Called with each agent's name; what it gives is called after each episode.
+        warn: Is told of a baseline that cannot play this env.
 
     Returns:
         By agent ("trained" first), what its episodes come to.
@@ -92,33 +104,32 @@ def evaluate(
     for name, player in _players(config, trained).items():
         num_envs = min(config.evaluation.num_envs, num_episodes)
         envs = make_envs(config, num_envs, held_out_seed_of(num_envs))
-        episodes[name] = play(player(), envs, num_episodes, on_agent(name))
-        envs.close()
-    summaries = {name: summarise(played) for name, played in episodes.items()}
-    _write(target, suite, summaries, episodes)
+        try:
+            episodes[name] = play(player(), envs, num_episodes, on_agent(name))
+        except ExpertError as error:
+            warn(f"{name} is left out: {error}")
+            continue
+        finally:
+            envs.close()
+        _write(target, suite, episodes)
     _write_samples(target, suite, trained, episodes["trained"])
-    return summaries
+    return {name: summarise(played) for name, played in episodes.items()}
 
 
 def _players(config: Config, trained: Policy) -> dict[str, Callable[[], Player]]:
     deterministic, seed = config.evaluation.deterministic, config.seed
-    make: dict[str, Callable[[], Player]] = {
+    baselines: dict[str, Callable[[], Player]] = {
         "zero-shot": lambda: policy_player(make_policy(config), deterministic, seed),
         "random": lambda: policy_player(RandomPolicy(), False, seed),
         "expert": expert_player,
     }
-    for name in config.evaluation.baselines:
-        if name not in make:
-            raise ConfigError(unknown("value of evaluation.baselines", name, make))
     return {
         "trained": lambda: policy_player(trained, deterministic, seed),
-        **{name: make[name] for name in config.evaluation.baselines},
+        **{name: baselines[name] for name in config.evaluation.baselines},
     }
 
 
-def _write(
-    target: Target, suite: str, summaries: dict[str, Summary], episodes: dict[str, list[Episode]]
-) -> None:
+def _write(target: Target, suite: str, episodes: dict[str, list[Episode]]) -> None:
     folder = target.run_dir / "evaluation"
     folder.mkdir(exist_ok=True)
     content = {
@@ -126,17 +137,17 @@ def _write(
         "env": target.config.env.id,
         "checkpoint": target.checkpoint.name,
         "deterministic": target.config.evaluation.deterministic,
-        "agents": {name: asdict(summary) for name, summary in summaries.items()},
+        "agents": {name: asdict(summarise(played)) for name, played in episodes.items()},
     }
-    (folder / f"{suite}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    with (folder / f"{suite}.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["agent", "episode", "seed", "mission", "success", "return", "steps"])
-        for name, played in episodes.items():
-            for k, e in enumerate(played):
-                writer.writerow(
-                    [name, k, e.seed, e.mission, int(e.success), f"{e.episode_return:.6g}", len(e.actions)]
-                )
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(["agent", "episode", "seed", "mission", "success", "return", "steps"])
+    for name, played in episodes.items():
+        for k, e in enumerate(played):
+            row = [name, k, e.seed, e.mission, int(e.success), f"{e.episode_return:.6g}", len(e.actions)]
+            writer.writerow(row)
+    write_atomically(folder / f"{suite}{target.suffix}.csv", table.getvalue())
+    write_atomically(folder / f"{suite}{target.suffix}.json", json.dumps(content, indent=1) + "\n")
 
 
 def _write_samples(target: Target, suite: str, policy: Policy, episodes: list[Episode]) -> None:
@@ -147,6 +158,5 @@ def _write_samples(target: Target, suite: str, policy: Policy, episodes: list[Ep
     folder = target.run_dir / "samples"
     folder.mkdir(exist_ok=True)
     samples = [record(target.config, policy, e) for e in chosen[:_NUM_SAMPLES]]
-    (folder / f"{suite}.json").write_text(
-        json.dumps(samples, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
+    text = json.dumps(samples, indent=1, ensure_ascii=False) + "\n"
+    write_atomically(folder / f"{suite}{target.suffix}.json", text)

@@ -18,6 +18,7 @@ from groundling.errors import RunError
 from groundling.evaluation import plots
 from groundling.evaluation.episodes import Summary
 from groundling.evaluation.samples import frames
+from groundling.files import write_atomically
 from groundling.training.tracking import read_metrics
 
 _MAX_FRAMES = 30
@@ -77,7 +78,7 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
         configs=[(run.run_dir, (run.run_dir / "config.yaml").read_text(encoding="utf-8")) for run in runs],
     )
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(page, encoding="utf-8")
+    write_atomically(output, page)
     return output
 
 
@@ -119,4 +120,7 @@ def _data_url(picture: np.ndarray) -> str:
 
 
 def _json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise RunError(f"{path} cannot be read ({error}): run `groundling evaluate` again") from error

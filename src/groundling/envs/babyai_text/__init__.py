@@ -3,7 +3,7 @@
 import gymnasium
 
 from groundling.envs.babyai_text.descriptions import describe
-from groundling.envs.babyai_text.expert import Expert
+from groundling.envs.babyai_text.expert import Expert, ExpertError
 from groundling.envs.babyai_text.languages import TranslationError, translate_mission
 from groundling.envs.babyai_text.levels import MIXED_TASKS, LocalLevel
 from groundling.envs.babyai_text.text import ACTIONS, BabyAIText
@@ -35,6 +35,7 @@ __all__ = [
     "LEVELS",
     "BabyAIText",
     "Expert",
+    "ExpertError",
     "LocalLevel",
     "TranslationError",
     "describe",
