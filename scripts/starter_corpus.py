@@ -11,7 +11,7 @@ whose question is empty.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
@@ -64,6 +64,14 @@ def draw_name(random: Random, language: Language, strange: bool) -> tuple[str, s
     return noun, color
 
 
+def alike_names(random: Random, language: Language, count: int) -> list[tuple[str, str]]:
+    """Names of few nouns and few colours: only both words together tell which thing is meant."""
+    nouns = random.sample(language.nouns, 2 if count < 6 else 3)
+    colors = random.sample(language.colors, 2 if count < 4 else 4)
+    names = [(noun, color) for noun in nouns for color in colors]
+    return random.sample(names, count) if count <= len(names) else random.choices(names, k=count)
+
+
 def draw_thing(random: Random, language: Language, name: tuple[str, str] | None = None) -> Thing:
     noun, color = name or draw_name(random, language, strange=random.random() < 0.15)
     state = random.choice(language.states) if noun == language.door else ""
@@ -87,7 +95,10 @@ def draw_walls(random: Random) -> list[Thing]:
 def draw_scene(random: Random, language: Language, count: int | None = None) -> Scene:
     if count is None:
         count = random.choice([1, 1, 1, 2, 2, 3, 3, 4, 5, 6, 8, 10])
-    things = [draw_thing(random, language) for _ in range(count)]
+    names: list[tuple[str, str] | None] = [None] * count
+    if random.random() < 0.4:
+        names = [*alike_names(random, language, count)]
+    things = [draw_thing(random, language, name) for name in names]
     if random.random() < 0.5:
         things.sort(key=lambda thing: (thing.side, -thing.ahead))
     carried = draw_thing(random, language) if random.random() < 0.15 else None
@@ -314,6 +325,27 @@ def many_questions(random: Random, language: Language) -> Document:
     return Document(lay_out(random, language, scene), turns)
 
 
+def recited(random: Random, language: Language) -> Document:
+    """A scene, then the place of each thing in it, in any order: the densest practice in looking up."""
+    scene = draw_scene(random, language, random.choice([1, 2, 3, 4, 5, 6]))
+    things = scene.unique()
+    if not things:
+        return questions_on_scene(random, language)
+    random.shuffle(things)
+    exactly = random.random() < 0.5
+    turns = []
+    for thing in things:
+        name = language.name(thing, language.the)
+        turns.append((f"{name}:", language.place(thing)) if exactly else (f"{name}?", language.way(thing)))
+    return Document(lay_out(random, language, scene), turns)
+
+
+def asked(random: Random, language: Language) -> Document:
+    """A scene and one short question on where a thing in it is."""
+    document = recited(random, language)
+    return Document(document.context, document.turns[:1])
+
+
 def retold(random: Random, language: Language) -> Document:
     """A scene, then the same in other words, in any order."""
     scene = draw_scene(random, language, random.choice([1, 2, 3, 4, 5]))
@@ -417,11 +449,14 @@ def plain_text(random: Random, language: Language) -> Document:
     return Document("", [("", " ".join(sentences))])
 
 
-DOCUMENTS: dict[Callable[[Random, Language], Document], float] = {
-    labelled: 34,
-    questions_on_scene: 24,
-    many_questions: 14,
-    retold: 10,
+DocumentMaker = Callable[[Random, Language], Document]
+DOCUMENTS: dict[DocumentMaker, float] = {
+    labelled: 36,
+    questions_on_scene: 20,
+    recited: 10,
+    asked: 10,
+    many_questions: 10,
+    retold: 4,
     goal_words: 4,
     chosen_word: 4,
     synonyms: 1.5,
@@ -431,10 +466,12 @@ DOCUMENTS: dict[Callable[[Random, Language], Document], float] = {
 }
 
 
-def documents(seed: int, count: int, french: float = 0.25) -> Iterator[Document]:
+def documents(
+    seed: int, count: int, kinds: Mapping[DocumentMaker, float] = DOCUMENTS, french: float = 0.25
+) -> Iterator[Document]:
     """`count` documents, a share of them in French; the same for the same seed."""
     random = Random(seed)
-    makers, weights = list(DOCUMENTS), list(DOCUMENTS.values())
+    makers, weights = list(kinds), list(kinds.values())
     for _ in range(count):
         language = FRENCH if random.random() < french else ENGLISH
         yield random.choices(makers, weights)[0](random, language)

@@ -73,7 +73,9 @@ def lookup_accuracy(
         if not model.config.is_encoder_decoder:
             out = out[:, batch["input_ids"].shape[1] :]
         texts = tokenizer.batch_decode(out, skip_special_tokens=True)
-        right += sum(text.strip() == answer for text, answer in zip(texts, answers[start:], strict=False))
+        # In texts with several questions a semicolon or a new line ends an answer; what follows is not judged.
+        given = [text.replace("\n", ";").split(";")[0].strip() for text in texts]
+        right += sum(text == answer for text, answer in zip(given, answers[start:], strict=False))
     return right / number
 
 

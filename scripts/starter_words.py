@@ -258,7 +258,7 @@ ENGLISH = Language(
 
 FRENCH = Language(
     nouns=("clef", "balle", "boîte", "porte"),
-    colors=("rouge", "verte", "bleue", "violette", "jaune", "grise"),
+    colors=("rouge", "verte", "bleue", "violette", "jaune", "grise"),  # codespell:ignore rouge
     # All nouns are feminine, as those of the world are, so that the colours agree.
     other_nouns=(
         "chaise",
@@ -307,9 +307,9 @@ FRENCH = Language(
     goal_heads=("But de l'agent", "But de l'agent", "But", "Tâche", "Mission", "Consigne"),
     scene_heads=("Observation", "Observation", "Observation", "Vue", "Scène", "Image"),
     list_heads=("Mots possibles", "Mots", "Liste", "Actions possibles pour l'agent", "Actions possibles"),
-    way_labels=("Côté", "Sens", "Direction", "Où", "Réponse", "Mot"),
+    way_labels=("Côté", "Sens", "Direction", "Où", "Réponse", "Mot"),  # codespell:ignore mot
     place_labels=("Place", "Position", "Endroit"),
-    one_of=("Un de ces mots", "L'un d'eux", "Par exemple", "Exemple"),
+    one_of=("Un de ces mots", "L'un d'eux", "Par exemple", "Exemple"),  # codespell:ignore exemple,Exemple
     questions={
         "way": ("De quel côté est {x} ?", "De quel côté est {x} ?", "Dans quelle direction est {x} ?"),
         "place": ("Où est {x} ?", "Où exactement est {x} ?", "Dis la place de {x}."),
@@ -325,7 +325,7 @@ FRENCH = Language(
         "color": ("De quelle couleur est la {noun} ?",),
         "state": ("Est-ce que {x} est ouverte, fermée ou fermée à clef ?", "Quel est l'état de {x} ?"),
         "carried": ("Que portes-tu ?", "Qu'y a-t-il dans tes mains ?"),
-        "in_front": ("Est-ce que {x} est juste devant toi ?",),
+        "in_front": ("Est-ce que {x} est juste devant toi ?",),  # codespell:ignore toi
         "retell": ("En d'autres mots :", "Redis-le :"),
         "same": ("Que veut dire aussi {x} ?", "Un synonyme de {x} :", "Action : {x}. En d'autres mots :"),
         "spell": ("Épelle {x}.",),
@@ -366,7 +366,7 @@ FRENCH = Language(
         "Une clef ouvre la porte de sa couleur quand elle est fermée à clef.",
         "On ne traverse ni un mur ni une porte fermée.",
         "Une boîte peut cacher une chose.",
-        "Rouge, verte, bleue, violette, jaune et grise sont des couleurs.",
+        "Rouge, verte, bleue, violette, jaune et grise sont des couleurs.",  # codespell:ignore rouge
     ),
     subjects=("Anne", "Paul", "Mon amie", "Le maître", "Un enfant", "Elle", "Il", "Quelqu'un"),
     verbs=(

@@ -18,7 +18,7 @@ from random import Random
 
 import torch
 from rich.console import Console
-from starter_corpus import Document, documents, join
+from starter_corpus import Document, documents, join, recited
 from starter_probes import measure
 from starter_tokenizer import SENTINELS, build_tokenizer, fast_tokenizer
 from torch import Tensor
@@ -31,13 +31,15 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
 )
+from transformers.models.gpt2.modeling_gpt2 import GPT2Attention
+from transformers.models.t5.modeling_t5 import T5Attention, T5Stack
 
 STARTER = Path(__file__).resolve().parents[1] / "src/groundling/lm/starter"
 WIDTH = 128
-SHORT = 45  # tokens of a text with which training starts
+SHORT = 80  # tokens at most in the first stage
 IGNORED = -100
 # The scenes are random, so what stands in a context teaches little; answers carry the signal.
-CONTEXT_WEIGHT = 0.1
+CONTEXT_WEIGHT = 0.03
 
 
 @dataclass
@@ -69,31 +71,46 @@ def corrupt(random: Random, ids: list[int], sentinels: list[int]) -> tuple[list[
     return source + ids[position:], target
 
 
+def token_ids(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
+    return tokenizer(text, add_special_tokens=False).input_ids
+
+
 def encoder_decoder_example(
     tokenizer: PreTrainedTokenizerFast, random: Random, document: Document
 ) -> Example:
-    """All questions after the context, all answers in the target; plain text is continued or repaired."""
-    ids = lambda text: tokenizer(text, add_special_tokens=False).input_ids  # noqa: E731
-    if document.context or document.turns[0][0]:
-        source = ids(join(document.context, *(question for question, _ in document.turns)))
-        target = ids("; ".join(answer for _, answer in document.turns))
+    """One question is read after its context; of several the decoder reads the others itself.
+
+    Plain text is continued or repaired.
+    """
+    end = [tokenizer.eos_token_id]
+    question, answer = document.turns[0]
+    if document.context and len(document.turns) > 1:
+        asked_first = random.random() < 0.5
+        source = token_ids(tokenizer, join(document.context, question if asked_first else ""))
+        target, weights = [], []
+        for index, (question, answer) in enumerate(document.turns):
+            asked = [] if asked_first and index == 0 else token_ids(tokenizer, question)
+            told = token_ids(tokenizer, f"{answer};")
+            target += asked + told
+            weights += [CONTEXT_WEIGHT] * len(asked) + [1.0] * len(told)
+        return Example(source + end, target + end, [*weights, 1.0])
+    if document.context or question:
+        source, target = token_ids(tokenizer, join(document.context, question)), token_ids(tokenizer, answer)
     else:
-        text = ids(document.turns[0][1])
+        text = token_ids(tokenizer, answer)
         cut = random.randint(1, max(1, len(text) - 1))
         source, target = text[:cut], text[cut:]
         if random.random() < 0.5:
             source, target = corrupt(random, text, tokenizer.convert_tokens_to_ids(SENTINELS))
-    end = [tokenizer.eos_token_id]
     return Example(source + end, target + end, [1.0] * (len(target) + 1))
 
 
 def causal_example(tokenizer: PreTrainedTokenizerFast, random: Random, document: Document) -> Example:
     """The document as one line of tokens. Answers are tokenised apart, as the candidates of a policy are."""
-    ids = lambda text: tokenizer(text, add_special_tokens=False).input_ids  # noqa: E731
     tokens, weights = [tokenizer.bos_token_id], [0.0]
     for index, (question, answer) in enumerate(document.turns):
-        asked = ids(join(document.context, question) if index == 0 else f"\n {question}")
-        told = ids(answer)
+        asked = token_ids(tokenizer, join(document.context, question) if index == 0 else f"\n {question}")
+        told = token_ids(tokenizer, answer)
         # What ends an answer is part of it: the line's end before a further question, else the text's end.
         if index == len(document.turns) - 1:
             told.append(tokenizer.eos_token_id)
@@ -116,12 +133,20 @@ def batches(examples: list[Example], tokens: int, random: Random) -> Iterator[li
     yield from groups
 
 
-def curriculum(examples: list[Example], tokens: int, random: Random) -> list[list[Example]]:
-    """Short texts first, where looking up is found soonest; then all lengths mixed."""
-    first = [example for example in examples if len(example) <= SHORT and random.random() < 0.7]
-    chosen = {id(example) for example in first}
-    rest = [example for example in examples if id(example) not in chosen]
-    return [*batches(first, tokens, random), *batches(rest, tokens, random)]
+def curriculum(
+    recipe: Recipe, tokenizer: PreTrainedTokenizerFast, random: Random, seed: int, tokens: int
+) -> list[list[Example]]:
+    """First nothing but recited scenes, then everything mixed.
+
+    Looking up is found within 300 steps of recitals, and not within 2,000 of the mix alone.
+    """
+    recitals = documents(seed + 1, recipe.recitals, kinds={recited: 1.0})
+    mixed = documents(seed, recipe.documents)
+    first, rest = (
+        [recipe.example(tokenizer, random, document) for document in stage] for stage in (recitals, mixed)
+    )
+    short = [example for example in first if len(example) <= SHORT]
+    return [*batches(short, tokens, random), *batches(rest, tokens, random)]
 
 
 def padded(rows: list[list], value: float, dtype: torch.dtype = torch.long) -> Tensor:
@@ -132,13 +157,14 @@ def padded(rows: list[list], value: float, dtype: torch.dtype = torch.long) -> T
 # ---------------------------------------------------------------------------------------------------- models
 
 
+@torch.no_grad()
 def new_encoder_decoder(tokenizer: PreTrainedTokenizerFast) -> T5ForConditionalGeneration:
     config = T5Config(
         vocab_size=len(tokenizer),
         d_model=WIDTH,
         d_ff=4 * WIDTH,
-        d_kv=WIDTH // 4,
-        num_heads=4,
+        d_kv=WIDTH // 8,
+        num_heads=8,
         num_layers=2,
         num_decoder_layers=2,
         feed_forward_proj="relu",
@@ -151,9 +177,53 @@ def new_encoder_decoder(tokenizer: PreTrainedTokenizerFast) -> T5ForConditionalG
     model = T5ForConditionalGeneration(config)
     # T5 draws embeddings with deviation 1, which Adam takes long to move.
     torch.nn.init.normal_(model.shared.weight, std=0.3)
+    near = [(-1, -1), (-3, -2), (1, 1), (2, 4)]
+    look_near(model.encoder, near, both_sides=True)
+    look_near(model.decoder, near[:2], both_sides=False)
+    for block in model.encoder.block[1:]:
+        match_alike(block.layer[0].SelfAttention)
+    for block in model.decoder.block:
+        match_alike(block.layer[1].EncDecAttention)
+    for module in model.modules():
+        if isinstance(module, T5Attention):
+            hand_on(module)
+    # What stands before a token is noted in the same way on both sides, so that the two can be compared.
+    sides = (stack.block[0].layer[0].SelfAttention for stack in (model.encoder, model.decoder))
+    read, written = sides
+    written.v.weight.copy_(read.v.weight)
+    written.o.weight.copy_(read.o.weight)
     return model
 
 
+def look_near(stack: T5Stack, ranges: list[tuple[int, int]], both_sides: bool) -> None:
+    """Let some heads start by reading the neighbours of a token, and, in the encoder, the others not itself.
+
+    Names and places are neighbours in a sentence; from zero, biases take a thousand steps to say so.
+    """
+    attention = stack.block[0].layer[0].SelfAttention
+    distances = torch.arange(-8, 9)
+    buckets = attention._relative_position_bucket(distances, bidirectional=both_sides)
+    bias = attention.relative_attention_bias.weight  # (buckets, heads)
+    for head, (first, last) in enumerate(ranges):
+        bias[buckets[(distances >= first) & (distances <= last)].unique(), head] += 5.0
+    if both_sides:
+        bias[0, len(ranges) :] -= 3.0
+
+
+def match_alike(attention: T5Attention) -> None:
+    """Start with equal queries and keys, so that a token attends to tokens like it: the root of look-up.
+
+    The idea is that of mimetic initialisation (Trockman and Kolter, arXiv 2305.09828).
+    """
+    attention.q.weight.copy_(attention.k.weight * 6.0 / attention.key_value_proj_dim)
+
+
+def hand_on(attention: T5Attention) -> None:
+    """Start by writing what was read unchanged (within a head's subspace), in the basis it was read in."""
+    attention.o.weight.copy_(0.3 * attention.v.weight.T)
+
+
+@torch.no_grad()
 def new_causal(tokenizer: PreTrainedTokenizerFast) -> GPT2LMHeadModel:
     config = GPT2Config(
         vocab_size=len(tokenizer),
@@ -169,10 +239,16 @@ def new_causal(tokenizer: PreTrainedTokenizerFast) -> GPT2LMHeadModel:
         eos_token_id=tokenizer.eos_token_id,
     )
     model = GPT2LMHeadModel(config)
-    # Sinusoids as a start: "the token before this one" is then one linear map, the same at all positions.
-    angles = torch.arange(1024)[:, None] / 10_000 ** (torch.arange(0, WIDTH, 2) / WIDTH)  # (1024, WIDTH / 2)
-    with torch.no_grad():
-        model.transformer.wpe.weight.copy_(0.05 * torch.cat([angles.sin(), angles.cos()], dim=1))
+    # Waves as a start: "some tokens before this one" is then one linear map, the same at all positions.
+    rates = 2.8 * 300 ** -(torch.arange(WIDTH // 2) / (WIDTH // 2))  # radians per position
+    angles = torch.arange(1024)[:, None] * rates  # (1024, WIDTH / 2)
+    model.transformer.wpe.weight.copy_(0.03 * torch.cat([angles.sin(), angles.cos()], dim=1))
+    first, *later = (block.attn for block in model.transformer.h)
+    for head, back in enumerate((1, 2, 3)):
+        look_back(first, head, back, rates)
+    for attention in later:  # as in match_alike
+        shared = 0.06 * torch.randn(WIDTH, WIDTH)
+        attention.c_attn.weight[:, : 2 * WIDTH] = torch.cat([shared, shared], dim=1)
     return model
 
 
@@ -194,6 +270,28 @@ def causal_logits(model: PreTrainedModel, batch: list[Example], random: Random) 
     return model(input_ids=ids[:, :-1], position_ids=positions).logits, labels
 
 
+def look_back(attention: GPT2Attention, head: int, back: int, rates: Tensor) -> None:
+    """Let a head of the first layer start by reading the token `back` positions before (as in look_near).
+
+    Queries take the fastest waves as they are, keys turn them by `back` positions, so that their product
+    peaks where both agree. What is read is handed on unchanged, within the head's subspace.
+    """
+    size = attention.head_dim
+    waves = torch.arange(size // 2)  # the fastest ones
+    query, key = torch.zeros(WIDTH, size), torch.zeros(WIDTH, size)
+    sine, cosine = waves, waves + WIDTH // 2
+    query[sine, waves], query[cosine, waves + size // 2] = 1.2, 1.2
+    turn = rates[waves] * back
+    key[sine, waves], key[cosine, waves] = 1.2 * turn.cos(), 1.2 * turn.sin()
+    key[cosine, waves + size // 2], key[sine, waves + size // 2] = 1.2 * turn.cos(), -1.2 * turn.sin()
+    start = head * size
+    attention.c_attn.weight[:, start : start + size] = query
+    attention.c_attn.weight[:, WIDTH + start : WIDTH + start + size] = key
+    value = 0.06 * torch.randn(WIDTH, size)
+    attention.c_attn.weight[:, 2 * WIDTH + start : 2 * WIDTH + start + size] = value
+    attention.c_proj.weight[start : start + size] = value.T
+
+
 @dataclass(frozen=True)
 class Recipe:
     """What differs between the two models."""
@@ -203,14 +301,21 @@ class Recipe:
     new_model: Callable[[PreTrainedTokenizerFast], PreTrainedModel]
     example: Callable[[PreTrainedTokenizerFast, Random, Document], Example]
     logits: Callable[[PreTrainedModel, list[Example], Random], tuple[Tensor, Tensor]]
+    recitals: int
     documents: int
 
 
 RECIPES = {
     "encoder_decoder": Recipe(
-        "encoder_decoder", "t5", new_encoder_decoder, encoder_decoder_example, encoder_decoder_logits, 80_000
+        "encoder_decoder",
+        "t5",
+        new_encoder_decoder,
+        encoder_decoder_example,
+        encoder_decoder_logits,
+        26_000,
+        45_000,
     ),
-    "causal": Recipe("causal", "gpt2", new_causal, causal_example, causal_logits, 80_000),
+    "causal": Recipe("causal", "gpt2", new_causal, causal_example, causal_logits, 44_000, 40_000),
 }
 
 
@@ -229,15 +334,21 @@ def loss_of(recipe: Recipe, model: PreTrainedModel, batch: list[Example], random
 def optimizers_for(model: PreTrainedModel) -> list[torch.optim.Optimizer]:
     """Muon for the matrices inside the layers, AdamW for embeddings, biases and norms.
 
-    Muon learnt look-up in about half the time that AdamW alone took.
+    Muon learns look-up in about half the time of AdamW alone. T5's position biases are few and must become
+    large, so they learn faster (`pace`).
     """
-    inner, others = [], []
+    inner, others, biases = [], [], []
     for name, parameter in model.named_parameters():
-        table = any(part in name for part in ("shared", "wte", "wpe", "relative_attention_bias"))
-        (inner if parameter.ndim == 2 and not table else others).append(parameter)
+        if "relative_attention_bias" in name:
+            biases.append(parameter)
+        elif parameter.ndim == 2 and not any(table in name for table in ("shared", "wte", "wpe")):
+            inner.append(parameter)
+        else:
+            others.append(parameter)
+    groups = [{"params": others, "pace": 1.0}] + ([{"params": biases, "pace": 5.0}] if biases else [])
     return [
         torch.optim.Muon(inner, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(others, betas=(0.9, 0.98), weight_decay=0.01),
+        torch.optim.AdamW(groups, betas=(0.9, 0.98), weight_decay=0.01),
     ]
 
 
@@ -249,21 +360,20 @@ def schedule(step: int, steps: int, warmup: int = 100) -> float:
 
 
 def train(
-    recipe: Recipe, seed: int, count: int, batch_tokens: int, learning_rate: float, console: Console
+    recipe: Recipe, seed: int, batch_tokens: int, learning_rate: float, console: Console
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """Train one model from scratch."""
     torch.manual_seed(seed)
     random = Random(seed)
     tokenizer = fast_tokenizer(recipe.tokenizer_kind, build_tokenizer(recipe.tokenizer_kind, seed))
     model = recipe.new_model(tokenizer).train()
-    examples = [recipe.example(tokenizer, random, document) for document in documents(seed, count)]
-    groups = curriculum(examples, batch_tokens, random)
+    groups = curriculum(recipe, tokenizer, random, seed, batch_tokens)
     optimizers = optimizers_for(model)
     started, recent = time.monotonic(), []
     for step, batch in enumerate(groups):
         for optimizer in optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate * schedule(step, len(groups))
+                group["lr"] = learning_rate * group.get("pace", 1.0) * schedule(step, len(groups))
         with torch.autocast("cpu", dtype=torch.bfloat16):
             loss = loss_of(recipe, model, batch, random)
         loss.backward()
@@ -302,8 +412,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", choices=[*RECIPES, []], help="which of them (default: both)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--documents", type=int, help="how many to read (default: the recipe's)")
-    parser.add_argument("--batch-tokens", type=int, default=3000)
+    parser.add_argument("--batch-tokens", type=int, default=2000)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--learning-rate", type=float, default=4e-3)
     parser.add_argument("--out", type=Path, default=STARTER)
@@ -312,9 +421,8 @@ def main() -> None:
     console = Console()
     for name in arguments.models or list(RECIPES):
         recipe = RECIPES[name]
-        count = arguments.documents or recipe.documents
         model, tokenizer = train(
-            recipe, arguments.seed, count, arguments.batch_tokens, arguments.learning_rate, console
+            recipe, arguments.seed, arguments.batch_tokens, arguments.learning_rate, console
         )
         folder = arguments.out / name
         model.save_pretrained(folder)
