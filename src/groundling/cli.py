@@ -1,6 +1,7 @@
 """The command line. Every error that a user can mend is one line on standard error and a non-zero exit."""
 
 import argparse
+import faulthandler
 import importlib
 import os
 import sys
@@ -54,6 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def entry_point() -> None:
     """The console script."""
+    faulthandler.enable()  # if native code crashes, say where
     sys.exit(main())
 
 

@@ -148,9 +148,10 @@ def test_sigkill_while_a_checkpoint_is_written(function: str, call: int, tmp_pat
     [
         ModelConfig(path="starter-causal"),
         ModelConfig(lora={"r": 2, "target_modules": ["q", "v"]}),
+        ModelConfig(lora={"r": 2, "target_modules": "all-linear"}),
         ModelConfig(init=Init.random, gradient_checkpointing=True),
     ],
-    ids=["causal", "lora", "random"],
+    ids=["causal", "lora", "lora-all-linear", "random"],
 )
 def test_any_kind_of_model_goes_on_exactly(model: ModelConfig, tmp_path: Path) -> None:
     for name in ("whole", "killed"):

@@ -50,8 +50,8 @@ class Source:
         return options | ({"revision": self.revision} if self.revision else {})
 
     def at(self, path: str) -> Source:
-        """The same, elsewhere."""
-        return Source(path, None, self.trust_remote_code)
+        """The same revision, elsewhere: of the weights that an adapter stands on."""
+        return Source(path, self.revision, self.trust_remote_code)
 
 
 @contextmanager

@@ -98,10 +98,10 @@ def _make_language_model(config: Config, checkpoint: Path | None) -> Any:
         seed=config.seed,
         dtype=model.dtype,
         device=device_of(config),
-        lora=model.lora or None,
+        lora=None if checkpoint else model.lora or None,  # a checkpoint brings its adapter
         gradient_checkpointing=model.gradient_checkpointing,
         attention=model.attention,
-        revision=None if checkpoint else model.revision,
+        revision=model.revision,  # also of the weights that a checkpoint's adapter stands on
         trust_remote_code=model.trust_remote_code,
         max_prompt_tokens=model.max_prompt_tokens,
     )
