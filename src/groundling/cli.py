@@ -31,7 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(more)}")
     if more:  # overrides that stand behind an option
         arguments.overrides += more
-    sys.path.insert(0, str(Path.cwd()))  # for --import
+    if arguments.imports:
+        sys.path.insert(0, str(Path.cwd()))
     try:
         for module in arguments.imports:
             _import(module)

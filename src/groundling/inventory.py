@@ -72,9 +72,19 @@ def _envs() -> dict[str, str]:
 
     import groundling  # noqa: F401  (registers)
 
-    ids = (id for id in gymnasium.registry if id.startswith(("BabyAI-", "MiniGrid-")))
-    ours = "GLAM's text levels"
-    return {id: ours if "groundling" in str(gymnasium.registry[id].entry_point) else "" for id in sorted(ids)}
+    def said(entry_point: str) -> str:
+        if entry_point.startswith("groundling."):
+            return "GLAM's text levels"
+        return "" if entry_point.startswith("minigrid.") else "yours"
+
+    found = {
+        id: spec.entry_point
+        if isinstance(spec.entry_point, str)
+        else str(getattr(spec.entry_point, "__module__", ""))
+        for id, spec in gymnasium.registry.items()
+    }
+    others = ("gymnasium.", "shimmy.")  # Gymnasium's own, which speak no words
+    return {id: said(entry) for id, entry in sorted(found.items()) if not entry.startswith(others)}
 
 
 def _components(registry: Registry[Any]) -> dict[str, str]:

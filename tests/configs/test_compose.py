@@ -27,6 +27,22 @@ def test_overrides_have_the_last_word() -> None:
     assert config.model.lora == {"r": 4}
 
 
+def test_overrides_mean_the_same_for_an_experiment_and_for_a_runs_file(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(to_yaml(compose("demo")))
+    overrides = [
+        "~env.args.task",
+        "env.args={num_dists: 3}",
+        "algorithm.args.epochs=3",
+        'name="né \u00e0"',
+        "seed=4",
+    ]
+    config = compose("demo", overrides)
+    assert config == from_file(tmp_path / "config.yaml", [*overrides, 'run_dir="runs/né à-seed4"'])
+    assert config.env.args == {"num_dists": 3} and config.name == "né à"
+    assert compose("demo", ["~env.args"]).env.args == {}
+    assert compose("demo", ["~env.args", "env.args.task=goto"]).env.args == {"task": "goto"}
+
+
 @pytest.mark.parametrize(
     ("override", "told"),
     [
@@ -49,6 +65,11 @@ def test_overrides_have_the_last_word() -> None:
         ("model.max_prompt_tokens=0", "at least 1"),
         ("evaluation.baselines=[nobody]", "zero-shot"),
         ("env.actions=[]", "env.actions"),
+        ("env.actions=[drop,drop]", "twice"),
+        ("~env.args.colour", "cannot take env.args.colour out"),
+        ("~seed", "cannot take seed out"),
+        ("name=né", "quote"),
+        ("policy.args.lm=big", "model.path"),
     ],
 )
 def test_a_wrong_key_or_value_is_told_in_one_line(override: str, told: str) -> None:

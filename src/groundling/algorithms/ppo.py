@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -109,23 +109,24 @@ class PPO:
         learning_rate = self.learning_rate * (remaining if self.learning_rate_schedule == "linear" else 1.0)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
-        batch = _Batch.from_rollout(rollout, self)
+        batch = _Batch.from_rollout(rollout, self, policy.device)
         costs = policy.costs(rollout.observations)
         figures: dict[str, list[float]] = defaultdict(list)
-        for _ in range(self.epochs):
-            for indices in torch.randperm(len(rollout), generator=generator).split(self.minibatch_size):
-                step = self._step(policy, batch, indices, costs)
-                for name, value in step.items():
-                    figures[name].append(value)
-                if self.target_kl is not None and step["approx_kl"] > self.target_kl:
-                    break
-            else:
-                continue
-            break
+        for indices in self._minibatches(len(rollout), generator):
+            step = self._step(policy, batch, indices, costs)
+            for name, value in step.items():
+                figures[name].append(value)
+            if self.target_kl is not None and step["approx_kl"] > self.target_kl:
+                break
         means = {name: sum(values) / len(values) for name, values in figures.items()}
         means["explained_variance"] = _explained_variance(batch.values, batch.returns)
         means["learning_rate"] = learning_rate
         return means
+
+    def _minibatches(self, count: int, generator: torch.Generator) -> Iterator[Tensor]:
+        """Of every epoch, all indices below ``count``, shuffled and cut."""
+        for _ in range(self.epochs):
+            yield from torch.randperm(count, generator=generator).split(self.minibatch_size)
 
     def _step(
         self, policy: Policy, batch: "_Batch", indices: Tensor, costs: Sequence[int] | None
@@ -174,13 +175,12 @@ class _Batch:
     returns: Tensor
 
     @classmethod
-    def from_rollout(cls, rollout: Rollout, ppo: PPO) -> "_Batch":
+    def from_rollout(cls, rollout: Rollout, ppo: PPO, device: torch.device) -> "_Batch":
         advantages, returns = generalized_advantage(
             rollout.rewards, rollout.values, rollout.dones, rollout.last_values, ppo.gamma, ppo.gae_lambda
         )
         if ppo.normalize_advantages:
             advantages = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
-        device = ppo.optimizer.param_groups[0]["params"][0].device
         tensors = (rollout.actions, rollout.log_probs, rollout.values, advantages, returns)
         return cls(rollout.observations, *(t.flatten().to(device) for t in tensors))
 

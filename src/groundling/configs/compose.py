@@ -1,7 +1,6 @@
 """From an experiment's name and overrides to a checked `Config`."""
 
 import collections.abc
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, fields, is_dataclass, make_dataclass
 from importlib import resources
@@ -12,8 +11,9 @@ import hydra
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
@@ -41,7 +41,8 @@ def compose(experiment: str, overrides: Sequence[str] = (), config_dir: Path | N
 
     Args:
         experiment: A bundled experiment, or one of ``config_dir/experiment/``.
-        overrides: In Hydra's syntax (https://hydra.cc/docs/advanced/override_grammar/basic/).
+        overrides: In Hydra's syntax (https://hydra.cc/docs/advanced/override_grammar/basic/): ``key=value`` sets,
+            a dict is merged into what is there, ``~key`` takes a free argument out again or empties a dict.
         config_dir: A folder of the user's own YAML files, searched beside the bundled ones.
 
     Raises:
@@ -53,14 +54,12 @@ def compose(experiment: str, overrides: Sequence[str] = (), config_dir: Path | N
         known |= {p.relative_to(own).with_suffix("").as_posix() for p in own.rglob("*.yaml")}
     if experiment not in known:
         raise ConfigError(unknown("experiment", experiment, known))
-    _check_keys(overrides)
+    changes = _parse(overrides)
     search = [f"hydra.searchpath=[file://{config_dir.resolve()}]"] if config_dir is not None else []
     try:
         with hydra.initialize_config_module("groundling.configs", version_base="1.3"):
-            composed = hydra.compose(
-                "config", [f"experiment={experiment}", *search, *map(_settable, overrides)]
-            )
-        return _checked(composed)
+            composed = hydra.compose("config", [f"experiment={experiment}", *search])
+        return _checked(_changed(composed, changes))
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(_one_line(error)) from error
     finally:
@@ -71,14 +70,10 @@ def sweep(overrides: Sequence[str]) -> list[list[str]]:
     """Spread overrides such as ``seed=1,2,3`` or ``seed=range(1,4)`` into one list for each run.
 
     Raises:
-        ConfigError: an override that Hydra's grammar does not know.
+        ConfigError: no such key, or an override that Hydra's grammar does not know.
     """
     runs: list[list[str]] = [[]]
-    for text in overrides:
-        try:
-            override = OverridesParser.create().parse_override(text)
-        except HydraException as error:
-            raise ConfigError(f"cannot read the override {text!r}: expected key=value") from error
+    for text, override in zip(overrides, _parse(overrides), strict=True):
         values = [text]
         if override.is_sweep_override():
             values = [f"{override.get_key_element()}={v}" for v in override.sweep_string_iterator()]
@@ -87,21 +82,24 @@ def sweep(overrides: Sequence[str]) -> list[list[str]]:
 
 
 def from_file(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """Read a run's ``config.yaml``, with overrides such as ``seed=2``.
+    """Read a run's ``config.yaml``, with overrides as in `compose`.
 
     Raises:
         ConfigError: the file is missing, broken, or has keys or values that no longer exist.
     """
-    _check_keys(overrides)
+    changes = _parse(overrides)
     try:
-        changes = OmegaConf.from_dotlist(list(overrides))
-        return _checked(OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.load(path), changes))
+        loaded = OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.load(path))
     except FileNotFoundError:
         raise ConfigError(
             f"there is no {path}: expected a run's folder, made by `groundling train`"
         ) from None
     except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
         raise ConfigError(f"cannot read {path}: {_one_line(error)}") from error
+    try:
+        return _checked(_changed(loaded, changes))
+    except OmegaConfBaseException as error:
+        raise ConfigError(_one_line(error)) from error
 
 
 def to_yaml(config: Config) -> str:
@@ -116,6 +114,10 @@ def check_component(registry: Registry[Any], kind: str, component: ComponentConf
         ConfigError: an unknown id, an unknown argument, or a value of the wrong type.
     """
     factory = registry.get(component.id)
+    if "lm" in component.args:
+        raise ConfigError(
+            f"{kind}.args.lm cannot be set: the language model is the one that model.path names"
+        )
     registry.check_arguments(component.id, component.args)
     try:
         hints = get_type_hints(factory if is_dataclass(factory) else factory.__init__)
@@ -143,28 +145,57 @@ def _check_type(key: str, value: Any, hint: Any) -> None:
         raise ConfigError(f"{key} must be of type {name}, got {value!r}") from None
 
 
-def _settable(override: str) -> str:
-    """Let a component's argument be set whether or not some YAML names it (Hydra's ``++``)."""
-    free = re.match(r"(env|policy|algorithm)\.args\b|model\.lora\b", override)
-    return f"++{override}" if free else override
-
-
-def _check_keys(overrides: Sequence[str]) -> None:
-    """Name the nearest keys for an override whose key the schema does not have."""
+def _parse(overrides: Sequence[str]) -> list[Override]:
+    """Read overrides, and check that the schema has their keys."""
+    parsed = []
     for text in overrides:
-        key = text.partition("=")[0].lstrip("+~")
-        if "=" not in text:
-            raise ConfigError(f"cannot read the override {text!r}: expected key=value, such as seed=2")
-        node: Any = Config
-        parts = key.split(".")
-        for depth, part in enumerate(parts):
-            names = {f.name: f for f in fields(node)}
-            if part not in names:
-                prefix = "".join(p + "." for p in parts[:depth])
-                raise ConfigError(unknown("config key", key, [prefix + name for name in names]))
-            node = names[part].type
-            if not is_dataclass(node):
-                break  # a value, or free keyword arguments that their component checks
+        try:
+            override = OverridesParser.create().parse_override(text)
+        except HydraException as error:
+            raise ConfigError(
+                f"cannot read the override {text!r}: expected key=value, such as seed=2; quote a value that has "
+                "special characters, as in 'name=\"né\"'"
+            ) from error
+        _check_key(override.key_or_group)
+        parsed.append(override)
+    return parsed
+
+
+def _changed(config: Any, changes: Sequence[Override]) -> DictConfig:
+    """``config`` with the changes made in it, in their order."""
+    with open_dict(config):
+        for change in changes:
+            key = change.key_or_group
+            if not change.is_delete():
+                OmegaConf.update(config, key, change.value(), merge=True)
+            elif key in _FREE:
+                OmegaConf.update(config, key, {}, merge=False)
+            else:
+                parent, _, name = key.rpartition(".")
+                if not parent.startswith(_FREE) or name not in (OmegaConf.select(config, parent) or {}):
+                    raise ConfigError(
+                        f"cannot take {key} out: it is no argument of {' or '.join(_FREE)} that is set"
+                    )
+                del OmegaConf.select(config, parent)[name]
+    return config
+
+
+def _check_key(key: str) -> None:
+    """Name the nearest keys for one that the schema does not have."""
+    node: Any = Config
+    parts = key.split(".")
+    for depth, part in enumerate(parts):
+        names = {f.name: f for f in fields(node)}
+        if part not in names:
+            prefix = "".join(p + "." for p in parts[:depth])
+            raise ConfigError(unknown("config key", key, [prefix + name for name in names]))
+        node = names[part].type
+        if not is_dataclass(node):
+            break  # a value, or free keyword arguments that their component checks
+
+
+_FREE = ("env.args", "model.lora", "policy.args", "algorithm.args")
+"""Keyword arguments that the components themselves check."""
 
 
 def _checked(composed: Any) -> Config:
@@ -181,10 +212,13 @@ def _checked(composed: Any) -> Config:
     for name in config.evaluation.baselines:
         if name not in BASELINES:
             raise ConfigError(unknown("value of evaluation.baselines", name, BASELINES))
-    if not config.env.actions:
+    if config.env.actions == []:
         raise ConfigError(
             "env.actions is empty: name at least one action, such as [turn left, turn right, go forward]"
         )
+    actions = config.env.actions or []
+    if len(set(actions)) < len(actions):
+        raise ConfigError(f"env.actions names an action twice: {', '.join(actions)}")
     return config
 
 

@@ -28,10 +28,8 @@ class EnvConfig:
     """Keyword arguments of the env, such as task or num_dists."""
     num_envs: int = 32
     """Envs stepped together; GLAM used 32."""
-    actions: list[str] = field(
-        default_factory=lambda: ["turn left", "turn right", "go forward", "pick up", "drop", "toggle"]
-    )
-    """The admissible actions in words; the i-th is the env's action i."""
+    actions: list[str] | None = None
+    """The admissible actions in words; the i-th is the env's action i. null: GLAM's six, in the env's language."""
     history: int = 3
     """How many observations the prompt quotes, the present one included; 1 makes prompts short and fast."""
     language: str = "english"

@@ -32,8 +32,8 @@ def make_text_env(id: str, language: str = "english", **args: Any) -> gymnasium.
         args["language"] = language
     try:
         env = gymnasium.make(id, disable_env_checker=True, **args)
-    except TypeError as error:
-        raise ConfigError(f"env {id} cannot be made with {args}: {error}") from error
+    except (TypeError, ValueError, AssertionError) as error:
+        raise ConfigError(f"env {id} cannot be made with {args}: {error or type(error).__name__}") from error
     if id in LEVELS:
         return env
     if isinstance(env.unwrapped, MiniGridEnv):

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 
 from groundling.envs.observation import TextObservation
-from groundling.errors import RunError
+from groundling.errors import ConfigError, RunError
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,10 @@ class TextVectorEnv:
         self.envs = [make_env() for _ in range(num_envs)]
         self.actions = tuple(actions)
         self._seed_of = seed_of
-        self._last_action = int(self.envs[0].action_space.n) - 1  # type: ignore[attr-defined]
+        space = self.envs[0].action_space
+        if not isinstance(space, gymnasium.spaces.Discrete):
+            raise ConfigError(f"{self.envs[0]} has the action space {space}: a text env needs a Discrete one")
+        self._last_action = int(space.n) - 1
         self._slots = [_Slot(deque(maxlen=history), deque(maxlen=max(history - 1, 0))) for _ in self.envs]
 
     @property
@@ -86,6 +89,9 @@ class TextVectorEnv:
         """Take one action in every env.
 
         ``actions`` are indices into ``self.actions``; an env whose action is None stays as it is.
+
+        Raises:
+            RunError: an index is none of them.
         """
         observations, finals, episodes = [], {}, []
         rewards = np.zeros(self.num_envs, dtype=np.float32)
@@ -94,6 +100,10 @@ class TextVectorEnv:
             if action is None:
                 observations.append(self._observe(i))
                 continue
+            if not 0 <= action < len(self.actions):
+                raise RunError(
+                    f"the policy chose action {action} of {len(self.actions)}: {', '.join(self.actions)}"
+                )
             observation, rewards[i], terminated[i], truncated[i] = self._step_env(i, int(action))
             if terminated[i] or truncated[i]:
                 finals[i] = observation
@@ -142,6 +152,11 @@ class TextVectorEnv:
         slot.begin_episode()
         slot.seed = self._seed_of(i, slot.episode)
         slot.raw, info = self.envs[i].reset(seed=slot.seed)
+        if "descriptions" not in info or "mission" not in slot.raw:
+            raise ConfigError(
+                f"{self.envs[i]} is no text env: it must put its sentences into info['descriptions'] and its mission "
+                "into obs['mission']"
+            )
         slot.descriptions.append(tuple(info["descriptions"]))
         return self._observe(i)
 

@@ -30,12 +30,12 @@ def learning_curve(
         steps, values = _on_one_grid(runs, key)  # (points,), (runs, points)
         if not len(steps):
             continue
-        if len(runs) == 1:
+        if len(values) == 1:
             axes.plot(steps, values[0], color=colour, alpha=0.25, linewidth=1)
         mean = np.nanmean(values, axis=0)
         axes.plot(steps, _smooth(mean), color=colour, linewidth=2, label=name)
-        if len(runs) > 1:
-            half = _t95(len(runs)) * np.nanstd(values, axis=0, ddof=1) / math.sqrt(len(runs))
+        if len(values) > 1:
+            half = _t95(len(values)) * np.nanstd(values, axis=0, ddof=1) / math.sqrt(len(values))
             axes.fill_between(steps, mean - half, mean + half, color=colour, alpha=0.2, linewidth=0)
     for name, summary in (baselines or {}).items():
         axes.axhline(

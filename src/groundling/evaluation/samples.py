@@ -8,7 +8,6 @@ import numpy as np
 from groundling.configs.schema import Config
 from groundling.envs.observation import TextObservation
 from groundling.envs.vector import Episode, TextVectorEnv
-from groundling.policies import ActionScoringPolicy
 from groundling.policies.policy import Policy
 from groundling.training.build import make_envs
 
@@ -16,11 +15,10 @@ from groundling.training.build import make_envs
 def record(config: Config, policy: Policy, episode: Episode) -> dict[str, Any]:
     """Play ``episode`` again and note what the policy saw and thought at each step, as JSON."""
     observations = [observation for observation, _ in _replay(config, episode.seed, episode.actions)]
-    probabilities: list[list[float] | None] = [None] * len(observations)
-    prompts: list[str | None] = [None] * len(observations)
-    if isinstance(policy, ActionScoringPolicy):
-        probabilities = policy.action_log_probs(observations).exp().tolist()
-        prompts = list(policy.prompts(observations))
+    nothing = [None] * len(observations)
+    prompts = policy.prompts(observations) or nothing
+    log_probs = policy.action_log_probs(observations)  # (steps, num_actions)
+    probabilities = nothing if log_probs is None else log_probs.exp().tolist()
     return {
         "seed": episode.seed,
         "mission": episode.mission,

@@ -63,6 +63,7 @@ class Backbone:
 
     def logits(self, states: Tensor) -> Tensor:
         """Logits of final hidden states: (rows, hidden) to (rows, vocabulary), in the model's dtype."""
+        states = states.to(self.model.dtype)  # which autocast may have changed
         arguments: dict[str, Any] = {
             "input_ids": states.new_zeros((1, 1), dtype=torch.long),
             "use_cache": False,

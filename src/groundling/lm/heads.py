@@ -11,6 +11,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from groundling.errors import GroundlingError
+
 Activation = Literal["sigmoid", "tanh", "relu", "gelu", "silu"]
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "sigmoid": nn.Sigmoid,
@@ -22,6 +24,10 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 def _mlp(sizes: Sequence[int], activation: Activation) -> nn.Sequential:
+    if min(sizes) < 1:
+        raise GroundlingError(f"a head's layers need at least 1 unit each, got sizes {list(sizes[1:-1])}")
+    if activation not in _ACTIVATIONS:
+        raise GroundlingError(f"unknown activation {activation!r}: use one of {', '.join(_ACTIVATIONS)}")
     layers: list[nn.Module] = []
     for wide_in, wide_out in pairwise(sizes[:-1]):
         layers += [nn.Linear(wide_in, wide_out), _ACTIVATIONS[activation]()]

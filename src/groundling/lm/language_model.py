@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from groundling.devices import find_device
 from groundling.errors import GroundlingError
 from groundling.lm import loading
 from groundling.lm.backbone import Backbone
@@ -102,7 +103,7 @@ class LanguageModel(nn.Module):
             GroundlingError: what is missing or wrong, in one line.
         """
         source = loading.Source(loading.resolve(path), revision, trust_remote_code)
-        target, number = loading.find_device(device), loading.find_dtype(dtype)
+        target, number = find_device(device), loading.find_dtype(dtype)
         if init not in ("pretrained", "random", "embeddings"):
             raise GroundlingError(f"unknown init {init!r}: use 'pretrained', 'random' or 'embeddings'")
         base = loading.adapter_base(source.path)
@@ -117,7 +118,10 @@ class LanguageModel(nn.Module):
             loading.load_tokenizer(source),
             gradient_checkpointing=gradient_checkpointing,
             max_prompt_tokens=max_prompt_tokens,
-            keep_base=init != "pretrained" or (base is not None and Path(base).parent == Path(source.path)),
+            # The bundled models lie in the installed package, whose place another machine does not share.
+            keep_base=init != "pretrained"
+            or str(path) in loading.STARTERS
+            or (base is not None and Path(base).parent == Path(source.path)),
         )
 
     @property
@@ -210,6 +214,10 @@ class LanguageModel(nn.Module):
         self, prompts: Sequence[str], candidates: Sequence[str] | Sequence[Sequence[str]]
     ) -> tuple[list[Sequence[str]], list[Question]]:
         """Each prompt's candidate texts, and the same as token ids."""
+        if isinstance(prompts, str) or isinstance(candidates, str):
+            raise GroundlingError(
+                "prompts and candidates must be lists of texts: put a single text into a list"
+            )
         shared = all(isinstance(candidate, str) for candidate in candidates)
         texts = cast(list[Sequence[str]], [candidates] * len(prompts) if shared else list(candidates))
         if len(texts) != len(prompts):
@@ -280,6 +288,10 @@ class LanguageModel(nn.Module):
         Raises:
             GroundlingError: a prompt too long for the model and what is to be written.
         """
+        if isinstance(prompts, str):
+            raise GroundlingError("prompts must be a list of texts: put a single text into a list")
+        if generation.get("max_new_tokens", 1) < 1:
+            raise GroundlingError(f"max_new_tokens must be at least 1, got {generation['max_new_tokens']}")
         new_tokens = generation.get("max_new_tokens", 0 if "max_length" in generation else DEFAULT_NEW_TOKENS)
         tokens = self._prompt_tokens(prompts, new_tokens)
         if not tokens:

@@ -85,29 +85,6 @@ def resolve(path: str | Path) -> str:
     return str(path)
 
 
-def find_device(name: str | torch.device) -> torch.device:
-    """The device of that name; "auto" takes a GPU where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise GroundlingError(
-            f"unknown device {name!r}: use 'cpu', 'cuda', 'cuda:N', 'mps' or 'auto'"
-        ) from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise GroundlingError(
-            f"device {str(device)!r} was asked for, but PyTorch sees no GPU here: use device='cpu'"
-        )
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise GroundlingError(
-            f"device {str(device)!r} was asked for, but there are {torch.cuda.device_count()} GPUs"
-        )
-    if device.type == "mps" and not torch.backends.mps.is_available():
-        raise GroundlingError("device 'mps' was asked for, but PyTorch sees none here: use device='cpu'")
-    return device
-
-
 def find_dtype(name: str | torch.dtype) -> torch.dtype:
     """The floating-point type of that name."""
     if isinstance(name, torch.dtype):

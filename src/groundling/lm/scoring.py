@@ -148,7 +148,11 @@ class Scorer:
         if not len(token):
             return scores
         for first in range(0, len(rows), some_rows):
-            logits = self.backbone.logits(rows[first : first + some_rows]).float()  # (some_rows, vocabulary)
+            # Out of autocast, whose bfloat16 would round log-probabilities to a few hundredths: there are few rows.
+            with torch.autocast(rows.device.type, enabled=False):
+                logits = self.backbone.logits(
+                    rows[first : first + some_rows]
+                ).float()  # (some_rows, vocabulary)
             here = ((row >= first) & (row < first + some_rows)).nonzero()[:, 0]
             local = row[here] - first
             picked = logits[local, token[here]]

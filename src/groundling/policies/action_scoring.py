@@ -71,16 +71,16 @@ class ActionScoringPolicy(Policy):
         return Evaluation(log_probs.gather(-1, actions[:, None])[:, 0], entropies, values)
 
     def values(self, observations: Sequence[TextObservation]) -> Tensor:
-        with torch.no_grad(), self._autocast():
-            return self.value_head(self.lm.encode(self.prompts(observations))).float()
+        with torch.no_grad():
+            with self._autocast():
+                states = self.lm.encode(self.prompts(observations))  # (batch, hidden_size) float32
+            return self.value_head(states)
 
     def action_log_probs(self, observations: Sequence[TextObservation]) -> Tensor:
-        """Log-probability of every admissible action, ``(batch, num_actions)`` float32, no gradients."""
         with torch.no_grad():
             return self._forward(observations)[0]
 
     def prompts(self, observations: Sequence[TextObservation]) -> list[str]:
-        """The prompts that tell these observations to the language model."""
         return [self._prompt(o, self.language) for o in observations]
 
     def costs(self, observations: Sequence[TextObservation]) -> Sequence[int]:
@@ -100,8 +100,8 @@ class ActionScoringPolicy(Policy):
             scores = self.lm.score_candidates(
                 self.prompts(observations), actions, normalize=self.normalize, compat=self.compat
             )
-            values = self.value_head(scores.state).float()  # (batch,)
-        return (scores.log_probs / self.temperature).log_softmax(-1), values
+        # The head stays out of autocast: bfloat16 tells values apart no finer than 1 in 256.
+        return (scores.log_probs / self.temperature).log_softmax(-1), self.value_head(scores.state)
 
     def _autocast(self) -> torch.autocast:
         """Bfloat16 where the device computes it fast; on CPUs it is several times slower than float32."""

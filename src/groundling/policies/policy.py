@@ -26,10 +26,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Stored actions seen again by the present policy, with gradients; all ``(batch,)`` float32.
-
-    A policy whose action is a sequence (of tokens, or the steps of a recurrent net) gives ``(batch, length)``.
-    """
+    """Stored actions seen again by the present policy, with gradients; all ``(batch,)`` float32."""
 
     log_probs: Tensor
     entropies: Tensor
@@ -56,6 +53,21 @@ class Policy(nn.Module, ABC):
     @abstractmethod
     def values(self, observations: Sequence[Any]) -> Tensor:
         """Value of each observation, ``(batch,)`` float32, without gradients."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where its tensors are: of its first weight, the CPU if it has none."""
+        return next((p.device for p in self.parameters()), torch.device("cpu"))
+
+    def prompts(self, observations: Sequence[Any]) -> list[str] | None:
+        """What a policy that reads would read at these observations; None of others."""
+        return None
+
+    def action_log_probs(self, observations: Sequence[Any]) -> Tensor | None:
+        """Log-probability of every admissible action, ``(batch, num_actions)`` float32, without gradients;
+        None of a policy whose actions cannot be counted.
+        """
+        return None
 
     def costs(self, observations: Sequence[Any]) -> Sequence[int] | None:
         """What each observation costs to compute (its tokens), where that differs: observations of like

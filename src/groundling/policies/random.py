@@ -37,6 +37,9 @@ class RandomPolicy(Policy):
     def values(self, observations: Sequence[TextObservation]) -> Tensor:
         return torch.zeros(len(observations))
 
+    def action_log_probs(self, observations: Sequence[TextObservation]) -> Tensor:
+        return self._log_probs(observations)
+
     def save_pretrained(self, folder: Path) -> None:
         """Nothing to write."""
 

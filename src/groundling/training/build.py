@@ -1,6 +1,7 @@
 """From a config to the parts that it names."""
 
 import inspect
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,30 +10,11 @@ import torch
 
 from groundling.algorithms.algorithm import Algorithm, algorithms
 from groundling.configs.schema import Config
+from groundling.envs.babyai_text import ACTIONS, check_language
 from groundling.envs.make import make_text_env
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy, policies
-
-
-def device_of(config: Config) -> torch.device:
-    """The device that the config asks for; "auto" takes the accelerator if there is one.
-
-    Raises:
-        ConfigError: the device is not there.
-    """
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    if config.device == "auto":
-        return accelerator or torch.device("cpu")
-    try:
-        device = torch.device(config.device)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        there = "cpu" if accelerator is None else f"cpu, {accelerator}"
-        raise ConfigError(
-            f"device={config.device} cannot be used on this machine: there is {there}"
-        ) from error
-    return device
 
 
 def make_envs(
@@ -45,7 +27,7 @@ def make_envs(
     return TextVectorEnv(
         lambda: make_text_env(config.env.id, **args),
         num_envs,
-        config.env.actions,
+        config.env.actions or ACTIONS[check_language(config.env.language)],
         seed_of=seed_of,
         history=config.env.history,
     )
@@ -79,6 +61,12 @@ def make_algorithm(config: Config, policy: Policy) -> Algorithm:
     """
     if not any(p.requires_grad for p in policy.parameters()):
         raise ConfigError(f"policy {config.policy.id!r} has no weights to train: choose another policy.id")
+    if any(p.requires_grad and p.dtype != torch.float32 for p in policy.parameters()):
+        warnings.warn(
+            f"model.dtype={config.model.dtype} rounds away updates of less than about 0.4 % of a weight, as small "
+            "learning rates make them: keep float32 (GPUs compute in bfloat16 all the same) or train model.lora",
+            stacklevel=2,
+        )
     algorithm: Algorithm = algorithms.create(config.algorithm.id, **config.algorithm.args)
     algorithm.setup(policy)
     return algorithm
@@ -97,7 +85,7 @@ def _make_language_model(config: Config, checkpoint: Path | None) -> Any:
         init="pretrained" if checkpoint else model.init.value,
         seed=config.seed,
         dtype=model.dtype,
-        device=device_of(config),
+        device=config.device,
         lora=None if checkpoint else model.lora or None,  # a checkpoint brings its adapter
         gradient_checkpointing=model.gradient_checkpointing,
         attention=model.attention,

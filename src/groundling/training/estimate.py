@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from groundling.configs.schema import Config
+from groundling.devices import find_device
 from groundling.envs.seeds import training_seed
-from groundling.policies import ActionScoringPolicy
 from groundling.policies.policy import Policy
-from groundling.training.build import device_of, make_algorithm, make_envs, make_policy
+from groundling.training.build import make_algorithm, make_envs, make_policy
 from groundling.training.collect import collect
 
 _PROBE_STEPS = 3
@@ -42,7 +42,7 @@ def estimate(config: Config) -> Estimate:
     algorithm: Any = make_algorithm(config, policy)
     envs = make_envs(config, config.env.num_envs, lambda i, k: training_seed(config.seed, i, k))
     observations = envs.reset()
-    prompt = policy.prompts(observations[:1])[0] if isinstance(policy, ActionScoringPolicy) else None
+    prompts = policy.prompts(observations[:1])
     generator = torch.Generator().manual_seed(config.seed)
 
     collect(policy, envs, 1, generator=generator)  # warms up
@@ -57,14 +57,14 @@ def estimate(config: Config) -> Estimate:
     steps_per_update = config.training.steps_per_update * config.env.num_envs
     updates = -(-config.training.steps // steps_per_update)
     return Estimate(
-        device=str(device_of(config)),
+        device=str(find_device(config.device)),
         parameters=_count(policy, trainable=False),
         trainable=_count(policy, trainable=True),
         updates=updates,
         memory_bytes=_memory(policy),
         seconds=updates
         * (config.training.steps_per_update * step_seconds + steps_per_update * learn_seconds),
-        prompt=prompt,
+        prompt=prompts[0] if prompts else None,
     )
 
 

@@ -17,11 +17,12 @@ from groundling.training.tracking import read_metrics
 _MAY_CHANGE = (
     "run_dir",
     "evaluation.",
+    "training.steps",
     "training.checkpoint_every",
     "training.keep_checkpoints",
     "training.entropy_floor",
 )
-"""Keys that say nothing about what is learnt: a run may be resumed with other values."""
+"""Keys that a run may be resumed with other values of: how long it goes on, and what is kept and measured."""
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import gymnasium
 
 from groundling.envs.babyai_text.descriptions import describe
 from groundling.envs.babyai_text.expert import Expert, ExpertError
-from groundling.envs.babyai_text.languages import TranslationError, translate_mission
+from groundling.envs.babyai_text.languages import TranslationError, check_language, translate_mission
 from groundling.envs.babyai_text.levels import MIXED_TASKS, LocalLevel
 from groundling.envs.babyai_text.text import ACTIONS, BabyAIText
 
@@ -38,6 +38,7 @@ __all__ = [
     "ExpertError",
     "LocalLevel",
     "TranslationError",
+    "check_language",
     "describe",
     "make_level",
     "register",

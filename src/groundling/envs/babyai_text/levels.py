@@ -100,7 +100,7 @@ class LocalLevel(RoomGridLevel):
     object to go to and each room.
 
     Raises:
-        ConfigError: an unknown task, generator or draw_task, or a num_dists out of range.
+        ConfigError: an unknown task, split, generator or draw_task, or a num_dists or max_steps out of range.
     """
 
     def __init__(
@@ -119,8 +119,15 @@ class LocalLevel(RoomGridLevel):
             raise ConfigError(unknown("value of draw_task", draw_task, ("reset", "construction")))
         if generator not in ("direct", "original"):
             raise ConfigError(unknown("generator", generator, ("direct", "original")))
-        if not 0 <= num_dists <= MOST_THINGS - 2:
-            raise ConfigError(f"num_dists is {num_dists}: expected 0 to {MOST_THINGS - 2} (8 in GLAM)")
+        if not isinstance(num_dists, int) or not 0 <= num_dists <= MOST_THINGS - 2:
+            raise ConfigError(
+                f"num_dists is {num_dists}: expected a whole number from 0 to {MOST_THINGS - 2} (8 in GLAM)"
+            )
+        if split not in ("train", "test", None):
+            raise ConfigError(unknown("split", str(split), ("train", "test")))
+        max_steps = kwargs.get("max_steps")
+        if max_steps is not None and (not isinstance(max_steps, int) or max_steps < 1):
+            raise ConfigError(f"max_steps is {max_steps}: expected a whole number of at least 1")
         if task is None and draw_task == "construction":
             task = tasks[np.random.default_rng().integers(len(tasks))]
         self.tasks, self.split, self.task = tasks, split, task

@@ -6,10 +6,15 @@ import gymnasium
 from minigrid.envs.babyai.core import roomgrid_level
 
 from groundling.envs.babyai_text.descriptions import describe
-from groundling.envs.babyai_text.languages import check_language, translate_mission
+from groundling.envs.babyai_text.languages import Language, check_language, translate_mission
+from groundling.errors import ConfigError
+from groundling.registry import unknown
 
-ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle")
-"""GLAM's actions in words; the i-th is Minigrid's action i."""
+ACTIONS: dict[Language, tuple[str, ...]] = {
+    "english": ("turn left", "turn right", "go forward", "pick up", "drop", "toggle"),
+    "french": ("tourner à gauche", "tourner à droite", "aller tout droit", "ramasser", "lâcher", "basculer"),
+}
+"""GLAM's actions in words, by language; the i-th is Minigrid's action i."""
 
 Observation = dict[str, Any]
 
@@ -34,6 +39,8 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
     ) -> None:
         super().__init__(env)
         self.language = check_language(language)
+        if compat not in (None, "glam"):
+            raise ConfigError(unknown("compat", str(compat), ("glam",)))
         self.compat: Literal["glam"] | None = compat
         if self.language != "english":
             # Minigrid's space holds the English missions; BabyAI's holds any text.

@@ -1,0 +1,25 @@
+"""Where tensors live."""
+
+import torch
+
+from groundling.errors import ConfigError
+
+
+def find_device(name: str | torch.device) -> torch.device:
+    """The device of that name; "auto" takes the accelerator if there is one.
+
+    Raises:
+        ConfigError: no such device on this machine.
+    """
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if name == "auto":
+        return accelerator or torch.device("cpu")
+    there = "cpu" if accelerator is None else f"cpu, {accelerator}"
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ConfigError(f"device={name} cannot be used on this machine: there is {there}") from error
+    if device.type == "meta":
+        raise ConfigError(f"device={name} holds no numbers to compute with: there is {there}")
+    return device
