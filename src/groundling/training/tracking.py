@@ -3,6 +3,8 @@
 import json
 import math
 import os
+import platform
+import time
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +44,11 @@ class Tracker:
     """
 
     def __init__(self, run_dir: Path, update: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
         self._path = run_dir / "metrics.jsonl"
         kept = [json.dumps(row) + "\n" for row in read_metrics(run_dir) if row["update"] <= update]
         write_atomically(self._path, "".join(kept))
         last_step = json.loads(kept[-1])["step"] if kept else 0
-        self._tensorboard = SummaryWriter(run_dir / "tensorboard", purge_step=last_step + 1)
+        self._events = EventFile(run_dir / "tensorboard", purge_step=last_step + 1)
 
     def log(self, row: dict[str, Any]) -> None:
         """Write one update's figures; NaN and infinity, which JSON lacks, become null.
@@ -62,9 +62,8 @@ class Tracker:
                 file.write(json.dumps(clean) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
-            for name, value in clean.items():
-                if value is not None and name not in ("update", "step"):
-                    self._tensorboard.add_scalar(name, value, row["step"])
+            figures = {k: v for k, v in clean.items() if v is not None and k not in ("update", "step")}
+            self._events.write(figures, row["step"])
         except OSError as error:
             raise RunError(
                 f"could not write to {self._path}: {error}; free some space and run the same command again to "
@@ -72,4 +71,42 @@ class Tracker:
             ) from error
 
     def close(self) -> None:
-        self._tensorboard.close()
+        self._events.close()
+
+
+class EventFile:
+    """Scalars as TensorBoard reads them.
+
+    They are on the disk when `write` returns. PyTorch's ``SummaryWriter`` writes from a thread of its own, up to two
+    minutes later: a killed run loses them, and a full disk is never told.
+
+    Args:
+        folder: TensorBoard's ``--logdir``; a file is added to those of earlier processes.
+        purge_step: TensorBoard forgets what those wrote at this step and later.
+    """
+
+    def __init__(self, folder: Path, purge_step: int) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        folder.mkdir(exist_ok=True)
+        name = f"events.out.tfevents.{time.time_ns() // 1000}.{platform.node()}.{os.getpid()}"
+        self._records = RecordWriter((folder / name).open("wb"))
+        self._add(Event(file_version="brain.Event:2"))
+        self._add(Event(step=purge_step, session_log=SessionLog(status=SessionLog.START)))
+
+    def write(self, figures: dict[str, float], step: int) -> None:
+        """Add these figures of one step."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in figures.items()]
+        self._add(Event(step=step, summary=Summary(value=values)))
+
+    def close(self) -> None:
+        self._records.close()
+
+    def _add(self, event: Any) -> None:
+        event.wall_time = time.time()
+        self._records.write(event.SerializeToString())
+        self._records.flush()
