@@ -1,0 +1,24 @@
+"""The examples run as their headers say."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from groundling.cli import main
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_hallway_trains_an_own_env_with_an_own_algorithm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    own = ["--config-dir", "examples", "--import", "examples.hallway"]
+    small = ["training.steps=16", "training.steps_per_update=4", "env.num_envs=2", "evaluation.num_envs=2"]
+    assert main(["train", "hallway", *own, f"run_dir={tmp_path}", *small]) == 0
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert len(rows) == 2 and all(row["policy_loss"] != 0 for row in rows)
+    assert main(["evaluate", str(tmp_path), "--import", "examples.hallway", "--episodes", "4"]) == 0
+    assert main(["list", "envs", "--import", "examples.hallway"]) == 0
+    assert "Hallway-v0" in capsys.readouterr().out
