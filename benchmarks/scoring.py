@@ -31,7 +31,6 @@ import json
 import os
 import platform
 import random
-import resource
 import statistics
 import subprocess
 import sys
@@ -346,7 +345,12 @@ def measure_family(family: str, arguments: argparse.Namespace) -> dict[str, Any]
                 if number:
                     times[name].append(took)
         result[kind] = {
-            name: {"median": statistics.median(own), "rounds": own} for name, own in times.items()
+            name: {
+                "median": statistics.median(wall for wall, _ in own),
+                "cpu_median": statistics.median(cpu for _, cpu in own),
+                "rounds": own,
+            }
+            for name, own in times.items()
         }
     if arguments.device == "cpu":
         told = ["idle", "new", "repeated", "repeated-micro"]
@@ -371,7 +375,9 @@ def print_peak_memory(family: str, variant: str, arguments: argparse.Namespace) 
     else:
         step()
         step()  # with the optimizer's state there from the start
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    # Not getrusage's ru_maxrss: a child process begins with its parent's.
+    status = Path("/proc/self/status").read_text()
+    print(int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 1024)
 
 
 # What is told

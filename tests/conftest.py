@@ -54,6 +54,7 @@ class TablePolicy(Policy):
         self,
         observations: Sequence[TextObservation],
         *,
+        memory: Tensor | None = None,
         deterministic: bool = False,
         generator: torch.Generator | None = None,
     ) -> Action:
@@ -67,7 +68,7 @@ class TablePolicy(Policy):
         entropies = -(log_probs.exp() * log_probs).sum(-1)
         return Evaluation(log_probs.gather(-1, actions[:, None])[:, 0], entropies, values)
 
-    def values(self, observations: Sequence[TextObservation]) -> Tensor:
+    def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
         with torch.no_grad():
             return self._forward(observations)[1]
 

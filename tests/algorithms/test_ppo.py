@@ -25,7 +25,7 @@ def _envs(num_envs: int = 8) -> TextVectorEnv:
 def _policy_and_rollout() -> tuple[Policy, Rollout]:
     torch.manual_seed(0)
     policy = TablePolicy()
-    rollout, _ = collect(policy, _envs(), 16, generator=torch.Generator().manual_seed(0))
+    rollout, _, _ = collect(policy, _envs(), 16, generator=torch.Generator().manual_seed(0))
     return policy, rollout
 
 
@@ -47,7 +47,7 @@ def test_learns_the_corridor() -> None:
     generator = torch.Generator().manual_seed(0)
     rates = []
     for _ in range(15):
-        rollout, episodes = collect(policy, envs, 20, generator=generator)
+        rollout, episodes, _ = collect(policy, envs, 20, generator=generator)
         ppo.update(policy, rollout, generator=generator)
         rates.append(sum(e.success for e in episodes) / len(episodes))
     assert rates[0] < 0.7

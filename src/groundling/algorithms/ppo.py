@@ -4,7 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -109,24 +109,41 @@ class PPO:
         learning_rate = self.learning_rate * (remaining if self.learning_rate_schedule == "linear" else 1.0)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
-        batch = _Batch.from_rollout(rollout, self, policy.device)
-        costs = policy.costs(rollout.observations)
+        batch = self._batch(policy, rollout)
+        costs = policy.costs(batch.observations)
         figures: dict[str, list[float]] = defaultdict(list)
-        for indices in self._minibatches(len(rollout), generator):
+        for indices in self._minibatches(batch, generator):
             step = self._step(policy, batch, indices, costs)
             for name, value in step.items():
                 figures[name].append(value)
             if self.target_kl is not None and step["approx_kl"] > self.target_kl:
                 break
         means = {name: sum(values) / len(values) for name, values in figures.items()}
-        means["explained_variance"] = _explained_variance(batch.values, batch.returns)
+        means["explained_variance"] = _explained_variance(batch.values.flatten(), batch.returns.flatten())
         means["learning_rate"] = learning_rate
         return means
 
-    def _minibatches(self, count: int, generator: torch.Generator) -> Iterator[Tensor]:
-        """Of every epoch, all indices below ``count``, shuffled and cut."""
+    def _batch(self, policy: Policy, rollout: Rollout) -> "_Batch":
+        """The rollout with its advantages, cut into what the policy evaluates at once."""
+        advantages, returns = generalized_advantage(
+            rollout.rewards, rollout.values, rollout.dones, rollout.last_values, self.gamma, self.gae_lambda
+        )
+        if self.normalize_advantages:
+            advantages = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
+        observations, transitions = rollout.elements(policy.recurrence)
+        tensors = (rollout.actions, rollout.log_probs, rollout.values, advantages, returns)
+        return _Batch(observations, *(t.flatten()[transitions].to(policy.device) for t in tensors))
+
+    def _minibatches(self, batch: "_Batch", generator: torch.Generator) -> Iterator[Tensor]:
+        """Of every epoch, all indices of the batch, shuffled and cut."""
+        size = self._elements(self.minibatch_size, batch)
         for _ in range(self.epochs):
-            yield from torch.randperm(count, generator=generator).split(self.minibatch_size)
+            yield from torch.randperm(len(batch.observations), generator=generator).split(size)
+
+    @staticmethod
+    def _elements(transitions: int, batch: "_Batch") -> int:
+        """How many elements of the batch hold so many transitions; at least one."""
+        return max(1, transitions // (batch.actions.numel() // len(batch.observations)))
 
     def _step(
         self, policy: Policy, batch: "_Batch", indices: Tensor, costs: Sequence[int] | None
@@ -134,7 +151,8 @@ class PPO:
         """One optimizer step on the minibatch ``indices``; gradients accumulate to its mean."""
         self.optimizer.zero_grad(set_to_none=True)
         figures: dict[str, float] = defaultdict(float)
-        for micro in micro_batches(indices, self.micro_batch_size or self.minibatch_size, costs):
+        size = self._elements(self.micro_batch_size or self.minibatch_size, batch)
+        for micro in micro_batches(indices, size, costs):
             share = len(micro) / len(indices)
             loss = self._loss(policy, batch, micro)
             (loss.total * share).backward()
@@ -165,24 +183,14 @@ class PPO:
 
 @dataclass
 class _Batch:
-    """A rollout with its advantages, flattened: every tensor ``(num_steps * num_envs,)``."""
+    """Tensors ``(num_elements,)``, or of segments ``(num_elements, recurrence)``, on the policy's device."""
 
-    observations: list[object]
+    observations: list[Any]
     actions: Tensor
     log_probs: Tensor
     values: Tensor
     advantages: Tensor
     returns: Tensor
-
-    @classmethod
-    def from_rollout(cls, rollout: Rollout, ppo: PPO, device: torch.device) -> "_Batch":
-        advantages, returns = generalized_advantage(
-            rollout.rewards, rollout.values, rollout.dones, rollout.last_values, ppo.gamma, ppo.gae_lambda
-        )
-        if ppo.normalize_advantages:
-            advantages = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
-        tensors = (rollout.actions, rollout.log_probs, rollout.values, advantages, returns)
-        return cls(rollout.observations, *(t.flatten().to(device) for t in tensors))
 
 
 def _terms(loss: PPOLoss) -> dict[str, Tensor]:

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from groundling.errors import ConfigError
+from groundling.policies.policy import Segment
+
 
 @dataclass
 class Rollout:
-    """Transitions as tensors ``(num_steps, num_envs)`` (or, of a policy that writes, a token a step).
-
-    On the CPU; float32 unless said otherwise.
-    """
+    """Transitions as tensors ``(num_steps, num_envs)``, on the CPU; float32 unless said otherwise."""
 
     observations: list[Any]
     """``num_steps * num_envs`` observations, step by step: index ``step * num_envs + env``."""
@@ -27,16 +27,46 @@ class Rollout:
     """bool: the episode ended with this transition."""
     last_values: Tensor
     """``(num_envs,)``: the value of the observations after the last step."""
+    last_observations: list[Any]
+    """``num_envs`` of them, after the last step; where that step ended an episode, the next one's first."""
+    memories: Tensor | None = None
+    """``(num_steps, num_envs, memory_size)``: a recurrent policy's memory before each step."""
+    starts: Tensor | None = None
+    """bool: the observation was an episode's first; of a recurrent policy."""
 
     def __len__(self) -> int:
         return self.actions.numel()
+
+    def elements(self, length: int) -> tuple[list[Any], Tensor]:
+        """What a policy evaluates at once: single steps, or segments of ``length`` steps of one env.
+
+        Returns:
+            The observations, or `Segment`s; and which transitions they are, as indices into the flattened tensors:
+            ``(num_elements,)``, or ``(num_elements, length)`` for segments.
+
+        Raises:
+            ConfigError: the rollout's steps cannot be cut into such segments.
+        """
+        indices = torch.arange(len(self)).view(self.actions.shape)  # (num_steps, num_envs)
+        if self.memories is None or self.starts is None:
+            return self.observations, indices.flatten()
+        if len(indices) % length:
+            raise ConfigError(
+                f"training.steps_per_update={len(indices)} is no multiple of the policy's recurrence, which is {length}"
+            )
+        segments = indices.unfold(0, length, length).flatten(0, 1)  # (num_elements, length)
+        memories, starts = self.memories.flatten(0, 1), self.starts.flatten()
+        return [
+            Segment([self.observations[i] for i in own.tolist()], memories[own[0]], starts[own])
+            for own in segments
+        ], segments
 
 
 def micro_batches(indices: Tensor, size: int, costs: Sequence[int] | None) -> Iterator[Tensor]:
     """Cut the ``indices`` of a minibatch into pieces of at most ``size``.
 
-    Where ``costs`` (one per rollout element) are given, elements of like cost come together, so that little
-    of a batch is padding. Every element is in exactly one piece.
+    Where ``costs`` (one per element) are given, elements of like cost come together, so that little of a batch is
+    padding. Every element is in exactly one piece.
     """
     if costs is not None:
         order = torch.tensor([costs[i] for i in indices.tolist()]).argsort(stable=True)

@@ -116,6 +116,10 @@ class TextVectorEnv:
         """The present observation of every env."""
         return [self._observe(i) for i in range(self.num_envs)]
 
+    def at_start(self) -> np.ndarray:
+        """Bool ``(num_envs,)``: which envs show the first observation of an episode."""
+        return np.array([not slot.actions for slot in self._slots])
+
     def close(self) -> None:
         for env in self.envs:
             env.close()

@@ -67,11 +67,19 @@ def play(
 def policy_player(policy: Policy, deterministic: bool, seed: int) -> Player:
     """A player that follows ``policy``, drawing its actions with ``seed`` unless deterministic."""
     generator = torch.Generator().manual_seed(seed)
+    memories: dict[int, torch.Tensor] = {}  # env -> (memory_size,)
 
     def choose(
         envs: TextVectorEnv, indices: Sequence[int], observations: Sequence[TextObservation]
     ) -> list[int]:
-        action = policy.act(observations, deterministic=deterministic, generator=generator)
+        memory = policy.initial_memory(len(indices))  # (len(indices), memory_size), or None
+        starts = envs.at_start()
+        for row, env in enumerate(indices):
+            if memory is not None and not starts[env]:
+                memory[row] = memories[env]
+        action = policy.act(observations, memory=memory, deterministic=deterministic, generator=generator)
+        if action.memory is not None:
+            memories.update(zip(indices, action.memory, strict=True))
         return action.actions.tolist()
 
     return choose

@@ -55,6 +55,7 @@ class ActionScoringPolicy(Policy):
         self,
         observations: Sequence[TextObservation],
         *,
+        memory: Tensor | None = None,
         deterministic: bool = False,
         generator: torch.Generator | None = None,
     ) -> Action:
@@ -70,7 +71,7 @@ class ActionScoringPolicy(Policy):
         entropies = -(log_probs.exp() * finite).sum(-1)
         return Evaluation(log_probs.gather(-1, actions[:, None])[:, 0], entropies, values)
 
-    def values(self, observations: Sequence[TextObservation]) -> Tensor:
+    def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
         with torch.no_grad():
             with self._autocast():
                 states = self.lm.encode(self.prompts(observations))  # (batch, hidden_size) float32

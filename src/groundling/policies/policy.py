@@ -22,25 +22,47 @@ class Action:
     """float32; log-probability of the action under the policy that chose it."""
     values: Tensor
     """float32; the value function's estimate of the return."""
+    memory: Tensor | None = None
+    """``(batch, size)`` float32: what a recurrent policy takes along to the next step; None of others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Stored actions seen again by the present policy, with gradients; all ``(batch,)`` float32."""
+    """Stored actions seen again by the present policy, with gradients; float32, of the actions' shape."""
 
     log_probs: Tensor
     entropies: Tensor
     values: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Consecutive steps of one env, which a recurrent policy evaluates together."""
+
+    observations: Sequence[Any]
+    memory: Tensor
+    """``(size,)`` float32: before the first of them."""
+    starts: Tensor
+    """``(length,)`` bool: where an episode begins, and memory with it."""
+
+
 class Policy(nn.Module, ABC):
-    """Actor and value function together. Observations are whatever its envs give."""
+    """Actor and value function together. Observations are whatever its envs give.
+
+    A recurrent policy has a ``memory_size``; whoever steps its envs keeps the memory ``(num_envs, memory_size)``,
+    which `act` takes and gives, and sets an env's row to 0 when an episode begins. `evaluate` then gets `Segment`s.
+    """
+
+    memory_size: int = 0
+    recurrence: int = 1
+    """Steps of a `Segment`: how far back in time gradients go."""
 
     @abstractmethod
     def act(
         self,
         observations: Sequence[Any],
         *,
+        memory: Tensor | None = None,
         deterministic: bool = False,
         generator: torch.Generator | None = None,
     ) -> Action:
@@ -48,11 +70,20 @@ class Policy(nn.Module, ABC):
 
     @abstractmethod
     def evaluate(self, observations: Sequence[Any], actions: Tensor) -> Evaluation:
-        """Log-probability, entropy and value of ``actions`` ``(batch,)`` at ``observations``."""
+        """Log-probability, entropy and value of ``actions`` at ``observations``.
+
+        Args:
+            observations: One for each action; of a recurrent policy one `Segment` for each row of actions.
+            actions: ``(batch,)`` int64; of a recurrent policy ``(batch, recurrence)``.
+        """
 
     @abstractmethod
-    def values(self, observations: Sequence[Any]) -> Tensor:
+    def values(self, observations: Sequence[Any], memory: Tensor | None = None) -> Tensor:
         """Value of each observation, ``(batch,)`` float32, without gradients."""
+
+    def initial_memory(self, batch: int) -> Tensor | None:
+        """The memory ``(batch, memory_size)`` at the beginning of an episode; None of a policy without one."""
+        return torch.zeros(batch, self.memory_size) if self.memory_size else None
 
     @property
     def device(self) -> torch.device:
@@ -65,7 +96,7 @@ class Policy(nn.Module, ABC):
 
     def action_log_probs(self, observations: Sequence[Any]) -> Tensor | None:
         """Log-probability of every admissible action, ``(batch, num_actions)`` float32, without gradients;
-        None of a policy whose actions cannot be counted.
+        None of a policy whose choice depends on more than the observation.
         """
         return None
 

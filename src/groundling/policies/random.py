@@ -22,6 +22,7 @@ class RandomPolicy(Policy):
         self,
         observations: Sequence[TextObservation],
         *,
+        memory: Tensor | None = None,
         deterministic: bool = False,
         generator: torch.Generator | None = None,
     ) -> Action:
@@ -34,7 +35,7 @@ class RandomPolicy(Policy):
         entropies = torch.tensor([math.log(len(o.actions)) for o in observations])
         return Evaluation(log_probs.gather(-1, actions[:, None])[:, 0], entropies, torch.zeros(len(actions)))
 
-    def values(self, observations: Sequence[TextObservation]) -> Tensor:
+    def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
         return torch.zeros(len(observations))
 
     def action_log_probs(self, observations: Sequence[TextObservation]) -> Tensor:

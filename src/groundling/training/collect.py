@@ -1,9 +1,11 @@
 """Collecting a rollout: a policy acts in its envs."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from groundling.algorithms.rollout import Rollout
 from groundling.envs.vector import Episode, Step, TextVectorEnv
@@ -16,17 +18,19 @@ def collect(
     envs: TextVectorEnv,
     num_steps: int,
     *,
+    memory: Tensor | None = None,
     generator: torch.Generator,
     reward_scale: float = 1.0,
     bootstrap: float | None = None,
     on_step: Callable[[int], None] = lambda num_envs: None,
-) -> tuple[Rollout, list[Episode]]:
+) -> tuple[Rollout, list[Episode], Tensor | None]:
     """Let ``policy`` act for ``num_steps`` steps in every env, going on from where the envs stand.
 
     Args:
         policy: Chooses the actions.
         envs: Where; already reset.
         num_steps: Steps of each env.
+        memory: A recurrent policy's memory ``(num_envs, memory_size)`` after the envs' last steps.
         generator: Draws the actions.
         reward_scale: Factor on the rewards that the rollout holds.
         bootstrap: The discount factor with which a time-out's reward gains the value of the observation
@@ -34,36 +38,45 @@ def collect(
         on_step: Called after each step with the number of transitions it gave.
 
     Returns:
-        The rollout, and the episodes that ended in it.
+        The rollout, the episodes that ended in it, and the memory to go on with.
     """
     steps, observations, episodes = [], [], []
-    present = envs.observations()
+    present, starts = envs.observations(), torch.from_numpy(envs.at_start())  # (num_envs,)
+    memories: list[tuple[Any, Tensor]] = []
     for _ in range(num_steps):
-        action = policy.act(present, generator=generator)
+        memory = None if memory is None else memory * ~starts[:, None]  # (num_envs, memory_size)
+        memories.append((memory, starts))
+        action = policy.act(present, memory=memory, generator=generator)
         step = envs.step(action.actions.tolist())
         rewards = step.rewards * reward_scale  # (num_envs,)
         if bootstrap is not None:
-            rewards = rewards + bootstrap * _cut_off_values(policy, step)
+            rewards = rewards + bootstrap * _cut_off_values(policy, step, action.memory)
         observations += present
         steps.append((action, rewards, step.terminated | step.truncated))
         episodes += step.episodes
-        present = step.observations
+        present, starts, memory = step.observations, torch.from_numpy(envs.at_start()), action.memory
         on_step(envs.num_envs)
-    return Rollout(
+    last_memory = None if memory is None else memory * ~starts[:, None]
+    rollout = Rollout(
         observations=observations,
         actions=torch.stack([a.actions.detach().cpu() for a, _, _ in steps]),
         log_probs=torch.stack([a.log_probs.detach().cpu() for a, _, _ in steps]),
         values=torch.stack([a.values.detach().cpu() for a, _, _ in steps]),
         rewards=torch.from_numpy(np.stack([r for _, r, _ in steps]).astype(np.float32)),
         dones=torch.from_numpy(np.stack([d for _, _, d in steps])),
-        last_values=policy.values(present).detach().cpu(),
-    ), episodes
+        last_values=policy.values(present, last_memory).detach().cpu(),
+        last_observations=present,
+        memories=None if memory is None else torch.stack([m for m, _ in memories]),
+        starts=None if memory is None else torch.stack([s for _, s in memories]),
+    )
+    return rollout, episodes, memory
 
 
-def _cut_off_values(policy: Policy, step: Step) -> np.ndarray:
+def _cut_off_values(policy: Policy, step: Step, memory: Tensor | None) -> np.ndarray:
     """``(num_envs,)``: the value of the last observation where a time limit cut the episode off, else 0."""
     values = np.zeros(len(step.rewards), dtype=np.float32)
     cut_off = [i for i in step.final_observations if step.truncated[i] and not step.terminated[i]]
     if cut_off:
-        values[cut_off] = policy.values([step.final_observations[i] for i in cut_off]).cpu().numpy()
+        finals = [step.final_observations[i] for i in cut_off]
+        values[cut_off] = policy.values(finals, None if memory is None else memory[cut_off]).cpu().numpy()
     return values

@@ -45,10 +45,12 @@ def estimate(config: Config) -> Estimate:
     prompts = policy.prompts(observations[:1])
     generator = torch.Generator().manual_seed(config.seed)
 
-    collect(policy, envs, 1, generator=generator)  # warms up
+    memory = policy.initial_memory(config.env.num_envs)
+    steps = -(-_PROBE_STEPS // policy.recurrence) * policy.recurrence
+    _, _, memory = collect(policy, envs, 1, memory=memory, generator=generator)  # warms up
     started = time.monotonic()
-    rollout, _ = collect(policy, envs, _PROBE_STEPS, generator=generator)
-    step_seconds = (time.monotonic() - started) / _PROBE_STEPS
+    rollout, _, _ = collect(policy, envs, steps, memory=memory, generator=generator)
+    step_seconds = (time.monotonic() - started) / steps
     started = time.monotonic()
     algorithm.update(policy, rollout, generator=generator)
     learn_seconds = (time.monotonic() - started) / len(rollout)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from accelerate.utils import set_seed
 from rich.console import Console
+from safetensors.torch import load_file, save_file
 
 from groundling.algorithms.algorithm import Algorithm
 from groundling.configs.schema import Config
@@ -85,6 +86,7 @@ class Run:
         self.envs: TextVectorEnv = make_envs(
             config, config.env.num_envs, lambda env, episode: training_seed(config.seed, env, episode)
         )
+        self.memory = self.policy.initial_memory(config.env.num_envs)
         if found is None:
             self.envs.reset()
         else:
@@ -117,10 +119,11 @@ class Run:
             The figures of this update.
         """
         config, started = self.config, time.monotonic()
-        rollout, episodes = collect(
+        rollout, episodes, self.memory = collect(
             self.policy,
             self.envs,
             config.training.steps_per_update,
+            memory=self.memory,
             generator=self.generators["act"],
             reward_scale=config.env.reward_scale,
             bootstrap=self.algorithm.gamma if config.env.bootstrap_truncated else None,
@@ -156,6 +159,8 @@ class Run:
         self.policy.save_pretrained(folder)
         checkpoint.save_optimizer(self.algorithm.optimizer, folder / "optimizer.safetensors")
         checkpoint.save_random_states(self.generators, folder / "random.safetensors")
+        if self.memory is not None:
+            save_file({"memory": self.memory.contiguous()}, folder / "memory.safetensors")
         state = {"counters": asdict(self.counters), "envs": self.envs.state_dict()}
         checkpoint.write_json(folder / "run.json", state)
 
@@ -164,6 +169,8 @@ class Run:
         self.counters = Counters(**state["counters"])
         checkpoint.load_optimizer(self.algorithm.optimizer, folder / "optimizer.safetensors")
         self.envs.load_state_dict(state["envs"])
+        if self.memory is not None:
+            self.memory = load_file(folder / "memory.safetensors")["memory"]
         checkpoint.load_random_states(self.generators, folder / "random.safetensors")
 
     def _count(self, steps: int, episodes: list[Episode], seconds: float, figures: dict[str, float]) -> None:
