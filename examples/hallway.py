@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 import torch
 
-from groundling.algorithms import Rollout, generalized_advantage, register
+from groundling.algorithms import Algorithm, Rollout, generalized_advantage, register
 from groundling.policies import Policy
 
 COLOURS = ("red", "green", "blue", "yellow", "grey")
@@ -45,7 +45,7 @@ gymnasium.register("Hallway-v0", entry_point=Hallway)
 
 @register("reinforce")
 @dataclass
-class Reinforce:
+class Reinforce(Algorithm):
     """REINFORCE with the value function as baseline (Williams 1992): one step on the whole rollout."""
 
     learning_rate: float = 1e-3

@@ -2,6 +2,7 @@
 
 from groundling.algorithms.advantages import generalized_advantage
 from groundling.algorithms.algorithm import Algorithm, algorithms
+from groundling.algorithms.drrn import DRRN
 from groundling.algorithms.losses import PPOLoss, ppo_loss
 from groundling.algorithms.ppo import PPO
 from groundling.algorithms.rollout import Rollout
@@ -10,6 +11,7 @@ register = algorithms.register
 create = algorithms.create
 
 __all__ = [
+    "DRRN",
     "PPO",
     "Algorithm",
     "PPOLoss",

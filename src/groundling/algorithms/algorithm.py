@@ -1,6 +1,7 @@
 """What an algorithm is."""
 
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 
@@ -9,16 +10,18 @@ from groundling.policies.policy import Policy
 from groundling.registry import Registry
 
 
-class Algorithm(Protocol):
+class Algorithm(ABC):
     """Learns from rollouts. Registered under an id as a dataclass whose fields are its hyperparameters."""
 
     gamma: float
     """Discount factor."""
     optimizer: torch.optim.Optimizer
 
+    @abstractmethod
     def setup(self, policy: Policy) -> None:
         """Make the optimizer for the policy's trainable parameters."""
 
+    @abstractmethod
     def update(
         self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
     ) -> dict[str, float]:
@@ -33,6 +36,13 @@ class Algorithm(Protocol):
         Returns:
             The figures to log.
         """
+
+    def state_dict(self) -> dict[str, Any]:
+        """What else a run needs to go on exactly, beside the optimizer's state; as JSON holds it."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 (most algorithms have nothing to take up)
+        """Take up what `state_dict` gave."""
 
 
 algorithms: Registry[Any] = Registry("algorithm")

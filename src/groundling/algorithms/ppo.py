@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from groundling.algorithms.advantages import generalized_advantage
-from groundling.algorithms.algorithm import algorithms
+from groundling.algorithms.algorithm import Algorithm, algorithms
 from groundling.algorithms.losses import PPOLoss, ppo_loss
 from groundling.algorithms.rollout import Rollout, micro_batches
 from groundling.errors import ConfigError, RunError
@@ -19,7 +19,7 @@ from groundling.policies.policy import Policy
 
 @algorithms.register("ppo")
 @dataclass
-class PPO:
+class PPO(Algorithm):
     """PPO (Schulman et al. 2017, arXiv 1707.06347); the defaults are GLAM's (arXiv 2302.02662, appendix)."""
 
     learning_rate: float = 1e-6

@@ -1,10 +1,25 @@
 """Policies: they turn observations into actions, and evaluate stored actions with gradients."""
 
+from groundling.policies.action_head import ActionHeadPolicy
 from groundling.policies.action_scoring import ActionScoringPolicy
-from groundling.policies.policy import Action, Evaluation, Policy, policies
+from groundling.policies.drrn import DRRNPolicy
+from groundling.policies.policy import Action, Evaluation, Policy, Segment, policies
 from groundling.policies.random import RandomPolicy
+from groundling.policies.symbolic import SymbolicPolicy
 
 register = policies.register
 create = policies.create
 
-__all__ = ["Action", "ActionScoringPolicy", "Evaluation", "Policy", "RandomPolicy", "create", "register"]
+__all__ = [
+    "Action",
+    "ActionHeadPolicy",
+    "ActionScoringPolicy",
+    "DRRNPolicy",
+    "Evaluation",
+    "Policy",
+    "RandomPolicy",
+    "Segment",
+    "SymbolicPolicy",
+    "create",
+    "register",
+]

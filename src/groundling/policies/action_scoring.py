@@ -1,6 +1,6 @@
 """GLAM: a language model is the policy; it scores the admissible actions given a prompt."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from groundling.envs.observation import TextObservation
 from groundling.lm import LanguageModel, ValueHead
 from groundling.policies.policy import Action, Evaluation, Policy, policies, sample_categorical
-from groundling.prompts.prompt import Prompt, prompts
+from groundling.prompts import PromptReader
 
 
 @policies.register("action_scoring")
@@ -25,6 +25,7 @@ class ActionScoringPolicy(Policy):
         lm: The language model; its weights are the policy's.
         prompt: Id of the prompt that tells an observation to the model.
         language: Language of that prompt; the env must speak the same.
+        replacements: Words of the prompt and what stands for them (see `PromptReader`).
         value_hidden_sizes: Widths of the value head's hidden layers (1024 and 1024 in GLAM).
         normalize: Sum the tokens' log-probabilities ("sum", as in the paper), or take their mean per
             "token" or per "word", so that long actions are not put at a disadvantage.
@@ -37,6 +38,7 @@ class ActionScoringPolicy(Policy):
         lm: LanguageModel,
         prompt: str = "glam",
         language: str = "english",
+        replacements: Mapping[str, str] | None = None,
         value_hidden_sizes: Sequence[int] = (1024, 1024),
         normalize: Literal["sum", "token", "word"] = "sum",
         temperature: float = 1.0,
@@ -45,11 +47,10 @@ class ActionScoringPolicy(Policy):
         super().__init__()
         self.lm = lm
         self.value_head = ValueHead(lm.hidden_size, hidden_sizes=tuple(value_hidden_sizes)).to(lm.device)
-        self.language = language
         self.normalize: Literal["sum", "token", "word"] = normalize
         self.temperature = temperature
         self.compat = compat
-        self._prompt: Prompt = prompts.get(prompt)
+        self._read = PromptReader(prompt, language, replacements)
 
     def act(
         self,
@@ -73,7 +74,7 @@ class ActionScoringPolicy(Policy):
 
     def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
         with torch.no_grad():
-            with self._autocast():
+            with self.lm.autocast():
                 states = self.lm.encode(self.prompts(observations))  # (batch, hidden_size) float32
             return self.value_head(states)
 
@@ -82,7 +83,7 @@ class ActionScoringPolicy(Policy):
             return self._forward(observations)[0]
 
     def prompts(self, observations: Sequence[TextObservation]) -> list[str]:
-        return [self._prompt(o, self.language) for o in observations]
+        return [self._read(o) for o in observations]
 
     def costs(self, observations: Sequence[TextObservation]) -> Sequence[int]:
         return self.lm.token_lengths(self.prompts(observations))
@@ -97,15 +98,9 @@ class ActionScoringPolicy(Policy):
 
     def _forward(self, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
         actions = [list(o.actions) for o in observations]
-        with self._autocast():
+        with self.lm.autocast():
             scores = self.lm.score_candidates(
                 self.prompts(observations), actions, normalize=self.normalize, compat=self.compat
             )
         # The head stays out of autocast: bfloat16 tells values apart no finer than 1 in 256.
         return (scores.log_probs / self.temperature).log_softmax(-1), self.value_head(scores.state)
-
-    def _autocast(self) -> torch.autocast:
-        """Bfloat16 where the device computes it fast; on CPUs it is several times slower than float32."""
-        device = self.lm.device.type
-        enabled = device == "cuda" and torch.cuda.is_bf16_supported()
-        return torch.autocast(device, dtype=torch.bfloat16, enabled=enabled)

@@ -1,13 +1,13 @@
-"""Prompts by id: how a text observation is told to a language model."""
+"""Prompts by id: how a text observation is told to whoever reads it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from groundling.envs.observation import TextObservation
 from groundling.prompts.glam import glam_prompt
 from groundling.registry import Registry
 
 Prompt = Callable[[TextObservation, str], str]
-"""From an observation and a language to the text that a language model reads to decide."""
+"""From an observation and a language to the text that is read to decide."""
 
 prompts: Registry[str] = Registry("prompt")
 
@@ -22,3 +22,25 @@ def glam(observation: TextObservation, language: str) -> str:
         observation.past_actions,
         language=language,
     )
+
+
+class PromptReader:
+    """What a policy reads: a prompt with some of its words replaced.
+
+    Args:
+        prompt: Id of a registered prompt.
+        language: Its language; the env must speak the same.
+        replacements: Words and what stands for them, one after the other in the whole prompt, as the tests of GLAM's
+            paper do it.
+    """
+
+    def __init__(self, prompt: str, language: str, replacements: Mapping[str, str] | None = None) -> None:
+        self._prompt: Prompt = prompts.get(prompt)
+        self._language = language
+        self._replacements = dict(replacements or {})
+
+    def __call__(self, observation: TextObservation) -> str:
+        text = self._prompt(observation, self._language)
+        for word, other in self._replacements.items():
+            text = text.replace(word, other)
+        return text

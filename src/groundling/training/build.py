@@ -2,7 +2,7 @@
 
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,11 @@ from groundling.errors import ConfigError
 from groundling.policies.policy import Policy, policies
 
 
+def actions_of(config: Config) -> Sequence[str]:
+    """The admissible actions in words: the config's own, or GLAM's in the env's language."""
+    return config.env.actions or ACTIONS[check_language(config.env.language)]
+
+
 def make_envs(
     config: Config, num_envs: int, seed_of: Callable[[int, int], int], render_mode: str | None = None
 ) -> TextVectorEnv:
@@ -27,7 +32,7 @@ def make_envs(
     return TextVectorEnv(
         lambda: make_text_env(config.env.id, **args),
         num_envs,
-        config.env.actions or ACTIONS[check_language(config.env.language)],
+        actions_of(config),
         seed_of=seed_of,
         history=config.env.history,
     )
@@ -43,6 +48,8 @@ def make_policy(config: Config, checkpoint: Path | None = None) -> Policy:
     args: dict[str, Any] = dict(config.policy.args)
     if "language" in parameters:
         args.setdefault("language", config.env.language)
+    if "num_actions" in parameters:
+        args["num_actions"] = len(actions_of(config))
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)
         if "lm" in parameters:

@@ -161,6 +161,7 @@ class Run:
         checkpoint.save_random_states(self.generators, folder / "random.safetensors")
         if self.memory is not None:
             save_file({"memory": self.memory.contiguous()}, folder / "memory.safetensors")
+        checkpoint.write_json(folder / "algorithm.json", self.algorithm.state_dict())
         state = {"counters": asdict(self.counters), "envs": self.envs.state_dict()}
         checkpoint.write_json(folder / "run.json", state)
 
@@ -168,6 +169,7 @@ class Run:
         state = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         self.counters = Counters(**state["counters"])
         checkpoint.load_optimizer(self.algorithm.optimizer, folder / "optimizer.safetensors")
+        self.algorithm.load_state_dict(json.loads((folder / "algorithm.json").read_text(encoding="utf-8")))
         self.envs.load_state_dict(state["envs"])
         if self.memory is not None:
             self.memory = load_file(folder / "memory.safetensors")["memory"]

@@ -1,0 +1,154 @@
+"""DRRN's learning: temporal differences of Q on a replay memory of texts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from groundling.algorithms.algorithm import Algorithm, algorithms
+from groundling.algorithms.rollout import Rollout
+from groundling.errors import ConfigError, RunError
+from groundling.policies.drrn import DRRNPolicy
+from groundling.policies.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """What is remembered: texts, as the policy read them."""
+
+    prompt: str
+    actions: tuple[str, ...]
+    action: int
+    reward: float
+    next_prompt: str | None
+    """None: the episode ended."""
+
+
+@algorithms.register("drrn")
+@dataclass
+class DRRN(Algorithm):
+    """Q-learning on replayed transitions (He et al. 2016, arXiv 1511.04636), with GLAM's settings.
+
+    L = Huber(Q(s, a) - (r + γ max_a' Q(s', a')))
+    """
+
+    learning_rate: float = 1e-4
+    gamma: float = 0.9
+    """Discount factor."""
+    batch_size: int = 64
+    """Transitions of a gradient step."""
+    replay_size: int = 5_000_000
+    """Transitions that are remembered; the oldest are forgotten first. They are part of every checkpoint."""
+    steps_per_gradient: int = 128
+    """Env steps for each gradient step; 128 in GLAM, fewer learn faster by the step and slower by the hour."""
+    max_grad_norm: float = 5.0
+
+    optimizer: torch.optim.Adam = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` on options that cannot be run."""
+        for name in ("learning_rate", "batch_size", "replay_size", "steps_per_gradient", "max_grad_norm"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"algorithm.args.{name} must be greater than 0, got {getattr(self, name)}")
+        if not 0 <= self.gamma <= 1:
+            raise ConfigError(f"algorithm.args.gamma must lie in [0, 1], got {self.gamma}")
+        self._replay: list[Transition] = []
+        self._oldest = 0  # where the next transition goes once the memory is full
+        self._steps = 0  # env steps since the last gradient step
+
+    def setup(self, policy: Policy) -> None:
+        """Make Adam for the policy's parameters.
+
+        Raises:
+            ConfigError: the policy is not DRRN's.
+        """
+        if not isinstance(policy, DRRNPolicy):
+            raise ConfigError(f"algorithm drrn trains policy.id=drrn, and not a {type(policy).__name__}")
+        self.optimizer = torch.optim.Adam(policy.parameters(), lr=self.learning_rate)
+
+    def update(
+        self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
+    ) -> dict[str, float]:
+        """Remember the rollout, and take one gradient step for every ``steps_per_gradient`` steps.
+
+        Returns:
+            Means over the gradient steps of ``loss``, ``q_mean`` and ``grad_norm``; none if there was no step.
+
+        Raises:
+            RunError: the loss became NaN or infinite.
+        """
+        assert isinstance(policy, DRRNPolicy)
+        self._remember(policy, rollout)
+        self._steps += len(rollout)
+        figures: list[dict[str, float]] = []
+        for _ in range(self._steps // self.steps_per_gradient):
+            chosen = torch.randint(len(self._replay), (self.batch_size,), generator=generator)
+            figures.append(self._step(policy, [self._replay[i] for i in chosen.tolist()]))
+        self._steps %= self.steps_per_gradient
+        means = {
+            name: sum(f[name] for f in figures) / len(figures) for name in (figures[0] if figures else ())
+        }
+        return {**means, "replay": len(self._replay)}
+
+    def state_dict(self) -> dict[str, Any]:
+        texts = dict.fromkeys(t for r in self._replay for t in (r.prompt, r.next_prompt) if t is not None)
+        place: dict[str | None, int | None] = {text: i for i, text in enumerate(texts)}
+        place[None] = None
+        sets = list(dict.fromkeys(r.actions for r in self._replay))
+        which = {actions: i for i, actions in enumerate(sets)}
+        rows = [
+            (place[r.prompt], which[r.actions], r.action, r.reward, place[r.next_prompt])
+            for r in self._replay
+        ]
+        return {
+            "texts": list(texts),
+            "actions": sets,
+            "rows": rows,
+            "oldest": self._oldest,
+            "steps": self._steps,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        texts, sets = state["texts"], [tuple(own) for own in state["actions"]]
+        self._replay = [
+            Transition(texts[p], sets[s], action, reward, None if n is None else texts[n])
+            for p, s, action, reward, n in state["rows"]
+        ]
+        self._oldest, self._steps = state["oldest"], state["steps"]
+
+    def _remember(self, policy: DRRNPolicy, rollout: Rollout) -> None:
+        num_envs = rollout.actions.shape[1]
+        prompts = policy.prompts([*rollout.observations, *rollout.last_observations])
+        actions, rewards = rollout.actions.flatten().tolist(), rollout.rewards.flatten().tolist()
+        dones = rollout.dones.flatten().tolist()
+        for i, observation in enumerate(rollout.observations):
+            following = None if dones[i] else prompts[i + num_envs]
+            transition = Transition(prompts[i], observation.actions, actions[i], rewards[i], following)
+            if len(self._replay) < self.replay_size:
+                self._replay.append(transition)
+            else:
+                self._replay[self._oldest] = transition
+                self._oldest = (self._oldest + 1) % self.replay_size
+
+    def _step(self, policy: DRRNPolicy, batch: Sequence[Transition]) -> dict[str, float]:
+        going_on = [i for i, t in enumerate(batch) if t.next_prompt is not None]
+        targets = torch.tensor([t.reward for t in batch], device=policy.device)  # (batch_size,)
+        if going_on:
+            with torch.no_grad():
+                following = [t for t in batch if t.next_prompt is not None]
+                best = policy.q_values(
+                    [t.next_prompt or "" for t in following], [t.actions for t in following]
+                ).amax(-1)
+            targets[going_on] += self.gamma * best
+        q = policy.q_values([t.prompt for t in batch], [t.actions for t in batch])  # (batch_size, actions)
+        chosen = q.gather(1, torch.tensor([[t.action] for t in batch], device=q.device))[:, 0]
+        loss = F.smooth_l1_loss(chosen, targets)
+        if not loss.isfinite():
+            raise RunError(f"DRRN's loss became {loss.item()}: check the rewards, or lower the learning rate")
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), self.max_grad_norm)
+        self.optimizer.step()
+        return {"loss": loss.item(), "q_mean": chosen.mean().item(), "grad_norm": norm.item()}

@@ -1,0 +1,122 @@
+"""DRRN: text of state and action into one relevance, learnt by temporal differences."""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_sequence
+
+from groundling.envs.observation import TextObservation
+from groundling.policies.policy import Action, Evaluation, Policy, policies, sample_categorical
+from groundling.prompts import PromptReader
+
+
+@policies.register("drrn")
+class DRRNPolicy(Policy):
+    """Deep reinforcement relevance network (He et al. 2016, arXiv 1511.04636): π = softmax of Q(prompt, action).
+
+    Prompt and action are read by a GRU each, and an MLP on both gives Q. Trained by the algorithm ``drrn``; GLAM's
+    baseline. The value of an observation is the mean of Q under π.
+
+    Args:
+        prompt: Id of the prompt that tells an observation.
+        language: Language of that prompt; the env must speak the same.
+        replacements: Words of the prompt and what stands for them (see `PromptReader`).
+        tokenizer: Whose tokens are read: a bundled model's, or a folder or hub id. (The original trained a
+            sentencepiece model of 8,000 tokens.)
+        embedding_size: Of tokens; 128 in GLAM.
+        hidden_size: Of both GRUs and the MLP; 128 in GLAM.
+        temperature: Divides Q before the softmax.
+    """
+
+    def __init__(
+        self,
+        prompt: str = "glam",
+        language: str = "english",
+        replacements: Mapping[str, str] | None = None,
+        tokenizer: str = "starter",
+        embedding_size: int = 128,
+        hidden_size: int = 128,
+        temperature: float = 1.0,
+    ) -> None:
+        super().__init__()
+        from groundling.lm.loading import Source, load_tokenizer, resolve  # slow to import
+
+        self._tokenizer = load_tokenizer(Source(resolve(tokenizer)))
+        self._tokens = lru_cache(maxsize=100_000)(self._tokenize)
+        self._read = PromptReader(prompt, language, replacements)
+        self.temperature = temperature
+        self.embedding = nn.Embedding(len(self._tokenizer), embedding_size)
+        self.prompt_encoder = nn.GRU(embedding_size, hidden_size)
+        self.action_encoder = nn.GRU(embedding_size, hidden_size)
+        self.hidden = nn.Linear(2 * hidden_size, hidden_size)
+        self.scorer = nn.Linear(hidden_size, 1)
+
+    def q_values(self, prompts: Sequence[str], actions: Sequence[Sequence[str]]) -> Tensor:
+        """Q of each prompt's actions, ``(batch, most actions)``; -inf where a prompt has fewer."""
+        states = self._encode(self.prompt_encoder, prompts)  # (batch, hidden_size)
+        distinct = list(dict.fromkeys(text for own in actions for text in own))
+        place = {text: i for i, text in enumerate(distinct)}
+        encoded = self._encode(self.action_encoder, distinct)  # (distinct, hidden_size)
+        counts = torch.tensor([len(own) for own in actions])
+        admissible = torch.arange(int(counts.max())) < counts[:, None]  # (batch, most)
+        index = torch.zeros(admissible.shape, dtype=torch.long)
+        index[admissible] = torch.tensor([place[text] for own in actions for text in own])
+        both = torch.cat([states[:, None].expand(-1, index.shape[1], -1), encoded[index]], dim=-1)
+        scores = self.scorer(self.hidden(both).relu())[..., 0]  # (batch, most)
+        return scores.masked_fill(~admissible.to(scores.device), -torch.inf)
+
+    def act(
+        self,
+        observations: Sequence[TextObservation],
+        *,
+        memory: Tensor | None = None,
+        deterministic: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> Action:
+        with torch.no_grad():
+            log_probs, values = self._forward(observations)  # (batch, num_actions), (batch,)
+        actions = log_probs.argmax(-1) if deterministic else sample_categorical(log_probs, generator)
+        return Action(actions, log_probs.gather(-1, actions[:, None])[:, 0], values)
+
+    def evaluate(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluation:
+        log_probs, values = self._forward(observations)
+        entropies = -(log_probs.exp() * log_probs.masked_fill(log_probs.isinf(), 0.0)).sum(-1)
+        return Evaluation(log_probs.gather(-1, actions[:, None])[:, 0], entropies, values)
+
+    def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
+        with torch.no_grad():
+            return self._forward(observations)[1]
+
+    def action_log_probs(self, observations: Sequence[TextObservation]) -> Tensor:
+        with torch.no_grad():
+            return self._forward(observations)[0]
+
+    def prompts(self, observations: Sequence[TextObservation]) -> list[str]:
+        return [self._read(o) for o in observations]
+
+    def save_pretrained(self, folder: Path) -> None:
+        save_file(self.state_dict(), folder / "drrn.safetensors")
+
+    def load_weights(self, folder: Path) -> None:
+        self.load_state_dict(load_file(folder / "drrn.safetensors"))
+
+    def _forward(self, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
+        q = self.q_values(self.prompts(observations), [o.actions for o in observations])
+        log_probs = (q / self.temperature).log_softmax(-1)
+        return log_probs, (log_probs.exp() * q.masked_fill(q.isinf(), 0.0)).sum(-1)
+
+    def _encode(self, encoder: nn.GRU, texts: Sequence[str]) -> Tensor:
+        """The GRU's last state of each text, ``(texts, hidden_size)``; equal texts are read once."""
+        distinct = list(dict.fromkeys(texts))
+        place = {text: i for i, text in enumerate(distinct)}
+        lines = [self.embedding(torch.tensor(self._tokens(text), device=self.device)) for text in distinct]
+        _, last = encoder(pack_sequence(lines, enforce_sorted=False))  # (1, distinct, hidden_size)
+        return last[0, [place[text] for text in texts]]
+
+    def _tokenize(self, text: str) -> tuple[int, ...]:
+        ids = self._tokenizer(text, add_special_tokens=False).input_ids
+        return tuple(ids) or (0,)  # an empty text is read as padding
