@@ -154,9 +154,35 @@ def test_sigkill_while_a_checkpoint_is_written(function: str, call: int, tmp_pat
     ids=["causal", "lora", "lora-all-linear", "random"],
 )
 def test_any_kind_of_model_goes_on_exactly(model: ModelConfig, tmp_path: Path) -> None:
+    _assert_goes_on_exactly(tmp_path, model=model)
+
+
+@pytest.mark.parametrize(
+    ("policy", "algorithm"),
+    [
+        (
+            ComponentConfig("symbolic", {"channels": 8, "hidden_size": 8, "recurrence": 2}),
+            ComponentConfig("ppo", {"learning_rate": 1e-3, "minibatch_size": 8, "epochs": 1}),
+        ),
+        (
+            ComponentConfig("drrn", {"embedding_size": 8, "hidden_size": 8}),
+            ComponentConfig("drrn", {"batch_size": 8, "steps_per_gradient": 6, "replay_size": 30}),
+        ),
+    ],
+    ids=["symbolic", "drrn"],
+)
+def test_memory_and_replay_go_on_exactly(
+    policy: ComponentConfig, algorithm: ComponentConfig, tmp_path: Path
+) -> None:
+    _assert_goes_on_exactly(tmp_path, policy=policy, algorithm=algorithm)
+
+
+def _assert_goes_on_exactly(tmp_path: Path, **parts: object) -> None:
+    """A run with these parts of a config, killed once and resumed, is the same as one that was not."""
     for name in ("whole", "killed"):
         config = _starter(tmp_path / name)
-        config.model = model
+        for part, value in parts.items():
+            setattr(config, part, value)
         config.training.entropy_floor = 0.0  # a random T5 is certain of itself
         target, args = (
             (_train, (config,)) if name == "whole" else (_train_killed_at_call, (config, "rename", 6))
