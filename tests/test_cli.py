@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from groundling.cli import main
+from groundling.configs.compose import changed, compose
+from groundling.evaluation.suites import SUITES
 
 _SMALL = [
     "env.num_envs=4",
@@ -51,6 +53,47 @@ def test_train_evaluate_report(trained: Path, capsys: pytest.CaptureFixture[str]
     assert page.count("<svg") == 2 and "data:image/png;base64," in page
     assert not re.findall(r"""(?:src|href)=["']https?:|url\(https?:|@import""", page)  # self-contained
     assert "pick up the " in page and "turn left" in page
+
+
+def test_suites_change_the_world_and_the_words(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    suites = "french,invented-words,synonym-actions,pick-up-then-pick-up"
+    arguments = ["evaluate", str(trained), "--suite", suites, "--episodes", "2"]
+    assert main([*arguments, "evaluation.baselines=[zero-shot]", "evaluation.num_envs=2"]) == 0
+    assert "zero-shot" in capsys.readouterr().out
+
+    def step(suite: str) -> dict:
+        return json.loads((trained / "samples" / f"{suite}.json").read_text())[0]["steps"][0]
+
+    assert "But de l'agent: ramasser" in step("french")["prompt"] and "Tu vois" in step("french")["prompt"]
+    assert not re.search(r"\b(key|ball|box|red|green|blue|grey)\b", step("invented-words")["prompt"])
+    assert "rotate left" in step("synonym-actions")["probabilities"]
+    composed = json.loads((trained / "evaluation" / "pick-up-then-pick-up.json").read_text())
+    assert composed["env"] == "BabyAI-PickUpSeqPickUpLocal-v0"
+    assert list(composed["tasks"]["trained"]) == ["pick up seq pick up"]
+    assert main(["report", str(trained)]) == 0  # with each suite's episodes, played again in its own world
+
+
+def test_every_suite_suits_every_policy_that_reads() -> None:
+    for experiment in ("demo", "glam/action_head", "glam/drrn"):
+        for suite in SUITES.values():
+            changed(compose(experiment), suite.overrides)
+    words = changed(compose("demo"), SUITES["introduction-1"].overrides).policy.args["replacements"]
+    assert words == {"Goal of the agent": "Task to do"}
+
+
+def test_agents_and_experiments_are_evaluated_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = ["--episodes", "3", "env.id=BabyAI-GoToObj-v0", "evaluation.num_envs=3", "device=cpu"]
+    assert main(["evaluate", "expert", *few, f"run_dir={tmp_path / 'bot'}"]) == 0
+    figures = json.loads((tmp_path / "bot" / "evaluation" / "held-out.json").read_text())
+    assert figures["agents"]["expert"]["success_rate"] == 1 and figures["checkpoint"] is None
+    few += [f"run_dir={tmp_path / 'drrn'}", "evaluation.baselines=[random]"]
+    assert main(["evaluate", "glam/drrn", *few]) == 0
+    figures = json.loads((tmp_path / "drrn" / "evaluation" / "held-out.json").read_text())
+    assert list(figures["agents"]) == ["zero-shot", "random"]
+    symbolic = ["evaluate", "glam/symbolic", *few, f"run_dir={tmp_path / 'symbolic'}"]
+    assert "does not suit" in _error(capsys, *symbolic, "--suite", "other-nouns")
 
 
 def test_the_same_command_again_has_nothing_left_to_do(trained: Path) -> None:

@@ -5,7 +5,8 @@ import faulthandler
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,10 @@ from groundling.errors import ConfigError, GroundlingError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from groundling.configs.schema import Config
+    from groundling.evaluation.episodes import Summary
 
 INTERRUPTED = 130
 """Exit status of a run that was asked to stop before its end, as a shell gives it for Ctrl-C."""
@@ -79,9 +82,13 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     evaluate = _command(commands, "evaluate", _evaluate, "play held-out episodes and compare with baselines")
-    evaluate.add_argument("run_or_checkpoint", type=Path)
+    evaluate.add_argument(
+        "agent", help="a run's folder, one of its checkpoints, an experiment (untrained), random or expert"
+    )
     evaluate.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. device=cpu")
-    evaluate.add_argument("--suite", default="held-out", help="which test (default: %(default)s)")
+    evaluate.add_argument(
+        "--suite", default="held-out", help="which tests: NAME, or NAME,NAME, or all (default: %(default)s)"
+    )
     evaluate.add_argument(
         "--episodes", type=_positive, help="how many (default: the run's evaluation.episodes)"
     )
@@ -96,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
 
     listing = _command(commands, "list", _list, "what there is")
     listing.add_argument(
-        "kind", nargs="?", help="envs, algorithms, policies, prompts, models, suites or experiments"
+        "kind", nargs="?", help="envs, algorithms, policies, prompts, models, agents, suites or experiments"
     )
 
     _command(commands, "doctor", _doctor, "is this machine set up")
@@ -183,14 +190,34 @@ def _dry_run(config: "Config") -> int:
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
-    from rich.progress import Progress
-    from rich.table import Table
-
     from groundling.evaluation.evaluate import evaluate, find
+    from groundling.evaluation.suites import find_suites
 
-    console = _console()
-    target = find(arguments.run_or_checkpoint.resolve(), arguments.overrides, warn)
+    suites = find_suites(arguments.suite)
+    target = find(arguments.agent, arguments.overrides, warn)
     num_episodes = arguments.episodes or target.config.evaluation.episodes
+    console = _console()
+    told = 0
+    for suite in suites:
+        try:
+            with _episode_bars(console, num_episodes) as on_agent:
+                summaries = evaluate(target, suite, num_episodes, on_agent, warn)
+        except ConfigError as error:
+            if len(suites) == 1:
+                raise
+            warn(_one_line(error))  # of several suites those that suit are played
+            continue
+        told += 1
+        console.print(_table(f"{target.under(suite).env.id} · {suite} · {num_episodes} episodes", summaries))
+    console.print(f"written to {target.run_dir / 'evaluation'}", highlight=False)
+    return 0 if told else 1
+
+
+@contextmanager
+def _episode_bars(console: "Console", num_episodes: int) -> Iterator[Callable[[str], Callable[[], None]]]:
+    """Gives a function that shows an agent's progress, from its name."""
+    from rich.progress import Progress
+
     with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
 
         def on_agent(name: str) -> Callable[[], None]:
@@ -199,17 +226,20 @@ def _evaluate(arguments: argparse.Namespace) -> int:
                 console.print(f"{name}: {num_episodes} episodes", highlight=False)
             return lambda: progress.advance(task)
 
-        summaries = evaluate(target, arguments.suite, num_episodes, on_agent, warn)
-    table = Table(title=f"{target.config.env.id} · {arguments.suite} · {num_episodes} episodes")
+        yield on_agent
+
+
+def _table(title: str, summaries: "dict[str, Summary]") -> "Table":
+    from rich.table import Table
+
+    table = Table(title=title)
     for column in ("agent", "success rate", "95 % interval", "return", "episode length"):
         table.add_column(column, justify="left" if column == "agent" else "right")
     for name, s in summaries.items():
         interval = f"{s.success_low:.3f} – {s.success_high:.3f}"
-        table.add_row(
-            name, f"{s.success_rate:.3f}", interval, f"{s.return_mean:.3f}", f"{s.episode_length:.1f}"
-        )
-    console.print(table)
-    return 0
+        figures = (f"{s.success_rate:.3f}", interval, f"{s.return_mean:.3f}", f"{s.episode_length:.1f}")
+        table.add_row(name, *figures)
+    return table
 
 
 def _report(arguments: argparse.Namespace) -> int:

@@ -21,7 +21,8 @@ def inventory() -> dict[str, Callable[[], dict[str, str]]]:
     """By kind, a function that gives each thing's name and the first line of what is said about it."""
     from groundling.algorithms.algorithm import algorithms
     from groundling.configs import experiments
-    from groundling.evaluation.evaluate import SUITES
+    from groundling.evaluation.evaluate import AGENTS
+    from groundling.evaluation.suites import SUITES
     from groundling.lm.loading import STARTERS
     from groundling.policies.policy import policies
     from groundling.prompts.prompt import prompts
@@ -32,7 +33,8 @@ def inventory() -> dict[str, Callable[[], dict[str, str]]]:
         "policies": lambda: _components(policies),
         "prompts": lambda: _components(prompts),
         "models": lambda: dict.fromkeys(STARTERS, "bundled") | {"NAME or PATH": "any Transformers model"},
-        "suites": lambda: SUITES,
+        "agents": lambda: AGENTS | {"RUN, CHECKPOINT or EXPERIMENT": "trained, or as training begins"},
+        "suites": lambda: {name: suite.about for name, suite in SUITES.items()},
         "experiments": experiments,
     }
 

@@ -102,6 +102,19 @@ def from_file(path: Path, overrides: Sequence[str] = ()) -> Config:
         raise ConfigError(_one_line(error)) from error
 
 
+def changed(config: Config, overrides: Sequence[str]) -> Config:
+    """``config`` with overrides as in `compose`.
+
+    Raises:
+        ConfigError: no such key, or a value of the wrong type.
+    """
+    changes = _parse(overrides)
+    try:
+        return _checked(_changed(OmegaConf.structured(config), changes))
+    except OmegaConfBaseException as error:
+        raise ConfigError(_one_line(error)) from error
+
+
 def to_yaml(config: Config) -> str:
     """The complete configuration as YAML; `from_file` reads it again."""
     return OmegaConf.to_yaml(OmegaConf.create(asdict(config)))

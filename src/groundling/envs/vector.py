@@ -23,6 +23,8 @@ class Episode:
     """How many episodes this env had finished before."""
     seed: int
     mission: str
+    task: str
+    """The mission's family, where the env has several (as `LocalLevel`); else the env's id."""
     actions: tuple[int, ...]
     episode_return: float
     """Sum of the env's own rewards, without scale or shaping."""
@@ -186,10 +188,15 @@ class TextVectorEnv:
             number=slot.episode,
             seed=slot.seed,
             mission=slot.raw["mission"],
+            task=self._task(i),
             actions=tuple(slot.actions),
             episode_return=slot.episode_return,
             success=terminated and reward > 0,
         )
+
+    def _task(self, i: int) -> str:
+        family: str | None = getattr(self.envs[i].unwrapped, "current_task", None)
+        return family or str(getattr(self.envs[i].spec, "id", ""))
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""`groundling evaluate`: a run's policy and its baselines on the same held-out episodes."""
+"""`groundling evaluate`: a policy and its baselines on the same held-out episodes."""
 
 import csv
 import io
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from groundling.configs.compose import from_file
+from groundling.configs.compose import changed, compose, experiments, from_file
 from groundling.configs.schema import Config
 from groundling.envs.babyai_text import ExpertError
 from groundling.envs.vector import Episode
@@ -23,51 +23,83 @@ from groundling.evaluation.episodes import (
     summarise,
 )
 from groundling.evaluation.samples import record
+from groundling.evaluation.suites import SUITES, find_suites
 from groundling.files import write_atomically
 from groundling.policies import RandomPolicy
 from groundling.policies.policy import Policy
-from groundling.registry import unknown
 from groundling.training import checkpoint
 from groundling.training.build import make_envs, make_policy
 
-SUITES: dict[str, str] = {"held-out": "episodes of the run's own env, on seeds that no training sees"}
 _NUM_SAMPLES = 4
+AGENTS = {
+    "random": "uniform over the admissible actions",
+    "expert": "BabyAI's bot, which sees the whole world",
+}
+"""What can be evaluated without a run, beside the experiments."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is evaluated: a run's folder and one of its checkpoints."""
+    """Who is evaluated: a run's checkpoint, an experiment's policy before any training, or one of `AGENTS`."""
 
+    agent: str
+    """What the results call it: trained, zero-shot, random or expert."""
     run_dir: Path
-    checkpoint: Path
     config: Config
+    checkpoint: Path | None = None
+    overrides: tuple[str, ...] = ()
+    """What the caller changed of the configuration: has the last word, also over a suite."""
     suffix: str = ""
     """What the results' names end in: of a checkpoint that was asked for, its name."""
 
+    def under(self, suite: str) -> Config:
+        """The configuration as a suite changes it.
 
-def find(path: Path, overrides: Sequence[str], warn: Callable[[str], None]) -> Target:
-    """Find the run and the checkpoint that ``path`` (a run's folder or a checkpoint's) means.
+        Raises:
+            ConfigError: the suite does not suit it, as replaced words do not suit a policy that sees symbols.
+        """
+        try:
+            return changed(self.config, [*SUITES[suite].overrides, *self.overrides])
+        except ConfigError as error:
+            raise ConfigError(f"suite {suite!r} does not suit this run: {error}") from error
+
+
+def find(name: str, overrides: Sequence[str], warn: Callable[[str], None]) -> Target:
+    """Find who ``name`` means.
 
     Args:
-        path: Of either.
-        overrides: Changes to the run's configuration, such as ``device=cpu`` or ``evaluation.deterministic=true``.
+        name: A run's folder, one of its checkpoints, an experiment, or one of `AGENTS`.
+        overrides: Changes to the configuration, such as ``device=cpu`` or ``env.id=BabyAI-GoToLocal-v0``.
         warn: Is told of broken checkpoints that are passed over.
 
     Raises:
-        ConfigError: ``path`` is neither, or an override is wrong.
+        ConfigError: it is none of these, or an override is wrong.
         RunError: the checkpoint is broken, or the run has no whole one.
     """
+    path, changes = Path(name).resolve(), tuple(overrides)
     if (path / "config.yaml").exists():
-        run_dir, found, suffix = path, checkpoint.latest(path / "checkpoints", warn), ""
+        config = from_file(path / "config.yaml", overrides)
+        found = checkpoint.latest(path / "checkpoints", warn)
         if found is None:
             raise RunError(f"{path} has no whole checkpoint: train first, with `groundling train`")
-    elif path.parent.name == "checkpoints" and path.is_dir():
-        run_dir, found, suffix = path.parent.parent, path, f"-{path.name}"
+        return Target("trained", path, config, found, changes)
+    if path.parent.name == "checkpoints" and path.is_dir():
         if (problem := checkpoint.what_is_wrong(path)) is not None:
             raise RunError(f"checkpoint {path} is broken ({problem}): name another one, or the run's folder")
-    else:
-        raise ConfigError(f"{path} is neither a run's folder (with config.yaml) nor one of its checkpoints")
-    return Target(run_dir, found, from_file(run_dir / "config.yaml", overrides), suffix)
+        run_dir = path.parent.parent
+        config = from_file(run_dir / "config.yaml", overrides)
+        return Target("trained", run_dir, config, path, changes, f"-{path.name}")
+    if name in AGENTS:
+        # The main experiment's world; a policy of no model, so that none is loaded.
+        config = compose("glam/mixed", [f"name={name}", "policy.id=random", *overrides])
+        return Target(name, Path(config.run_dir), config, None, changes)
+    if name in experiments():
+        config = compose(name, overrides)
+        return Target("zero-shot", Path(config.run_dir), config, None, changes)
+    raise ConfigError(
+        f"{name} is neither a run's folder (with config.yaml) nor one of its checkpoints, an experiment, "
+        f"{' or '.join(AGENTS)}"
+    )
 
 
 def evaluate(
@@ -77,86 +109,105 @@ def evaluate(
     on_agent: Callable[[str], Callable[[], None]] = lambda name: lambda: None,
     warn: Callable[[str], None] = warnings.warn,
 ) -> dict[str, Summary]:
-    """Play ``num_episodes`` held-out episodes with the trained policy and each of its baselines.
+    """Play ``num_episodes`` held-out episodes of a suite with the target and each of its baselines.
 
-    Writes ``evaluation/SUITE.json`` (figures, checkpoint), ``evaluation/SUITE.csv`` (one row per episode) and
-    ``samples/SUITE.json`` (some of the trained policy's episodes, step by step) into the run's folder, anew
+    Writes ``evaluation/SUITE.json`` (figures, also by family of tasks), ``evaluation/SUITE.csv`` (one row per
+    episode) and ``samples/SUITE.json`` (some of the target's episodes, step by step) into the run's folder, anew
     after each agent.
 
     Args:
-        target: What to evaluate.
+        target: Who is evaluated.
         suite: One of `SUITES`.
         num_episodes: How many episodes each agent plays.
         on_agent: Called with each agent's name; what it gives is called after each episode.
         warn: Is told of a baseline that cannot play this env.
 
     Returns:
-        By agent ("trained" first), what its episodes come to.
+        By agent (the target first), what its episodes come to.
 
     Raises:
         ConfigError: no such suite or baseline.
     """
-    config = target.config
-    if suite not in SUITES:
-        raise ConfigError(unknown("suite", suite, SUITES))
-    trained = make_policy(config, target.checkpoint)
+    find_suites(suite)
+    config = target.under(suite)
+    policy = make_policy(config, target.checkpoint)
     episodes: dict[str, list[Episode]] = {}
-    for name, player in _players(config, trained).items():
+    for name, player in _players(target.agent, config, policy).items():
         num_envs = min(config.evaluation.num_envs, num_episodes)
         envs = make_envs(config, num_envs, held_out_seed_of(num_envs))
         try:
             episodes[name] = play(player(), envs, num_episodes, on_agent(name))
         except ExpertError as error:
+            if name == target.agent:
+                raise
             warn(f"{name} is left out: {error}")
             continue
         finally:
             envs.close()
-        _write(target, suite, episodes)
-    _write_samples(target, suite, trained, episodes["trained"])
+        _write(target, config, suite, episodes)
+    _write_samples(target, config, suite, policy, episodes[target.agent])
     return {name: summarise(played) for name, played in episodes.items()}
 
 
-def _players(config: Config, trained: Policy) -> dict[str, Callable[[], Player]]:
+def _players(agent: str, config: Config, policy: Policy) -> dict[str, Callable[[], Player]]:
     deterministic, seed = config.evaluation.deterministic, config.seed
-    baselines: dict[str, Callable[[], Player]] = {
+    players: dict[str, Callable[[], Player]] = {
+        "trained": lambda: policy_player(policy, deterministic, seed),
         "zero-shot": lambda: policy_player(make_policy(config), deterministic, seed),
         "random": lambda: policy_player(RandomPolicy(), False, seed),
         "expert": expert_player,
     }
-    return {
-        "trained": lambda: policy_player(trained, deterministic, seed),
-        **{name: baselines[name] for name in config.evaluation.baselines},
-    }
+    baselines = [name for name in config.evaluation.baselines if agent not in AGENTS]
+    return {name: players[name] for name in dict.fromkeys([agent, *baselines])}
 
 
-def _write(target: Target, suite: str, episodes: dict[str, list[Episode]]) -> None:
+def _write(target: Target, config: Config, suite: str, episodes: dict[str, list[Episode]]) -> None:
     folder = target.run_dir / "evaluation"
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     content = {
         "suite": suite,
-        "env": target.config.env.id,
-        "checkpoint": target.checkpoint.name,
-        "deterministic": target.config.evaluation.deterministic,
+        "env": config.env.id,
+        "checkpoint": target.checkpoint.name if target.checkpoint else None,
+        "deterministic": config.evaluation.deterministic,
         "agents": {name: asdict(summarise(played)) for name, played in episodes.items()},
+        "tasks": {name: _by_task(played) for name, played in episodes.items()},
     }
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(["agent", "episode", "seed", "mission", "success", "return", "steps"])
+    writer.writerow(["agent", "episode", "seed", "task", "mission", "success", "return", "steps"])
     for name, played in episodes.items():
         for k, e in enumerate(played):
-            row = [name, k, e.seed, e.mission, int(e.success), f"{e.episode_return:.6g}", len(e.actions)]
+            row = [
+                name,
+                k,
+                e.seed,
+                e.task,
+                e.mission,
+                int(e.success),
+                f"{e.episode_return:.6g}",
+                len(e.actions),
+            ]
             writer.writerow(row)
     write_atomically(folder / f"{suite}{target.suffix}.csv", table.getvalue())
     write_atomically(folder / f"{suite}{target.suffix}.json", json.dumps(content, indent=1) + "\n")
 
 
-def _write_samples(target: Target, suite: str, policy: Policy, episodes: list[Episode]) -> None:
-    """Keep a few of the trained policy's episodes: successes first, and a failure if there is one."""
+def _by_task(episodes: list[Episode]) -> dict[str, dict[str, float]]:
+    """What the episodes of each family of tasks come to."""
+    tasks = sorted({e.task for e in episodes})
+    return {task: asdict(summarise([e for e in episodes if e.task == task])) for task in tasks}
+
+
+def _write_samples(
+    target: Target, config: Config, suite: str, policy: Policy, episodes: list[Episode]
+) -> None:
+    """Keep a few of the target's episodes: successes first, and a failure if there is one."""
     successes = [e for e in episodes if e.success]
     failures = [e for e in episodes if not e.success]
     chosen = successes[: _NUM_SAMPLES - bool(failures)] + failures
     folder = target.run_dir / "samples"
     folder.mkdir(exist_ok=True)
-    samples = [record(target.config, policy, e) for e in chosen[:_NUM_SAMPLES]]
+    world = {"suite": suite, "overrides": [*SUITES[suite].overrides, *target.overrides]}
+    samples = [world | record(config, policy, e) for e in chosen[:_NUM_SAMPLES]]
     text = json.dumps(samples, indent=1, ensure_ascii=False) + "\n"
     write_atomically(folder / f"{suite}{target.suffix}.json", text)

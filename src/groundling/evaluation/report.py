@@ -12,7 +12,7 @@ import jinja2
 import numpy as np
 from PIL import Image
 
-from groundling.configs.compose import from_file
+from groundling.configs.compose import changed, from_file
 from groundling.configs.schema import Config
 from groundling.errors import RunError
 from groundling.evaluation import plots
@@ -101,7 +101,7 @@ def _episodes(run: Shown) -> list[dict[str, Any]]:
     """The run's recorded episodes with the picture before each action."""
     episodes = []
     for sample in run.samples:
-        pictures = frames(run.config, sample)
+        pictures = frames(changed(run.config, sample["overrides"]), sample)
         steps = [
             {**step, "picture": _data_url(picture)}
             for step, picture in zip(sample["steps"][:_MAX_FRAMES], pictures, strict=False)
