@@ -164,10 +164,22 @@ def _train(arguments: argparse.Namespace) -> int:
     if arguments.slurm is not None:
         commands = [_command_words(arguments, originals, overrides) for overrides in [ours, *runs]]
         return _submit(arguments, commands, configs)
-    for config in configs:
-        status = _dry_run(config) if arguments.dry_run else _train_one(config)
-        if status:
-            return status
+    if arguments.dry_run:
+        return max(_dry_run(config) for config in configs)
+    return _train_each(configs)
+
+
+def _train_each(configs: list["Config"]) -> int:
+    """Train the runs one after the other, until one is asked to stop."""
+    from groundling.training.slurm import TO_BE_REQUEUED, time_limit
+
+    with time_limit() as is_near:
+        for number, config in enumerate(configs, start=1):
+            complete = _train_one(config)
+            if is_near() and not (complete and number == len(configs)):
+                return TO_BE_REQUEUED
+            if not complete:
+                return INTERRUPTED
     return 0
 
 
@@ -191,18 +203,20 @@ def _is_file(experiment: str) -> bool:
     return experiment.endswith((".yaml", ".yml"))
 
 
-def _train_one(config: "Config") -> int:
+def _train_one(config: "Config") -> bool:
+    """Train one run; whether it is complete."""
     from groundling.training.run import train
-    from groundling.training.slurm import TO_BE_REQUEUED, time_limit
 
     console = _console()
     console.print(f"training in {config.run_dir}", highlight=False)
-    with time_limit() as is_near:
-        if not train(config, console, warn):
-            console.print("stopped; the same command goes on from here", highlight=False)
-            return TO_BE_REQUEUED if is_near() else INTERRUPTED
-    console.print(f"done: groundling evaluate {config.run_dir}", highlight=False)
-    return 0
+    complete = train(config, console, warn)
+    told = (
+        f"done: groundling evaluate {config.run_dir}"
+        if complete
+        else "stopped; the same command goes on from here"
+    )
+    console.print(told, highlight=False)
+    return complete
 
 
 def _submit(arguments: argparse.Namespace, commands: list[list[str]], configs: list["Config"]) -> int:

@@ -15,129 +15,30 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from groundling.compat.glam_entries import (
+    KNOWN,
+    LLM,
+    MEANINGLESS,
+    MEMORY,
+    NUMBERS,
+    OPEN,
+    RL,
+    SAME,
+    SAYCAN,
+    SECTIONS,
+    TOKENS,
+    WORKED_OUT,
+)
 from groundling.configs.compose import from_values
 from groundling.configs.schema import Config, ModelConfig
 from groundling.errors import ConfigError
 from groundling.policies.policy import policies
 from groundling.registry import unknown
 
-_SECTIONS = ("lamorel_args.", "rl_script_args.")
-_OPEN = "???"
-_LLM = "lamorel_args.llm_args"
-_RL = "rl_script_args"
-
-_SAME = {
-    f"{_LLM}.model_path": "model.path",
-    f"{_RL}.seed": "seed",
-    f"{_RL}.name_environment": "env.id",
-    f"{_RL}.task": "env.id",
-    f"{_RL}.number_envs": "env.num_envs",
-    f"{_RL}.nbr_obs": "env.history",
-    f"{_RL}.language": "env.language",
-    f"{_RL}.max_ep_len": "env.args.max_steps",
-    f"{_RL}.num_steps": "training.steps",
-    f"{_RL}.frames_per_proc": "training.steps_per_update",
-    f"{_RL}.save_freq": "training.checkpoint_every",
-    f"{_RL}.number_episodes": "evaluation.episodes",
-    f"{_RL}.output_dir": "run_dir",
-    f"{_RL}.lr": "algorithm.args.learning_rate",
-    f"{_RL}.beta1": "algorithm.args.adam_beta1",
-    f"{_RL}.beta2": "algorithm.args.adam_beta2",
-    f"{_RL}.adam_eps": "algorithm.args.adam_epsilon",
-    f"{_RL}.discount": "algorithm.args.gamma",
-    f"{_RL}.gamma": "algorithm.args.gamma",
-    f"{_RL}.gae_lambda": "algorithm.args.gae_lambda",
-    f"{_RL}.lam": "algorithm.args.gae_lambda",
-    f"{_RL}.clip_eps": "algorithm.args.clip_range",
-    f"{_RL}.value_loss_coef": "algorithm.args.value_coefficient",
-    f"{_RL}.entropy_coef": "algorithm.args.entropy_coefficient",
-    f"{_RL}.max_grad_norm": "algorithm.args.max_grad_norm",
-    f"{_RL}.ppo_epochs": "algorithm.args.epochs",
-    f"{_RL}.minibatch_size": "algorithm.args.minibatch_size",
-    f"{_RL}.gradient_batch_size": "algorithm.args.micro_batch_size",
-}
-"""Entries that have a key of the same meaning here."""
-_WORKED_OUT = {
-    f"{_LLM}.pretrained": "model.init",
-    f"{_LLM}.minibatch_size": "algorithm.args.micro_batch_size",
-    f"{_LLM}.load_in_4bit": "model.load_in_4bit",
-    f"{_LLM}.parallelism.use_gpu": "device",
-    f"{_LLM}.parallelism.model_parallelism_size": "model.device_map",
-    "lamorel_args.distributed_setup_args.n_llm_processes": "algorithm.args.minibatch_size",
-    f"{_RL}.load_embedding": "model.init",
-    f"{_RL}.use_action_heads": "policy.id",
-    f"{_RL}.use_lora": "model.lora",
-    f"{_RL}.lora_r": "model.lora",
-    f"{_RL}.lora_alpha": "model.lora",
-    f"{_RL}.epochs": "algorithm.args.epochs",
-    f"{_RL}.steps_per_epoch": "training.steps_per_update",
-    f"{_RL}.batch_size": "algorithm.args.minibatch_size",
-    f"{_RL}.action_space": "env.actions",
-    f"{_RL}.saving_path_logs": "run_dir",
-    f"{_RL}.name_experiment": "name",
-    f"{_RL}.name_model": "name",
-    f"{_RL}.reward_shaping_beta": "env.reward_scale",
-    f"{_RL}.loading_path": "model.path",
-}
-"""Entries from which the keys here are worked out, below."""
-_LAUNCH = "processes are started by torchrun or --slurm here, and find each other by themselves"
-_MEMORY = "memory is what algorithm.args.micro_batch_size decides here, and it changes no result"
-_KINDS = "whether a model is causal or an encoder-decoder is found out from the model itself"
-_SCRIPT = "the training loop is groundling's own"
-_TESTS = (
-    "the original's test script reads it; here `groundling evaluate RUN` plays the trained policy and the "
-)
-_TESTS += "baselines zero-shot, random and expert (the bot), and keeps trajectories in RUN/samples"
-_SAYCAN = "SayCan plans with a model and trains nothing"
-_TOKENS = "that is PPO on generated tokens, without a world"
-_MEANINGLESS = {
-    "lamorel_args.log_level": "figures go to metrics.jsonl and TensorBoard, at one level of detail",
-    "lamorel_args.allow_subgraph_use_whith_gradient": _SCRIPT,
-    "lamorel_args.gloo_timeout": _LAUNCH,
-    "lamorel_args.updater_args": _SCRIPT,
-    "lamorel_args.distributed_setup_args.n_rl_processes": _LAUNCH,
-    "lamorel_args.accelerate_args.config_file": _LAUNCH,
-    "lamorel_args.accelerate_args.machine_rank": _LAUNCH,
-    "lamorel_args.accelerate_args.num_machines": _LAUNCH,
-    "lamorel_args.accelerate_args.num_processes": _LAUNCH,
-    "lamorel_args.accelerate_args.main_process_ip": _LAUNCH,
-    "lamorel_args.accelerate_args.main_process_port": _LAUNCH,
-    f"{_LLM}.model_type": _KINDS,
-    f"{_LLM}.pre_encode_inputs": "each prompt is always computed once for all its actions",
-    f"{_LLM}.seed": "the run's seed, rl_script_args.seed, also draws new weights",
-    f"{_LLM}.parallelism.synchronize_gpus_after_scoring": _MEMORY,
-    f"{_LLM}.parallelism.empty_cuda_cache_after_scoring": _MEMORY,
-    f"{_RL}.path": _SCRIPT,
-    f"{_RL}.max_episode_steps": "the original never reads it: its levels have limits of their own, as here "
-    "(env.args={max_steps: 64} sets another)",
-    f"{_RL}.saving_path_model": "checkpoints are kept in the run's folder",
-    f"{_RL}.template_test": "actions' probabilities on fixed template prompts are not logged",
-    f"{_RL}.spm_path": "it is the vocabulary of the DRRN agent, which these files do not train",
-    f"{_RL}.gradient_minibatch_size": _MEMORY,
-    f"{_RL}.zero_shot": _TESTS,
-    f"{_RL}.random_agent": _TESTS,
-    f"{_RL}.bot": _TESTS,
-    f"{_RL}.get_example_trajectories": _TESTS,
-    f"{_RL}.im_learning": f"{_TESTS}; for a cloned model set model.path to its folder",
-    f"{_RL}.im_path": f"{_TESTS}; for a cloned model set model.path to its folder",
-    f"{_RL}.modified_action_space": f"{_TESTS}; other action names: groundling evaluate RUN 'env.actions=[…]'",
-    f"{_RL}.new_action_space": f"{_TESTS}; other action names: groundling evaluate RUN 'env.actions=[…]'",
-    f"{_RL}.kl_coef": _TOKENS,
-    f"{_RL}.skip_ratio_spikes": _TOKENS,
-    f"{_RL}.strings": _TOKENS,
-    f"{_RL}.use_env_description": _SAYCAN,
-    f"{_RL}.n_tasks": _SAYCAN,
-    f"{_RL}.termination_str": _SAYCAN,
-    f"{_RL}.plot_saycan": _SAYCAN,
-    f"{_RL}.use_actions_in_env": _SAYCAN,
-}
-"""Entries that mean nothing here, and why."""
-_KNOWN = {*_SAME, *_WORKED_OUT, *_MEANINGLESS}
-
 
 def is_original(override: str) -> bool:
     """Whether an override is about an entry of the original's."""
-    return override.lstrip("+~").startswith(_SECTIONS)
+    return override.lstrip("+~").startswith(SECTIONS)
 
 
 def read(
@@ -180,7 +81,7 @@ def _load(path: Path) -> DictConfig:
         ) from None
     except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
-    if not isinstance(loaded, DictConfig) or not any(f"{key!s}." in _SECTIONS for key in loaded):
+    if not isinstance(loaded, DictConfig) or not any(f"{key!s}." in SECTIONS for key in loaded):
         raise ConfigError(
             f"{path} has neither lamorel_args nor rl_script_args: it is no file of the original's"
         )
@@ -199,7 +100,7 @@ class _Reader:
         self.entries: dict[str, Any] = {}
         try:
             for section, node in ((str(key), node) for key, node in self.file.items()):
-                if f"{section}." in _SECTIONS:
+                if f"{section}." in SECTIONS:
                     plain = OmegaConf.to_container(node, resolve=True) if node is not None else {}
                     self.entries |= _flat(f"{section}.", plain)
                 elif section == "defaults":
@@ -214,8 +115,8 @@ class _Reader:
                     self.notes.append(f"{section}: no section of the original's, and left out")
         except OmegaConfBaseException as error:
             raise ConfigError(f"cannot read {self.path}: {error}") from error
-        for key in [key for key in self.entries if key not in _KNOWN]:
-            self.notes.append(f"{unknown('entry', key, _KNOWN).partition(' there is')[0]} it is left out")
+        for key in [key for key in self.entries if key not in KNOWN]:
+            self.notes.append(f"{unknown('entry', key, KNOWN).partition(' there is')[0]} it is left out")
             del self.entries[key]
 
     def override(self, text: str) -> None:
@@ -224,8 +125,8 @@ class _Reader:
             parsed = OverridesParser.create().parse_override(text)
         except HydraException as error:
             raise ConfigError(f"cannot read the override {text!r}: expected key=value") from error
-        if parsed.key_or_group not in _KNOWN:
-            raise ConfigError(unknown("entry of the original's files", parsed.key_or_group, _KNOWN))
+        if parsed.key_or_group not in KNOWN:
+            raise ConfigError(unknown("entry of the original's files", parsed.key_or_group, KNOWN))
         if parsed.is_sweep_override():
             raise ConfigError(f"{text}: one value at a time; several runs are asked for as in seed=1,2,3")
         self.entries.pop(parsed.key_or_group, None)
@@ -234,8 +135,8 @@ class _Reader:
 
     def check_open(self, given: set[str]) -> None:
         """Raise if an entry that is needed here was left open (``???``) and not set by a key of ours either."""
-        open_ = [key for key, value in self.entries.items() if value == _OPEN]
-        counterparts = _SAME | _WORKED_OUT
+        open_ = [key for key, value in self.entries.items() if value == OPEN]
+        counterparts = SAME | WORKED_OUT
         needed = [key for key in open_ if key in counterparts and counterparts[key] not in given]
         if needed:
             wanted = " ".join(f"{key}=…" for key in needed)
@@ -246,14 +147,16 @@ class _Reader:
     def values(self) -> dict[str, Any]:
         """By key of ours, what the entries come to."""
         values: dict[str, Any] = {"policy.id": "action_scoring", "algorithm.id": "ppo"}
-        for key, ours in _SAME.items():
+        for key, ours in SAME.items():
             if self.entries.get(key) is not None:
-                values[ours] = _number(self.entries[key]) if ours.startswith(_NUMBERS) else self.entries[key]
+                values[ours] = _number(self.entries[key]) if ours.startswith(NUMBERS) else self.entries[key]
         if "algorithm.args.clip_range" in values:
             values["algorithm.args.value_clip_range"] = values["algorithm.args.clip_range"]
         values |= self._names()
         values |= self._model()
         if (actions := self._get("action_space")) is not None:
+            if not isinstance(actions, Sequence) or isinstance(actions, str):
+                raise ConfigError(f"{RL}.action_space must be a list, such as [turn_left,go_forward]")
             values["env.actions"] = [str(action).replace("_", " ") for action in actions]
         if self._is_lamorels():
             values |= self._lamorel()
@@ -267,7 +170,7 @@ class _Reader:
 
     def why_no_env(self) -> str:
         """What to say of a file that trains nothing in a world."""
-        told = {_MEANINGLESS.get(key) for key in self.entries} & {_SAYCAN, _TOKENS}
+        told = {MEANINGLESS.get(key) for key in self.entries} & {SAYCAN, TOKENS}
         because = f" ({told.pop()})" if told else ""
         return (
             f"{self.path} names no env{because}: give rl_script_args.name_environment=BabyAI-MixedTrainLocal-v0, "
@@ -278,15 +181,15 @@ class _Reader:
         """Note the entries that mean nothing here, those of one reason together."""
         reasons: dict[str, list[str]] = defaultdict(list)
         for key, value in self.entries.items():
-            if key in _MEANINGLESS:
+            if key in MEANINGLESS:
                 off = value is None or value is False or value in ("", [])
-                reasons["switched off" if off else _MEANINGLESS[key]].append(key)
+                reasons["switched off" if off else MEANINGLESS[key]].append(key)
         self.notes += [
             f"{', '.join(keys)}: without meaning here ({reason})" for reason, keys in reasons.items()
         ]
 
     def _get(self, name: str, default: Any = None) -> Any:
-        value = self.entries.get(name if name.startswith(_SECTIONS) else f"{_RL}.{name}")
+        value = self.entries.get(name if name.startswith(SECTIONS) else f"{RL}.{name}")
         return default if value is None else value
 
     def _count(self, name: str, default: int) -> int:
@@ -309,17 +212,17 @@ class _Reader:
     def _model(self) -> dict[str, Any]:
         values: dict[str, Any] = {}
         ours = {f.name for f in fields(ModelConfig)}
-        if self._get(f"{_LLM}.pretrained", True) is False:
+        if self._get(f"{LLM}.pretrained", True) is False:
             values["model.init"] = "embeddings" if self._get("load_embedding") else "random"
         elif self._get("load_embedding"):
             self.notes.append(
-                f"{_RL}.load_embedding: without meaning here (nor in the original: pretrained brings all weights)"
+                f"{RL}.load_embedding: without meaning here (nor in the original: pretrained brings all weights)"
             )
         if self._get("use_action_heads"):
             if "action_head" not in policies:
                 raise ConfigError(
-                    f"{_RL}.use_action_heads needs the policy 'action_head', which is not here yet: "
-                    f"{_RL}.use_action_heads=false scores the actions' words"
+                    f"{RL}.use_action_heads needs the policy 'action_head', which is not here yet: "
+                    f"{RL}.use_action_heads=false scores the actions' words"
                 )
             values["policy.id"] = "action_head"
         if self._get("use_lora"):
@@ -328,23 +231,23 @@ class _Reader:
                 to: self._count(name, 0) for name, to in names.items() if self._get(name) is not None
             } or {"r": 8}
         elif any(self._get(name) is not None for name in ("lora_r", "lora_alpha")):
-            self.notes.append(f"{_RL}.lora_r, {_RL}.lora_alpha: without meaning, since use_lora is off")
-        if self._get(f"{_LLM}.load_in_4bit"):
+            self.notes.append(f"{RL}.lora_r, {RL}.lora_alpha: without meaning, since use_lora is off")
+        if self._get(f"{LLM}.load_in_4bit"):
             if "load_in_4bit" in ours:
                 values["model.load_in_4bit"] = True
             else:
                 self.notes.append(
-                    f"{_LLM}.load_in_4bit: weights are not quantised here, and take more memory "
+                    f"{LLM}.load_in_4bit: weights are not quantised here, and take more memory "
                     "(model.dtype=bfloat16 halves it)"
                 )
-        if self._get(f"{_LLM}.parallelism.use_gpu", True) is False:
+        if self._get(f"{LLM}.parallelism.use_gpu", True) is False:
             values["device"] = "cpu"
-        size = self._count(f"{_LLM}.parallelism.model_parallelism_size", 1)
+        size = self._count(f"{LLM}.parallelism.model_parallelism_size", 1)
         if size > 1 and "device_map" in ours:
             values["model.device_map"] = "auto"
         elif size > 1:
             self.notes.append(
-                f"{_LLM}.parallelism.model_parallelism_size={size}: a model stays on one GPU here "
+                f"{LLM}.parallelism.model_parallelism_size={size}: a model stays on one GPU here "
                 "(smaller: algorithm.args.micro_batch_size, model.gradient_checkpointing=true, model.lora)"
             )
         return values
@@ -368,11 +271,11 @@ class _Reader:
             values["algorithm.args.epochs"] = self._count("epochs", 4)
         if self._get("batch_size") is not None:  # of each of the original's model processes
             values["algorithm.args.minibatch_size"] = self._count("batch_size", 64) * num_processes
-        if self._get(f"{_LLM}.minibatch_size") is not None:
-            rows = self._count(f"{_LLM}.minibatch_size", 1)
+        if self._get(f"{LLM}.minibatch_size") is not None:
+            rows = self._count(f"{LLM}.minibatch_size", 1)
             values["algorithm.args.micro_batch_size"] = max(1, rows // num_actions)
             self.notes.append(
-                f"{_LLM}.minibatch_size={rows} counts pairs of a prompt and one of its {num_actions} actions: "
+                f"{LLM}.minibatch_size={rows} counts pairs of a prompt and one of its {num_actions} actions: "
                 f"algorithm.args.micro_batch_size={values['algorithm.args.micro_batch_size']} counts prompts (memory "
                 "and speed only)"
             )
@@ -393,8 +296,8 @@ class _Reader:
         num_envs = self._count("number_envs", 1)
         steps = self._count("steps_per_epoch", 256)
         per_env = max(1, steps // max(1, num_envs))
-        if self._get(f"{_LLM}.minibatch_size") is not None:
-            self.notes.append(f"{_LLM}.minibatch_size: without meaning here ({_MEMORY})")
+        if self._get(f"{LLM}.minibatch_size") is not None:
+            self.notes.append(f"{LLM}.minibatch_size: without meaning here ({MEMORY})")
         self.notes.append(
             "computed otherwise than in Lamorel's example: advantages are normalised over all envs, values learn "
             "λ-returns, and the prompt is GLAM's with one observation"
@@ -413,17 +316,13 @@ class _Reader:
         beta = _number(self._get("reward_shaping_beta", 0))
         if beta:
             raise ConfigError(
-                f"{_RL}.reward_shaping_beta={beta}: shaping by the model's own probabilities is not here; give 0"
+                f"{RL}.reward_shaping_beta={beta}: shaping by the model's own probabilities is not here; give 0"
             )
         if self._get("loading_path"):
             raise ConfigError(
-                f"{_RL}.loading_path is a pickled checkpoint, which is never read here: save the model with "
-                f"save_pretrained and set {_LLM}.model_path to that folder, and {_RL}.loading_path=null"
+                f"{RL}.loading_path is a pickled checkpoint, which is never read here: save the model with "
+                f"save_pretrained and set {LLM}.model_path to that folder, and {RL}.loading_path=null"
             )
-
-
-_NUMBERS = ("seed", "env.num_envs", "env.history", "env.args.", "training.", "evaluation.", "algorithm.args.")
-"""Keys whose values are numbers; the original's files write some of them as strings."""
 
 
 def _number(value: Any) -> Any:

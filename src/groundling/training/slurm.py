@@ -214,7 +214,9 @@ def time_limit() -> Iterator[Callable[[], bool]]:
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal came
         if not came:  # a second signal to stop would end the run at once
-            came = True
+            came = (
+                True  # before the first update there is nothing to stop after: SIGTERM then ends the process
+            )
             signal.raise_signal(signal.SIGTERM)
 
     previous = signal.signal(_SIGNAL, handle)
