@@ -13,7 +13,7 @@ from typing import Any
 
 from groundling.registry import Registry
 
-_EXTRAS = {"peft": "lora"}
+_EXTRAS = {"peft": "lora", "submitit": "slurm"}
 """By module, the extra that installs it."""
 
 

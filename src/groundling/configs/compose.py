@@ -87,17 +87,27 @@ def from_file(path: Path, overrides: Sequence[str] = ()) -> Config:
     Raises:
         ConfigError: the file is missing, broken, or has keys or values that no longer exist.
     """
-    changes = _parse(overrides)
     try:
-        loaded = OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.load(path))
+        loaded = OmegaConf.load(path)
+        OmegaConf.merge(OmegaConf.structured(Config), loaded)
     except FileNotFoundError:
         raise ConfigError(
             f"there is no {path}: expected a run's folder, made by `groundling train`"
         ) from None
     except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
         raise ConfigError(f"cannot read {path}: {_one_line(error)}") from error
+    return from_values(loaded, overrides)
+
+
+def from_values(values: Any, overrides: Sequence[str] = ()) -> Config:
+    """Check nested values that stand over the schema's defaults, with overrides as in `compose`.
+
+    Raises:
+        ConfigError: no such key or id, a value of the wrong type, or one that is missing.
+    """
+    changes = _parse(overrides)
     try:
-        return _checked(_changed(loaded, changes))
+        return _checked(_changed(OmegaConf.merge(OmegaConf.structured(Config), values), changes))
     except OmegaConfBaseException as error:
         raise ConfigError(_one_line(error)) from error
 

@@ -1,0 +1,1 @@
+"""Readers of the files that the rebuilt systems were run with."""

@@ -1,0 +1,343 @@
+"""Reads the Hydra files of GLAM and Lamorel (``lamorel_args``, ``rl_script_args``) as a `Config`.
+
+Every entry has a meaning here, or a note that says what stands in its place; none is passed over in silence.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from groundling.compat.glam_entries import (
+    KNOWN,
+    LLM,
+    MEANINGLESS,
+    MEMORY,
+    NUMBERS,
+    OPEN,
+    RL,
+    SAME,
+    SAYCAN,
+    SECTIONS,
+    TOKENS,
+    WORKED_OUT,
+)
+from groundling.configs.compose import from_values
+from groundling.configs.schema import Config, ModelConfig
+from groundling.errors import ConfigError
+from groundling.policies.policy import policies
+from groundling.registry import unknown
+
+
+def is_original(override: str) -> bool:
+    """Whether an override is about an entry of the original's."""
+    return override.lstrip("+~").startswith(SECTIONS)
+
+
+def read(
+    path: Path, originals: Sequence[str] = (), overrides: Sequence[str] = ()
+) -> tuple[Config, list[str]]:
+    """Read a file of GLAM's or Lamorel's.
+
+    Args:
+        path: The YAML file.
+        originals: Overrides of its entries, such as ``rl_script_args.seed=1``.
+        overrides: Overrides of the resulting config, as in `compose`; they come last.
+
+    Returns:
+        The config, and what to tell about entries that mean nothing, or something else, here.
+
+    Raises:
+        ConfigError: the file cannot be read, leaves a needed entry open, or asks for what there is not.
+    """
+    reader = _Reader(path, _load(path))
+    for override in originals:
+        reader.override(override)
+    given = {text.lstrip("~").partition("=")[0] for text in overrides}
+    reader.check_open(given)
+    values = reader.values()
+    if "env.id" not in values and "env.id" not in given:
+        raise ConfigError(reader.why_no_env())
+    reader.tell()
+    nested = OmegaConf.create({})
+    for key, value in values.items():
+        OmegaConf.update(nested, key, value)
+    return from_values(nested, overrides), reader.notes
+
+
+def _load(path: Path) -> DictConfig:
+    try:
+        loaded = OmegaConf.load(path)
+    except FileNotFoundError:
+        raise ConfigError(
+            f"there is no {path}: --glam-config takes one of the original's YAML files"
+        ) from None
+    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+    if not isinstance(loaded, DictConfig) or not any(f"{key!s}." in SECTIONS for key in loaded):
+        raise ConfigError(
+            f"{path} has neither lamorel_args nor rl_script_args: it is no file of the original's"
+        )
+    return loaded
+
+
+@dataclass
+class _Reader:
+    """The entries of a file, and what is to be told about them."""
+
+    path: Path
+    file: DictConfig
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.entries: dict[str, Any] = {}
+        try:
+            for section, node in ((str(key), node) for key, node in self.file.items()):
+                if f"{section}." in SECTIONS:
+                    plain = OmegaConf.to_container(node, resolve=True) if node is not None else {}
+                    self.entries |= _flat(f"{section}.", plain)
+                elif section == "defaults":
+                    others = [
+                        d for d in node if d != "_self_" and not "".join(d).startswith("override hydra")
+                    ]
+                    if others:
+                        self.notes.append(
+                            f"defaults: other files are not read ({', '.join(map(str, others))})"
+                        )
+                elif section != "hydra":
+                    self.notes.append(f"{section}: no section of the original's, and left out")
+        except OmegaConfBaseException as error:
+            raise ConfigError(f"cannot read {self.path}: {error}") from error
+        for key in [key for key in self.entries if key not in KNOWN]:
+            self.notes.append(f"{unknown('entry', key, KNOWN).partition(' there is')[0]} it is left out")
+            del self.entries[key]
+
+    def override(self, text: str) -> None:
+        """Set an entry from the command line."""
+        try:
+            parsed = OverridesParser.create().parse_override(text)
+        except HydraException as error:
+            raise ConfigError(f"cannot read the override {text!r}: expected key=value") from error
+        if parsed.key_or_group not in KNOWN:
+            raise ConfigError(unknown("entry of the original's files", parsed.key_or_group, KNOWN))
+        if parsed.is_sweep_override():
+            raise ConfigError(f"{text}: one value at a time; several runs are asked for as in seed=1,2,3")
+        self.entries.pop(parsed.key_or_group, None)
+        if not parsed.is_delete():
+            self.entries[parsed.key_or_group] = parsed.value()
+
+    def check_open(self, given: set[str]) -> None:
+        """Raise if an entry that is needed here was left open (``???``) and not set by a key of ours either."""
+        open_ = [key for key, value in self.entries.items() if value == OPEN]
+        counterparts = SAME | WORKED_OUT
+        needed = [key for key in open_ if key in counterparts and counterparts[key] not in given]
+        if needed:
+            wanted = " ".join(f"{key}=…" for key in needed)
+            raise ConfigError(f"{self.path} leaves entries open: give {wanted}")
+        for key in open_:
+            del self.entries[key]
+
+    def values(self) -> dict[str, Any]:
+        """By key of ours, what the entries come to."""
+        values: dict[str, Any] = {"policy.id": "action_scoring", "algorithm.id": "ppo"}
+        for key, ours in SAME.items():
+            if self.entries.get(key) is not None:
+                values[ours] = _number(self.entries[key]) if ours.startswith(NUMBERS) else self.entries[key]
+        if "algorithm.args.clip_range" in values:
+            values["algorithm.args.value_clip_range"] = values["algorithm.args.clip_range"]
+        values |= self._names()
+        values |= self._model()
+        if (actions := self._get("action_space")) is not None:
+            if not isinstance(actions, Sequence) or isinstance(actions, str):
+                raise ConfigError(f"{RL}.action_space must be a list, such as [turn_left,go_forward]")
+            values["env.actions"] = [str(action).replace("_", " ") for action in actions]
+        if self._is_lamorels():
+            values |= self._lamorel()
+        else:
+            values |= self._glam(len(values.get("env.actions", "......")))
+        if "algorithm.args.micro_batch_size" in values and "algorithm.args.minibatch_size" in values:
+            most = values["algorithm.args.minibatch_size"]
+            values["algorithm.args.micro_batch_size"] = min(values["algorithm.args.micro_batch_size"], most)
+        self._refuse()
+        return values
+
+    def why_no_env(self) -> str:
+        """What to say of a file that trains nothing in a world."""
+        told = {MEANINGLESS.get(key) for key in self.entries} & {SAYCAN, TOKENS}
+        because = f" ({told.pop()})" if told else ""
+        return (
+            f"{self.path} names no env{because}: give rl_script_args.name_environment=BabyAI-MixedTrainLocal-v0, "
+            "or another of `groundling list envs`"
+        )
+
+    def tell(self) -> None:
+        """Note the entries that mean nothing here, those of one reason together."""
+        reasons: dict[str, list[str]] = defaultdict(list)
+        for key, value in self.entries.items():
+            if key in MEANINGLESS:
+                off = value is None or value is False or value in ("", [])
+                reasons["switched off" if off else MEANINGLESS[key]].append(key)
+        self.notes += [
+            f"{', '.join(keys)}: without meaning here ({reason})" for reason, keys in reasons.items()
+        ]
+
+    def _get(self, name: str, default: Any = None) -> Any:
+        value = self.entries.get(name if name.startswith(SECTIONS) else f"{RL}.{name}")
+        return default if value is None else value
+
+    def _count(self, name: str, default: int) -> int:
+        value = _number(self._get(name, default))
+        if not isinstance(value, int) or value < 0:
+            raise ConfigError(f"{name} must be a whole number, got {value!r}")
+        return value
+
+    def _is_lamorels(self) -> bool:
+        """Whether ``epochs`` counts updates, as in Lamorel's examples, and not passes over a rollout."""
+        return self._get("ppo_epochs") is not None or self._get("steps_per_epoch") is not None
+
+    def _names(self) -> dict[str, Any]:
+        parts = [str(self._get(key)) for key in ("name_experiment", "name_model") if self._get(key)]
+        values = {"name": "-".join(parts) or self.path.stem}
+        if (logs := self._get("saving_path_logs")) is not None:
+            values["run_dir"] = f"{logs}/${{name}}-seed${{seed}}"
+        return values
+
+    def _model(self) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        ours = {f.name for f in fields(ModelConfig)}
+        if self._get(f"{LLM}.pretrained", True) is False:
+            values["model.init"] = "embeddings" if self._get("load_embedding") else "random"
+        elif self._get("load_embedding"):
+            self.notes.append(
+                f"{RL}.load_embedding: without meaning here (nor in the original: pretrained brings all weights)"
+            )
+        if self._get("use_action_heads"):
+            if "action_head" not in policies:
+                raise ConfigError(
+                    f"{RL}.use_action_heads needs the policy 'action_head', which is not here yet: "
+                    f"{RL}.use_action_heads=false scores the actions' words"
+                )
+            values["policy.id"] = "action_head"
+        if self._get("use_lora"):
+            names = {"lora_r": "r", "lora_alpha": "lora_alpha"}
+            values["model.lora"] = {
+                to: self._count(name, 0) for name, to in names.items() if self._get(name) is not None
+            } or {"r": 8}
+        elif any(self._get(name) is not None for name in ("lora_r", "lora_alpha")):
+            self.notes.append(f"{RL}.lora_r, {RL}.lora_alpha: without meaning, since use_lora is off")
+        if self._get(f"{LLM}.load_in_4bit"):
+            if "load_in_4bit" in ours:
+                values["model.load_in_4bit"] = True
+            else:
+                self.notes.append(
+                    f"{LLM}.load_in_4bit: weights are not quantised here, and take more memory "
+                    "(model.dtype=bfloat16 halves it)"
+                )
+        if self._get(f"{LLM}.parallelism.use_gpu", True) is False:
+            values["device"] = "cpu"
+        size = self._count(f"{LLM}.parallelism.model_parallelism_size", 1)
+        if size > 1 and "device_map" in ours:
+            values["model.device_map"] = "auto"
+        elif size > 1:
+            self.notes.append(
+                f"{LLM}.parallelism.model_parallelism_size={size}: a model stays on one GPU here "
+                "(smaller: algorithm.args.micro_batch_size, model.gradient_checkpointing=true, model.lora)"
+            )
+        return values
+
+    def _glam(self, num_actions: int) -> dict[str, Any]:
+        """What GLAM's own files mean."""
+        values: dict[str, Any] = {}
+        key = "lamorel_args.distributed_setup_args.n_llm_processes"
+        num_processes = self._count(key, 1)
+        if num_processes == 0:
+            raise ConfigError(
+                f"{key}=0 trains the original's DRRN agent, which has no experiment of this file's: "
+                "see `groundling list experiments`, or give 1 to train the language model"
+            )
+        if num_processes > 1:
+            self.notes.append(
+                f"{key}={num_processes}: for as many processes, torchrun --nproc-per-node {num_processes} -m "
+                f"groundling train --glam-config {self.path} …; one process computes the same"
+            )
+        if self._get("epochs") is not None:
+            values["algorithm.args.epochs"] = self._count("epochs", 4)
+        if self._get("batch_size") is not None:  # of each of the original's model processes
+            values["algorithm.args.minibatch_size"] = self._count("batch_size", 64) * num_processes
+        if self._get(f"{LLM}.minibatch_size") is not None:
+            rows = self._count(f"{LLM}.minibatch_size", 1)
+            values["algorithm.args.micro_batch_size"] = max(1, rows // num_actions)
+            self.notes.append(
+                f"{LLM}.minibatch_size={rows} counts pairs of a prompt and one of its {num_actions} actions: "
+                f"algorithm.args.micro_batch_size={values['algorithm.args.micro_batch_size']} counts prompts (memory "
+                "and speed only)"
+            )
+        self.notes.append(
+            "computed otherwise than in the original's code: actions are scored by their log-probabilities, as the "
+            "paper says (policy.args.compat=glam: by the sum of raw logits), and each value learns from its own "
+            "return, not from the batch's mean"
+        )
+        if str(self._get("name_environment", "")).startswith("BabyAI-Mixed"):
+            self.notes.append(
+                "computed otherwise than in the original's code: a task is drawn at each reset, not once for each env "
+                "(env.args.draw_task=construction does that, and such a run cannot be resumed)"
+            )
+        return values
+
+    def _lamorel(self) -> dict[str, Any]:
+        """What the files of Lamorel's PPO examples mean: an epoch is an update there."""
+        num_envs = self._count("number_envs", 1)
+        steps = self._count("steps_per_epoch", 256)
+        per_env = max(1, steps // max(1, num_envs))
+        if self._get(f"{LLM}.minibatch_size") is not None:
+            self.notes.append(f"{LLM}.minibatch_size: without meaning here ({MEMORY})")
+        self.notes.append(
+            "computed otherwise than in Lamorel's example: advantages are normalised over all envs, values learn "
+            "λ-returns, and the prompt is GLAM's with one observation"
+        )
+        return {
+            "env.num_envs": num_envs,
+            "env.history": 1,
+            "training.steps_per_update": per_env,
+            "training.steps": self._count("epochs", 100) * per_env * num_envs,
+            "algorithm.args.normalize_advantages": True,
+            "algorithm.args.adam_epsilon": 1e-8,
+        }
+
+    def _refuse(self) -> None:
+        """Raise on what would be another experiment without it."""
+        beta = _number(self._get("reward_shaping_beta", 0))
+        if beta:
+            raise ConfigError(
+                f"{RL}.reward_shaping_beta={beta}: shaping by the model's own probabilities is not here; give 0"
+            )
+        if self._get("loading_path"):
+            raise ConfigError(
+                f"{RL}.loading_path is a pickled checkpoint, which is never read here: save the model with "
+                f"save_pretrained and set {LLM}.model_path to that folder, and {RL}.loading_path=null"
+            )
+
+
+def _number(value: Any) -> Any:
+    """A number that may stand there as a string, whole if it is whole; anything else as it is."""
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _flat(prefix: str, node: Any) -> dict[str, Any]:
+    """Nested entries with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in node.items():
+        flat |= _flat(f"{prefix}{key}.", value) if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat

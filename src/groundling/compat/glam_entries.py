@@ -1,0 +1,118 @@
+"""The entries of GLAM's and Lamorel's Hydra files, and what stands in their place here."""
+
+SECTIONS = ("lamorel_args.", "rl_script_args.")
+OPEN = "???"
+"""What the original's files write for an entry that must be given."""
+LLM = "lamorel_args.llm_args"
+RL = "rl_script_args"
+
+SAME = {
+    f"{LLM}.model_path": "model.path",
+    f"{RL}.seed": "seed",
+    f"{RL}.name_environment": "env.id",
+    f"{RL}.task": "env.id",
+    f"{RL}.number_envs": "env.num_envs",
+    f"{RL}.nbr_obs": "env.history",
+    f"{RL}.language": "env.language",
+    f"{RL}.max_ep_len": "env.args.max_steps",
+    f"{RL}.num_steps": "training.steps",
+    f"{RL}.frames_per_proc": "training.steps_per_update",
+    f"{RL}.save_freq": "training.checkpoint_every",
+    f"{RL}.number_episodes": "evaluation.episodes",
+    f"{RL}.output_dir": "run_dir",
+    f"{RL}.lr": "algorithm.args.learning_rate",
+    f"{RL}.beta1": "algorithm.args.adam_beta1",
+    f"{RL}.beta2": "algorithm.args.adam_beta2",
+    f"{RL}.adam_eps": "algorithm.args.adam_epsilon",
+    f"{RL}.discount": "algorithm.args.gamma",
+    f"{RL}.gamma": "algorithm.args.gamma",
+    f"{RL}.gae_lambda": "algorithm.args.gae_lambda",
+    f"{RL}.lam": "algorithm.args.gae_lambda",
+    f"{RL}.clip_eps": "algorithm.args.clip_range",
+    f"{RL}.value_loss_coef": "algorithm.args.value_coefficient",
+    f"{RL}.entropy_coef": "algorithm.args.entropy_coefficient",
+    f"{RL}.max_grad_norm": "algorithm.args.max_grad_norm",
+    f"{RL}.ppo_epochs": "algorithm.args.epochs",
+    f"{RL}.minibatch_size": "algorithm.args.minibatch_size",
+    f"{RL}.gradient_batch_size": "algorithm.args.micro_batch_size",
+}
+"""Entries that have a key of the same meaning here."""
+WORKED_OUT = {
+    f"{LLM}.pretrained": "model.init",
+    f"{LLM}.minibatch_size": "algorithm.args.micro_batch_size",
+    f"{LLM}.load_in_4bit": "model.load_in_4bit",
+    f"{LLM}.parallelism.use_gpu": "device",
+    f"{LLM}.parallelism.model_parallelism_size": "model.device_map",
+    "lamorel_args.distributed_setup_args.n_llm_processes": "algorithm.args.minibatch_size",
+    f"{RL}.load_embedding": "model.init",
+    f"{RL}.use_action_heads": "policy.id",
+    f"{RL}.use_lora": "model.lora",
+    f"{RL}.lora_r": "model.lora",
+    f"{RL}.lora_alpha": "model.lora",
+    f"{RL}.epochs": "algorithm.args.epochs",
+    f"{RL}.steps_per_epoch": "training.steps_per_update",
+    f"{RL}.batch_size": "algorithm.args.minibatch_size",
+    f"{RL}.action_space": "env.actions",
+    f"{RL}.saving_path_logs": "run_dir",
+    f"{RL}.name_experiment": "name",
+    f"{RL}.name_model": "name",
+    f"{RL}.reward_shaping_beta": "env.reward_scale",
+    f"{RL}.loading_path": "model.path",
+}
+"""Entries from which the keys here are worked out, below."""
+_LAUNCH = "processes are started by torchrun or --slurm here, and find each other by themselves"
+MEMORY = "memory is what algorithm.args.micro_batch_size decides here, and it changes no result"
+_KINDS = "whether a model is causal or an encoder-decoder is found out from the model itself"
+_SCRIPT = "the training loop is groundling's own"
+_TESTS = (
+    "the original's test script reads it; here `groundling evaluate RUN` plays the trained policy and the "
+)
+_TESTS += "baselines zero-shot, random and expert (the bot), and keeps trajectories in RUN/samples"
+SAYCAN = "SayCan plans with a model and trains nothing"
+TOKENS = "that is PPO on generated tokens, without a world"
+MEANINGLESS = {
+    "lamorel_args.log_level": "figures go to metrics.jsonl and TensorBoard, at one level of detail",
+    "lamorel_args.allow_subgraph_use_whith_gradient": _SCRIPT,
+    "lamorel_args.gloo_timeout": _LAUNCH,
+    "lamorel_args.updater_args": _SCRIPT,
+    "lamorel_args.distributed_setup_args.n_rl_processes": _LAUNCH,
+    "lamorel_args.accelerate_args.config_file": _LAUNCH,
+    "lamorel_args.accelerate_args.machine_rank": _LAUNCH,
+    "lamorel_args.accelerate_args.num_machines": _LAUNCH,
+    "lamorel_args.accelerate_args.num_processes": _LAUNCH,
+    "lamorel_args.accelerate_args.main_process_ip": _LAUNCH,
+    "lamorel_args.accelerate_args.main_process_port": _LAUNCH,
+    f"{LLM}.model_type": _KINDS,
+    f"{LLM}.pre_encode_inputs": "each prompt is always computed once for all its actions",
+    f"{LLM}.seed": "the run's seed, rl_script_args.seed, also draws new weights",
+    f"{LLM}.parallelism.synchronize_gpus_after_scoring": MEMORY,
+    f"{LLM}.parallelism.empty_cuda_cache_after_scoring": MEMORY,
+    f"{RL}.path": _SCRIPT,
+    f"{RL}.max_episode_steps": "the original never reads it: its levels have limits of their own, as here "
+    "(env.args={max_steps: 64} sets another)",
+    f"{RL}.saving_path_model": "checkpoints are kept in the run's folder",
+    f"{RL}.template_test": "actions' probabilities on fixed template prompts are not logged",
+    f"{RL}.spm_path": "it is the vocabulary of the DRRN agent, which these files do not train",
+    f"{RL}.gradient_minibatch_size": MEMORY,
+    f"{RL}.zero_shot": _TESTS,
+    f"{RL}.random_agent": _TESTS,
+    f"{RL}.bot": _TESTS,
+    f"{RL}.get_example_trajectories": _TESTS,
+    f"{RL}.im_learning": f"{_TESTS}; for a cloned model set model.path to its folder",
+    f"{RL}.im_path": f"{_TESTS}; for a cloned model set model.path to its folder",
+    f"{RL}.modified_action_space": f"{_TESTS}; other action names: groundling evaluate RUN 'env.actions=[…]'",
+    f"{RL}.new_action_space": f"{_TESTS}; other action names: groundling evaluate RUN 'env.actions=[…]'",
+    f"{RL}.kl_coef": TOKENS,
+    f"{RL}.skip_ratio_spikes": TOKENS,
+    f"{RL}.strings": TOKENS,
+    f"{RL}.use_env_description": SAYCAN,
+    f"{RL}.n_tasks": SAYCAN,
+    f"{RL}.termination_str": SAYCAN,
+    f"{RL}.plot_saycan": SAYCAN,
+    f"{RL}.use_actions_in_env": SAYCAN,
+}
+"""Entries that mean nothing here, and why."""
+KNOWN = {*SAME, *WORKED_OUT, *MEANINGLESS}
+
+NUMBERS = ("seed", "env.num_envs", "env.history", "env.args.", "training.", "evaluation.", "algorithm.args.")
+"""Keys whose values are numbers; the original's files write some of them as strings."""

@@ -1,0 +1,416 @@
+"""The Hydra files of GLAM and Lamorel, rebuilt from their entries, are read, and they train."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from groundling.cli import main
+from groundling.compat.glam_config import read
+from groundling.errors import ConfigError
+from groundling.policies.policy import policies
+
+_ACTIONS = ["turn_left", "turn_right", "go_forward", "pick_up", "drop", "toggle"]
+
+
+def _lamorel(llm: dict[str, Any], size: Any = 1, use_gpu: bool = True, **more: Any) -> dict[str, Any]:
+    accelerate = more.pop(
+        "accelerate", {"machine_rank": 0, "main_process_ip": "127.0.0.1", "num_machines": 1}
+    )
+    processes = more.pop("n_llm_processes", 1)
+    flags = {"synchronize_gpus_after_scoring": False, "empty_cuda_cache_after_scoring": False}
+    model = {"model_type": "seq2seq", "model_path": "t5-small", "pretrained": True, "minibatch_size": 192}
+    parallelism = {"use_gpu": use_gpu, "model_parallelism_size": size, **flags}
+    return {
+        "log_level": "info",
+        "allow_subgraph_use_whith_gradient": False,
+        "distributed_setup_args": {"n_rl_processes": 1, "n_llm_processes": processes},
+        "accelerate_args": {"config_file": "accelerate/default_config.yaml", **accelerate},
+        "llm_args": {**model, "pre_encode_inputs": True, "parallelism": parallelism, **llm},
+        **more,
+    }
+
+
+_GLAM = {
+    "path": "???",
+    "max_episode_steps": 3,
+    "frames_per_proc": 40,
+    "reward_shaping_beta": 0,
+    "discount": 0.99,
+    "lr": "1e-6",
+    "beta1": 0.9,
+    "beta2": 0.999,
+    "gae_lambda": 0.99,
+    "entropy_coef": 0.01,
+    "value_loss_coef": 0.5,
+    "max_grad_norm": 0.5,
+    "adam_eps": "1e-5",
+    "clip_eps": 0.2,
+    "epochs": 4,
+    "batch_size": 64,
+    "nbr_obs": 3,
+    "language": "english",
+    "saving_path_logs": "???",
+    "saving_path_model": "???",
+}
+_GIVEN_OPEN = dict.fromkeys(
+    ("seed", "number_envs", "num_steps", "action_space", "name_experiment", "name_model", "name_environment"),
+    "???",
+)
+_OPEN_LLM = dict.fromkeys(("model_type", "model_path", "minibatch_size"), "???")
+_OPEN_MACHINES = {"machine_rank": 0} | dict.fromkeys(
+    ("num_machines", "num_processes", "main_process_ip"), "???"
+)
+_TEST_ONLY = {
+    "modified_action_space": False,
+    "get_example_trajectories": False,
+    "im_learning": False,
+    "bot": False,
+}
+_PPO = {
+    "path": "???",
+    "seed": 1,
+    "ppo_epochs": 4,
+    "lam": 0.99,
+    "gamma": 0.99,
+    "lr": "1e-6",
+    "entropy_coef": 0.01,
+    "value_loss_coef": 0.5,
+    "clip_eps": 0.2,
+    "max_grad_norm": 0.5,
+    "minibatch_size": 8,
+    "gradient_batch_size": 1,
+    "gradient_minibatch_size": None,
+    "max_ep_len": 100,
+    "epochs": 100,
+    "steps_per_epoch": 256,
+    "save_freq": 1,
+    "output_dir": "???",
+    "loading_path": None,
+}
+_LORA = {"use_lora": True, "lora_r": 16, "lora_alpha": 32}
+_BABYAI = {"number_envs": 2, "task": "BabyAI-GoToRedBall-v0", "action_space": _ACTIONS}
+
+FILES: dict[str, dict[str, Any]] = {
+    "glam-local": {
+        "lamorel_args": _lamorel(
+            {"minibatch_size": 4}, use_gpu=False, allow_subgraph_use_whith_gradient=True
+        ),
+        "rl_script_args": {
+            **_GLAM,
+            **_TEST_ONLY,
+            "seed": 1,
+            "number_envs": 2,
+            "num_steps": 1000,
+            "batch_size": 16,
+            "action_space": _ACTIONS,
+            "name_experiment": "llm_mtrl",
+            "name_model": "T5small",
+            "name_environment": "BabyAI-MixedTestLocal-v0",
+            "number_episodes": 10,
+            "load_embedding": True,
+            "use_action_heads": False,
+            "template_test": 1,
+            "zero_shot": True,
+            "new_action_space": None,
+            "spm_path": "spm_models/unigram_8k.model",
+            "random_agent": True,
+            "im_path": "",
+        },
+    },
+    "glam-multi-node": {
+        "lamorel_args": _lamorel(
+            _OPEN_LLM,
+            size="???",
+            n_llm_processes=4,
+            accelerate={**_OPEN_MACHINES, "main_process_port": 12345},
+            updater_args=None,
+        ),
+        "rl_script_args": {
+            **_GLAM,
+            **_GIVEN_OPEN,
+            "load_embedding": False,
+            "use_action_heads": False,
+            "template_test": 1,
+            "spm_path": "",
+        },
+    },
+    "glam-multi-node-test": {
+        "lamorel_args": _lamorel(
+            _OPEN_LLM, size="???", n_llm_processes=4, accelerate=_OPEN_MACHINES, updater_args=None
+        ),
+        "rl_script_args": {
+            **_GLAM,
+            **_GIVEN_OPEN,
+            **_TEST_ONLY,
+            "num_steps": 100,
+            "number_episodes": "???",
+            "zero_shot": "???",
+            "new_action_space": [],
+            "spm_path": "???",
+            "random_agent": False,
+            "im_path": "???",
+        },
+    },
+    "lamorel-ppo": {
+        "lamorel_args": _lamorel({"load_in_4bit": False}, gloo_timeout=1800),
+        "rl_script_args": {**_PPO, **_BABYAI},
+    },
+    "lamorel-ppo-lora": {
+        "lamorel_args": _lamorel({"load_in_4bit": False}, gloo_timeout=1800),
+        "rl_script_args": {**_PPO, **_LORA, **_BABYAI, "steps_per_epoch": 10},
+    },
+    "lamorel-rlhf": {
+        "lamorel_args": _lamorel({"load_in_4bit": False}, gloo_timeout=1800),
+        "rl_script_args": {
+            **_PPO,
+            **_LORA,
+            "max_ep_len": 5,
+            "kl_coef": 0.0,
+            "skip_ratio_spikes": False,
+            "strings": ["turn left", "pick_up"],
+        },
+    },
+    "lamorel-saycan": {
+        "lamorel_args": _lamorel({}, gloo_timeout=1800, accelerate={"machine_rank": 0, "num_machines": 2}),
+        "rl_script_args": {
+            "path": "???",
+            "use_env_description": True,
+            "n_tasks": 5,
+            "termination_str": "done()",
+            "plot_saycan": False,
+            "use_actions_in_env": False,
+        },
+    },
+    "lamorel-bare": {
+        "lamorel_args": _lamorel({"load_in_4bit": False, "seed": 5}, use_gpu=False, gloo_timeout=1800),
+        "rl_script_args": {"path": "???"},
+    },
+}
+_CLUSTER = [
+    "lamorel_args.llm_args.model_type=seq2seq",
+    "lamorel_args.llm_args.model_path=starter",
+    "lamorel_args.llm_args.minibatch_size=12",
+    "lamorel_args.llm_args.parallelism.model_parallelism_size=2",
+    "lamorel_args.accelerate_args.num_machines=2",
+    "rl_script_args.path=train_language_agent.py",
+    "rl_script_args.seed=5",
+    "rl_script_args.number_envs=2",
+    f"rl_script_args.action_space=[{','.join(_ACTIONS)}]",
+    "rl_script_args.name_experiment=llm_gtl",
+    "rl_script_args.name_model=starter",
+    "rl_script_args.name_environment=BabyAI-GoToLocal-v0",
+]
+"""What the original's campaign scripts would give to its cluster files."""
+_NEEDED = {
+    "glam-local": [],
+    "glam-multi-node": [*_CLUSTER, "rl_script_args.num_steps=80"],
+    "glam-multi-node-test": [*_CLUSTER, "rl_script_args.number_episodes=7"],
+    "lamorel-ppo": [],
+    "lamorel-ppo-lora": [],
+}
+
+
+def _write(folder: Path, name: str, **more: Any) -> Path:
+    path = folder / f"{name}.yaml"
+    OmegaConf.save(
+        OmegaConf.create({"defaults": ["_self_"], "hydra": {"run": {"dir": "."}}, **FILES[name], **more}),
+        path,
+    )
+    return path
+
+
+def _needed(name: str, folder: Path) -> list[str]:
+    where = "output_dir" if name.startswith("lamorel") else "saving_path_logs"
+    return [*_NEEDED[name], f"rl_script_args.{where}={folder}"]
+
+
+@pytest.mark.parametrize("name", sorted(_NEEDED))
+def test_every_shape_trains(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = _write(tmp_path, name)
+    small = [
+        "model.path=starter",
+        "device=cpu",
+        "training.steps=8",
+        "training.steps_per_update=2",
+        f"run_dir={tmp_path}/run",
+    ]
+    arguments = ["train", "--glam-config", str(path), *_needed(name, tmp_path), *small]
+    assert main(arguments) == 0
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 2
+    warnings = capsys.readouterr().err.splitlines()
+    assert warnings and all(line.startswith("warning: ") for line in warnings)
+    assert len(set(warnings)) == len(warnings)
+
+
+def test_glams_entries_mean_what_they_meant(tmp_path: Path) -> None:
+    config, notes = read(_write(tmp_path, "glam-local"), _needed("glam-local", tmp_path))
+    assert (config.name, config.run_dir) == ("llm_mtrl-T5small", f"{tmp_path}/llm_mtrl-T5small-seed1")
+    assert (config.device, config.model.path, config.model.init) == ("cpu", "t5-small", "pretrained")
+    assert config.env.id == "BabyAI-MixedTestLocal-v0" and config.env.actions == [
+        a.replace("_", " ") for a in _ACTIONS
+    ]
+    assert (config.env.num_envs, config.env.history, config.training.steps_per_update) == (2, 3, 40)
+    assert (config.training.steps, config.evaluation.episodes) == (1000, 10)
+    assert config.algorithm.args == {
+        "learning_rate": 1e-6,
+        "adam_beta1": 0.9,
+        "adam_beta2": 0.999,
+        "adam_epsilon": 1e-5,
+        "gamma": 0.99,
+        "gae_lambda": 0.99,
+        "clip_range": 0.2,
+        "value_clip_range": 0.2,
+        "value_coefficient": 0.5,
+        "entropy_coefficient": 0.01,
+        "max_grad_norm": 0.5,
+        "epochs": 4,
+        "minibatch_size": 16,
+        "micro_batch_size": 1,
+    }
+    told = "\n".join(notes)
+    for entry in (
+        "max_episode_steps",
+        "spm_path",
+        "zero_shot",
+        "random_agent",
+        "model_type",
+        "n_rl_processes",
+    ):
+        assert entry in told
+
+
+def test_a_minibatch_is_what_all_the_originals_processes_take_together(tmp_path: Path) -> None:
+    config, notes = read(
+        _write(tmp_path, "glam-multi-node"),
+        [*_needed("glam-multi-node", tmp_path), "rl_script_args.num_steps=1"],
+    )
+    assert (
+        config.algorithm.args["minibatch_size"] == 4 * 64 and config.algorithm.args["micro_batch_size"] == 2
+    )
+    assert config.seed == 5 and any("torchrun --nproc-per-node 4" in note for note in notes)
+    assert any("model_parallelism_size=2" in note for note in notes)
+
+
+def test_lamorels_epochs_are_updates(tmp_path: Path) -> None:
+    config, notes = read(_write(tmp_path, "lamorel-ppo-lora"), _needed("lamorel-ppo-lora", tmp_path))
+    assert config.run_dir == str(tmp_path) and config.name == "lamorel-ppo-lora"
+    assert config.model.lora == {"r": 16, "lora_alpha": 32}
+    assert (config.training.steps_per_update, config.training.steps) == (5, 100 * 10)
+    assert config.env.id == "BabyAI-GoToRedBall-v0" and config.env.args == {"max_steps": 100}
+    args = config.algorithm.args
+    assert (args["epochs"], args["minibatch_size"], args["micro_batch_size"]) == (4, 8, 1)
+    assert args["normalize_advantages"] is True and args["adam_epsilon"] == 1e-8
+    assert any("normalised over all envs" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("pretrained", "load_embedding", "init"),
+    [("false", "true", "embeddings"), ("false", "false", "random"), ("true", "false", "pretrained")],
+)
+def test_where_weights_come_from(pretrained: str, load_embedding: str, init: str, tmp_path: Path) -> None:
+    given = [
+        f"lamorel_args.llm_args.pretrained={pretrained}",
+        f"rl_script_args.load_embedding={load_embedding}",
+    ]
+    config, _ = read(_write(tmp_path, "glam-local"), [*_needed("glam-local", tmp_path), *given])
+    assert config.model.init == init
+
+
+def test_action_heads_are_a_policy_of_their_own(tmp_path: Path) -> None:
+    given = [*_needed("glam-local", tmp_path), "rl_script_args.use_action_heads=true"]
+    if "action_head" in policies:
+        assert read(_write(tmp_path, "glam-local"), given)[0].policy.id == "action_head"
+    else:
+        with pytest.raises(ConfigError, match="action_head"):
+            read(_write(tmp_path, "glam-local"), given)
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_every_entry_is_known(name: str, tmp_path: Path) -> None:
+    path = _write(tmp_path, name)
+    env = ["env.id=BabyAI-GoToObj-v0", "run_dir=x"]
+    _, notes = read(path, _needed(name, tmp_path) if name in _NEEDED else (), env)
+    assert not [note for note in notes if "unknown" in note or "no section" in note]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("lamorel-saycan", "SayCan"),
+        ("lamorel-rlhf", "generated tokens"),
+        ("lamorel-bare", "name_environment"),
+    ],
+)
+def test_a_file_without_an_env_says_what_is_missing(name: str, told: str, tmp_path: Path) -> None:
+    given = ["rl_script_args.output_dir=x"] if name == "lamorel-rlhf" else []
+    with pytest.raises(ConfigError, match=told):
+        read(_write(tmp_path, name), given)
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("rl_script_args.sede=1", "'rl_script_args.seed'"),
+        ("rl_script_args.seed=1,2", "seed=1,2,3"),
+        ("rl_script_args.number_envs=many", "env.num_envs.*many"),
+        ("rl_script_args.batch_size=many", "batch_size must be a whole number"),
+        ("rl_script_args.name_environment=???", "name_environment=…"),
+        ("rl_script_args.reward_shaping_beta=0.5", "reward_shaping_beta=0.5"),
+        ("rl_script_args.loading_path=old", "pickled"),
+        ("rl_script_args.seed=[", "key=value"),
+        ("rl_script_args.action_space=drop", "must be a list"),
+        ("lamorel_args.distributed_setup_args.n_llm_processes=0", "DRRN"),
+    ],
+)
+def test_what_cannot_be_run_is_told_in_one_line(override: str, told: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=told) as caught:
+        read(_write(tmp_path, "glam-local"), [*_needed("glam-local", tmp_path), override])
+    assert "\n" not in str(caught.value)
+
+
+def test_open_entries_are_all_named_and_ours_may_stand_for_them(tmp_path: Path) -> None:
+    path = _write(tmp_path, "glam-multi-node")
+    with pytest.raises(ConfigError, match=r"model_path=….*number_envs=….*name_environment=…") as caught:
+        read(path)
+    assert "main_process_ip" not in str(caught.value)  # which means nothing here
+    given = [text for text in _needed("glam-multi-node", tmp_path) if "model_path" not in text]
+    config, _ = read(path, given, ["model.path=starter-causal"])
+    assert config.model.path == "starter-causal"
+
+
+def test_unknown_entries_of_a_file_are_named(tmp_path: Path) -> None:
+    path = _write(
+        tmp_path, "glam-local", wandb_args={"mode": "offline"}, defaults=["_self_", {"model": "t5"}]
+    )
+    OmegaConf.save(OmegaConf.merge(OmegaConf.load(path), {"rl_script_args": {"lrr": 1}}), path)
+    _, notes = read(path, _needed("glam-local", tmp_path))
+    told = "\n".join(notes)
+    assert "'rl_script_args.lrr'" in told and "wandb_args" in told and "{'model': 't5'}" in told
+
+
+def test_files_that_are_none_are_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "broken.yaml").write_text("a: [1, 2")
+    (tmp_path / "other.yaml").write_text("name: x")
+    for name, told in (
+        ("none.yaml", "there is no"),
+        ("broken.yaml", "cannot read"),
+        ("other.yaml", "neither"),
+    ):
+        assert main(["train", "--glam-config", str(tmp_path / name)]) == 1
+        error = capsys.readouterr().err
+        assert told in error and error.count("\n") == 1
+    assert main(["train"]) == 1
+    assert "--glam-config" in capsys.readouterr().err
+
+
+def test_a_sweep_and_a_cluster_take_such_a_file_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _write(tmp_path, "glam-local")
+    given = ["train", "--glam-config", str(path), *_needed("glam-local", tmp_path), "seed=1,2", "--dry-run"]
+    assert main([*given, "--slurm", "array=seeds"]) == 0
+    told = capsys.readouterr()
+    assert told.out.count(f"--glam-config {path} rl_script_args.saving_path_logs={tmp_path} seed=") == 2
+    assert told.err.count("template_test") == 1
