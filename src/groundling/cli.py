@@ -370,7 +370,7 @@ def warn(text: str) -> None:
 def _console() -> "Console":
     from rich.console import Console
 
-    return Console()
+    return Console(quiet=os.environ.get("RANK", "0") != "0")  # of several processes the first one speaks
 
 
 def _import(module: str) -> None:

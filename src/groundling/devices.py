@@ -1,5 +1,7 @@
 """Where tensors live."""
 
+import os
+
 import torch
 
 from groundling.errors import ConfigError
@@ -8,12 +10,17 @@ from groundling.errors import ConfigError
 def find_device(name: str | torch.device) -> torch.device:
     """The device of that name; "auto" takes the accelerator if there is one.
 
+    Of several processes on one machine (``LOCAL_RANK``), each takes a GPU of its own.
+
     Raises:
         ConfigError: no such device on this machine.
     """
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if name == "auto":
-        return accelerator or torch.device("cpu")
+        name = accelerator or torch.device("cpu")
+    local_rank = os.environ.get("LOCAL_RANK")
+    if str(name) == "cuda" and local_rank is not None and torch.cuda.is_available():
+        name = f"cuda:{int(local_rank) % torch.cuda.device_count()}"
     there = "cpu" if accelerator is None else f"cpu, {accelerator}"
     try:
         device = torch.device(name)

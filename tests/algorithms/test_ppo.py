@@ -11,6 +11,7 @@ from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, RunError
 from groundling.policies.policy import Policy
 from groundling.training.collect import collect
+from groundling.world import World
 from tests.conftest import Corridor, TablePolicy
 
 
@@ -115,9 +116,9 @@ def test_impossible_options_are_named(options: dict[str, float]) -> None:
 def test_micro_batches_partition_the_minibatch_and_group_like_costs() -> None:
     indices = torch.randperm(23)
     costs = [(7 * i) % 10 for i in range(23)]
-    pieces = list(micro_batches(indices, 5, costs))
+    pieces = list(micro_batches(indices, 5, costs, World()))
     assert sorted(torch.cat(pieces).tolist()) == list(range(23))
     assert all(len(p) <= 5 for p in pieces)
     flat = [costs[i] for p in pieces for i in p.tolist()]
     assert flat == sorted(flat)
-    assert torch.equal(torch.cat(list(micro_batches(indices, 5, None))), indices)
+    assert torch.equal(torch.cat(list(micro_batches(indices, 5, None, World()))), indices)

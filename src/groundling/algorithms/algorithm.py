@@ -8,6 +8,7 @@ import torch
 from groundling.algorithms.rollout import Rollout
 from groundling.policies.policy import Policy
 from groundling.registry import Registry
+from groundling.world import World
 
 
 class Algorithm(ABC):
@@ -16,6 +17,9 @@ class Algorithm(ABC):
     gamma: float
     """Discount factor."""
     optimizer: torch.optim.Optimizer
+    world: World = World()
+    """The processes that share the work. All have the same rollout: an algorithm that ignores this does everything in
+    each of them, which is right, and no faster."""
 
     @abstractmethod
     def setup(self, policy: Policy) -> None:

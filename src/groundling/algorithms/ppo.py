@@ -150,19 +150,21 @@ class PPO(Algorithm):
     ) -> dict[str, float]:
         """One optimizer step on the minibatch ``indices``; gradients accumulate to its mean."""
         self.optimizer.zero_grad(set_to_none=True)
-        figures: dict[str, float] = defaultdict(float)
+        figures = dict.fromkeys(_FIGURES, 0.0)
         size = self._elements(self.micro_batch_size or self.minibatch_size, batch)
-        for micro in micro_batches(indices, size, costs):
+        for micro in micro_batches(indices, size, costs, self.world):
             share = len(micro) / len(indices)
             loss = self._loss(policy, batch, micro)
             (loss.total * share).backward()
-            for name, term in _terms(loss).items():
-                figures[name] += share * term.item()
+            for name, term in _FIGURES.items():
+                figures[name] += share * getattr(loss, term).item()
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        self.world.sum_gradients(parameters)
+        figures = self.world.sum_figures(figures)
         figures["grad_norm"] = torch.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm).item()
         _check_finite(figures)
         self.optimizer.step()
-        return dict(figures)
+        return figures
 
     def _loss(self, policy: Policy, batch: "_Batch", micro: Tensor) -> PPOLoss:
         evaluation = policy.evaluate([batch.observations[i] for i in micro.tolist()], batch.actions[micro])
@@ -193,15 +195,15 @@ class _Batch:
     returns: Tensor
 
 
-def _terms(loss: PPOLoss) -> dict[str, Tensor]:
-    return {
-        "loss": loss.total,
-        "policy_loss": loss.policy,
-        "value_loss": loss.value,
-        "entropy": loss.entropy,
-        "approx_kl": loss.approx_kl,
-        "clip_fraction": loss.clip_fraction,
-    }
+_FIGURES = {
+    "loss": "total",
+    "policy_loss": "policy",
+    "value_loss": "value",
+    "entropy": "entropy",
+    "approx_kl": "approx_kl",
+    "clip_fraction": "clip_fraction",
+}
+"""By the name they are logged under, the terms of `PPOLoss`."""
 
 
 def _check_finite(figures: dict[str, float]) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from groundling.errors import ConfigError
 from groundling.policies.policy import Segment
+from groundling.world import World
 
 
 @dataclass
@@ -33,6 +34,32 @@ class Rollout:
     """``(num_steps, num_envs, memory_size)``: a recurrent policy's memory before each step."""
     starts: Tensor | None = None
     """bool: the observation was an episode's first; of a recurrent policy."""
+
+    @classmethod
+    def beside(cls, rollouts: Sequence["Rollout"]) -> "Rollout":
+        """One rollout of the envs of several, which took equally many steps."""
+        first = rollouts[0]
+        if len(rollouts) == 1:
+            return first
+        num_steps = len(first.actions)
+        rows = [  # step by step, the observations of every rollout
+            r.observations[step * len(r.last_values) : (step + 1) * len(r.last_values)]
+            for step in range(num_steps)
+            for r in rollouts
+        ]
+        per_step = ("actions", "log_probs", "values", "rewards", "dones", "memories", "starts")
+        tensors = {
+            name: None
+            if getattr(first, name) is None
+            else torch.cat([getattr(r, name) for r in rollouts], dim=1)
+            for name in per_step
+        }
+        return cls(
+            observations=[o for row in rows for o in row],
+            last_values=torch.cat([r.last_values for r in rollouts]),
+            last_observations=[o for r in rollouts for o in r.last_observations],
+            **tensors,  # type: ignore[arg-type]
+        )
 
     def __len__(self) -> int:
         return self.actions.numel()
@@ -62,13 +89,12 @@ class Rollout:
         ], segments
 
 
-def micro_batches(indices: Tensor, size: int, costs: Sequence[int] | None) -> Iterator[Tensor]:
-    """Cut the ``indices`` of a minibatch into pieces of at most ``size``.
+def micro_batches(indices: Tensor, size: int, costs: Sequence[int] | None, world: World) -> Iterator[Tensor]:
+    """Cut this process's share of a minibatch's ``indices`` into pieces of at most ``size``.
 
     Where ``costs`` (one per element) are given, elements of like cost come together, so that little of a batch is
-    padding. Every element is in exactly one piece.
+    padding, and are dealt out evenly. Every element is in exactly one piece of one process.
     """
     if costs is not None:
-        order = torch.tensor([costs[i] for i in indices.tolist()]).argsort(stable=True)
-        indices = indices[order]
-    yield from indices.split(size)
+        indices = indices[torch.tensor([costs[i] for i in indices.tolist()]).argsort(stable=True)]
+    yield from indices[world.rank :: world.size].split(size)

@@ -15,6 +15,7 @@ from groundling.envs.make import make_text_env
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy, policies
+from groundling.world import World
 
 
 def actions_of(config: Config) -> Sequence[str]:
@@ -60,8 +61,8 @@ def make_policy(config: Config, checkpoint: Path | None = None) -> Policy:
     return policy
 
 
-def make_algorithm(config: Config, policy: Policy) -> Algorithm:
-    """The config's algorithm, set up for ``policy``.
+def make_algorithm(config: Config, policy: Policy, world: World | None = None) -> Algorithm:
+    """The config's algorithm, set up for ``policy`` and for the processes that share its work.
 
     Raises:
         ConfigError: the policy has nothing to train.
@@ -75,6 +76,7 @@ def make_algorithm(config: Config, policy: Policy) -> Algorithm:
             stacklevel=2,
         )
     algorithm: Algorithm = algorithms.create(config.algorithm.id, **config.algorithm.args)
+    algorithm.world = world or World()
     algorithm.setup(policy)
     return algorithm
 

@@ -20,6 +20,7 @@ def collect(
     *,
     memory: Tensor | None = None,
     generator: torch.Generator,
+    others: tuple[int, int] = (0, 0),
     reward_scale: float = 1.0,
     bootstrap: float | None = None,
     on_step: Callable[[int], None] = lambda num_envs: None,
@@ -32,6 +33,8 @@ def collect(
         num_steps: Steps of each env.
         memory: A recurrent policy's memory ``(num_envs, memory_size)`` after the envs' last steps.
         generator: Draws the actions.
+        others: How many envs before and after these ones other processes step: their numbers are drawn here too and
+            dropped, so that the generators stay alike and an env's draw does not depend on who steps it.
         reward_scale: Factor on the rewards that the rollout holds.
         bootstrap: The discount factor with which a time-out's reward gains the value of the observation
             that it cut off (Pardo et al. 2018, arXiv 1712.00378). None: a time-out is an end, as in GLAM.
@@ -46,7 +49,9 @@ def collect(
     for _ in range(num_steps):
         memory = None if memory is None else memory * ~starts[:, None]  # (num_envs, memory_size)
         memories.append((memory, starts))
+        torch.rand(others[0], dtype=torch.float64, generator=generator)
         action = policy.act(present, memory=memory, generator=generator)
+        torch.rand(others[1], dtype=torch.float64, generator=generator)
         step = envs.step(action.actions.tolist())
         rewards = step.rewards * reward_scale  # (num_envs,)
         if bootstrap is not None:

@@ -5,7 +5,7 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
@@ -16,12 +16,14 @@ import torch
 from accelerate.utils import set_seed
 from rich.console import Console
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from groundling.algorithms.algorithm import Algorithm
+from groundling.algorithms.rollout import Rollout
 from groundling.configs.schema import Config
 from groundling.envs.seeds import training_seed
 from groundling.envs.vector import Episode, TextVectorEnv
-from groundling.errors import RunError
+from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.policies.policy import Policy
 from groundling.training import checkpoint
 from groundling.training.build import make_algorithm, make_envs, make_policy
@@ -29,6 +31,7 @@ from groundling.training.collect import collect
 from groundling.training.folder import open_run
 from groundling.training.progress import TrainingProgress
 from groundling.training.tracking import Tracker, read_metrics
+from groundling.world import World
 
 _LOW_ENTROPY_UPDATES = 5
 """Updates in a row below the entropy floor before a run is stopped."""
@@ -56,24 +59,43 @@ def train(config: Config, console: Console, warn: Callable[[str], None] = warnin
     Raises:
         GroundlingError: it cannot begin or go on; the last checkpoint stays.
     """
-    with open_run(config) as folder:
-        run = Run(config, folder, warn)
+    world = World.join(config.device)
+    console = console if world.is_main else Console(quiet=True)
+    with ExitStack() as stack:
+        stack.callback(world.leave)
+        folder = Path(config.run_dir)
+        error = None
+        if world.is_main:
+            try:
+                stack.enter_context(open_run(config))
+            except GroundlingError as caught:
+                error = caught
+        world.check(error)
+        run = Run(config, folder, warn, world)
         if run.counters.update:
             console.print(f"resuming after update {run.counters.update} from {folder}", highlight=False)
-        with _stop_signals(console) as stop_asked:
-            return run.loop(console, stop_asked)
+        stop_asked = stack.enter_context(_stop_signals(console))
+        return run.loop(console, stop_asked)
 
 
 class Run:
-    """A run's parts and where it stands."""
+    """A run's parts and where it stands. Of several processes, each steps its share of the envs."""
 
-    def __init__(self, config: Config, folder: Path, warn: Callable[[str], None]) -> None:
-        self.config, self.folder = config, folder
-        found = checkpoint.latest(folder / "checkpoints", warn)
+    def __init__(
+        self, config: Config, folder: Path, warn: Callable[[str], None], world: World | None = None
+    ) -> None:
+        self.config, self.folder, self.world = config, folder, world or World()
+        found = self.world.agree(
+            checkpoint.latest(folder / "checkpoints", warn) if self.world.is_main else None
+        )
         if found is None and len(read_metrics(folder)) >= config.training.checkpoint_every + 1:
             raise RunError(
                 f"{folder} holds metrics of a run but no whole checkpoint to go on from: bring one back, or set "
                 "run_dir to a new folder to begin again"
+            )
+        if config.env.num_envs < self.world.size:
+            raise ConfigError(
+                f"env.num_envs={config.env.num_envs} is too few for {self.world.size} processes"
             )
         self.counters = Counters()
         self.generators = {
@@ -82,11 +104,13 @@ class Run:
         }
         set_seed(config.seed)  # Python, NumPy and torch, for whatever draws from the global generators
         self.policy: Policy = make_policy(config, found)
-        self.algorithm: Algorithm = make_algorithm(config, self.policy)
+        self.algorithm: Algorithm = make_algorithm(config, self.policy, self.world)
+        self.own = self.world.share(config.env.num_envs)  # which envs this process steps
+        num_envs = self.own.stop - self.own.start
         self.envs: TextVectorEnv = make_envs(
-            config, config.env.num_envs, lambda env, episode: training_seed(config.seed, env, episode)
+            config, num_envs, lambda env, episode: training_seed(config.seed, self.own.start + env, episode)
         )
-        self.memory = self.policy.initial_memory(config.env.num_envs)
+        self.memory = self.policy.initial_memory(num_envs)
         if found is None:
             self.envs.reset()
         else:
@@ -95,20 +119,22 @@ class Run:
     def loop(self, console: Console, stop_asked: Callable[[], bool]) -> bool:
         """Update until all steps are taken (True) or a stop is asked for (False)."""
         total = self.config.training.steps
-        tracker = Tracker(self.folder, self.counters.update)
+        tracker = Tracker(self.folder, self.counters.update) if self.world.is_main else None
         try:
             with TrainingProgress(console, total, self.counters.step) as progress:
                 while self.counters.step < total:
                     row = self.update(progress)
-                    tracker.log(row)
-                    stop = stop_asked() or self.counters.step >= total
+                    if tracker is not None:
+                        tracker.log(row)
+                    stop = any(self.world.gather(stop_asked())) or self.counters.step >= total
                     if stop or self.counters.update % self.config.training.checkpoint_every == 0:
                         self.save()
                     self._check_entropy()
                     if stop and self.counters.step < total:
                         return False
         finally:
-            tracker.close()
+            if tracker is not None:
+                tracker.close()
             self.envs.close()
         return True
 
@@ -119,16 +145,20 @@ class Run:
             The figures of this update.
         """
         config, started = self.config, time.monotonic()
-        rollout, episodes, self.memory = collect(
+        own_rollout, own_episodes, self.memory = collect(
             self.policy,
             self.envs,
             config.training.steps_per_update,
             memory=self.memory,
             generator=self.generators["act"],
+            others=(self.own.start, config.env.num_envs - self.own.stop),
             reward_scale=config.env.reward_scale,
             bootstrap=self.algorithm.gamma if config.env.bootstrap_truncated else None,
-            on_step=progress.advance,
+            on_step=lambda _: progress.advance(config.env.num_envs),
         )
+        gathered = self.world.gather((own_rollout, own_episodes))
+        rollout = Rollout.beside([r for r, _ in gathered])
+        episodes = [e for _, own in gathered for e in own]
         figures = self.algorithm.update(
             self.policy,
             rollout,
@@ -149,30 +179,42 @@ class Run:
         }
 
     def save(self) -> None:
-        """Write a checkpoint of everything that the run needs to go on to the last bit."""
-        training = self.config.training
-        checkpoint.save(
-            self.folder / "checkpoints", self.counters.update, self._write, training.keep_checkpoints
-        )
+        """Write a checkpoint from which a run of any number of processes goes on, of as many to the last bit."""
+        envs = [state for own in self.world.gather(self.envs.state_dict()) for state in own]
+        memories = self.world.gather(self.memory)
+        error = None
+        if self.world.is_main:
+            folder, training = self.folder / "checkpoints", self.config.training
+            try:
+                checkpoint.save(
+                    folder,
+                    self.counters.update,
+                    lambda partial: self._write(partial, envs, memories),
+                    training.keep_checkpoints,
+                )
+            except RunError as caught:
+                error = caught
+        self.world.check(error)
 
-    def _write(self, folder: Path) -> None:
+    def _write(self, folder: Path, envs: list[dict[str, Any]], memories: list[Tensor | None]) -> None:
         self.policy.save_pretrained(folder)
         checkpoint.save_optimizer(self.algorithm.optimizer, folder / "optimizer.safetensors")
         checkpoint.save_random_states(self.generators, folder / "random.safetensors")
         if self.memory is not None:
-            save_file({"memory": self.memory.contiguous()}, folder / "memory.safetensors")
+            save_file(
+                {"memory": torch.cat([m for m in memories if m is not None])}, folder / "memory.safetensors"
+            )
         checkpoint.write_json(folder / "algorithm.json", self.algorithm.state_dict())
-        state = {"counters": asdict(self.counters), "envs": self.envs.state_dict()}
-        checkpoint.write_json(folder / "run.json", state)
+        checkpoint.write_json(folder / "run.json", {"counters": asdict(self.counters), "envs": envs})
 
     def _load(self, folder: Path) -> None:
         state = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         self.counters = Counters(**state["counters"])
         checkpoint.load_optimizer(self.algorithm.optimizer, folder / "optimizer.safetensors")
         self.algorithm.load_state_dict(json.loads((folder / "algorithm.json").read_text(encoding="utf-8")))
-        self.envs.load_state_dict(state["envs"])
+        self.envs.load_state_dict(state["envs"][self.own])
         if self.memory is not None:
-            self.memory = load_file(folder / "memory.safetensors")["memory"]
+            self.memory = load_file(folder / "memory.safetensors")["memory"][self.own]
         checkpoint.load_random_states(self.generators, folder / "random.safetensors")
 
     def _count(self, steps: int, episodes: list[Episode], seconds: float, figures: dict[str, float]) -> None:

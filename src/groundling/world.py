@@ -1,0 +1,98 @@
+"""Several processes, one run: each steps its share of the envs and computes its share of every minibatch."""
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor, distributed
+
+from groundling.errors import GroundlingError
+
+T = TypeVar("T")
+_BUCKET = 2**24
+"""Elements that are summed over processes in one go: 64 MiB of float32."""
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes of a run, as torchrun, ``accelerate launch`` or SLURM started them; by default this one alone."""
+
+    rank: int = 0
+    size: int = 1
+
+    @classmethod
+    def join(cls, device: str) -> "World":
+        """Meet the other processes: gloo on CPUs, NCCL on GPUs. Alone if no launcher set ``WORLD_SIZE``."""
+        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+            return cls()
+        from accelerate import PartialState
+
+        state = PartialState(cpu=device == "cpu")
+        return cls(state.process_index, state.num_processes)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes, logs and shows what all of them do."""
+        return self.rank == 0
+
+    def share(self, count: int) -> slice:
+        """Which of ``count`` things in a row are this process's."""
+        return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
+
+    def gather(self, value: T) -> list[T]:
+        """Every process's value, in the order of their ranks."""
+        if self.size == 1:
+            return [value]
+        values: list[T | None] = [None] * self.size
+        distributed.all_gather_object(values, value)
+        return values  # type: ignore[return-value]
+
+    def agree(self, value: T) -> T:
+        """The main process's value, on all; also where they wait for each other."""
+        if self.size == 1:
+            return value
+        values = [value]
+        distributed.broadcast_object_list(values, src=0)
+        return values[0]
+
+    def check(self, error: GroundlingError | None) -> None:
+        """Raise, on all processes, an error that any of them met; so that none waits for one that has ended."""
+        for met in self.gather(None if error is None else (type(error), str(error))):
+            if met is not None:
+                raise met[0](met[1])
+
+    def leave(self) -> None:
+        """Say goodbye to the other processes."""
+        if self.size > 1:
+            distributed.destroy_process_group()
+
+    def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
+        """Put the sum of all processes' gradients into each of theirs; a missing one counts as 0."""
+        if self.size == 1:
+            return
+        for bucket in _buckets(parameters):
+            gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
+            flat = torch.cat([g.flatten() for g in gradients])
+            distributed.all_reduce(flat)
+            for parameter, total in zip(bucket, flat.split([g.numel() for g in gradients]), strict=True):
+                parameter.grad = total.view_as(parameter)
+
+    def sum_figures(self, figures: dict[str, float]) -> dict[str, float]:
+        """The sum over all processes of each figure; they must have the same names."""
+        rows = self.gather(figures)
+        return {name: sum(row[name] for row in rows) for name in figures}
+
+
+def _buckets(parameters: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+    """Neighbours of one dtype, about `_BUCKET` elements together."""
+    bucket: list[Tensor] = []
+    for parameter in parameters:
+        full = sum(p.numel() for p in bucket) + parameter.numel() > _BUCKET
+        if bucket and (full or parameter.dtype != bucket[0].dtype):
+            yield bucket
+            bucket = []
+        bucket.append(parameter)
+    if bucket:
+        yield bucket

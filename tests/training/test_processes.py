@@ -1,0 +1,104 @@
+"""Several processes train one run: what one would do, and what happens when one of them dies."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from groundling.algorithms import Rollout
+from groundling.algorithms.rollout import micro_batches
+from groundling.training.tracking import read_metrics
+from groundling.world import World
+
+_SMALL = [
+    "env.num_envs=5",  # shared unevenly
+    "training.steps_per_update=8",
+    "algorithm.args.minibatch_size=15",
+    "algorithm.args.learning_rate_schedule=constant",  # which knows nothing of how long the run is
+    "algorithm.args.learning_rate=1e-4",  # Adam makes much of rounding
+    "device=cpu",
+]
+
+
+def _start(processes: int, run_dir: Path, *overrides: str) -> subprocess.Popen[str]:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
+    return subprocess.Popen(
+        [sys.executable, *launcher, "groundling", "train", "demo", f"run_dir={run_dir}", *_SMALL, *overrides],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def _train(processes: int, run_dir: Path, *overrides: str) -> None:
+    child = _start(processes, run_dir, *overrides)
+    told, _ = child.communicate(timeout=300)
+    assert child.returncode == 0, told
+    assert told.count("done:") == 1  # the main process alone speaks
+
+
+def _figures(run_dir: Path) -> list[dict[str, Any]]:
+    names = ("update", "step", "policy_loss", "value_loss", "entropy", "episodes", "return_mean")
+    return [{name: row[name] for name in names} for row in read_metrics(run_dir)]
+
+
+def test_two_processes_do_what_one_does_and_hand_over_to_it(tmp_path: Path) -> None:
+    _train(1, tmp_path / "one", "training.steps=120")
+    _train(2, tmp_path / "two", "training.steps=80")
+    _train(1, tmp_path / "two", "training.steps=120")  # goes on alone
+    for one, two in zip(_figures(tmp_path / "one"), _figures(tmp_path / "two"), strict=True):
+        assert one == pytest.approx(two, abs=1e-5)
+    one, two = (
+        load_file(tmp_path / name / "checkpoints" / "000003" / "model.safetensors") for name in ("one", "two")
+    )
+    assert all(torch.allclose(one[name], two[name], atol=1e-5) for name in one)
+
+
+def test_a_process_that_dies_ends_the_run_which_can_be_resumed(tmp_path: Path) -> None:
+    child = _start(2, tmp_path, "training.steps=100000")
+    deadline = time.monotonic() + 240
+    while len(read_metrics(tmp_path)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    ranks = subprocess.run(["pgrep", "-P", str(child.pid)], capture_output=True, text=True).stdout.split()
+    os.kill(int(ranks[-1]), signal.SIGKILL)
+    told, _ = child.communicate(timeout=120)  # and does not hang
+    assert child.returncode != 0 and "SIGKILL" in told
+    done = json.loads((max((tmp_path / "checkpoints").glob("[0-9]*")) / "run.json").read_text())["counters"]
+    _train(2, tmp_path, f"training.steps={done['step'] + 40}")
+    assert read_metrics(tmp_path)[-1]["update"] == done["update"] + 1
+
+
+def test_a_mistake_is_told_by_all_and_hangs_none(tmp_path: Path) -> None:
+    child = _start(2, tmp_path, "env.num_envs=1")
+    told, _ = child.communicate(timeout=120)
+    assert child.returncode != 0 and "too few for 2 processes" in told
+
+
+def test_rollouts_beside_each_other_are_one_of_all_envs() -> None:
+    def rollout(first_env: int, envs: int) -> Rollout:
+        index = torch.arange(3)[:, None] * 10 + torch.arange(first_env, first_env + envs)  # (3, envs)
+        real = index.float()
+        last = list(range(30 + first_env, 30 + first_env + envs))
+        return Rollout(index.flatten().tolist(), index, real, real, real, real > 5, real[-1], last)
+
+    whole, joined = rollout(0, 5), Rollout.beside([rollout(0, 2), rollout(2, 3)])
+    assert whole.observations == joined.observations and whole.last_observations == joined.last_observations
+    assert torch.equal(whole.actions, joined.actions) and torch.equal(whole.last_values, joined.last_values)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_the_processes_shares_are_all_there_is(size: int) -> None:
+    worlds = [World(rank, size) for rank in range(size)]
+    assert [i for w in worlds for i in range(32)[w.share(32)]] == list(range(32))
+    costs = [(7 * i) % 11 for i in range(20)]
+    pieces = [m for w in worlds for m in micro_batches(torch.arange(20), 4, costs, w)]
+    assert sorted(torch.cat(pieces).tolist()) == list(range(20))
