@@ -137,6 +137,33 @@ def test_lora_with_gradient_checkpointing(folder):
             torch.testing.assert_close(ours.grad, theirs.grad, msg=name)
 
 
+def test_four_bit_weights_score_like_the_whole_ones_and_train_an_adapter(tmp_path):
+    pytest.importorskip("bitsandbytes")
+    whole = LanguageModel.from_pretrained("starter")
+    lm = LanguageModel.from_pretrained(
+        "starter", load_in_4bit=True, lora={"r": 2, "target_modules": ["q", "v"]}
+    )
+    linear = [m for m in lm.model.modules() if type(m).__name__ == "Linear4bit"]
+    assert linear and all(m.weight.dtype == torch.uint8 for m in linear)
+    assert (scores(lm) - scores(whole)).abs().mean() < 0.5  # nats; their spread is several
+    sum(own.sum() for own in lm.score(PROMPTS, ACTIONS)).backward()
+    trained = [p for p in lm.parameters() if p.requires_grad]
+    assert trained and all(p.grad is not None for p in trained)
+    with torch.no_grad():
+        for p in trained:
+            p.add_(0.01)
+    lm.save_pretrained(tmp_path)
+    again = LanguageModel.from_pretrained(tmp_path, load_in_4bit=True)
+    torch.testing.assert_close(scores(again), scores(lm))
+
+
+def test_a_device_map_places_the_layers(folder):
+    lm = LanguageModel.from_pretrained(folder, device_map={"": "cpu"})
+    assert torch.equal(scores(lm), scores(LanguageModel.from_pretrained(folder)))
+    with pytest.raises(GroundlingError, match="device_map"):
+        LanguageModel.from_pretrained(folder, device_map="auto", init="random")
+
+
 # Failures
 
 
@@ -221,8 +248,8 @@ def test_truncated_missing_and_incomplete_weights(folder):
 
 def test_wrong_options(folder):
     for options, told in (
-        ({"device": "cuda"}, "no GPU"),
-        ({"device": "tpu9"}, "unknown device"),
+        ({"device": "cuda"}, "cannot be used on this machine"),
+        ({"device": "tpu9"}, "device=tpu9"),
         ({"dtype": "float8"}, "unknown dtype"),
         ({"init": "zeros"}, "unknown init"),
         ({"lora": {"r": 4, "rank": 3}}, "LoRA settings"),
@@ -230,7 +257,7 @@ def test_wrong_options(folder):
         ({"lora": {"r": 4, "target_modules": ["nonsense"]}}, "LoRA settings"),
         ({"attention": "nonsense"}, "cannot be loaded"),
     ):
-        if told == "no GPU" and torch.cuda.is_available():
+        if told == "cannot be used on this machine" and torch.cuda.is_available():
             continue
         with pytest.raises(GroundlingError, match=told) as error:
             LanguageModel.from_pretrained(folder, **options)

@@ -54,6 +54,10 @@ class ModelConfig:
     """float32, bfloat16 or float16: how the weights are kept."""
     attention: str | None = None
     """Transformers' attention implementation: eager, sdpa, flash_attention_2, …; null: its own choice."""
+    device_map: str | None = None
+    """Spread the layers over this process's GPUs: auto, balanced, sequential; null: all on one device."""
+    load_in_4bit: bool = False
+    """Keep the weights in NF4 (QLoRA): a quarter of bfloat16's memory; to be trained with model.lora."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: less memory, a third more time."""
     lora: dict[str, Any] = field(default_factory=dict)

@@ -75,6 +75,8 @@ class LanguageModel(nn.Module):
         seed: int | None = None,
         dtype: str | torch.dtype = "float32",
         device: str | torch.device = "cpu",
+        device_map: str | Mapping[str, Any] | None = None,
+        load_in_4bit: bool = False,
         lora: Mapping[str, Any] | None = None,
         gradient_checkpointing: bool = False,
         attention: str | None = None,
@@ -92,6 +94,9 @@ class LanguageModel(nn.Module):
             seed: of random weights; None takes them from torch's global generator.
             dtype: of the weights: "float32", "bfloat16" or "float16".
             device: "cpu", "cuda", "cuda:1", "mps", or "auto" for a GPU where there is one.
+            device_map: spreads the layers over several devices ("auto", "balanced", ..., or a map of accelerate's);
+                takes the place of `device`.
+            load_in_4bit: keep the weights in NF4, for training with `lora` (QLoRA). Needs the `lora` extra.
             lora: keyword arguments of `peft.LoraConfig`; the rest of the model is frozen. Needs the `lora` extra.
             gradient_checkpointing: less memory for more time in the backward pass.
             attention: Transformers' `attn_implementation`; None for its own choice.
@@ -107,21 +112,27 @@ class LanguageModel(nn.Module):
         if init not in ("pretrained", "random", "embeddings"):
             raise GroundlingError(f"unknown init {init!r}: use 'pretrained', 'random' or 'embeddings'")
         base = loading.adapter_base(source.path)
+        placement = loading.Placement(target, device_map, load_in_4bit)
         with loading.quietly():
-            model = loading.load_model(source.at(base) if base else source, init, seed, number, attention)
+            model = loading.load_model(
+                source.at(base) if base else source, init, seed, number, attention, placement
+            )
             if base:
                 loading.load_adapter(model, source.path, lora)
             elif lora is not None:
                 loading.add_lora(model, lora)
         return cls(
-            model.to(target),  # type: ignore[arg-type]
+            model,
             loading.load_tokenizer(source),
             gradient_checkpointing=gradient_checkpointing,
             max_prompt_tokens=max_prompt_tokens,
             # The bundled models lie in the installed package, whose place another machine does not share.
-            keep_base=init != "pretrained"
-            or str(path) in loading.STARTERS
-            or (base is not None and Path(base).parent == Path(source.path)),
+            keep_base=not load_in_4bit
+            and (
+                init != "pretrained"
+                or str(path) in loading.STARTERS
+                or (base is not None and Path(base).parent == Path(source.path))
+            ),
         )
 
     @property
@@ -142,6 +153,9 @@ class LanguageModel(nn.Module):
         """
         super().train(mode)
         self.model.train(self._gradient_checkpointing)
+        for module in self.model.modules():
+            if type(module).__name__ == "Linear4bit":
+                module.train()  # on CPUs bitsandbytes repacks weights in evaluation, and then gives no gradients
         return self
 
     def autocast(self) -> torch.autocast:

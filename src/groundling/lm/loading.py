@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import warnings
 from collections.abc import Iterator, Mapping
@@ -11,11 +12,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors.torch import load_file
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
+    BitsAndBytesConfig,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -113,8 +116,39 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
         ) from error
 
 
+@dataclass(frozen=True)
+class Placement:
+    """Where weights go, and how they are kept there."""
+
+    device: torch.device
+    device_map: str | Mapping[str, Any] | None = None
+    """Transformers' and accelerate's: spreads a model over several devices."""
+    in_4bit: bool = False
+    """NF4 with double quantisation, computed in bfloat16 (QLoRA, arXiv 2305.14314)."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments of `from_pretrained`; none where a plain `to(device)` does."""
+        if not self.in_4bit:
+            return {} if self.device_map is None else {"device_map": self.device_map}
+        if importlib.util.find_spec("bitsandbytes") is None:
+            raise GroundlingError("4-bit weights need bitsandbytes: pip install 'groundling[lora]'")
+        quantization = BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=torch.bfloat16,
+        )
+        return {"device_map": self.device_map or {"": self.device}, "quantization_config": quantization}
+
+
 def load_model(
-    source: Source, init: Init, seed: int | None, dtype: torch.dtype, attention: str | None
+    source: Source,
+    init: Init,
+    seed: int | None,
+    dtype: torch.dtype,
+    attention: str | None,
+    placement: Placement,
 ) -> PreTrainedModel:
     """A causal or encoder-decoder model, without dropout.
 
@@ -125,6 +159,7 @@ def load_model(
         seed: of the random weights; None takes them from torch's global generator.
         dtype: of the weights.
         attention: Transformers' `attn_implementation`; None for its own choice.
+        placement: where the weights go.
 
     Raises:
         GroundlingError: not there, not readable, not a language model, or weights missing.
@@ -132,9 +167,15 @@ def load_model(
     config = _load_config(source)
     auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     options = source.options | {"dtype": dtype} | ({"attn_implementation": attention} if attention else {})
+    placed = placement.options
+    if placed and init != "pretrained":
+        raise GroundlingError(
+            f"init={init!r} makes whole weights on one device: leave device_map and load_in_4bit"
+        )
     try:
         if init == "pretrained":
-            return _pretrained(auto, source, config, options)
+            model = _pretrained(auto, source, config, options | placed)
+            return model if placed else model.to(placement.device)  # type: ignore[arg-type]
         with torch.random.fork_rng(enabled=seed is not None):
             if seed is not None:
                 torch.manual_seed(seed)
@@ -146,10 +187,10 @@ def load_model(
         raise GroundlingError(f"the model {source.path} cannot be loaded: {_first_line(error)}") from error
     model.name_or_path = source.path
     if init == "embeddings":
-        pretrained = load_model(source, "pretrained", None, dtype, attention)
+        pretrained = load_model(source, "pretrained", None, dtype, attention, Placement(torch.device("cpu")))
         with torch.no_grad():
             model.get_input_embeddings().weight.copy_(pretrained.get_input_embeddings().weight)
-    return model
+    return model.to(placement.device)
 
 
 def _load_config(source: Source) -> PretrainedConfig:
@@ -248,6 +289,7 @@ def add_lora(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="fan_in_fan_out")  # peft then sets it right itself
             model.add_adapter(lora_config(**plain))
+        _widen_adapters(model)
     except (TypeError, ValueError) as error:
         raise GroundlingError(f"these LoRA settings cannot be used: {_first_line(error)}") from error
 
@@ -257,6 +299,10 @@ def load_adapter(model: PreTrainedModel, path: str, settings: Mapping[str, Any] 
     _peft()
     try:
         model.load_adapter(path, is_trainable=True)
+        if _widen_adapters(model):  # what was rounded as it was loaded is loaded again
+            weights = load_file(Path(path) / "adapter_model.safetensors")
+            named = {name.removeprefix("base_model.model."): weight for name, weight in weights.items()}
+            _peft().set_peft_model_state_dict(model, named, "default")
     except Exception as error:
         raise GroundlingError(f"the adapter in {path} cannot be loaded: {_first_line(error)}") from error
     adapter: Any = model.peft_config["default"]
@@ -266,6 +312,18 @@ def load_adapter(model: PreTrainedModel, path: str, settings: Mapping[str, Any] 
         found = set(saved[key]) if _is_listlike(saved.get(key)) else saved.get(key)
         if wanted != found:
             raise GroundlingError(f"the adapter in {path} was made with {key}={found}, not {wanted}")
+
+
+def _widen_adapters(model: PreTrainedModel) -> bool:
+    """Keep adapters in float32: in half precision, as 4-bit models' adapters begin in, small updates are lost.
+
+    Returns:
+        Whether any was not.
+    """
+    narrow = [p for p in model.parameters() if p.requires_grad and p.dtype != torch.float32]
+    for parameter in narrow:
+        parameter.data = parameter.data.float()
+    return bool(narrow)
 
 
 def save_base(model: PreTrainedModel, folder: Path) -> None:

@@ -95,6 +95,8 @@ def _make_language_model(config: Config, checkpoint: Path | None) -> Any:
         seed=config.seed,
         dtype=model.dtype,
         device=config.device,
+        device_map=model.device_map,
+        load_in_4bit=model.load_in_4bit,
         lora=None if checkpoint else model.lora or None,  # a checkpoint brings its adapter
         gradient_checkpointing=model.gradient_checkpointing,
         attention=model.attention,
