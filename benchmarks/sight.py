@@ -28,19 +28,18 @@ import groundling  # noqa: F401  (registers)
 from groundling.envs.babyai_text.sight import image_by_tables, see_faster
 
 RESULTS = Path(__file__).parent / "results"
-STATES_PER_EPISODE = 200
 
 
-def random_states(id: str, count: int, seed: int) -> Iterator[Any]:
+def random_states(id: str, count: int, seed: int, per_episode: int = 200) -> Iterator[Any]:
     """The unwrapped env of this id in `count` states, one after the other; it sees by the tables."""
     env: Any = gymnasium.make(id, disable_env_checker=True).unwrapped
     see_faster(env)
     rng = np.random.default_rng(seed)
     for number in range(count):
-        moment = number % STATES_PER_EPISODE
+        moment = number % per_episode
         if moment == 0:
             env.reset(seed=int(rng.integers(2**31)))
-        elif moment < STATES_PER_EPISODE // 2:
+        elif moment < per_episode // 2:
             _, _, terminated, truncated, _ = env.step(int(rng.integers(env.action_space.n)))
             if terminated or truncated:
                 env.reset()
