@@ -7,13 +7,13 @@ times, finds out what hides what, and encodes it cell by cell. Here
 - each cell becomes one byte, its *code*, which tells what stands there and whether one can see past it;
 - sight spreads from row to row, away from the agent. Which cells of a row are seen, and which of the next row are
   seen from there, follows from 7 bits that come from the row before and 7 that tell what one can see past: a table
-  of 128 × 128 entries.
+  of 128 × 128 entries, filled as they come up.
 
 Nothing of the grid is kept from one observation to the next, so nothing can be out of date.
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import product
 from operator import itemgetter
 from types import MethodType
@@ -95,7 +95,7 @@ def _seen(clear: int) -> bytes:
     """Which cells the agent sees, each 255 or 0, given 49 bits that tell which ones it can see past."""
     rows, reached = [], 1 << _MIDDLE
     for row in _ROWS:
-        seen, reached = _SIGHT[reached << VIEW | clear >> row & _WHOLE_ROW]
+        seen, reached = _spread(reached, clear >> row & _WHOLE_ROW)
         rows.append(seen)
     return b"".join(rows)
 
@@ -119,14 +119,19 @@ _WHOLE_ROW = (1 << VIEW) - 1
 _ROWS = range(VIEW * (VIEW - 1), -1, -VIEW)  # where the bits of each row begin, the agent's own row first
 
 
-def _sight(reached: int, clear: int) -> tuple[bytes, int]:
-    """How sight spreads in a row, as `minigrid.core.grid.Grid.process_vis` has it; a bit for each column.
+@cache
+def _spread(reached: int, clear: int) -> tuple[bytes, int]:
+    """How sight spreads in a row, as `minigrid.core.grid.Grid.process_vis` has it.
 
     From a cell that is seen and that one can see past, one sees the next cell of the row, the one ahead, and the one
     ahead of the next; first all to the right, then all to the left.
 
+    Args:
+        reached: 7 bits, the first column's the highest: which cells are seen from the row before.
+        clear: 7 bits: which cells one can see past.
+
     Returns:
-        Which cells are seen, each 255 or 0, and the bits of the next row's cells that are seen from this one.
+        Which cells are seen, 7 bytes of 255 or 0, and the bits of the next row's cells that are seen from this one.
     """
     ahead = 0
     for columns, step in ((range(VIEW - 1), 1), (range(VIEW - 1, 0, -1), -1)):
@@ -139,9 +144,6 @@ def _sight(reached: int, clear: int) -> tuple[bytes, int]:
 
 def _column(number: int) -> int:
     return 1 << VIEW - 1 - number
-
-
-_SIGHT = [_sight(reached, clear) for reached in range(1 << VIEW) for clear in range(1 << VIEW)]
 
 
 def _painted(thing: WorldObj, colour: str) -> WorldObj:
