@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,15 +39,37 @@ def random_states(id: str, count: int, seed: int, per_episode: int = 200) -> Ite
     for number in range(count):
         moment = number % per_episode
         if moment == 0:
-            env.reset(seed=int(rng.integers(2**31)))
+            reset(env, int(rng.integers(2**31)))
         elif moment < per_episode // 2:
             _, _, terminated, truncated, _ = env.step(int(rng.integers(env.action_space.n)))
             if terminated or truncated:
-                env.reset()
+                reset(env, int(rng.integers(2**31)))
         else:
             upset(env, rng)
         yield env
     env.close()
+
+
+def reset(env: Any, seed: int) -> None:
+    """Begin an episode. Minigrid looks for a place for the agent for ever where a level's small rooms are full.
+
+    That takes hundreds of levels to happen, in BabyAI-SynthS5R2-v0 for one; such a seed is passed over.
+    """
+
+    def give_up(*_: object) -> None:
+        raise TimeoutError
+
+    signal.signal(signal.SIGALRM, give_up)
+    for attempt in range(10):
+        signal.alarm(5)
+        try:
+            env.reset(seed=seed + attempt)
+            return
+        except TimeoutError:
+            print(f"seed {seed + attempt} has Minigrid search for ever", flush=True)
+        finally:
+            signal.alarm(0)
+    raise TimeoutError("no seed gives a level")
 
 
 def upset(env: Any, rng: np.random.Generator) -> None:
@@ -95,13 +118,18 @@ def main() -> None:
     parser.add_argument("--prefix", default="BabyAI-")
     parser.add_argument("--states", type=int, default=100_000, help="of each env")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--resume", action="store_true", help="keep what the output holds already")
     parser.add_argument("--output", type=Path, help="default: results/sight-PREFIX.json")
     arguments = parser.parse_args()
     ids = sorted(id for id in gymnasium.registry if id.startswith(arguments.prefix))
     results: dict[str, Any] = {"minigrid": minigrid.__version__, "seed": arguments.seed, "envs": {}}
     output = arguments.output or RESULTS / f"sight-{arguments.prefix.strip('-').lower()}.json"
     RESULTS.mkdir(exist_ok=True)
+    if arguments.resume:
+        results["envs"] = json.loads(output.read_text())["envs"]
     for id in ids:
+        if id in results["envs"]:
+            continue
         began = time.process_time()
         states = random_states(id, arguments.states, arguments.seed)
         try:
