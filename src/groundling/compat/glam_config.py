@@ -5,7 +5,7 @@ Every entry has a meaning here, or a note that says what stands in its place; no
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,8 @@ from groundling.compat.glam_entries import (
     WORKED_OUT,
 )
 from groundling.configs.compose import from_values
-from groundling.configs.schema import Config, ModelConfig
+from groundling.configs.schema import Config
 from groundling.errors import ConfigError
-from groundling.policies.policy import policies
 from groundling.registry import unknown
 
 
@@ -211,7 +210,6 @@ class _Reader:
 
     def _model(self) -> dict[str, Any]:
         values: dict[str, Any] = {}
-        ours = {f.name for f in fields(ModelConfig)}
         if self._get(f"{LLM}.pretrained", True) is False:
             values["model.init"] = "embeddings" if self._get("load_embedding") else "random"
         elif self._get("load_embedding"):
@@ -219,11 +217,6 @@ class _Reader:
                 f"{RL}.load_embedding: without meaning here (nor in the original: pretrained brings all weights)"
             )
         if self._get("use_action_heads"):
-            if "action_head" not in policies:
-                raise ConfigError(
-                    f"{RL}.use_action_heads needs the policy 'action_head', which is not here yet: "
-                    f"{RL}.use_action_heads=false scores the actions' words"
-                )
             values["policy.id"] = "action_head"
         if self._get("use_lora"):
             names = {"lora_r": "r", "lora_alpha": "lora_alpha"}
@@ -233,23 +226,11 @@ class _Reader:
         elif any(self._get(name) is not None for name in ("lora_r", "lora_alpha")):
             self.notes.append(f"{RL}.lora_r, {RL}.lora_alpha: without meaning, since use_lora is off")
         if self._get(f"{LLM}.load_in_4bit"):
-            if "load_in_4bit" in ours:
-                values["model.load_in_4bit"] = True
-            else:
-                self.notes.append(
-                    f"{LLM}.load_in_4bit: weights are not quantised here, and take more memory "
-                    "(model.dtype=bfloat16 halves it)"
-                )
+            values["model.load_in_4bit"] = True
         if self._get(f"{LLM}.parallelism.use_gpu", True) is False:
             values["device"] = "cpu"
-        size = self._count(f"{LLM}.parallelism.model_parallelism_size", 1)
-        if size > 1 and "device_map" in ours:
+        if self._count(f"{LLM}.parallelism.model_parallelism_size", 1) > 1:
             values["model.device_map"] = "auto"
-        elif size > 1:
-            self.notes.append(
-                f"{LLM}.parallelism.model_parallelism_size={size}: a model stays on one GPU here "
-                "(smaller: algorithm.args.micro_batch_size, model.gradient_checkpointing=true, model.lora)"
-            )
         return values
 
     def _glam(self, num_actions: int) -> dict[str, Any]:

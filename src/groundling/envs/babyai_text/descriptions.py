@@ -16,6 +16,7 @@ from groundling.envs.babyai_text.languages import (
 )
 
 _UNSEEN, _EMPTY, _WALL = OBJECT_TO_IDX["unseen"], OBJECT_TO_IDX["empty"], OBJECT_TO_IDX["wall"]
+_PASSED = bytes((_UNSEEN, _EMPTY))  # what does not end a ray
 _FIRST_THING = 1 + max(_UNSEEN, _EMPTY, _WALL)  # floor, door, key, ball, box, goal, lava
 _STATES = {index: name for name, index in STATE_TO_IDX.items()}
 
@@ -53,33 +54,29 @@ def describe(
         )
     width, height = view.shape[:2]
     codes = view.reshape(-1).tolist()  # cell by cell, column-major: object, colour, state
-    sentences = [] if carrying is None else [_carried(carrying, spoken, compat)]
-    sentences += _walls(codes, width, height, spoken)
+    kinds = bytes(codes[::3])
     own_cell = (width // 2) * height + height - 1
-    for cell in range(width * height):
-        kind = codes[3 * cell]
+    sentences = [] if carrying is None else [_carried(carrying, spoken, compat)]
+    sentences += _walls(kinds, height, own_cell, spoken)
+    for cell, kind in enumerate(kinds):
         if kind >= _FIRST_THING and cell != own_cell:
             right, ahead = cell // height - width // 2, height - 1 - cell % height
             sentences.append(_thing(kind, codes[3 * cell + 1], codes[3 * cell + 2], right, ahead, spoken))
     return sentences
 
 
-def _walls(codes: list[int], width: int, height: int, language: Language) -> list[str]:
+def _walls(kinds: bytes, height: int, own_cell: int, language: Language) -> list[str]:
     """A wall on each of the three rays, unless something else comes first. Unseen cells do not end a ray."""
-    middle = width // 2
     rays = (
-        ("forward", [middle * height + row for row in range(height - 2, -1, -1)]),
-        ("left", [column * height + height - 1 for column in range(middle - 1, -1, -1)]),
-        ("right", [column * height + height - 1 for column in range(middle + 1, width)]),
+        ("forward", kinds[own_cell - height + 1 : own_cell][::-1]),
+        ("left", kinds[height - 1 : own_cell : height][::-1]),
+        ("right", kinds[own_cell + height :: height]),
     )
     sentences = []
-    for direction, cells in rays:
-        for distance, cell in enumerate(cells, start=1):
-            kind = codes[3 * cell]
-            if kind == _WALL:
-                sentences.append(_wall(distance, direction, language))
-            if kind not in (_UNSEEN, _EMPTY):
-                break
+    for direction, ray in rays:
+        met = ray.lstrip(_PASSED)
+        if met and met[0] == _WALL:
+            sentences.append(_wall(len(ray) - len(met) + 1, direction, language))
     return sentences
 
 

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 from groundling.errors import GroundlingError
 
 Language = Literal["english", "french"]
+_LANGUAGES: tuple[Language, ...] = get_args(Language)
 
 FRENCH_NOUNS = {
     "floor": "sol",
@@ -89,10 +90,10 @@ def check_language(language: str) -> Language:
     Raises:
         TranslationError: it is not.
     """
-    for known in get_args(Language):
+    for known in _LANGUAGES:
         if language == known:
             return known
-    raise TranslationError(f"unknown language {language!r}: expected one of {', '.join(get_args(Language))}")
+    raise TranslationError(f"unknown language {language!r}: expected one of {', '.join(_LANGUAGES)}")
 
 
 def translate_mission(mission: str, language: str) -> str:

@@ -82,6 +82,29 @@ _TASKS = {
 MIXED_TASKS = ("goto", "pickup", "open", "putnext", "pick up seq go to")
 
 
+class _Sought(ObjDesc):
+    """Minigrid's description of the objects of one type, or of one colour of it, which finds them faster."""
+
+    def find_matching_objs(
+        self, env: Any, use_location: bool = True
+    ) -> tuple[list[WorldObj], list[tuple[int, int]]]:
+        """Which objects there are, or else (``use_location=False``) where those found before are now.
+
+        In Minigrid's order, column by column.
+        """
+        grid = env.unwrapped.grid
+        found = [
+            (i % grid.width, i // grid.width, thing)
+            for i, thing in enumerate(grid.grid)
+            if thing is not None and thing.type == self.type and self.color in (None, thing.color)
+        ]
+        found.sort(key=lambda place: place[:2])
+        if use_location:
+            self.obj_set = [thing for _, _, thing in found]
+        self.obj_poss = [(x, y) for x, y, thing in found if any(thing is own for own in self.obj_set)]
+        return self.obj_set, self.obj_poss
+
+
 class LocalLevel(RoomGridLevel):
     """One room of 6 × 6 free cells with objects, or for ``open`` two of them with a locked door between.
 
@@ -160,7 +183,7 @@ class LocalLevel(RoomGridLevel):
                 break
         RoomGrid._gen_grid(self, self.width, self.height)
         self._furnish(0, [NOUNS[noun] for noun in nouns], places)
-        return self._draw_form(task)(*(ObjDesc(*NOUNS[noun]) for noun in nouns[: task.num_named]))
+        return self._draw_form(task)(*(_Sought(*NOUNS[noun]) for noun in nouns[: task.num_named]))
 
     @staticmethod
     def _can_be_put_next(nouns: list[int], places: Places) -> bool:
@@ -216,7 +239,7 @@ class LocalLevel(RoomGridLevel):
         if not all(self._admits(*noun) for noun in named):
             raise RejectSampling(f"not of the {self.split} split")
         self.check_objs_reachable()
-        return form(*(ObjDesc(*noun) for noun in named))
+        return form(*(_Sought(*noun) for noun in named))
 
     def _draw_named(self, nouns: list[tuple[str, str]], count: int) -> list[tuple[str, str]]:
         """The objects that the mission names: never the same one twice, unless another looks like it."""
@@ -258,7 +281,7 @@ class LocalLevel(RoomGridLevel):
     def _draw_opening(self, colour: str) -> Instr:
         """The mission to open the door; in training, its colour is left out half of the time."""
         told = self.split != "train" or not self._rand_bool()
-        return OpenInstr(ObjDesc("door", colour if told else None))
+        return OpenInstr(_Sought("door", colour if told else None))
 
     def _admits(self, kind: str, colour: str) -> bool:
         """Whether the split lets a mission speak of such an object."""

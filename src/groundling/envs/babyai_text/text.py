@@ -7,6 +7,7 @@ from minigrid.envs.babyai.core import roomgrid_level
 
 from groundling.envs.babyai_text.descriptions import describe
 from groundling.envs.babyai_text.languages import Language, check_language, translate_mission
+from groundling.envs.babyai_text.sight import see_faster
 from groundling.errors import ConfigError
 from groundling.registry import unknown
 
@@ -38,6 +39,7 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
         compat: Literal["glam"] | None = None,
     ) -> None:
         super().__init__(env)
+        see_faster(env.unwrapped)
         self.language = check_language(language)
         if compat not in (None, "glam"):
             raise ConfigError(unknown("compat", str(compat), ("glam",)))

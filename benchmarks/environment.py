@@ -1,0 +1,161 @@
+"""How fast the text worlds are, beside Minigrid's own, which tell nothing in words.
+
+    taskset -c 0 python benchmarks/environment.py            # half a minute, on one core
+    taskset -c 0 python benchmarks/environment.py --quick    # does it run: two rounds of few steps
+
+Everything runs in one process, one env after the other in each round, random actions out of GLAM's six, and is
+compared by the medians of the rounds in the process's CPU seconds:
+
+minigrid        Minigrid's BabyAI-GoToLocal-v0 as Gymnasium makes it, without text
+go to, told     the same env in words
+mixed, …        GLAM's BabyAI-MixedTrainLocal-v0 and BabyAI-MixedTestLocal-v0 in words, its tasks drawn at each reset
+TASK, …         the same with one task alone
+
+A step is told without and with its share of the resets; a reset by its mean over all rounds. What each round begins
+with is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import minigrid
+import numpy as np
+
+import groundling  # noqa: F401  (registers)
+from groundling.envs.babyai_text import ACTIONS, MIXED_TASKS
+from groundling.envs.make import make_text_env
+
+RESULTS = Path(__file__).parent / "results"
+RAW = "minigrid"
+STEP_LIMIT = 0.35
+"""Of Minigrid's step, for every env in words."""
+RESET_LIMIT = 1.5
+"""Milliseconds, mean, for every task of GLAM's."""
+
+
+def make_envs() -> dict[str, gymnasium.Env[Any, Any]]:
+    envs: dict[str, gymnasium.Env[Any, Any]] = {
+        RAW: gymnasium.make("BabyAI-GoToLocal-v0", disable_env_checker=True),
+        "go to, told": make_text_env("BabyAI-GoToLocal-v0"),
+    }
+    for split in ("train", "test"):
+        id = f"BabyAI-Mixed{split.title()}Local-v0"
+        envs[f"mixed, {split}"] = make_text_env(id)
+        for task in MIXED_TASKS:
+            envs[f"{task}, {split}"] = make_text_env(id, task=task)
+    return envs
+
+
+def play(env: gymnasium.Env[Any, Any], num_steps: int, seed: int) -> dict[str, Any]:
+    """Microseconds of a step without and with the resets, and the milliseconds of each reset, in CPU time."""
+    actions = np.random.default_rng(seed).integers(len(ACTIONS["english"]), size=num_steps).tolist()
+    clock: Callable[[], float] = time.process_time
+    env.reset(seed=seed)
+    resets = []
+    began = clock()
+    for action in actions:
+        _, _, terminated, truncated, _ = env.step(action)
+        if terminated or truncated:
+            ended = clock()
+            env.reset()
+            resets.append(clock() - ended)
+    took = clock() - began
+    return {
+        "step_us": (took - sum(resets)) / num_steps * 1e6,
+        "step_with_resets_us": took / num_steps * 1e6,
+        "resets_ms": [1e3 * reset for reset in resets],
+    }
+
+
+def measure(rounds: int, num_steps: int, seed: int) -> dict[str, dict[str, Any]]:
+    envs = make_envs()
+    played: dict[str, list[dict[str, Any]]] = {name: [] for name in envs}
+    for number in range(rounds + 1):  # the first round warms up
+        for name, env in envs.items():
+            figures = play(env, num_steps, seed + number)
+            if number:
+                played[name].append(figures)
+    results: dict[str, dict[str, Any]] = {}
+    for name, own in played.items():
+        resets = [reset for figures in own for reset in figures["resets_ms"]]
+        results[name] = {
+            "reset_ms": {
+                "mean": statistics.fmean(resets),
+                "median": statistics.median(resets),
+                "max": max(resets),
+                "count": len(resets),
+            }
+        }
+        for key in ("step_us", "step_with_resets_us"):
+            times = [figures[key] for figures in own]
+            ratios = [figures[key] / raw[key] for figures, raw in zip(own, played[RAW], strict=True)]
+            results[name][key] = {
+                "median": statistics.median(times),
+                "of_minigrids": statistics.median(times) / statistics.median(raw[key] for raw in played[RAW]),
+                "of_minigrids_by_round": [min(ratios), max(ratios)],
+                "rounds": times,
+            }
+    return results
+
+
+def print_table(results: dict[str, dict[str, Any]]) -> None:
+    print(
+        f"{'':28} {'step us':>8} {'x raw':>6} {'with resets':>12} {'x raw':>6}   {'reset ms: mean':>14} {'max':>6}"
+    )
+    for name, own in results.items():
+        step, whole, reset = own["step_us"], own["step_with_resets_us"], own["reset_ms"]
+        missed = name != RAW and (whole["of_minigrids"] > STEP_LIMIT or step["of_minigrids"] > STEP_LIMIT)
+        missed |= name not in (RAW, "go to, told") and reset["mean"] > RESET_LIMIT
+        print(
+            f"{name:28} {step['median']:8.1f} {step['of_minigrids']:6.2f} {whole['median']:12.1f} "
+            f"{whole['of_minigrids']:6.2f}   {reset['mean']:14.2f} {reset['max']:6.2f}{'   MISSED' if missed else ''}"
+        )
+    print(f"wanted: a step in words <= {STEP_LIMIT} x raw; a reset of GLAM's tasks <= {RESET_LIMIT} ms")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--steps", type=int, default=4000, help="of each env in each round")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--quick", action="store_true", help="2 rounds of 1,000 steps; writes no results")
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.rounds, arguments.steps = 2, 1000
+    load = os.getloadavg()
+    envs = measure(arguments.rounds, arguments.steps, arguments.seed)
+    print_table(envs)
+    results = {
+        "settings": vars(arguments),
+        "machine": {
+            "processor": platform.processor() or platform.machine(),
+            "cores": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+            "load_before": load,
+            "load_after": os.getloadavg(),
+        },
+        "versions": {
+            "python": platform.python_version(),
+            "minigrid": minigrid.__version__,
+            "gymnasium": gymnasium.__version__,
+        },
+        "envs": envs,
+    }
+    if not arguments.quick:
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / "environment-cpu.json").write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
