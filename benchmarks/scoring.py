@@ -8,7 +8,8 @@ T5-small (60 M parameters) and of a six-layer GPT-2 (45 M). Everything is timed 
 other in each round, and compared by medians:
 
 floor           each prompt through the encoder (or the causal body) on its own: no padding, no candidates
-new             `LanguageModel.score_candidates`
+new             `LanguageModel.score_candidates`; a causal model reads what all prompts begin with once, so that it may
+                take less than the floor
 repeated (a)    the prompts' representation once, in one padded batch, then repeated for each candidate: a call to
                 Lamorel with `pre_encode_inputs`, written leanly
 repeated-micro  the same in micro-batches of prompts as they come: less padding and memory than Lamorel knows of

@@ -62,6 +62,50 @@ def test_a_very_long_prompt_equals_the_plain_computation(lms, family):
             torch.testing.assert_close(found, plain_scores(lm, prompt, ACTIONS), atol=1e-4, rtol=0)
 
 
+SHARING = ["gpt2", "llama", "qwen2", "qwen3", "opt"]
+
+
+@pytest.mark.parametrize("family", SHARING)
+def test_what_prompts_begin_with_is_read_once(lms, family, monkeypatch):
+    lm = lms(family)
+    start = CORPUS[0] + CORPUS[1]
+    prompts = [f"{start} {end}" for end in ("You see a red key", "left", "", CORPUS[2])]
+    lm.score(prompts, ACTIONS)  # the trial is over
+    read = []
+    body = lm._scorer.backbone.body
+    monkeypatch.setattr(body, "forward", _counting(body.forward, read))
+    with torch.no_grad():
+        found = lm.score(prompts, ACTIONS)
+    tokens = sum(rows * length for rows, length in read)
+    assert tokens < 0.6 * sum(lm.token_lengths(prompts))
+    monkeypatch.undo()
+    with torch.no_grad():
+        for prompt, own in zip(prompts, found, strict=True):
+            torch.testing.assert_close(own, plain_scores(lm, prompt, ACTIONS), atol=1e-4, rtol=0)
+            torch.testing.assert_close(own, lm.score([prompt], ACTIONS)[0], atol=1e-5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_gradients_flow_through_what_prompts_share(make_lm, family):
+    lm = make_lm(family)
+    prompts = [f"{CORPUS[1]} {end}" for end in ("You see a red key", "left", "forward")]
+    torch.stack(lm.score(prompts, ACTIONS)).sum().backward()
+    together = {name: p.grad.clone() for name, p in lm.named_parameters() if p.grad is not None}
+    lm.zero_grad()
+    sum(lm.score([prompt], ACTIONS)[0].sum() for prompt in prompts).backward()
+    for name, parameter in lm.named_parameters():
+        if parameter.grad is not None:
+            torch.testing.assert_close(together[name], parameter.grad, atol=1e-5, rtol=1e-4, msg=name)
+
+
+def _counting(forward, read):
+    def counted(*arguments, **options):
+        read.append(options["input_ids"].shape)
+        return forward(*arguments, **options)
+
+    return counted
+
+
 @pytest.mark.parametrize("family", SOME)
 @property_test
 @given(data=st.data())

@@ -8,8 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
+
+Memory = list[tuple[Tensor, Tensor]]
+"""Of each layer, keys and values (1, heads, length, size)."""
 
 
 class Backbone:
@@ -48,13 +51,29 @@ class Backbone:
             use_cache=False,
         ).last_hidden_state
 
-    def read(self, tokens: Tensor, mask: Tensor | None, positions: Tensor | None) -> Tensor:
+    def remember(self, tokens: Tensor) -> Memory:
+        """What a causal body remembers of a text, (1, length) token ids, for texts that begin with it."""
+        cache = DynamicCache(config=self.model.config)
+        self.body(input_ids=tokens, past_key_values=cache, use_cache=True)
+        layers: list[Any] = cache.layers
+        return [(layer.keys, layer.values) for layer in layers]
+
+    def read(
+        self, tokens: Tensor, mask: Tensor | None, positions: Tensor | None, before: Memory | None = None
+    ) -> Tensor:
         """A causal body's final hidden states, (batch, length, hidden).
 
         `tokens` and `positions` (batch, length); `mask` (batch, 1, length, length). Both None: plain causal
-        attention, where what pads a row on its right is seen by nothing before it.
+        attention, where what pads a row on its right is seen by nothing before it. `before`: what all rows begin
+        with; then the mask has a column for each of its tokens, too.
         """
         arguments: dict[str, Any] = {"input_ids": tokens, "use_cache": False}
+        if before is not None:
+            cache = DynamicCache(config=self.model.config)
+            for layer, (keys, values) in enumerate(before):
+                rows = (len(tokens), -1, -1, -1)
+                cache.update(keys.expand(rows), values.expand(rows), layer)
+            arguments |= {"past_key_values": cache, "use_cache": True}
         # All ones says "no padding" to models that would otherwise look for the pad token.
         arguments["attention_mask"] = torch.ones_like(tokens) if mask is None else mask
         if positions is not None:

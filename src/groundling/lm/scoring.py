@@ -1,11 +1,12 @@
 """log P(candidate | prompt) for many candidates, each prompt computed once.
 
 Lamorel repeats the prompt (or its encoder states) for every candidate and takes logits at every position. Here a
-causal model reads ``prompt + tree of candidates`` in one pass under a 4D mask, and an encoder-decoder encodes the
-prompt once and decodes all candidates side by side in one row under a block mask; the vocabulary is touched only at
-the rows that predict a candidate token. Models for which that is not exact (positions that cannot be given,
-recurrent states, attention kernels that take no such mask) are found by trying it once on a small example, and read
-one candidate per row instead. Task: GLAM (arXiv 2302.02662) and its scorer Lamorel.
+causal model reads ``prompt + tree of candidates`` in one pass under a 4D mask, and what all prompts begin with (GLAM's
+list of actions, say) only once; an encoder-decoder encodes the prompt once and decodes all candidates side by side in
+one row under a block mask; the vocabulary is touched only at the rows that predict a candidate token. Models for which
+that is not exact (positions that cannot be given, recurrent states, attention kernels that take no such mask) are found
+by trying it once on a small example, and read one candidate per row instead. Task: GLAM (arXiv 2302.02662) and its
+scorer Lamorel.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from groundling.lm.packing import Layout, Tokens, as_chains, as_lines, as_tree, 
 _TOKENS_AT_ONCE = 32_768
 # More candidate rows than this are read in several passes: their mask grows with the square.
 _MAX_ROWS = 512
+# Fewer tokens that all prompts begin with are not worth a pass of their own.
+_WORTH_SHARING = 16
 # Logits held at once: 64 Mi numbers, 256 MiB in float32.
 _MAX_LOGITS = 2**26
 
@@ -82,6 +85,7 @@ class Scorer:
     start_token: int
     window: int | None = None
     _packs: bool | None = field(default=None, init=False)
+    _shares: bool | None = field(default=None, init=False)
 
     def __call__(self, questions: Sequence[Question], raw: bool = False) -> tuple[Tensor, Tensor]:
         """Scores of all candidates in one row, and the state of each prompt.
@@ -200,14 +204,31 @@ class Scorer:
         )
 
     def _read_packed(self, prompts: Sequence[Tokens], layouts: Sequence[Layout]) -> list[Tensor]:
+        if self._shares is None and _begin_alike(prompts) >= _WORTH_SHARING:
+            self._shares = _sharing_is_exact(self)
+        return self.read_trees(prompts, layouts, _begin_alike(prompts) if self._can_share() else 0)
+
+    def _can_share(self) -> bool:
+        # Gradient checkpointing, which is what the training mode means here, forgets what layers remember.
+        return bool(self._shares) and not self.backbone.model.training
+
+    def read_trees(self, prompts: Sequence[Tokens], layouts: Sequence[Layout], shared: int) -> list[Tensor]:
+        """Hidden states (num_rows, hidden) of each prompt's tree, the first `shared` tokens of all read once."""
+        before = None
+        if shared >= _WORTH_SHARING:
+            before = self.backbone.remember(torch.tensor([prompts[0][:shared]], device=self.backbone.device))
+            prompts = [prompt[shared:] for prompt in prompts]
         lengths = [len(prompt) + layout.num_rows - 1 for prompt, layout in zip(prompts, layouts, strict=True)]
         rows: dict[int, Tensor] = {}
         for batch in self._batches(lengths):
             batch_prompts, batch_layouts = [prompts[i] for i in batch], [layouts[i] for i in batch]
             tokens, positions, allowed = _tree_batch(batch_prompts, batch_layouts)
+            if before is not None:
+                positions = positions + shared
+                allowed = F.pad(allowed, (shared, 0), value=True)
             device = self.backbone.device
             hidden = self.backbone.read(
-                tokens.to(device), self.backbone.additive(allowed.to(device)), positions.to(device)
+                tokens.to(device), self.backbone.additive(allowed.to(device)), positions.to(device), before
             )  # (batch, length, hidden)
             roots = [len(prompts[index]) - 1 for index in batch]
             counts = [layout.num_rows for layout in batch_layouts]
@@ -301,6 +322,15 @@ class Scorer:
         return batches(lengths, batching.max_tokens, batching.max_waste)
 
 
+def _begin_alike(prompts: Sequence[Tokens]) -> int:
+    """How many tokens all prompts begin with, leaving each at least one of its own; 0 for a single prompt."""
+    if len(prompts) < 2:
+        return 0
+    first, last = min(map(list, prompts)), max(map(list, prompts))  # whatever these two share, all do
+    shortest = min(map(len, prompts)) - 1
+    return next((i for i in range(shortest) if first[i] != last[i]), shortest)
+
+
 def _padded(sequences: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Sequences (length, ...) as one batch (batch, longest, ...), and its 0/1 int64 mask (batch, longest)."""
     flat = torch.cat(sequences)
@@ -369,6 +399,27 @@ def _packing_is_exact(scorer: Scorer) -> bool:
         stacklevel=2,
     )
     return False
+
+
+@torch.no_grad()
+def _sharing_is_exact(scorer: Scorer) -> bool:
+    """Tries on a small example whether prompts read after what they begin with are the same as read whole."""
+    if scorer.window is not None:
+        return False
+    vocabulary = scorer.backbone.model.config.get_text_config().vocab_size
+    words = [(11 * index + 3) % vocabulary for index in range(_WORTH_SHARING + 8)]
+    prompts = [words[:-6], [*words[:-8], *words[:5]]]
+    layouts = [as_tree([words[1:4], words[2:3]])] * 2
+    model = scorer.backbone.model
+    exact = model.dtype == torch.float32 and not getattr(model, "is_quantized", False)
+    tolerance = (1e-4 if scorer.backbone.device.type == "cpu" else 5e-3) if exact else 0.2
+    try:
+        with torch.autocast(scorer.backbone.device.type, enabled=False):
+            whole = torch.cat(scorer.read_trees(prompts, layouts, 0)).float()
+            shared = torch.cat(scorer.read_trees(prompts, layouts, _WORTH_SHARING)).float()
+    except (TypeError, ValueError, RuntimeError, IndexError, AttributeError):
+        return False  # a body that remembers in its own way
+    return torch.allclose(whole, shared, atol=tolerance, rtol=tolerance)
 
 
 def _plain_scores(scorer: Scorer, question: Question) -> Tensor:
