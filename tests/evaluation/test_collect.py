@@ -12,7 +12,7 @@ from groundling.errors import ConfigError
 from groundling.evaluation import collect
 from groundling.evaluation.evaluate import find
 from groundling.prompts import glam_prompt
-from groundling.training import demonstrations
+from groundling.training import dataset
 
 _GO_TO = ["env.id=BabyAI-GoToObj-v0", "evaluation.num_envs=3", "device=cpu"]
 
@@ -45,7 +45,7 @@ def test_datasets_opens_it_and_every_row_tells_its_transition(tmp_path: Path) ->
         "train": [0, 1, 2, 4, 5],
         "validation": [3, 6],
     }
-    assert opened["train"].column_names == demonstrations.schema().names
+    assert opened["train"].column_names == dataset.schema().names
     episode = [row for row in opened["validation"] if row["episode"] == 6]
     env = make_text_env("BabyAI-GoToObj-v0")
     obs, info = env.reset(seed=episode[0]["seed"])

@@ -41,6 +41,15 @@ class EnvConfig:
 
 
 @dataclass
+class DataConfig:
+    """A dataset to learn from instead of envs."""
+
+    path: str | None = None
+    """A folder that `groundling collect` wrote; for algorithms that clone (bc). A step of training is then one of
+    num_envs × steps_per_update transitions of each update."""
+
+
+@dataclass
 class ModelConfig:
     """The language model."""
 
@@ -112,6 +121,7 @@ class Config:
     device: str = "auto"
     """cpu, cuda, cuda:1, mps, …; auto takes the accelerator if there is one."""
     env: EnvConfig = field(default_factory=EnvConfig)
+    data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     policy: ComponentConfig = field(default_factory=ComponentConfig)
     algorithm: ComponentConfig = field(default_factory=ComponentConfig)

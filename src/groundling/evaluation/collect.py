@@ -14,7 +14,7 @@ from groundling.evaluation.evaluate import Target
 from groundling.policies.policy import Policy
 from groundling.prompts import PromptReader
 from groundling.training.build import make_envs, make_policy
-from groundling.training.demonstrations import DatasetFolder
+from groundling.training.dataset import DatasetFolder
 from groundling.training.folder import flat
 
 _EPISODES_PER_FILE = 256

@@ -24,6 +24,8 @@ from groundling.training.tracking import read_metrics
 _MAX_FRAMES = 30
 _LEARNING_FIGURES = (
     "return_mean",
+    "loss",
+    "probability",
     "episode_length",
     "entropy",
     "value_loss",
@@ -63,6 +65,7 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
     for run in runs:
         groups.setdefault(run.config.name, []).append(run.metrics)
     first = runs[0]
+    cloned = all(run.config.data.path is not None for run in runs)  # no episode ended in training
     baselines = _baselines(first) if len(groups) == 1 else None
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("groundling.evaluation", "."),
@@ -72,7 +75,10 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
     page = environment.get_template("report.html.j2").render(
         title=" · ".join(groups),
         runs=runs,
-        success_plot=plots.learning_curve(groups, "success_rate", "success rate", baselines),
+        cloned=cloned,
+        success_plot=plots.learning_curve(groups, "loss", "loss")
+        if cloned
+        else plots.learning_curve(groups, "success_rate", "success rate", baselines),
         learning_plots=plots.small_multiples(groups, _LEARNING_FIGURES),
         episodes=[episode for run in runs for episode in _episodes(run)],
         configs=[(run.run_dir, (run.run_dir / "config.yaml").read_text(encoding="utf-8")) for run in runs],

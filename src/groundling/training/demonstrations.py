@@ -1,149 +1,162 @@
-"""Datasets of transitions: Parquet files that Hugging Face's ``load_dataset`` opens."""
+"""Rollouts from a dataset, in place of a policy that acts in its envs."""
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch import Tensor
+
+from groundling.algorithms.rollout import Rollout
+from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError, RunError
-from groundling.files import write_atomically
+from groundling.training.dataset import files_of, schema
 
-if TYPE_CHECKING:
-    import pyarrow
-
-DESCRIPTION = "collection.json"
-"""Beside the data: who played, where and how."""
-_CARD = """---
-configs:
-- config_name: default
-  data_files:
-{splits}
----
-# Transitions of {agent} in {env}
-
-Written by `groundling collect`; one row is one step of an episode. `datasets.load_dataset(FOLDER)` opens it, and
-`groundling train glam/bc data.path=FOLDER` clones what it shows. Who played, and how: `{description}`.
-"""
+_COLUMNS = ("goal", "descriptions", "past_actions", "actions", "action_index", "reward", "done", "log_prob")
 
 
-def schema() -> "pyarrow.Schema":
-    """The columns of a dataset.
+class Demonstrations:
+    """A dataset's train split as rollouts; every epoch goes through all transitions in an order of its own.
 
-    Raises:
-        ConfigError: pyarrow is not installed.
-    """
-    pa = _pyarrow()
-    texts = pa.list_(pa.string())
-    return pa.schema(
-        {
-            "episode": pa.int64(),
-            "step": pa.int32(),
-            "seed": pa.int64(),
-            "task": pa.string(),
-            "goal": pa.string(),
-            "descriptions": pa.list_(texts),  # the recent observations, oldest first
-            "past_actions": texts,
-            "actions": texts,  # the admissible ones
-            "prompt": pa.string(),
-            "action": pa.string(),
-            "action_index": pa.int32(),
-            "reward": pa.float32(),  # the env's own
-            "done": pa.bool_(),
-            "success": pa.bool_(),  # of the whole episode
-            "log_prob": pa.float32(),  # of the action when it was taken; null of the expert
-        }
-    )
-
-
-class DatasetFolder:
-    """A folder of episodes, which grows by one file of each split at a time; each is whole or not there.
+    Takes the place of a `TextVectorEnv` in a run. Where it stands is a single counter.
 
     Args:
-        path: The folder; made if it is not there.
-        description: Who plays, where and how; as JSON holds it.
-        splits: Their names; the first one's files are written last.
+        folder: What `groundling collect` wrote, or files ``data/train-*.parquet`` with the same columns.
+        num_envs: Transitions that a step of a rollout holds.
+        actions: The admissible actions of the envs that the policy will act in.
+        history: How many observations the policy sees at most.
+        seed: Of the orders.
 
     Raises:
-        ConfigError: the folder holds something else, or a dataset of another description.
+        ConfigError: there is no such dataset, or it does not suit the actions or the history.
+        RunError: its files cannot be read.
     """
 
-    def __init__(self, path: Path, description: dict[str, Any], splits: Sequence[str]) -> None:
-        self.path, self.splits = path, splits
-        self._schema = schema()
-        own = path / DESCRIPTION
-        if path.exists() and not path.is_dir():
-            raise ConfigError(f"{path} is a file: name a folder for the dataset")
-        if path.exists() and any(path.iterdir()) and not own.exists():
-            raise ConfigError(f"{path} holds other files: name a new folder for the dataset")
-        if self.num_episodes:  # otherwise there is nothing yet that another description could spoil
-            different = _difference(read_description(path), json.loads(json.dumps(description)))
-            if different:
-                raise ConfigError(
-                    f"{path} holds another dataset ({different}): name a new folder, or give the same command to go on"
-                )
-            return
-        path.mkdir(parents=True, exist_ok=True)
-        lines = "\n".join(f"  - split: {split}\n    path: data/{split}-*.parquet" for split in splits)
-        card = _CARD.format(
-            splits=lines, agent=description["agent"], env=description["env.id"], description=DESCRIPTION
+    def __init__(self, folder: Path, num_envs: int, actions: Sequence[str], history: int, seed: int) -> None:
+        self.num_envs = num_envs
+        self._history, self._seed = history, seed
+        self._rows = _read(folder)
+        self._folder = folder
+        self._position = 0  # transitions given so far
+        self._order: tuple[int, Tensor] = (-1, torch.empty(0))  # an epoch, and its order (num_rows,)
+        self._check(actions)
+
+    def reset(self) -> list[TextObservation]:
+        """Begin with the first epoch; its first observations."""
+        self._position = 0
+        return self.observations()
+
+    def observations(self) -> list[TextObservation]:
+        """The ``num_envs`` observations that come next."""
+        return [self._observation(row) for row in self._next(self.num_envs)]
+
+    def rollout(self, num_steps: int, on_step: Callable[[int], None] = lambda num_envs: None) -> Rollout:
+        """The next ``num_steps * num_envs`` transitions; values are 0, and log-probabilities where there are none."""
+        rows = self._next(num_steps * self.num_envs)
+        self._position += len(rows)
+        on_step(len(rows))
+
+        def column(name: str, dtype: torch.dtype) -> Tensor:
+            values = [row[name] or 0 for row in rows]
+            return torch.tensor(values, dtype=dtype).view(num_steps, self.num_envs)
+
+        return Rollout(
+            observations=[self._observation(row) for row in rows],
+            actions=column("action_index", torch.int64),
+            log_probs=column("log_prob", torch.float32),
+            values=torch.zeros(num_steps, self.num_envs),
+            rewards=column("reward", torch.float32),
+            dones=column("done", torch.bool),
+            last_values=torch.zeros(self.num_envs),
+            last_observations=[],
         )
-        write_atomically(own, json.dumps(description, indent=1, ensure_ascii=False) + "\n")
-        write_atomically(path / "README.md", card)
-        (path / "data").mkdir(exist_ok=True)
 
-    @property
-    def num_episodes(self) -> int:
-        """How many episodes the files are about, those that were not kept included."""
-        files = files_of(self.path, self.splits[0])
-        return int(files[-1].stem.rpartition("-")[2]) + 1 if files else 0
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands, as JSON."""
+        return {"position": self._position, "rows": self._rows.num_rows}
 
-    def append(self, first: int, last: int, rows: dict[str, list[dict[str, Any]]]) -> None:
-        """Write the rows, by split, of the episodes ``first`` to ``last``."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken.
 
-        for split in reversed(self.splits):
-            table = pa.Table.from_pylist(rows[split], schema=self._schema)
-            path = self.path / "data" / f"{split}-{first:08d}-{last:08d}.parquet"
-            for stale in path.parent.glob(
-                f"{split}-{first:08d}-*"
-            ):  # a kill came before the first split's file
-                stale.unlink()
-            partial = path.with_name("." + path.name + ".partial")
-            pq.write_table(table, partial, compression="zstd")
-            partial.replace(path)
+        Raises:
+            RunError: the dataset has another size now.
+        """
+        if state["rows"] != self._rows.num_rows:
+            raise RunError(
+                f"{self._folder} has {self._rows.num_rows} transitions, and had {state['rows']} when this run began: "
+                "bring those back, or set run_dir to a new folder to begin again"
+            )
+        self._position = state["position"]
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def _next(self, count: int) -> list[dict[str, Any]]:
+        """The rows that come next, over the end of an epoch if need be."""
+        total = self._rows.num_rows
+        indices = []
+        for position in range(self._position, self._position + count):
+            epoch, place = divmod(position, total)
+            if self._order[0] != epoch:
+                generator = torch.Generator().manual_seed((self._seed << 20) + epoch)
+                self._order = epoch, torch.randperm(total, generator=generator)
+            indices.append(int(self._order[1][place]))
+        rows: list[dict[str, Any]] = self._rows.take(indices).to_pylist()
+        return rows
+
+    def _observation(self, row: dict[str, Any]) -> TextObservation:
+        descriptions = tuple(tuple(sentences) for sentences in row["descriptions"][-self._history :])
+        taken = len(descriptions) - 1
+        return TextObservation(
+            goal=row["goal"],
+            descriptions=descriptions,
+            past_actions=tuple(row["past_actions"][len(row["past_actions"]) - taken :]),
+            actions=tuple(row["actions"]),
+            raw={"mission": row["goal"]},
+        )
+
+    def _check(self, actions: Sequence[str]) -> None:
+        import pyarrow.compute as pc
+
+        longest = pc.max(pc.list_value_length(self._rows["descriptions"])).as_py()
+        if longest < self._history:
+            raise ConfigError(
+                f"{self._folder} tells {longest} observations at most: set env.history={longest}, or collect it again "
+                f"with env.history={self._history}"
+            )
+        told = self._rows["actions"][0].as_py()
+        if told != list(actions):
+            raise ConfigError(
+                f"{self._folder} has the actions {', '.join(told)}, and env.actions or env.language give "
+                f"{', '.join(actions)}: set them alike"
+            )
 
 
-def files_of(folder: Path, split: str) -> list[Path]:
-    """A split's files, in the order of their episodes."""
-    return sorted((folder / "data").glob(f"{split}-*.parquet"))
+def _read(folder: Path) -> Any:
+    """The train split's columns that a rollout needs, as a ``pyarrow.Table``."""
+    wanted = schema()  # tells if pyarrow is missing
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-
-def read_description(folder: Path) -> dict[str, Any]:
-    """What `DatasetFolder` was told about a dataset.
-
-    Raises:
-        RunError: it cannot be read.
-    """
-    path = folder / DESCRIPTION
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise RunError(f"{path} cannot be read ({error}): collect into a new folder") from error
-    return content
-
-
-def _difference(there: dict[str, Any], wanted: dict[str, Any]) -> str:
-    return ", ".join(
-        f"{key}={there.get(key)!r} (now {wanted.get(key)!r})"
-        for key in sorted({*there, *wanted})
-        if there.get(key) != wanted.get(key)
-    )
-
-
-def _pyarrow() -> Any:
-    try:
-        import pyarrow
-    except ImportError:
-        raise ConfigError("datasets need pyarrow: pip install 'groundling[data]'") from None
-    return pyarrow
+    files = files_of(folder, "train")
+    if not files:
+        raise ConfigError(
+            f"data.path={folder} holds no data/train-*.parquet: expected what `groundling collect` wrote"
+        )
+    tables = []
+    for path in files:
+        try:
+            table = pq.read_table(path, partitioning=None)
+            tables.append(table.select(_COLUMNS).cast(pa.schema([wanted.field(name) for name in _COLUMNS])))
+        except KeyError as error:
+            raise ConfigError(
+                f"{path}: {error.args[0]}; expected the columns {', '.join(_COLUMNS)}"
+            ) from error
+        except (pa.ArrowException, OSError) as error:
+            raise RunError(f"cannot read {path}: {error}") from error
+    rows = pa.concat_tables(tables)
+    if not rows.num_rows:
+        raise ConfigError(
+            f"{folder} holds no transitions: collect more episodes, or of an agent that succeeds"
+        )
+    return rows

@@ -19,12 +19,11 @@ from safetensors.torch import load_file, save_file
 
 from groundling.algorithms.algorithm import Algorithm
 from groundling.configs.schema import Config
-from groundling.envs.seeds import training_seed
-from groundling.envs.vector import Episode, TextVectorEnv
+from groundling.envs.vector import Episode
 from groundling.errors import RunError
 from groundling.policies.policy import Policy
 from groundling.training import checkpoint
-from groundling.training.build import make_algorithm, make_envs, make_policy
+from groundling.training.build import make_algorithm, make_policy, make_training_envs
 from groundling.training.collect import collect
 from groundling.training.folder import open_run
 from groundling.training.progress import TrainingProgress
@@ -83,9 +82,7 @@ class Run:
         set_seed(config.seed)  # Python, NumPy and torch, for whatever draws from the global generators
         self.policy: Policy = make_policy(config, found)
         self.algorithm: Algorithm = make_algorithm(config, self.policy)
-        self.envs: TextVectorEnv = make_envs(
-            config, config.env.num_envs, lambda env, episode: training_seed(config.seed, env, episode)
-        )
+        self.envs = make_training_envs(config)
         self.memory = self.policy.initial_memory(config.env.num_envs)
         if found is None:
             self.envs.reset()
