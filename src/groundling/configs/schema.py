@@ -96,6 +96,9 @@ class TrainingConfig:
     entropy_floor: float = 0.001
     """Stop, with advice, when the policy's entropy (nats) stays below this while episodes still fail; 0: never."""
 
+    probes: int | None = None
+    """1 or 2: log each action's probability in one of two sets of fixed situations, after each update; null: no."""
+
 
 @dataclass
 class EvaluationConfig:

@@ -19,9 +19,11 @@ from groundling.evaluation import plots
 from groundling.evaluation.episodes import Summary
 from groundling.evaluation.samples import frames
 from groundling.files import write_atomically
+from groundling.training.probes import PROBES, read_probes
 from groundling.training.tracking import read_metrics
 
 _MAX_FRAMES = 30
+_RIGHT = {probe.title: probe.right for probes in PROBES.values() for probe in probes}
 _LEARNING_FIGURES = (
     "return_mean",
     "loss",
@@ -47,6 +49,8 @@ class Shown:
     evaluations: dict[str, dict[str, Any]]
     """By suite, what `groundling evaluate` wrote."""
     samples: list[dict[str, Any]]
+    probes: list[dict[str, Any]]
+    """By update, the actions' probabilities in fixed situations."""
 
 
 def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
@@ -80,6 +84,7 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
         if cloned
         else plots.learning_curve(groups, "success_rate", "success rate", baselines),
         learning_plots=plots.small_multiples(groups, _LEARNING_FIGURES),
+        probe_plots=[(run, plots.probe_multiples(run.probes, _RIGHT)) for run in runs if run.probes],
         episodes=[episode for run in runs for episode in _episodes(run)],
         configs=[(run.run_dir, (run.run_dir / "config.yaml").read_text(encoding="utf-8")) for run in runs],
     )
@@ -94,6 +99,7 @@ def _read(run_dir: Path) -> Shown:
         config=from_file(run_dir / "config.yaml"),
         metrics=read_metrics(run_dir),
         evaluations={p.stem: _json(p) for p in sorted((run_dir / "evaluation").glob("*.json"))},
+        probes=read_probes(run_dir),
         samples=[s for p in sorted((run_dir / "samples").glob("*.json")) for s in _json(p)],
     )
 

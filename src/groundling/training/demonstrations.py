@@ -105,15 +105,13 @@ class Demonstrations:
         return rows
 
     def _observation(self, row: dict[str, Any]) -> TextObservation:
-        descriptions = tuple(tuple(sentences) for sentences in row["descriptions"][-self._history :])
-        taken = len(descriptions) - 1
         return TextObservation(
             goal=row["goal"],
-            descriptions=descriptions,
-            past_actions=tuple(row["past_actions"][len(row["past_actions"]) - taken :]),
+            descriptions=tuple(map(tuple, row["descriptions"])),
+            past_actions=tuple(row["past_actions"]),
             actions=tuple(row["actions"]),
             raw={"mission": row["goal"]},
-        )
+        ).recent(self._history)
 
     def _check(self, actions: Sequence[str]) -> None:
         import pyarrow.compute as pc

@@ -21,6 +21,7 @@ _MAY_CHANGE = (
     "training.checkpoint_every",
     "training.keep_checkpoints",
     "training.entropy_floor",
+    "training.probes",
 )
 """Keys that a run may be resumed with other values of: how long it goes on, and what is kept and measured."""
 

@@ -26,6 +26,7 @@ from groundling.training import checkpoint
 from groundling.training.build import make_algorithm, make_policy, make_training_envs
 from groundling.training.collect import collect
 from groundling.training.folder import open_run
+from groundling.training.probes import ProbeLog
 from groundling.training.progress import TrainingProgress
 from groundling.training.tracking import Tracker, read_metrics
 
@@ -92,12 +93,14 @@ class Run:
     def loop(self, console: Console, stop_asked: Callable[[], bool]) -> bool:
         """Update until all steps are taken (True) or a stop is asked for (False)."""
         total = self.config.training.steps
+        probes = ProbeLog(self.config, self.policy, self.folder, self.counters.update)
         tracker = Tracker(self.folder, self.counters.update)
         try:
             with TrainingProgress(console, total, self.counters.step) as progress:
                 while self.counters.step < total:
                     row = self.update(progress)
                     tracker.log(row)
+                    probes.log(row)
                     stop = stop_asked() or self.counters.step >= total
                     if stop or self.counters.update % self.config.training.checkpoint_every == 0:
                         self.save()
