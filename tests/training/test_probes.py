@@ -15,7 +15,7 @@ from groundling.errors import ConfigError, RunError
 from groundling.evaluation.report import write_report
 from groundling.policies import RandomPolicy
 from groundling.training.build import make_policy
-from groundling.training.probes import PROBES, ProbeLog, observations, read_probes
+from groundling.training.probes import PROBES, ProbeLog, observations, read_probes, right_actions
 from groundling.training.run import train
 from groundling.training.tracking import TIME_KEYS, read_metrics
 
@@ -134,5 +134,8 @@ def test_other_actions_have_their_own_names(tmp_path: Path) -> None:
     config.env.actions = ["left", "right", "ahead"]
     log = ProbeLog(config, RandomPolicy(), tmp_path, 0)
     log.log({"update": 1, "step": 16})
+    assert (
+        right_actions(config)["ball ahead"] == ["ahead"] and not right_actions(config)["sequence, first half"]
+    )
     own = read_probes(tmp_path)[0]["probabilities"]["ball ahead"]
     assert own == pytest.approx({"left": 1 / 3, "right": 1 / 3, "ahead": 1 / 3}, abs=1e-6)

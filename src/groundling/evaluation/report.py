@@ -19,11 +19,10 @@ from groundling.evaluation import plots
 from groundling.evaluation.episodes import Summary
 from groundling.evaluation.samples import frames
 from groundling.files import write_atomically
-from groundling.training.probes import PROBES, read_probes
+from groundling.training.probes import read_probes, right_actions
 from groundling.training.tracking import read_metrics
 
 _MAX_FRAMES = 30
-_RIGHT = {probe.title: probe.right for probes in PROBES.values() for probe in probes}
 _LEARNING_FIGURES = (
     "return_mean",
     "loss",
@@ -84,7 +83,9 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
         if cloned
         else plots.learning_curve(groups, "success_rate", "success rate", baselines),
         learning_plots=plots.small_multiples(groups, _LEARNING_FIGURES),
-        probe_plots=[(run, plots.probe_multiples(run.probes, _RIGHT)) for run in runs if run.probes],
+        probe_plots=[
+            (run, plots.probe_multiples(run.probes, right_actions(run.config))) for run in runs if run.probes
+        ],
         episodes=[episode for run in runs for episode in _episodes(run)],
         configs=[(run.run_dir, (run.run_dir / "config.yaml").read_text(encoding="utf-8")) for run in runs],
     )

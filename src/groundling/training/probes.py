@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from groundling.configs.schema import Config
+from groundling.envs.babyai_text import ACTIONS
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
@@ -29,7 +30,7 @@ class Probe:
     """The recent observations, oldest first."""
     past_actions: tuple[str, ...]
     right: tuple[str, ...]
-    """The actions that are right here, as the env's default actions are called."""
+    """The actions that are right here, as `ACTIONS` calls them."""
 
 
 def _probe(title: str, goal: str, *told: str | Sequence[str], right: str | Sequence[str]) -> Probe:
@@ -225,6 +226,12 @@ def observations(probes: Sequence[Probe], actions: tuple[str, ...], history: int
         TextObservation(p.goal, p.descriptions, p.past_actions, actions, {"mission": p.goal}).recent(history)
         for p in probes
     ]
+
+
+def right_actions(config: Config) -> dict[str, list[str]]:
+    """By a probe's title, what the config calls the actions that are right there."""
+    own = dict(zip(ACTIONS["english"], actions_of(config), strict=False))
+    return {p.title: [own[a] for a in p.right if a in own] for probes in PROBES.values() for p in probes}
 
 
 def read_probes(run_dir: Path) -> list[dict[str, Any]]:
