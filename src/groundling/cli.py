@@ -53,7 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return 1
     except KeyboardInterrupt:
-        print("stopped; a training goes on from its last checkpoint by the same command", file=sys.stderr)
+        print(
+            "stopped; the same command goes on: a training from its last checkpoint",
+            file=sys.stderr,
+        )
         return INTERRUPTED
 
 
@@ -104,6 +107,22 @@ def _parser() -> argparse.ArgumentParser:
     )
     evaluate.add_argument(
         "--episodes", type=_positive, help="how many (default: the run's evaluation.episodes)"
+    )
+
+    collect = _command(
+        commands, "collect", _collect, "let an agent play, and keep what it did as a dataset to learn from"
+    )
+    collect.add_argument("agent", help="as for evaluate")
+    collect.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. env.id=BabyAI-GoToLocal-v0")
+    collect.add_argument("--episodes", type=_positive, required=True, help="how many are played in all")
+    collect.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="the dataset")
+    collect.add_argument("--only-success", action="store_true", help="keep only the episodes that succeed")
+    collect.add_argument(
+        "--validation",
+        type=_fraction,
+        default=0.0,
+        metavar="SHARE",
+        help="the share of the episodes that goes into a split of its own",
     )
 
     report = _command(
@@ -330,6 +349,26 @@ def _table(title: str, summaries: "dict[str, Summary]") -> "Table":
     return table
 
 
+def _collect(arguments: argparse.Namespace) -> int:
+    from groundling.evaluation.collect import collect_dataset
+    from groundling.evaluation.evaluate import find
+
+    target = find(arguments.agent, arguments.overrides, warn)
+    console = _console()
+    with _episode_bars(console, arguments.episodes) as on_agent:
+        collected = collect_dataset(
+            target,
+            arguments.episodes,
+            arguments.output,
+            only_success=arguments.only_success,
+            validation_fraction=arguments.validation,
+            on_episode=on_agent(target.agent),
+        )
+    told = f"{collected.transitions:,} transitions of {collected.kept:,} episodes (of {collected.episodes:,} played)"
+    console.print(f"{told} added to {arguments.output}", highlight=False)
+    return 0
+
+
 def _report(arguments: argparse.Namespace) -> int:
     from groundling.evaluation.report import write_report
 
@@ -384,6 +423,16 @@ def _positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a positive number, got {text!r}")
     return int(text)
+
+
+def _fraction(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to less than 1, got {text!r}")
+    return value
 
 
 def _duration(seconds: float) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from groundling.registry import Registry
 
-_EXTRAS = {"peft": "lora", "submitit": "slurm"}
+_EXTRAS = {"peft": "lora", "submitit": "slurm", "datasets": "data"}
 """By module, the extra that installs it."""
 
 

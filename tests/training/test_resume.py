@@ -15,8 +15,18 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from groundling.configs.schema import ComponentConfig, Config, EnvConfig, Init, ModelConfig, TrainingConfig
+from groundling.configs.schema import (
+    ComponentConfig,
+    Config,
+    DataConfig,
+    EnvConfig,
+    Init,
+    ModelConfig,
+    TrainingConfig,
+)
 from groundling.errors import ConfigError, RunError
+from groundling.evaluation.collect import collect_dataset
+from groundling.evaluation.evaluate import find
 from groundling.training import checkpoint
 from groundling.training.run import train
 from groundling.training.tracking import TIME_KEYS, read_metrics
@@ -175,6 +185,17 @@ def test_memory_and_replay_go_on_exactly(
     policy: ComponentConfig, algorithm: ComponentConfig, tmp_path: Path
 ) -> None:
     _assert_goes_on_exactly(tmp_path, policy=policy, algorithm=algorithm)
+
+
+@pytest.mark.parametrize("objective", ["text", "choice"])
+def test_cloning_goes_on_exactly(objective: str, tmp_path: Path) -> None:
+    collected = find("expert", ["env.id=BabyAI-GoToRedBallNoDists-v0", "env.history=2"], print)
+    collect_dataset(collected, 10, tmp_path / "data")  # about two epochs in all
+    _assert_goes_on_exactly(
+        tmp_path,
+        data=DataConfig(str(tmp_path / "data")),
+        algorithm=ComponentConfig("bc", {"objective": objective, "learning_rate": 1e-3, "minibatch_size": 8}),
+    )
 
 
 def _assert_goes_on_exactly(tmp_path: Path, **parts: object) -> None:

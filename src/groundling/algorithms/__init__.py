@@ -2,6 +2,7 @@
 
 from groundling.algorithms.advantages import generalized_advantage
 from groundling.algorithms.algorithm import Algorithm, algorithms
+from groundling.algorithms.bc import BehaviouralCloning
 from groundling.algorithms.drrn import DRRN
 from groundling.algorithms.losses import PPOLoss, ppo_loss
 from groundling.algorithms.ppo import PPO
@@ -14,6 +15,7 @@ __all__ = [
     "DRRN",
     "PPO",
     "Algorithm",
+    "BehaviouralCloning",
     "PPOLoss",
     "Rollout",
     "create",

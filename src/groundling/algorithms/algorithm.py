@@ -1,7 +1,7 @@
 """What an algorithm is."""
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -16,6 +16,8 @@ class Algorithm(ABC):
 
     gamma: float
     """Discount factor."""
+    demonstrated: ClassVar[bool] = False
+    """Whether it learns from a dataset's rollouts (data.path) instead of the policy's own."""
     optimizer: torch.optim.Optimizer
     world: World = World()
     """The processes that share the work. All have the same rollout: an algorithm that ignores this does everything in

@@ -91,7 +91,7 @@ MEANINGLESS = {
     f"{RL}.max_episode_steps": "the original never reads it: its levels have limits of their own, as here "
     "(env.args={max_steps: 64} sets another)",
     f"{RL}.saving_path_model": "checkpoints are kept in the run's folder",
-    f"{RL}.template_test": "actions' probabilities on fixed template prompts are not logged",
+    f"{RL}.template_test": "for the actions' probabilities in fixed situations of our own set training.probes=1 or 2",
     f"{RL}.spm_path": "it is the vocabulary of the DRRN agent, which these files do not train",
     f"{RL}.gradient_minibatch_size": MEMORY,
     f"{RL}.zero_shot": _TESTS,

@@ -41,6 +41,15 @@ class EnvConfig:
 
 
 @dataclass
+class DataConfig:
+    """A dataset to learn from instead of envs."""
+
+    path: str | None = None
+    """A folder that `groundling collect` wrote; for algorithms that clone (bc). A step of training is then one of
+    num_envs × steps_per_update transitions of each update."""
+
+
+@dataclass
 class ModelConfig:
     """The language model."""
 
@@ -91,6 +100,9 @@ class TrainingConfig:
     entropy_floor: float = 0.001
     """Stop, with advice, when the policy's entropy (nats) stays below this while episodes still fail; 0: never."""
 
+    probes: int | None = None
+    """1 or 2: log each action's probability in one of two sets of fixed situations, after each update; null: no."""
+
 
 @dataclass
 class EvaluationConfig:
@@ -116,6 +128,7 @@ class Config:
     device: str = "auto"
     """cpu, cuda, cuda:1, mps, …; auto takes the accelerator if there is one."""
     env: EnvConfig = field(default_factory=EnvConfig)
+    data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     policy: ComponentConfig = field(default_factory=ComponentConfig)
     algorithm: ComponentConfig = field(default_factory=ComponentConfig)

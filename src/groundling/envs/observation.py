@@ -1,7 +1,7 @@
 """What a policy sees of a text env."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -19,3 +19,9 @@ class TextObservation:
     """The admissible actions as strings; action ``i`` of the policy is ``actions[i]``."""
     raw: Mapping[str, Any]
     """The env's own observation (image, direction, …), for policies that do not read."""
+
+    def recent(self, history: int) -> "TextObservation":
+        """The same with its last ``history`` descriptions and the actions between them alone."""
+        descriptions = self.descriptions[-history:]
+        taken = self.past_actions[len(self.past_actions) - len(descriptions) + 1 :]
+        return replace(self, descriptions=descriptions, past_actions=taken)

@@ -9,11 +9,23 @@ import torch
 from groundling.envs.babyai_text import Expert
 from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import held_out_seed
-from groundling.envs.vector import Episode, TextVectorEnv
+from groundling.envs.vector import Episode, Step, TextVectorEnv
 from groundling.policies.policy import Policy
 
-Player = Callable[[TextVectorEnv, Sequence[int], Sequence[TextObservation]], Sequence[int]]
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a player does in some envs."""
+
+    actions: Sequence[int]
+    log_probs: Sequence[float] | None = None
+    """Of the actions; None of a player that has no probabilities."""
+
+
+Player = Callable[[TextVectorEnv, Sequence[int], Sequence[TextObservation]], Choice]
 """Chooses an action for each of the envs with these indices, which show these observations."""
+Witness = Callable[[Sequence[int], Sequence[TextObservation], Choice, Step], None]
+"""Sees which envs were stepped, what they showed, what was chosen there, and what it gave."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +52,7 @@ def play(
     envs: TextVectorEnv,
     num_episodes: int,
     on_episode: Callable[[], None] = lambda: None,
+    on_step: Witness = lambda indices, observations, choice, step: None,
 ) -> list[Episode]:
     """Play the first ``num_episodes`` episodes of ``envs``, in their order.
 
@@ -51,8 +64,11 @@ def play(
     present = {i: i for i in range(envs.num_envs) if i < num_episodes}  # env -> number of its episode
     while present:
         indices = list(present)
-        chosen = dict(zip(indices, player(envs, indices, [observations[i] for i in indices]), strict=True))
+        shown = [observations[i] for i in indices]
+        choice = player(envs, indices, shown)
+        chosen = dict(zip(indices, choice.actions, strict=True))
         step = envs.step([chosen.get(i) for i in range(envs.num_envs)])
+        on_step(indices, shown, choice, step)
         observations = step.observations
         for episode in step.episodes:
             env, number = episode.env_index, present[episode.env_index]
@@ -71,7 +87,7 @@ def policy_player(policy: Policy, deterministic: bool, seed: int) -> Player:
 
     def choose(
         envs: TextVectorEnv, indices: Sequence[int], observations: Sequence[TextObservation]
-    ) -> list[int]:
+    ) -> Choice:
         memory = policy.initial_memory(len(indices))  # (len(indices), memory_size), or None
         starts = envs.at_start()
         for row, env in enumerate(indices):
@@ -80,7 +96,7 @@ def policy_player(policy: Policy, deterministic: bool, seed: int) -> Player:
         action = policy.act(observations, memory=memory, deterministic=deterministic, generator=generator)
         if action.memory is not None:
             memories.update(zip(indices, action.memory, strict=True))
-        return action.actions.tolist()
+        return Choice(action.actions.tolist(), action.log_probs.tolist())
 
     return choose
 
@@ -91,9 +107,9 @@ def expert_player() -> Player:
 
     def choose(
         envs: TextVectorEnv, indices: Sequence[int], observations: Sequence[TextObservation]
-    ) -> list[int]:
+    ) -> Choice:
         experts.update({i: Expert(envs.envs[i]) for i in indices if i not in experts})
-        return [experts[i].act() for i in indices]
+        return Choice([experts[i].act() for i in indices])
 
     return choose
 

@@ -74,6 +74,44 @@ def small_multiples(groups: Mapping[str, Sequence[Rows]], keys: Sequence[str]) -
     return _svg(figure)
 
 
+def probe_multiples(rows: Rows, right: Mapping[str, Sequence[str]]) -> str:
+    """One small figure for each probe: the probability of each action over env steps, the right ones thick.
+
+    Args:
+        rows: A run's ``probes.jsonl``.
+        right: By probe, the actions that are right there.
+    """
+    titles = list(dict.fromkeys(title for row in rows for title in row["probabilities"]))
+    actions = list(dict.fromkeys(a for row in rows for own in row["probabilities"].values() for a in own))
+    columns = 3
+    lines = math.ceil(len(titles) / columns)
+    figure, grid = _figure(7.2, 0.5 + 1.7 * lines, lines, columns)
+    for axes, title in zip(np.ravel(grid), titles, strict=False):
+        own = [(row["step"], row["probabilities"][title]) for row in rows if title in row["probabilities"]]
+        for colour, action in zip(_cycle(COLOURS), actions, strict=False):
+            values = [p if (p := of.get(action)) is not None else math.nan for _, of in own]
+            is_right = action in right.get(title, ())
+            axes.plot(
+                [step for step, _ in own],
+                values,
+                color=colour,
+                label=action,
+                linewidth=2.4 if is_right else 0.9,
+                zorder=3 if is_right else 2,
+            )
+        axes.set_title(title, fontsize=8.5, loc="left")
+        axes.set_ylim(-0.03, 1.03)
+        axes.set_yticks([0, 0.5, 1])
+        axes.tick_params(labelsize=7)
+    for axes in np.ravel(grid)[len(titles) :]:
+        axes.axis("off")
+    handles, labels = np.ravel(grid)[0].get_legend_handles_labels()
+    legend = figure.legend(handles, labels, frameon=False, ncols=6, loc="outside upper center", fontsize=8)
+    for line in legend.get_lines():
+        line.set_linewidth(2)
+    return _svg(figure)
+
+
 def _figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Any, Any]:
     from matplotlib.figure import Figure  # no pyplot: it keeps global state and looks for a display
 

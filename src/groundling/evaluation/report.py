@@ -19,11 +19,14 @@ from groundling.evaluation import plots
 from groundling.evaluation.episodes import Summary
 from groundling.evaluation.samples import frames
 from groundling.files import write_atomically
+from groundling.training.probes import read_probes, right_actions
 from groundling.training.tracking import read_metrics
 
 _MAX_FRAMES = 30
 _LEARNING_FIGURES = (
     "return_mean",
+    "loss",
+    "probability",
     "episode_length",
     "entropy",
     "value_loss",
@@ -45,6 +48,8 @@ class Shown:
     evaluations: dict[str, dict[str, Any]]
     """By suite, what `groundling evaluate` wrote."""
     samples: list[dict[str, Any]]
+    probes: list[dict[str, Any]]
+    """By update, the actions' probabilities in fixed situations."""
 
 
 def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
@@ -63,6 +68,7 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
     for run in runs:
         groups.setdefault(run.config.name, []).append(run.metrics)
     first = runs[0]
+    cloned = all(run.config.data.path is not None for run in runs)  # no episode ended in training
     baselines = _baselines(first) if len(groups) == 1 else None
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("groundling.evaluation", "."),
@@ -72,8 +78,14 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
     page = environment.get_template("report.html.j2").render(
         title=" · ".join(groups),
         runs=runs,
-        success_plot=plots.learning_curve(groups, "success_rate", "success rate", baselines),
+        cloned=cloned,
+        success_plot=plots.learning_curve(groups, "loss", "loss")
+        if cloned
+        else plots.learning_curve(groups, "success_rate", "success rate", baselines),
         learning_plots=plots.small_multiples(groups, _LEARNING_FIGURES),
+        probe_plots=[
+            (run, plots.probe_multiples(run.probes, right_actions(run.config))) for run in runs if run.probes
+        ],
         episodes=[episode for run in runs for episode in _episodes(run)],
         configs=[(run.run_dir, (run.run_dir / "config.yaml").read_text(encoding="utf-8")) for run in runs],
     )
@@ -88,6 +100,7 @@ def _read(run_dir: Path) -> Shown:
         config=from_file(run_dir / "config.yaml"),
         metrics=read_metrics(run_dir),
         evaluations={p.stem: _json(p) for p in sorted((run_dir / "evaluation").glob("*.json"))},
+        probes=read_probes(run_dir),
         samples=[s for p in sorted((run_dir / "samples").glob("*.json")) for s in _json(p)],
     )
 

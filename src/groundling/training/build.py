@@ -12,9 +12,11 @@ from groundling.algorithms.algorithm import Algorithm, algorithms
 from groundling.configs.schema import Config
 from groundling.envs.babyai_text import ACTIONS, check_language
 from groundling.envs.make import make_text_env
+from groundling.envs.seeds import training_seed
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy, policies
+from groundling.training.demonstrations import Demonstrations
 from groundling.world import World
 
 
@@ -37,6 +39,25 @@ def make_envs(
         seed_of=seed_of,
         history=config.env.history,
     )
+
+
+def make_training_envs(config: Config, own: slice) -> TextVectorEnv | Demonstrations:
+    """What a run's rollouts come from: the config's envs on training seeds, not yet reset, or its dataset.
+
+    Args:
+        config: The run's.
+        own: Which of the envs, or of the dataset's columns, are this process's.
+    """
+    if config.data.path is not None:
+        return Demonstrations(
+            Path(config.data.path),
+            config.env.num_envs,
+            own,
+            actions_of(config),
+            config.env.history,
+            config.seed,
+        )
+    return make_envs(config, own.stop - own.start, lambda i, k: training_seed(config.seed, own.start + i, k))
 
 
 def make_policy(config: Config, checkpoint: Path | None = None) -> Policy:
@@ -65,7 +86,7 @@ def make_algorithm(config: Config, policy: Policy, world: World | None = None) -
     """The config's algorithm, set up for ``policy`` and for the processes that share its work.
 
     Raises:
-        ConfigError: the policy has nothing to train.
+        ConfigError: the policy has nothing to train, or the algorithm does not suit it or the data.
     """
     if not any(p.requires_grad for p in policy.parameters()):
         raise ConfigError(f"policy {config.policy.id!r} has no weights to train: choose another policy.id")
@@ -76,6 +97,14 @@ def make_algorithm(config: Config, policy: Policy, world: World | None = None) -
             stacklevel=2,
         )
     algorithm: Algorithm = algorithms.create(config.algorithm.id, **config.algorithm.args)
+    if algorithm.demonstrated and config.data.path is None:
+        raise ConfigError(
+            f"algorithm {config.algorithm.id} learns from a dataset: set data.path=FOLDER (see `groundling collect`)"
+        )
+    if config.data.path is not None and not algorithm.demonstrated:
+        raise ConfigError(
+            f"algorithm {config.algorithm.id} learns from what the policy does itself: data.path must be null"
+        )
     algorithm.world = world or World()
     algorithm.setup(policy)
     return algorithm

@@ -10,12 +10,13 @@ from torch import Tensor
 from groundling.algorithms.rollout import Rollout
 from groundling.envs.vector import Episode, Step, TextVectorEnv
 from groundling.policies.policy import Policy
+from groundling.training.demonstrations import Demonstrations
 
 
 @torch.no_grad()
 def collect(
     policy: Policy,
-    envs: TextVectorEnv,
+    envs: TextVectorEnv | Demonstrations,
     num_steps: int,
     *,
     memory: Tensor | None = None,
@@ -29,7 +30,7 @@ def collect(
 
     Args:
         policy: Chooses the actions.
-        envs: Where; already reset.
+        envs: Where; already reset. Demonstrations give their own next transitions, whatever the policy.
         num_steps: Steps of each env.
         memory: A recurrent policy's memory ``(num_envs, memory_size)`` after the envs' last steps.
         generator: Draws the actions.
@@ -43,6 +44,8 @@ def collect(
     Returns:
         The rollout, the episodes that ended in it, and the memory to go on with.
     """
+    if isinstance(envs, Demonstrations):
+        return envs.rollout(num_steps, on_step), [], None
     steps, observations, episodes = [], [], []
     present, starts = envs.observations(), torch.from_numpy(envs.at_start())  # (num_envs,)
     memories: list[tuple[Any, Tensor]] = []

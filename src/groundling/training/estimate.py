@@ -8,9 +8,8 @@ import torch
 
 from groundling.configs.schema import Config
 from groundling.devices import find_device
-from groundling.envs.seeds import training_seed
 from groundling.policies.policy import Policy
-from groundling.training.build import make_algorithm, make_envs, make_policy
+from groundling.training.build import make_algorithm, make_policy, make_training_envs
 from groundling.training.collect import collect
 
 _PROBE_STEPS = 3
@@ -40,7 +39,7 @@ def estimate(config: Config) -> Estimate:
     """
     policy = make_policy(config)
     algorithm: Any = make_algorithm(config, policy)
-    envs = make_envs(config, config.env.num_envs, lambda i, k: training_seed(config.seed, i, k))
+    envs = make_training_envs(config, slice(0, config.env.num_envs))
     observations = envs.reset()
     prompts = policy.prompts(observations[:1])
     generator = torch.Generator().manual_seed(config.seed)

@@ -21,6 +21,7 @@ _MAY_CHANGE = (
     "training.checkpoint_every",
     "training.keep_checkpoints",
     "training.entropy_floor",
+    "training.probes",
 )
 """Keys that a run may be resumed with other values of: how long it goes on, and what is kept and measured."""
 
@@ -57,7 +58,7 @@ def _claim(folder: Path, config: Config) -> None:
     if begun and not path.exists():
         raise ConfigError(f"{folder} holds a run but no config.yaml: set run_dir to a new folder")
     if begun:  # otherwise nothing has been learnt yet that another configuration could spoil
-        there, wanted = _flat(from_file(path)), _flat(config)
+        there, wanted = flat(from_file(path)), flat(config)
         different = [
             f"{key}={there.get(key)!r} (now {wanted.get(key)!r})"
             for key in sorted({*there, *wanted})
@@ -74,7 +75,7 @@ def _claim(folder: Path, config: Config) -> None:
         raise RunError(f"cannot write {path}: {error}; free some space or set run_dir to another") from error
 
 
-def _flat(config: Config) -> dict[str, Any]:
+def flat(config: Config) -> dict[str, Any]:
     """The configuration with dotted keys."""
 
     def walk(prefix: str, node: Any) -> Iterator[tuple[str, Any]]:

@@ -21,14 +21,14 @@ from torch import Tensor
 from groundling.algorithms.algorithm import Algorithm
 from groundling.algorithms.rollout import Rollout
 from groundling.configs.schema import Config
-from groundling.envs.seeds import training_seed
-from groundling.envs.vector import Episode, TextVectorEnv
+from groundling.envs.vector import Episode
 from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.policies.policy import Policy
 from groundling.training import checkpoint
-from groundling.training.build import make_algorithm, make_envs, make_policy
+from groundling.training.build import make_algorithm, make_policy, make_training_envs
 from groundling.training.collect import collect
 from groundling.training.folder import open_run
+from groundling.training.probes import ProbeLog
 from groundling.training.progress import TrainingProgress
 from groundling.training.tracking import Tracker, read_metrics
 from groundling.world import World
@@ -106,11 +106,8 @@ class Run:
         self.policy: Policy = make_policy(config, found)
         self.algorithm: Algorithm = make_algorithm(config, self.policy, self.world)
         self.own = self.world.share(config.env.num_envs)  # which envs this process steps
-        num_envs = self.own.stop - self.own.start
-        self.envs: TextVectorEnv = make_envs(
-            config, num_envs, lambda env, episode: training_seed(config.seed, self.own.start + env, episode)
-        )
-        self.memory = self.policy.initial_memory(num_envs)
+        self.envs = make_training_envs(config, self.own)
+        self.memory = self.policy.initial_memory(self.own.stop - self.own.start)
         if found is None:
             self.envs.reset()
         else:
@@ -119,13 +116,17 @@ class Run:
     def loop(self, console: Console, stop_asked: Callable[[], bool]) -> bool:
         """Update until all steps are taken (True) or a stop is asked for (False)."""
         total = self.config.training.steps
-        tracker = Tracker(self.folder, self.counters.update) if self.world.is_main else None
+        probes = tracker = None
+        if self.world.is_main:
+            probes = ProbeLog(self.config, self.policy, self.folder, self.counters.update)
+            tracker = Tracker(self.folder, self.counters.update)
         try:
             with TrainingProgress(console, total, self.counters.step) as progress:
                 while self.counters.step < total:
                     row = self.update(progress)
-                    if tracker is not None:
+                    if tracker is not None and probes is not None:
                         tracker.log(row)
+                        probes.log(row)
                     stop = any(self.world.gather(stop_asked())) or self.counters.step >= total
                     if stop or self.counters.update % self.config.training.checkpoint_every == 0:
                         self.save()

@@ -21,7 +21,15 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     Raises:
         RunError: another line is no row.
     """
-    path = run_dir / "metrics.jsonl"
+    return read_rows(run_dir / "metrics.jsonl")
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file with one JSON object per update; a last line cut off by a kill is left out.
+
+    Raises:
+        RunError: another line is no row.
+    """
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
     rows = []
     for number, line in enumerate(lines, start=1):
@@ -37,18 +45,41 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     return rows
 
 
-class Tracker:
-    """Appends to ``metrics.jsonl`` and ``tensorboard/``, going on after the update that a run resumes from.
+class RowFile:
+    """One JSON object per update, each on the disk when `append` returns.
 
-    Figures of later updates, which the run will compute again, are dropped.
+    Args:
+        path: The file.
+        update: Rows of later updates, which the run will compute again, are dropped.
     """
 
+    def __init__(self, path: Path, update: int) -> None:
+        self.path = path
+        rows = [row for row in read_rows(path) if row["update"] <= update]
+        write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
+        self.last_step: int = rows[-1]["step"] if rows else 0
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Write one update's row.
+
+        Raises:
+            RunError: the file cannot be written.
+        """
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise _unwritable(self.path, error) from error
+
+
+class Tracker:
+    """Appends to ``metrics.jsonl`` and ``tensorboard/``, going on after the update that a run resumes from."""
+
     def __init__(self, run_dir: Path, update: int) -> None:
-        self._path = run_dir / "metrics.jsonl"
-        kept = [json.dumps(row) + "\n" for row in read_metrics(run_dir) if row["update"] <= update]
-        write_atomically(self._path, "".join(kept))
-        last_step = json.loads(kept[-1])["step"] if kept else 0
-        self._events = EventFile(run_dir / "tensorboard", purge_step=last_step + 1)
+        self._rows = RowFile(run_dir / "metrics.jsonl", update)
+        self._events = EventFile(run_dir / "tensorboard", purge_step=self._rows.last_step + 1)
 
     def log(self, row: dict[str, Any]) -> None:
         """Write one update's figures; NaN and infinity, which JSON lacks, become null.
@@ -57,21 +88,22 @@ class Tracker:
             RunError: the file cannot be written.
         """
         clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+        self._rows.append(clean)
+        figures = {k: v for k, v in clean.items() if v is not None and k not in ("update", "step")}
         try:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(clean) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            figures = {k: v for k, v in clean.items() if v is not None and k not in ("update", "step")}
             self._events.write(figures, row["step"])
         except OSError as error:
-            raise RunError(
-                f"could not write to {self._path}: {error}; free some space and run the same command again to "
-                "go on from the last checkpoint"
-            ) from error
+            raise _unwritable(self._rows.path, error) from error
 
     def close(self) -> None:
         self._events.close()
+
+
+def _unwritable(path: Path, error: OSError) -> RunError:
+    return RunError(
+        f"could not write to {path}: {error}; free some space and run the same command again to go on from the last "
+        "checkpoint"
+    )
 
 
 class EventFile:

@@ -1,0 +1,183 @@
+"""`groundling collect`: an agent plays training episodes, and their transitions become a dataset."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from groundling.configs.schema import Config
+from groundling.envs.observation import TextObservation
+from groundling.envs.seeds import training_seed
+from groundling.envs.vector import Episode, Step
+from groundling.evaluation.episodes import Choice, Player, expert_player, play, policy_player
+from groundling.evaluation.evaluate import Target
+from groundling.policies.policy import Policy
+from groundling.prompts import PromptReader
+from groundling.training.build import make_envs, make_policy
+from groundling.training.dataset import DatasetFolder
+from groundling.training.folder import flat
+
+_EPISODES_PER_FILE = 256
+
+
+@dataclass
+class Collected:
+    """What a dataset has come to."""
+
+    episodes: int = 0
+    kept: int = 0
+    transitions: int = 0
+
+
+def collect_dataset(
+    target: Target,
+    num_episodes: int,
+    output: Path,
+    *,
+    only_success: bool = False,
+    validation_fraction: float = 0.0,
+    on_episode: Callable[[], None] = lambda: None,
+) -> Collected:
+    """Play training episodes 0 to ``num_episodes`` and write their transitions into ``output``.
+
+    Files of up to 256 episodes are written one after the other; on Ctrl-C the finished episodes are written first.
+    The same call goes on after the last file, also with more ``num_episodes``.
+
+    Args:
+        target: Who plays; draws its actions unless ``evaluation.deterministic``.
+        num_episodes: How many episodes the dataset is about in the end.
+        output: The dataset's folder.
+        only_success: Keep only the episodes that succeed.
+        validation_fraction: The share of the episodes that goes into the split ``validation``, evenly spread.
+        on_episode: Called once for each episode that is done, or was before.
+
+    Returns:
+        What this call added.
+
+    Raises:
+        ConfigError: the folder holds something else, or pyarrow is not installed.
+        ExpertError: the expert does not know the env.
+    """
+    splits = ("train", "validation") if validation_fraction else ("train",)
+    folder = DatasetFolder(output, _description(target, only_success, validation_fraction), splits)
+    policy = None if target.agent == "expert" else make_policy(target.config, target.checkpoint)
+    total = Collected()
+    first = folder.num_episodes
+    for _ in range(first):
+        on_episode()
+    while first < num_episodes:
+        count = min(_EPISODES_PER_FILE, num_episodes - first)
+        recorder = Recorder(target.config, policy, first, on_episode)
+        try:
+            recorder.play(count)
+        finally:  # Ctrl-C, say
+            done = recorder.contiguous()
+            rows: dict[str, list[dict[str, Any]]] = {split: [] for split in splits}
+            for number, own in enumerate(done, start=first):
+                if own[0]["success"] or not only_success:
+                    held_out = int((number + 1) * validation_fraction) > int(number * validation_fraction)
+                    rows["validation" if held_out else "train"] += own
+                    total.kept += 1
+                    total.transitions += len(own)
+            if done:
+                folder.append(first, first + len(done) - 1, rows)
+                total.episodes += len(done)
+        first += count
+    return total
+
+
+def _description(target: Target, only_success: bool, validation_fraction: float) -> dict[str, Any]:
+    config = {key: value for key, value in flat(target.config).items() if key != "run_dir"}
+    trained = target.checkpoint is not None
+    return {
+        "agent": target.agent,
+        "run": target.run_dir.name if trained else None,
+        "checkpoint": target.checkpoint.name if target.checkpoint else None,
+        "only_success": only_success,
+        "validation_fraction": validation_fraction,
+        **config,
+    }
+
+
+@dataclass
+class Recorder:
+    """Plays episodes from number ``first`` on, and notes every transition."""
+
+    config: Config
+    policy: Policy | None
+    """None: the expert plays."""
+    first: int
+    on_episode: Callable[[], None]
+    finished: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    """By number, an episode's rows."""
+
+    def __post_init__(self) -> None:
+        self._present: dict[int, list[dict[str, Any]]] = {}  # by env, the rows of its episode so far
+        self._read = PromptReader("glam", self.config.env.language)
+
+    def play(self, count: int) -> None:
+        """Play ``count`` episodes; what is finished when it is interrupted is in ``finished``."""
+        config = self.config
+        self._num_envs = min(config.evaluation.num_envs, count)
+        # The first env's training episodes, dealt to all: an episode is the same, whatever the number of envs.
+        envs = make_envs(
+            config,
+            self._num_envs,
+            lambda env, episode: training_seed(config.seed, 0, self.first + episode * self._num_envs + env),
+        )
+        seed = training_seed(config.seed, 1, self.first)
+        player: Player = (
+            expert_player()
+            if self.policy is None
+            else policy_player(self.policy, config.evaluation.deterministic, seed)
+        )
+        try:
+            play(player, envs, count, self.on_episode, self._note)
+        finally:
+            envs.close()
+
+    def contiguous(self) -> list[list[dict[str, Any]]]:
+        """The finished episodes from ``first`` to the one before the first that is not finished."""
+        episodes: list[list[dict[str, Any]]] = []
+        while (number := self.first + len(episodes)) in self.finished:
+            episodes.append(self.finished[number])
+        return episodes
+
+    def _note(
+        self, indices: Sequence[int], observations: Sequence[TextObservation], choice: Choice, step: Step
+    ) -> None:
+        prompts = self._prompts(observations)
+        for row, env in enumerate(indices):
+            observation, action = observations[row], choice.actions[row]
+            own = self._present.setdefault(env, [])
+            own.append(
+                {
+                    "step": len(own),
+                    "goal": observation.goal,
+                    "descriptions": observation.descriptions,
+                    "past_actions": observation.past_actions,
+                    "actions": observation.actions,
+                    "prompt": prompts[row],
+                    "action": observation.actions[action],
+                    "action_index": action,
+                    "reward": float(step.rewards[env]),
+                    "done": bool(step.terminated[env] or step.truncated[env]),
+                    "log_prob": None if choice.log_probs is None else choice.log_probs[row],
+                }
+            )
+        for episode in step.episodes:
+            self._finish(episode)
+
+    def _prompts(self, observations: Sequence[TextObservation]) -> list[str]:
+        own = None if self.policy is None else self.policy.prompts(observations)
+        return [self._read(o) for o in observations] if own is None else own
+
+    def _finish(self, episode: Episode) -> None:
+        number = self.first + episode.number * self._num_envs + episode.env_index
+        same = {
+            "episode": number,
+            "seed": episode.seed,
+            "task": episode.task,
+            "success": episode.success,
+        }
+        self.finished[number] = [same | row for row in self._present.pop(episode.env_index)]

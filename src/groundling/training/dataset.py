@@ -1,0 +1,149 @@
+"""Datasets of transitions: Parquet files that Hugging Face's ``load_dataset`` opens."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from groundling.errors import ConfigError, RunError
+from groundling.files import write_atomically
+
+if TYPE_CHECKING:
+    import pyarrow
+
+DESCRIPTION = "collection.json"
+"""Beside the data: who played, where and how."""
+_CARD = """---
+configs:
+- config_name: default
+  data_files:
+{splits}
+---
+# Transitions of {agent} in {env}
+
+Written by `groundling collect`; one row is one step of an episode. `datasets.load_dataset(FOLDER)` opens it, and
+`groundling train glam/bc data.path=FOLDER` clones what it shows. Who played, and how: `{description}`.
+"""
+
+
+def schema() -> "pyarrow.Schema":
+    """The columns of a dataset.
+
+    Raises:
+        ConfigError: pyarrow is not installed.
+    """
+    pa = _pyarrow()
+    texts = pa.list_(pa.string())
+    return pa.schema(
+        {
+            "episode": pa.int64(),
+            "step": pa.int32(),
+            "seed": pa.int64(),
+            "task": pa.string(),
+            "goal": pa.string(),
+            "descriptions": pa.list_(texts),  # the recent observations, oldest first
+            "past_actions": texts,
+            "actions": texts,  # the admissible ones
+            "prompt": pa.string(),
+            "action": pa.string(),
+            "action_index": pa.int32(),
+            "reward": pa.float32(),  # the env's own
+            "done": pa.bool_(),
+            "success": pa.bool_(),  # of the whole episode
+            "log_prob": pa.float32(),  # of the action when it was taken; null of the expert
+        }
+    )
+
+
+class DatasetFolder:
+    """A folder of episodes, which grows by one file of each split at a time; each is whole or not there.
+
+    Args:
+        path: The folder; made if it is not there.
+        description: Who plays, where and how; as JSON holds it.
+        splits: Their names; the first one's files are written last.
+
+    Raises:
+        ConfigError: the folder holds something else, or a dataset of another description.
+    """
+
+    def __init__(self, path: Path, description: dict[str, Any], splits: Sequence[str]) -> None:
+        self.path, self.splits = path, splits
+        self._schema = schema()
+        own = path / DESCRIPTION
+        if path.exists() and not path.is_dir():
+            raise ConfigError(f"{path} is a file: name a folder for the dataset")
+        if path.exists() and any(path.iterdir()) and not own.exists():
+            raise ConfigError(f"{path} holds other files: name a new folder for the dataset")
+        if self.num_episodes:  # otherwise there is nothing yet that another description could spoil
+            different = _difference(read_description(path), json.loads(json.dumps(description)))
+            if different:
+                raise ConfigError(
+                    f"{path} holds another dataset ({different}): name a new folder, or give the same command to go on"
+                )
+            return
+        path.mkdir(parents=True, exist_ok=True)
+        lines = "\n".join(f"  - split: {split}\n    path: data/{split}-*.parquet" for split in splits)
+        card = _CARD.format(
+            splits=lines, agent=description["agent"], env=description["env.id"], description=DESCRIPTION
+        )
+        write_atomically(own, json.dumps(description, indent=1, ensure_ascii=False) + "\n")
+        write_atomically(path / "README.md", card)
+        (path / "data").mkdir(exist_ok=True)
+
+    @property
+    def num_episodes(self) -> int:
+        """How many episodes the files are about, those that were not kept included."""
+        files = files_of(self.path, self.splits[0])
+        return int(files[-1].stem.rpartition("-")[2]) + 1 if files else 0
+
+    def append(self, first: int, last: int, rows: dict[str, list[dict[str, Any]]]) -> None:
+        """Write the rows, by split, of the episodes ``first`` to ``last``."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        for split in reversed(self.splits):
+            table = pa.Table.from_pylist(rows[split], schema=self._schema)
+            path = self.path / "data" / f"{split}-{first:08d}-{last:08d}.parquet"
+            for stale in path.parent.glob(
+                f"{split}-{first:08d}-*"
+            ):  # a kill came before the first split's file
+                stale.unlink()
+            partial = path.with_name("." + path.name + ".partial")
+            pq.write_table(table, partial, compression="zstd")
+            partial.replace(path)
+
+
+def files_of(folder: Path, split: str) -> list[Path]:
+    """A split's files, in the order of their episodes."""
+    return sorted((folder / "data").glob(f"{split}-*.parquet"))
+
+
+def read_description(folder: Path) -> dict[str, Any]:
+    """What `DatasetFolder` was told about a dataset.
+
+    Raises:
+        RunError: it cannot be read.
+    """
+    path = folder / DESCRIPTION
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise RunError(f"{path} cannot be read ({error}): collect into a new folder") from error
+    return content
+
+
+def _difference(there: dict[str, Any], wanted: dict[str, Any]) -> str:
+    return ", ".join(
+        f"{key}={there.get(key)!r} (now {wanted.get(key)!r})"
+        for key in sorted({*there, *wanted})
+        if there.get(key) != wanted.get(key)
+    )
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError:
+        raise ConfigError("datasets need pyarrow: pip install 'groundling[data]'") from None
+    return pyarrow

@@ -1,0 +1,167 @@
+"""Rollouts from a dataset, in place of a policy that acts in its envs."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from groundling.algorithms.rollout import Rollout
+from groundling.envs.observation import TextObservation
+from groundling.errors import ConfigError, RunError
+from groundling.training.dataset import files_of, schema
+
+_COLUMNS = ("goal", "descriptions", "past_actions", "actions", "action_index", "reward", "done", "log_prob")
+
+
+class Demonstrations:
+    """A dataset's train split as rollouts; every epoch goes through all transitions in an order of its own.
+
+    Takes the place of a `TextVectorEnv` in a run. Where it stands is a single counter.
+
+    Args:
+        folder: What `groundling collect` wrote, or files ``data/train-*.parquet`` with the same columns.
+        num_envs: Transitions that a step of a rollout holds, of all processes together.
+        own: Which of them this process reads.
+        actions: The admissible actions of the envs that the policy will act in.
+        history: How many observations the policy sees at most.
+        seed: Of the orders.
+
+    Raises:
+        ConfigError: there is no such dataset, or it does not suit the actions or the history.
+        RunError: its files cannot be read.
+    """
+
+    def __init__(
+        self, folder: Path, num_envs: int, own: slice, actions: Sequence[str], history: int, seed: int
+    ) -> None:
+        self.num_envs = own.stop - own.start
+        self._total, self._own = num_envs, own
+        self._history, self._seed = history, seed
+        self._rows = _read(folder)
+        self._folder = folder
+        self._position = 0  # transitions given so far
+        self._order: tuple[int, Tensor] = (-1, torch.empty(0))  # an epoch, and its order (num_rows,)
+        self._check(actions)
+
+    def reset(self) -> list[TextObservation]:
+        """Begin with the first epoch; its first observations."""
+        self._position = 0
+        return self.observations()
+
+    def observations(self) -> list[TextObservation]:
+        """The observations that come next, one for each of this process's envs."""
+        return [self._observation(row) for row in self._next(1)]
+
+    def rollout(self, num_steps: int, on_step: Callable[[int], None] = lambda num_envs: None) -> Rollout:
+        """The next transitions, ``num_envs`` a step; values are 0, and log-probabilities where there are none."""
+        rows = self._next(num_steps)
+        self._position += num_steps * self._total
+        for _ in range(num_steps):
+            on_step(self.num_envs)
+
+        def column(name: str, dtype: torch.dtype) -> Tensor:
+            values = [row[name] or 0 for row in rows]
+            return torch.tensor(values, dtype=dtype).view(num_steps, self.num_envs)
+
+        return Rollout(
+            observations=[self._observation(row) for row in rows],
+            actions=column("action_index", torch.int64),
+            log_probs=column("log_prob", torch.float32),
+            values=torch.zeros(num_steps, self.num_envs),
+            rewards=column("reward", torch.float32),
+            dones=column("done", torch.bool),
+            last_values=torch.zeros(self.num_envs),
+            last_observations=[],
+        )
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        """Where it stands, as JSON; the same for each env."""
+        return [{"position": self._position, "rows": self._rows.num_rows}] * self.num_envs
+
+    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        """Go on where `state_dict` was taken.
+
+        Raises:
+            RunError: the dataset has another size now.
+        """
+        state = states[0]
+        if state["rows"] != self._rows.num_rows:
+            raise RunError(
+                f"{self._folder} has {self._rows.num_rows} transitions, and had {state['rows']} when this run began: "
+                "bring those back, or set run_dir to a new folder to begin again"
+            )
+        self._position = state["position"]
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def _next(self, num_steps: int) -> list[dict[str, Any]]:
+        """This process's rows of the next steps, over the end of an epoch if need be."""
+        total = self._rows.num_rows
+        indices = []
+        steps = range(self._position, self._position + num_steps * self._total, self._total)
+        for position in (p for start in steps for p in range(start, start + self._total)[self._own]):
+            epoch, place = divmod(position, total)
+            if self._order[0] != epoch:
+                generator = torch.Generator().manual_seed((self._seed << 20) + epoch)
+                self._order = epoch, torch.randperm(total, generator=generator)
+            indices.append(int(self._order[1][place]))
+        rows: list[dict[str, Any]] = self._rows.take(indices).to_pylist()
+        return rows
+
+    def _observation(self, row: dict[str, Any]) -> TextObservation:
+        return TextObservation(
+            goal=row["goal"],
+            descriptions=tuple(map(tuple, row["descriptions"])),
+            past_actions=tuple(row["past_actions"]),
+            actions=tuple(row["actions"]),
+            raw={"mission": row["goal"]},
+        ).recent(self._history)
+
+    def _check(self, actions: Sequence[str]) -> None:
+        import pyarrow.compute as pc
+
+        longest = pc.max(pc.list_value_length(self._rows["descriptions"])).as_py()
+        if longest < self._history:
+            raise ConfigError(
+                f"{self._folder} tells {longest} observations at most: set env.history={longest}, or collect it again "
+                f"with env.history={self._history}"
+            )
+        told = self._rows["actions"][0].as_py()
+        if told != list(actions):
+            raise ConfigError(
+                f"{self._folder} has the actions {', '.join(told)}, and env.actions or env.language give "
+                f"{', '.join(actions)}: set them alike"
+            )
+
+
+def _read(folder: Path) -> Any:
+    """The train split's columns that a rollout needs, as a ``pyarrow.Table``."""
+    wanted = schema()  # tells if pyarrow is missing
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    files = files_of(folder, "train")
+    if not files:
+        raise ConfigError(
+            f"data.path={folder} holds no data/train-*.parquet: expected what `groundling collect` wrote"
+        )
+    tables = []
+    for path in files:
+        try:
+            table = pq.read_table(path, partitioning=None)
+            tables.append(table.select(_COLUMNS).cast(pa.schema([wanted.field(name) for name in _COLUMNS])))
+        except KeyError as error:
+            raise ConfigError(
+                f"{path}: {error.args[0]}; expected the columns {', '.join(_COLUMNS)}"
+            ) from error
+        except (pa.ArrowException, OSError) as error:
+            raise RunError(f"cannot read {path}: {error}") from error
+    rows = pa.concat_tables(tables)
+    if not rows.num_rows:
+        raise ConfigError(
+            f"{folder} holds no transitions: collect more episodes, or of an agent that succeeds"
+        )
+    return rows

@@ -1,0 +1,143 @@
+"""`groundling collect`: transitions of training episodes as a dataset."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groundling.cli import main
+from groundling.envs.make import make_text_env
+from groundling.errors import ConfigError
+from groundling.evaluation import collect
+from groundling.evaluation.evaluate import find
+from groundling.prompts import glam_prompt
+from groundling.training import dataset
+
+_GO_TO = ["env.id=BabyAI-GoToObj-v0", "evaluation.num_envs=3", "device=cpu"]
+
+
+def _rows(folder: Path, split: str = "train") -> list[dict[str, Any]]:
+    import pyarrow.parquet as pq
+
+    return [row for p in sorted(folder.glob(f"data/{split}-*")) for row in pq.read_table(p).to_pylist()]
+
+
+def _collect(folder: Path, *more: str, agent: str = "expert", episodes: int = 7) -> int:
+    return main(["collect", agent, "--episodes", str(episodes), "--output", str(folder), *_GO_TO, *more])
+
+
+def _error(capsys: pytest.CaptureFixture[str], folder: Path, *more: str, **options: Any) -> str:
+    capsys.readouterr()
+    assert _collect(folder, *more, **options) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("error: ") and told.count("\n") == 1, told
+    return told
+
+
+def test_datasets_opens_it_and_every_row_tells_its_transition(tmp_path: Path) -> None:
+    import datasets
+
+    folder = tmp_path / "bot"
+    assert _collect(folder, "--validation", "0.3") == 0
+    opened = datasets.load_dataset(str(folder), cache_dir=str(tmp_path / "cache"))
+    assert {split: sorted(set(rows["episode"])) for split, rows in opened.items()} == {
+        "train": [0, 1, 2, 4, 5],
+        "validation": [3, 6],
+    }
+    assert opened["train"].column_names == dataset.schema().names
+    episode = [row for row in opened["validation"] if row["episode"] == 6]
+    env = make_text_env("BabyAI-GoToObj-v0")
+    obs, info = env.reset(seed=episode[0]["seed"])
+    assert episode[0]["seed"] % 2 == 0  # a training episode
+    for i, row in enumerate(episode):
+        assert row["step"] == i and row["goal"] == obs["mission"] and row["success"]
+        assert row["descriptions"][-1] == info["descriptions"] and len(row["descriptions"]) == min(i + 1, 3)
+        expected = glam_prompt(row["goal"], row["actions"], row["descriptions"], row["past_actions"])
+        assert row["prompt"] == expected
+        assert row["action"] == row["actions"][row["action_index"]] and row["log_prob"] is None
+        obs, reward, terminated, truncated, info = env.step(row["action_index"])
+        assert row["reward"] == pytest.approx(float(reward)) and row["done"] == (terminated or truncated)
+    assert row["done"] and row["reward"] > 0
+
+
+def test_it_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect, "_EPISODES_PER_FILE", 4)
+    assert _collect(tmp_path / "whole", episodes=10) == 0
+
+    def interrupted(self: collect.Recorder, *arguments: Any) -> None:
+        note(self, *arguments)
+        if self.first == 4 and len(self.contiguous()) >= 2:
+            raise KeyboardInterrupt
+
+    note = collect.Recorder._note
+    monkeypatch.setattr(collect.Recorder, "_note", interrupted)
+    assert _collect(tmp_path / "stopped", episodes=10) == 130
+    monkeypatch.undo()
+    before = _rows(tmp_path / "stopped")
+    assert before[-1]["episode"] >= 5 and before[-1]["done"]
+    assert _collect(tmp_path / "stopped", episodes=10) == 0
+    assert _rows(tmp_path / "stopped")[: len(before)] == before
+    assert _rows(tmp_path / "stopped") == _rows(tmp_path / "whole")
+    files = sorted((tmp_path / "stopped" / "data").iterdir())
+    assert _collect(tmp_path / "stopped", episodes=10) == 0
+    assert sorted((tmp_path / "stopped" / "data").iterdir()) == files
+
+
+def test_only_success_and_log_probs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _collect(tmp_path / "all", agent="random", episodes=20) == 0
+    assert _collect(tmp_path / "good", "--only-success", agent="random", episodes=20) == 0
+    rows = _rows(tmp_path / "all")
+    assert {row["success"] for row in rows} == {True, False}
+    assert _rows(tmp_path / "good") == [row for row in rows if row["success"]]
+    assert all(row["log_prob"] == pytest.approx(-1.791759) for row in rows)
+    assert "of 20 played" in " ".join(capsys.readouterr().out.split())
+
+
+def test_what_cannot_be_collected_is_told_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _collect(tmp_path / "bot", episodes=2) == 0
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    assert "agent='expert' (now 'random')" in _error(capsys, tmp_path / "bot", agent="random")
+    assert "seed=1 (now 2)" in _error(capsys, tmp_path / "bot", "seed=2")
+    assert "only_success" in _error(capsys, tmp_path / "bot", "--only-success")
+    assert "other files" in _error(capsys, tmp_path)
+    assert "is a file" in _error(capsys, tmp_path / "bot" / "README.md")
+    assert before == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    for wrong in (["--episodes", "0"], ["--validation", "1"]):
+        with pytest.raises(SystemExit):
+            _collect(tmp_path / "new", *wrong)
+    minigrid = ["env.id=MiniGrid-Empty-5x5-v0"]
+    assert "knows BabyAI" in _error(capsys, tmp_path / "new", *minigrid)
+    assert _collect(tmp_path / "new", episodes=1) == 0  # what never began does not claim the folder
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    assert "groundling[data]" in _error(capsys, tmp_path / "newer")
+    assert not (tmp_path / "newer").exists()
+
+
+def test_a_failing_write_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyarrow.parquet as pq
+
+    def full(table: object, path: Path, **options: object) -> None:
+        path.write_bytes(b"PAR1")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as context:
+        context.setattr(pq, "write_table", full)
+        assert _collect(tmp_path / "bot", episodes=2) == 1
+    assert not _rows(tmp_path / "bot")
+    assert _collect(tmp_path / "bot", episodes=2) == 0
+    assert {row["episode"] for row in _rows(tmp_path / "bot")} == {0, 1}
+    assert json.loads((tmp_path / "bot" / "collection.json").read_text())["agent"] == "expert"
+
+
+def test_a_broken_description_is_told(tmp_path: Path) -> None:
+    target = find("expert", _GO_TO, print)
+    collect.collect_dataset(target, 1, tmp_path / "bot")
+    (tmp_path / "bot" / "collection.json").write_text("{")
+    with pytest.raises(Exception, match=r"collection\.json cannot be read"):
+        collect.collect_dataset(target, 2, tmp_path / "bot")
+    (tmp_path / "bot" / "collection.json").unlink()
+    with pytest.raises(ConfigError, match="other files"):
+        collect.collect_dataset(target, 2, tmp_path / "bot")

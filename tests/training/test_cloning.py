@@ -1,0 +1,195 @@
+"""Behavioural cloning, from `groundling collect` to `groundling evaluate`."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from groundling.algorithms import Rollout, create
+from groundling.cli import main
+from groundling.configs.schema import ComponentConfig, Config, DataConfig, EnvConfig, TrainingConfig
+from groundling.errors import ConfigError, RunError
+from groundling.evaluation.collect import collect_dataset
+from groundling.evaluation.evaluate import find
+from groundling.training.build import make_algorithm, make_policy
+from groundling.training.demonstrations import Demonstrations
+from groundling.training.run import train
+from groundling.training.tracking import read_metrics
+from groundling.world import World
+
+_ACTIONS = ["turn left", "turn right", "go forward", "pick up", "drop", "toggle"]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data") / "bot"
+    overrides = ["env.id=BabyAI-GoToObj-v0", "env.history=2", "evaluation.num_envs=4", "device=cpu"]
+    collect_dataset(find("expert", overrides, print), 12, folder)
+    return folder
+
+
+def _config(dataset: Path, run_dir: Path, objective: str = "text", policy: str = "action_scoring") -> Config:
+    heads = {"action_scoring": {"value_hidden_sizes": [8]}, "action_head": {"hidden_sizes": [8]}}
+    small = {"embedding_size": 8, "hidden_size": 8}
+    args = {"objective": objective, "learning_rate": 3e-3, "minibatch_size": 8, "micro_batch_size": 4}
+    return Config(
+        name="clone",
+        run_dir=str(run_dir),
+        device="cpu",
+        env=EnvConfig(id="BabyAI-GoToObj-v0", num_envs=8, history=2),
+        data=DataConfig(str(dataset)),
+        policy=ComponentConfig(policy, heads.get(policy, small)),
+        algorithm=ComponentConfig("bc", {**args, "learning_rate_schedule": "constant", "warmup": 0.0}),
+        training=TrainingConfig(steps=96, steps_per_update=2),
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "objective"),
+    [
+        ("action_scoring", "text"),
+        ("action_scoring", "choice"),
+        ("action_head", "choice"),
+        ("drrn", "choice"),
+    ],
+)
+def test_the_loss_falls(policy: str, objective: str, dataset: Path, tmp_path: Path) -> None:
+    assert train(_config(dataset, tmp_path, objective, policy), Console(quiet=True))
+    rows = read_metrics(tmp_path)
+    assert [row["step"] for row in rows] == [16, 32, 48, 64, 80, 96]
+    assert rows[-1]["loss"] < rows[0]["loss"] and rows[-1]["probability"] > rows[0]["probability"]
+    assert rows[0]["success_rate"] is None and rows[-1]["episodes"] == 0
+
+
+def test_a_clone_is_evaluated_and_reported(dataset: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    arguments = ["env.id=BabyAI-GoToObj-v0", "env.history=2", "env.num_envs=8", "model.path=starter"]
+    arguments += [f"data.path={dataset}", "training.steps=40", "device=cpu", f"run_dir={run_dir}"]
+    assert main(["train", "glam/bc", *arguments, "--dry-run"]) == 0 and not run_dir.exists()
+    assert main(["train", "glam/bc", *arguments]) == 0
+    assert main(["evaluate", str(run_dir), "--episodes", "2", "evaluation.num_envs=2"]) == 0
+    figures = json.loads((run_dir / "evaluation" / "held-out.json").read_text())
+    assert list(figures["agents"]) == ["trained", "zero-shot", "random", "expert"]
+    assert main(["report", str(run_dir)]) == 0
+    assert "log-likelihood" in (run_dir / "report.html").read_text()
+
+
+def test_every_epoch_shows_each_transition_once(dataset: Path) -> None:
+    rows = Demonstrations(dataset, 1, slice(0, 1), _ACTIONS, 2, seed=1)
+    total = rows.state_dict()[0]["rows"]
+    first = rows.rollout(3)
+    state = json.loads(json.dumps(rows.state_dict()))
+    rest = rows.rollout(2 * total - 3)
+    told = [*first.observations, *rest.observations]
+    actions = [*first.actions.flatten().tolist(), *rest.actions.flatten().tolist()]
+    epochs = [list(zip(told, actions, strict=True))[i : i + total] for i in (0, total)]
+
+    def sorted_(epoch: list) -> list:
+        return sorted((o.goal, o.descriptions, o.past_actions, action) for o, action in epoch)
+
+    assert sorted_(epochs[0]) == sorted_(epochs[1]) and epochs[0] != epochs[1]
+    again = Demonstrations(dataset, 1, slice(0, 1), _ACTIONS, 2, seed=1)
+    again.load_state_dict(state)
+    assert again.rollout(2 * total - 3).observations == rest.observations
+    assert (
+        Demonstrations(dataset, 1, slice(0, 1), _ACTIONS, 2, seed=2).rollout(3).observations
+        != first.observations
+    )
+    short = Demonstrations(dataset, 4, slice(0, 4), _ACTIONS, 1, seed=1).rollout(5)
+    assert short.actions.shape == (5, 4)
+    assert all(len(o.descriptions) == 1 and not o.past_actions for o in short.observations)
+    state[0]["rows"] += 1
+    with pytest.raises(RunError, match="transitions"):
+        again.load_state_dict(state)
+
+
+def test_text_is_the_models_own_likelihood_and_choice_that_among_the_actions(
+    dataset: Path, tmp_path: Path
+) -> None:
+    losses = {}
+    for objective in ("text", "choice"):
+        config = _config(dataset, tmp_path, objective)
+        policy = make_policy(config)
+        algorithm = make_algorithm(config, policy)
+        rollout = Demonstrations(dataset, 8, slice(0, 8), _ACTIONS, 2, seed=1).rollout(1)
+        prompts = policy.prompts(rollout.observations)
+        assert prompts is not None
+        with torch.no_grad():
+            scores = torch.stack(policy.lm.score(prompts, _ACTIONS))  # type: ignore[union-attr, operator]
+        if objective == "choice":
+            scores = scores.log_softmax(-1)
+        expected = -scores.gather(1, rollout.actions[0][:, None]).mean().item()
+        losses[objective] = algorithm.update(policy, rollout, generator=torch.Generator())["loss"]
+        assert losses[objective] == pytest.approx(expected, rel=1e-4)
+    assert losses["choice"] < losses["text"]
+
+
+def test_the_learning_rate_warms_up_and_falls_along_a_cosine(dataset: Path, tmp_path: Path) -> None:
+    config = _config(dataset, tmp_path, "choice", "drrn")
+    policy = make_policy(config)
+    algorithm = create("bc", objective="choice", learning_rate=1.0, warmup=0.1)
+    algorithm.setup(policy)
+    rollout = Demonstrations(dataset, 8, slice(0, 8), _ACTIONS, 2, seed=1).rollout(1)
+    rates = [
+        algorithm.update(policy, rollout, generator=torch.Generator(), remaining=1 - done)["learning_rate"]
+        for done in (0, 0.05, 0.1, 0.55, 1)
+    ]
+    assert rates == pytest.approx([0.1, 0.55, 1, 0.5, 0])
+
+
+def test_what_cannot_be_cloned_is_told(
+    dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def error(*overrides: str, experiment: str = "glam/bc") -> str:
+        capsys.readouterr()
+        own = ["env.id=BabyAI-GoToObj-v0", "env.history=2", f"run_dir={tmp_path / 'run'}", "device=cpu"]
+        assert main(["train", experiment, *own, "model.path=starter", *overrides]) == 1
+        told = capsys.readouterr().err
+        assert told.startswith("error: ") and told.count("\n") == 1, told
+        return told
+
+    data = f"data.path={dataset}"
+    assert "data.path=FOLDER" in error()
+    assert "data.path must be null" in error(data, experiment="demo")
+    assert "groundling collect" in error(f"data.path={tmp_path}")
+    assert "env.history=2" in error(data, "env.history=3")
+    assert "set them alike" in error(data, "env.language=french")
+    assert "objective=choice" in error(data, "policy.id=action_head")
+    assert "cannot be cloned" in error(data, "policy.id=symbolic")
+    assert "warmup" in error(data, "algorithm.args.warmup=1")
+    assert "objective" in error(data, "algorithm.args.objective=both")
+    broken = tmp_path / "broken" / "data" / "train-0.parquet"
+    broken.parent.mkdir(parents=True)
+    broken.write_bytes(b"PAR1")
+    assert "cannot read" in error(f"data.path={tmp_path / 'broken'}")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"goal": ["go"]}), broken)
+    assert "expected the columns goal" in error(f"data.path={tmp_path / 'broken'}")
+
+
+def test_a_loss_that_is_not_finite_spoils_nothing(dataset: Path, tmp_path: Path) -> None:
+    config = _config(dataset, tmp_path, "choice", "drrn")
+    policy = make_policy(config)
+    algorithm = make_algorithm(config, policy)
+    rollout = Demonstrations(dataset, 8, slice(0, 8), _ACTIONS, 2, seed=1).rollout(1)
+    with torch.no_grad():
+        next(policy.parameters()).fill_(torch.nan)
+    before = {name: p.clone() for name, p in policy.named_parameters()}
+    with pytest.raises(RunError, match="before the weights were spoilt"):
+        algorithm.update(policy, rollout, generator=torch.Generator())
+    assert all(p.equal(before[name]) or p.isnan().all() for name, p in policy.named_parameters())
+    with pytest.raises(ConfigError, match="weight_decay"):
+        create("bc", weight_decay=-1)
+
+
+def test_processes_share_a_dataset(dataset: Path) -> None:
+    whole = Demonstrations(dataset, 5, slice(0, 5), _ACTIONS, 2, seed=1).rollout(3)
+    shares = [
+        Demonstrations(dataset, 5, World(rank, 2).share(5), _ACTIONS, 2, seed=1).rollout(3) for rank in (0, 1)
+    ]
+    joined = Rollout.beside(shares)
+    assert joined.observations == whole.observations and torch.equal(joined.actions, whole.actions)

@@ -1,0 +1,141 @@
+"""Probabilities in fixed situations, update by update."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from groundling.cli import main
+from groundling.configs.schema import ComponentConfig, Config, EnvConfig, TrainingConfig
+from groundling.envs.babyai_text import ACTIONS
+from groundling.errors import ConfigError, RunError
+from groundling.evaluation.report import write_report
+from groundling.policies import RandomPolicy
+from groundling.training.build import make_policy
+from groundling.training.probes import PROBES, ProbeLog, observations, read_probes, right_actions
+from groundling.training.run import train
+from groundling.training.tracking import TIME_KEYS, read_metrics
+
+_THING = "(red|green|blue|purple|yellow|grey) (key|ball|box)"
+_PLACE = r"(\d steps? (left|right)( and \d steps? forward)?|\d steps? forward)"
+_SENTENCE = re.compile(rf"You carry a {_THING}|You see a (wall|{_THING}|(closed|locked) \w+ door) {_PLACE}")
+
+
+def _config(run_dir: Path, probes: int | None = 1, steps: int = 48) -> Config:
+    return Config(
+        name="probed",
+        run_dir=str(run_dir),
+        device="cpu",
+        env=EnvConfig(id="BabyAI-GoToRedBallNoDists-v0", num_envs=4, history=2),
+        policy=ComponentConfig("action_scoring", {"value_hidden_sizes": [8]}),
+        algorithm=ComponentConfig("ppo", {"learning_rate": 1e-3, "minibatch_size": 8, "epochs": 1}),
+        training=TrainingConfig(steps=steps, steps_per_update=4, probes=probes),
+    )
+
+
+@pytest.mark.parametrize("number", PROBES)
+def test_the_situations_are_told_as_the_env_tells_them(number: int) -> None:
+    assert 10 <= len(PROBES[number]) <= 12
+    for probe in PROBES[number]:
+        assert len(probe.past_actions) == len(probe.descriptions) - 1
+        assert {*probe.past_actions, *probe.right} <= {*ACTIONS["english"]}
+        for sentence in (s for told in probe.descriptions for s in told):
+            assert _SENTENCE.fullmatch(sentence), sentence
+            assert not re.search(r"\b1 steps|[2-9] step\b", sentence)
+        present = " ".join(probe.descriptions[-1])
+        things = re.findall(_THING + "|door", probe.goal)
+        assert "nothing" in probe.title or "wall" in probe.title or (things and "You see a" in present)
+    rights = {action for probe in PROBES[number] for action in probe.right}
+    assert rights >= {"turn left", "turn right", "go forward", "pick up"}
+    titles = [probe.title for probes in PROBES.values() for probe in probes]
+    assert len(set(titles)) == len(titles)
+
+
+def test_a_policy_sees_no_more_than_its_history() -> None:
+    actions = ACTIONS["english"]
+    for history in (1, 2, 3):
+        for seen, probe in zip(observations(PROBES[2], actions, history), PROBES[2], strict=True):
+            assert seen.descriptions == probe.descriptions[-history:]
+            assert len(seen.past_actions) == len(seen.descriptions) - 1
+            assert seen.past_actions == probe.past_actions[-history + 1 :][: history - 1] or history == 1
+
+
+def test_they_are_logged_at_each_update_and_change_nothing(tmp_path: Path) -> None:
+    for name, probes in (("with", 1), ("without", None)):
+        assert train(_config(tmp_path / name, probes), Console(quiet=True))
+    rows = read_probes(tmp_path / "with")
+    assert [(row["update"], row["step"]) for row in rows] == [(1, 16), (2, 32), (3, 48)]
+    for row in rows:
+        assert list(row["probabilities"]) == [probe.title for probe in PROBES[1]]
+        for own in row["probabilities"].values():
+            assert list(own) == list(ACTIONS["english"]) and sum(own.values()) == pytest.approx(1, abs=1e-4)
+    assert rows[0]["probabilities"] != rows[2]["probabilities"]
+    assert not (tmp_path / "without" / "probes.jsonl").exists() and not read_probes(tmp_path / "without")
+
+    def figures(name: str) -> list[dict]:
+        return [{k: v for k, v in r.items() if k not in TIME_KEYS} for r in read_metrics(tmp_path / name)]
+
+    assert figures("with") == figures("without")
+    last = sorted((tmp_path / "with" / "checkpoints").iterdir())[-1]
+    policy = make_policy(_config(tmp_path), last)
+    log_probs = policy.action_log_probs(observations(PROBES[1], ACTIONS["english"], 2))
+    assert log_probs is not None
+    told = torch.tensor([list(own.values()) for own in rows[-1]["probabilities"].values()])
+    torch.testing.assert_close(log_probs.exp(), told, atol=1e-5, rtol=0)
+
+
+def test_a_resumed_run_drops_what_it_does_again(tmp_path: Path) -> None:
+    assert train(_config(tmp_path), Console(quiet=True))
+    path = tmp_path / "probes.jsonl"
+    whole = path.read_text()
+    path.write_text(
+        whole + json.dumps({"update": 4, "step": 64, "probabilities": {}}) + '\n{"update": 5, "st'
+    )
+    assert train(_config(tmp_path), Console(quiet=True))  # nothing is left to do
+    assert path.read_text() == whole
+    assert train(_config(tmp_path, probes=2, steps=64), Console(quiet=True))
+    rows = read_probes(tmp_path)
+    assert [row["update"] for row in rows] == [1, 2, 3, 4]
+    assert list(rows[3]["probabilities"]) == [probe.title for probe in PROBES[2]]
+    path.write_text("3\n" + whole)
+    with pytest.raises(RunError, match=r"line 1 of .*probes\.jsonl"):
+        read_probes(tmp_path)
+
+
+def test_the_report_draws_them(tmp_path: Path) -> None:
+    assert train(_config(tmp_path), Console(quiet=True))
+    page = write_report([tmp_path], tmp_path / "report.html").read_text()
+    assert "fixed situations" in page and page.count("<svg") == 3
+    for probe in PROBES[1]:
+        assert f">{probe.title}<" in page
+    for action in ACTIONS["english"]:
+        assert f">{action}<" in page
+
+
+def test_what_cannot_be_probed_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for wrong, told in (
+        (["training.probes=3"], "1 or 2 or null"),
+        (["training.probes=1", "env.language=french"], "English"),
+    ):
+        assert main(["train", "demo", f"run_dir={tmp_path / 'run'}", "device=cpu", *wrong]) == 1
+        error = capsys.readouterr().err
+        assert error.startswith("error: ") and error.count("\n") == 1 and told in error
+    config = _config(tmp_path)
+    config.policy = ComponentConfig("symbolic", {"channels": 8, "hidden_size": 8, "recurrence": 2})
+    with pytest.raises(ConfigError, match=r"training\.probes=null"):
+        train(config, Console(quiet=True))
+
+
+def test_other_actions_have_their_own_names(tmp_path: Path) -> None:
+    config = _config(tmp_path)
+    config.env.actions = ["left", "right", "ahead"]
+    log = ProbeLog(config, RandomPolicy(), tmp_path, 0)
+    log.log({"update": 1, "step": 16})
+    assert (
+        right_actions(config)["ball ahead"] == ["ahead"] and not right_actions(config)["sequence, first half"]
+    )
+    own = read_probes(tmp_path)[0]["probabilities"]["ball ahead"]
+    assert own == pytest.approx({"left": 1 / 3, "right": 1 / 3, "ahead": 1 / 3}, abs=1e-6)
