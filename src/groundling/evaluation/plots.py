@@ -12,6 +12,8 @@ from groundling.evaluation.episodes import Summary
 COLOURS = ("#2563a8", "#c2571a", "#2f7d4f", "#8a3f8f", "#7a6a12", "#2b7f8c")
 _BASELINE_COLOURS = {"zero-shot": "#c2571a", "random": "#888888", "expert": "#2f7d4f"}
 Rows = Sequence[Mapping[str, Any]]
+_OF_EPISODES = ("success_rate", "return_mean", "return_std", "return_min", "return_max", "episode_length")
+"""Metrics that are means over the episodes of an update."""
 
 
 def learning_curve(
@@ -27,15 +29,16 @@ def learning_curve(
     """
     figure, axes = _figure(7.2, 3.4)
     for colour, (name, runs) in zip(_cycle(COLOURS), groups.items(), strict=False):
-        steps, values = _on_one_grid(runs, key)  # (points,), (runs, points)
-        if not len(steps):
+        curves = [curve for curve in (_curve(rows, key) for rows in runs) if len(curve[0])]
+        if not curves:
             continue
-        if len(values) == 1:
-            axes.plot(steps, values[0], color=colour, alpha=0.25, linewidth=1)
-        mean = np.nanmean(values, axis=0)
-        axes.plot(steps, _smooth(mean), color=colour, linewidth=2, label=name)
+        steps, values = _on_one_grid(curves)  # (points,), (runs, points)
+        if len(curves) == 1:
+            axes.plot(*curves[0][:2], color=colour, alpha=0.25, linewidth=1)
+        mean = values.mean(axis=0)
+        axes.plot(steps, mean, color=colour, linewidth=2, label=name)
         if len(values) > 1:
-            half = _t95(len(values)) * np.nanstd(values, axis=0, ddof=1) / math.sqrt(len(values))
+            half = _t95(len(values)) * values.std(axis=0, ddof=1) / math.sqrt(len(values))
             axes.fill_between(steps, mean - half, mean + half, color=colour, alpha=0.2, linewidth=0)
     for name, summary in (baselines or {}).items():
         axes.axhline(
@@ -65,8 +68,7 @@ def small_multiples(groups: Mapping[str, Sequence[Rows]], keys: Sequence[str]) -
     for axes, key in zip(np.ravel(grid), present, strict=False):
         for colour, runs in zip(_cycle(COLOURS), groups.values(), strict=False):
             for rows in runs:
-                steps, values = _on_one_grid([rows], key)
-                axes.plot(steps, values[0], color=colour, linewidth=1)
+                axes.plot(*_curve(rows, key)[:2], color=colour, linewidth=1)
         axes.set_title(key.replace("_", " "), fontsize=9, loc="left")
         axes.tick_params(labelsize=7)
     for axes in np.ravel(grid)[len(present) :]:
@@ -133,22 +135,35 @@ def _svg(figure: Any) -> str:
     return text.getvalue()[text.getvalue().index("<svg") :]
 
 
-def _on_one_grid(runs: Sequence[Rows], key: str) -> tuple[np.ndarray, np.ndarray]:
-    """Steps ``(points,)`` that all runs reached and their values there ``(runs, points)``, interpolated."""
-    curves = [[(row["step"], row[key]) for row in rows if row.get(key) is not None] for rows in runs]
-    curves = [c for c in curves if c]
-    if not curves:
-        return np.zeros(0), np.zeros((1, 0))
-    end = min(c[-1][0] for c in curves)
-    steps = np.array([s for s, _ in curves[0] if s <= end])
-    values = np.stack([np.interp(steps, [s for s, _ in c], [v for _, v in c]) for c in curves])
-    return steps, values
+Curve = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Steps, values and weights, each ``(points,)``."""
 
 
-def _smooth(values: np.ndarray) -> np.ndarray:
-    """A centred moving mean over about a twentieth of the curve, shorter at its ends."""
+def _curve(rows: Rows, key: str) -> Curve:
+    """A metric's values; each weighs as many episodes as it is a mean of, or 1."""
+    points, before = [], 0
+    for row in rows:
+        ended, before = row.get("episodes", 0) - before, row.get("episodes", 0)
+        if row.get(key) is not None:
+            points.append((row["step"], row[key], ended if key in _OF_EPISODES else 1))
+    steps, values, weights = np.array(points, dtype=float).reshape(-1, 3).T
+    return steps, values, weights
+
+
+def _on_one_grid(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
+    """Steps ``(points,)`` that all runs reached and their smoothed values there ``(runs, points)``, interpolated."""
+    steps = curves[0][0][curves[0][0] <= min(s[-1] for s, _, _ in curves)]
+    return steps, np.stack([np.interp(steps, s, _smooth(values, weights)) for s, values, weights in curves])
+
+
+def _smooth(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """A centred moving mean over about a twentieth of the curve, shorter at its ends.
+
+    It weighs episodes alike, not updates: the few that end in the first updates are the short ones, which succeed.
+    """
     half = max(1, len(values) // 40)
-    return np.array([np.nanmean(values[max(0, i - half) : i + half + 1]) for i in range(len(values))])
+    windows = [slice(max(0, i - half), i + half + 1) for i in range(len(values))]
+    return np.array([np.average(values[w], weights=weights[w]) for w in windows])
 
 
 def _t95(runs: int) -> float:

@@ -1,0 +1,62 @@
+"""Do GLAM's baselines learn? DRRN and BabyAI's symbolic agent go to the red ball, one core each.
+
+    python benchmarks/baselines.py            # half an hour; run again to go on where it was stopped
+
+Writes benchmarks/results/baselines.csv (one row per update), baselines.json (300 held-out episodes) and baselines.svg.
+"""
+
+import csv
+import json
+from pathlib import Path
+
+from groundling.cli import main
+from groundling.evaluation.plots import learning_curve
+from groundling.training.tracking import read_metrics
+
+RESULTS = Path(__file__).parent / "results"
+RUNS = Path("runs/baselines")
+ENV = ["env.id=BabyAI-GoToRedBallNoDists-v0", "env.history=1"]
+AGENTS = {
+    "symbolic": [
+        "glam/symbolic",
+        "training.steps=200000",
+        "algorithm.args.learning_rate=3e-4",
+        "training.checkpoint_every=10",
+    ],
+    "drrn": [
+        "glam/drrn",
+        "training.steps=150000",
+        "training.steps_per_update=10",
+        "env.reward_scale=1",
+        "algorithm.args.learning_rate=1e-3",
+        "algorithm.args.steps_per_gradient=16",
+        "policy.args.temperature=0.1",
+    ],
+}
+"""By name, the experiment and what differs from the original's settings, which are meant for 1.5 million steps."""
+
+
+def run() -> None:
+    figures, curves = {}, {}
+    for name, (experiment, *overrides) in AGENTS.items():
+        run_dir = RUNS / name
+        if main(["train", experiment, *ENV, *overrides, f"name={name}", f"run_dir={run_dir}"]):
+            return
+        main(["evaluate", str(run_dir), "--episodes", "300"])
+        agents = json.loads((run_dir / "evaluation" / "held-out.json").read_text())["agents"]
+        figures[name] = {agent: agents[agent] for agent in ("trained", "random", "expert")}
+        curves[name] = read_metrics(run_dir)
+    with (RESULTS / "baselines.csv").open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["agent", "step", "episodes", "success_rate", "return_mean"])
+        for name, rows in curves.items():
+            writer.writerows(
+                [name, row["step"], row["episodes"], row["success_rate"], row["return_mean"]] for row in rows
+            )
+    (RESULTS / "baselines.json").write_text(json.dumps(figures, indent=1) + "\n")
+    plot = learning_curve({name: [rows] for name, rows in curves.items()}, "success_rate", "success rate")
+    (RESULTS / "baselines.svg").write_text(plot)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,23 @@
+"""What the learning curve is drawn from."""
+
+import numpy as np
+
+from groundling.evaluation import plots
+
+
+def test_a_moving_mean_weighs_episodes_and_not_updates() -> None:
+    rows = [
+        {"step": 10, "success_rate": 1.0, "loss": 1.0, "episodes": 1},  # one short episode, a success
+        {"step": 20, "success_rate": 0.0, "loss": 0.0, "episodes": 10},
+        {"step": 30, "success_rate": None, "loss": 0.5, "episodes": 10},
+    ]
+    steps, values, weights = plots._curve(rows, "success_rate")
+    assert steps.tolist() == [10, 20] and weights.tolist() == [1, 9]
+    assert np.allclose(plots._smooth(values, weights), 0.1)
+    assert plots._curve(rows, "loss")[2].tolist() == [1, 1, 1]
+
+
+def test_runs_without_a_figure_are_left_out() -> None:
+    whole = [{"step": s, "success_rate": 0.5, "episodes": s} for s in (1, 2, 3)]
+    figure = plots.learning_curve({"a": [whole, []], "b": [[]]}, "success_rate", "success rate")
+    assert "nan" not in figure.lower() and ">b<" not in figure
