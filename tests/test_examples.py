@@ -1,6 +1,9 @@
 """The examples run as their headers say."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,3 +25,23 @@ def test_hallway_trains_an_own_env_with_an_own_algorithm(
     assert main(["evaluate", str(tmp_path), "--import", "examples.hallway", "--episodes", "4"]) == 0
     assert main(["list", "envs", "--import", "examples.hallway"]) == 0
     assert "Hallway-v0" in capsys.readouterr().out
+
+
+def test_own_loop_is_the_same_with_any_number_of_processes() -> None:
+    script = str(ROOT / "examples" / "own_loop.py")
+    launcher = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        script,
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    alone, together = (
+        subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+        for command in ([sys.executable, script], launcher)
+    )
+    assert alone.returncode == 0 and alone.stdout == together.stdout, together.stderr
+    assert float(alone.stdout.splitlines()[-2].split()[-1]) > 0.7  # a third by chance
