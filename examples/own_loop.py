@@ -1,7 +1,7 @@
 """Your own loop, head and update rule around `score` and `generate`, with any number of processes.
 
     python examples/own_loop.py
-    torchrun --nproc-per-node 2 examples/own_loop.py      # the same figures: each process takes its share of the prompts
+    torchrun --nproc-per-node 2 examples/own_loop.py      # the same figures: the processes share the prompts
 
 A language model learns to answer which way a thing is, from nothing but a reward for the right answer.
 """

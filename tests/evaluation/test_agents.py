@@ -1,0 +1,52 @@
+"""Every agent of GLAM's comparison trains and is evaluated; every suite runs on every agent that reads."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from groundling.cli import main
+from groundling.evaluation.suites import SUITES
+
+_SMALL = [
+    "model.path=starter",
+    "env.num_envs=2",
+    "env.history=1",
+    "training.steps_per_update=4",
+    "training.steps=16",
+    "evaluation.num_envs=2",
+    "evaluation.baselines=[]",
+    "device=cpu",
+]
+_AGENTS = {
+    "mixed": ["policy.args.value_hidden_sizes=[8]", "algorithm.args.minibatch_size=8"],
+    "npa": ["policy.args.value_hidden_sizes=[8]", "algorithm.args.minibatch_size=8"],
+    "npae": ["policy.args.hidden_sizes=[8]", "algorithm.args.minibatch_size=8"],
+    "action_head": ["policy.args.hidden_sizes=[8]", "algorithm.args.minibatch_size=8"],
+    "drrn": ["algorithm.args.steps_per_gradient=4"],
+    "symbolic": ["policy.args.recurrence=4", "policy.args.channels=8", "algorithm.args.minibatch_size=8"],
+}
+
+
+def _train(agent: str, run_dir: Path, *more: str) -> None:
+    assert main(["train", f"glam/{agent}", f"run_dir={run_dir}", *_SMALL, *_AGENTS[agent], *more]) == 0
+
+
+@pytest.mark.parametrize("agent", _AGENTS)
+def test_every_agent_trains_two_updates_and_is_evaluated(agent: str, tmp_path: Path) -> None:
+    more = ["algorithm.args.micro_batch_size=4"] if agent in ("mixed", "npa", "npae", "action_head") else []
+    _train(agent, tmp_path, "env.id=BabyAI-GoToRedBallNoDists-v0", *more)
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
+    assert main(["evaluate", str(tmp_path), "--episodes", "2"]) == 0
+    assert (
+        json.loads((tmp_path / "evaluation" / "held-out.json").read_text())["agents"]["trained"]["episodes"]
+        == 2
+    )
+
+
+@pytest.mark.parametrize("agent", ["mixed", "action_head", "drrn"])
+def test_every_suite_runs_on_every_agent_that_reads(agent: str, tmp_path: Path) -> None:
+    more = ["algorithm.args.micro_batch_size=4"] if agent != "drrn" else []
+    _train(agent, tmp_path, *more)
+    assert main(["evaluate", str(tmp_path), "--suite", "all", "--episodes", "1"]) == 0
+    assert {path.stem for path in (tmp_path / "evaluation").glob("*.json")} == set(SUITES)
