@@ -176,6 +176,10 @@ def test_other_mistakes_are_told_in_one_line(
     assert "learning_rate" in _error(
         capsys, "train", "demo", f"run_dir={trained}", *_SMALL, "algorithm.args.learning_rate=1"
     )
+    assert "steps_per_update=4 (now 8)" in _error(
+        capsys, "train", "demo", f"run_dir={trained}", *_SMALL, "training.steps_per_update=8"
+    )
+    assert "~policy.args" in _error(capsys, "train", "demo", "policy.id=symbolic")
     assert "held-out" in _error(capsys, "evaluate", str(trained), "--suite", "heldout")
     assert "config.yaml" in _error(capsys, "evaluate", str(tmp_path))
     assert "config.yaml" in _error(capsys, "report", str(tmp_path))

@@ -8,7 +8,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor, distributed
 
-from groundling.errors import GroundlingError
+from groundling.devices import find_device
+from groundling.errors import GroundlingError, RunError
 
 T = TypeVar("T")
 _BUCKET = 2**24
@@ -24,12 +25,21 @@ class World:
 
     @classmethod
     def join(cls, device: str) -> "World":
-        """Meet the other processes: gloo on CPUs, NCCL on GPUs. Alone if no launcher set ``WORLD_SIZE``."""
-        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        """Meet the other processes: gloo on CPUs, NCCL on GPUs. Alone if no launcher set ``WORLD_SIZE``.
+
+        Raises:
+            RunError: they do not find each other.
+        """
+        size = int(os.environ.get("WORLD_SIZE", "1"))
+        if size == 1:
             return cls()
         from accelerate import PartialState
 
-        state = PartialState(cpu=device == "cpu")
+        state = PartialState(cpu=find_device(device).type == "cpu")
+        if state.num_processes != size:
+            raise RunError(
+                f"WORLD_SIZE={size} processes were started, but {state.num_processes} met on {device}"
+            )
         return cls(state.process_index, state.num_processes)
 
     @property

@@ -77,6 +77,12 @@ def test_a_process_that_dies_ends_the_run_which_can_be_resumed(tmp_path: Path) -
     assert read_metrics(tmp_path)[-1]["update"] == done["update"] + 1
 
 
+def test_processes_meet_on_whatever_device_there_is(tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("the other tests' devices are CPUs already")
+    _train(2, tmp_path, "training.steps=40", "device=auto")
+
+
 def test_a_mistake_is_told_by_all_and_hangs_none(tmp_path: Path) -> None:
     child = _start(2, tmp_path, "env.num_envs=1")
     told, _ = child.communicate(timeout=120)

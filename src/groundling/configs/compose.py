@@ -141,7 +141,10 @@ def check_component(registry: Registry[Any], kind: str, component: ComponentConf
         raise ConfigError(
             f"{kind}.args.lm cannot be set: the language model is the one that model.path names"
         )
-    registry.check_arguments(component.id, component.args)
+    try:
+        registry.check_arguments(component.id, component.args)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; ~{kind}.args takes an experiment's own arguments out") from error
     try:
         hints = get_type_hints(factory if is_dataclass(factory) else factory.__init__)
     except NameError:

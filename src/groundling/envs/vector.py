@@ -1,6 +1,7 @@
 """Many text envs stepped together, with automatic reset, seeds per episode, and exact resume."""
 
 import hashlib
+import inspect
 import json
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -76,6 +77,9 @@ class TextVectorEnv:
         space = self.envs[0].action_space
         if not isinstance(space, gymnasium.spaces.Discrete):
             raise ConfigError(f"{self.envs[0]} has the action space {space}: a text env needs a Discrete one")
+        parameters = inspect.signature(self.envs[0].reset).parameters.values()
+        if not any(p.name == "seed" or p.kind is p.VAR_KEYWORD for p in parameters):
+            raise ConfigError(f"{self.envs[0]} cannot be seeded: its reset must take a keyword argument seed")
         self._last_action = int(space.n) - 1
         self._slots = [_Slot(deque(maxlen=history), deque(maxlen=max(history - 1, 0))) for _ in self.envs]
 

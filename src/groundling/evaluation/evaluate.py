@@ -91,7 +91,9 @@ def find(name: str, overrides: Sequence[str], warn: Callable[[str], None]) -> Ta
         return Target("trained", run_dir, config, path, changes, f"-{path.name}")
     if name in AGENTS:
         # The main experiment's world; a policy of no model, so that none is loaded.
-        config = compose("glam/mixed", [f"name={name}", "policy.id=random", *overrides])
+        config = compose(
+            "glam/mixed", [f"name={name}", "run_dir=runs/${name}/${env.id}", "policy.id=random", *overrides]
+        )
         return Target(name, Path(config.run_dir), config, None, changes)
     if name in experiments():
         config = compose(name, overrides)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from groundling.algorithms.rollout import Rollout
 from groundling.envs.vector import Episode, Step, TextVectorEnv
+from groundling.errors import RunError
 from groundling.policies.policy import Policy
 from groundling.training.demonstrations import Demonstrations
 
@@ -56,6 +57,10 @@ def collect(
         action = policy.act(present, memory=memory, generator=generator)
         torch.rand(others[1], dtype=torch.float64, generator=generator)
         step = envs.step(action.actions.tolist())
+        if not np.isfinite(step.rewards).all():
+            raise RunError(
+                f"an env gave the rewards {step.rewards.tolist()}: nothing can be learnt from those"
+            )
         rewards = step.rewards * reward_scale  # (num_envs,)
         if bootstrap is not None:
             rewards = rewards + bootstrap * _cut_off_values(policy, step, action.memory)

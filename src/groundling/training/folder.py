@@ -16,7 +16,6 @@ from groundling.training.tracking import read_metrics
 
 _MAY_CHANGE = (
     "run_dir",
-    "evaluation.",
     "training.steps",
     "training.checkpoint_every",
     "training.keep_checkpoints",
@@ -62,7 +61,7 @@ def _claim(folder: Path, config: Config) -> None:
         different = [
             f"{key}={there.get(key)!r} (now {wanted.get(key)!r})"
             for key in sorted({*there, *wanted})
-            if there.get(key) != wanted.get(key) and not key.startswith(_MAY_CHANGE)
+            if there.get(key) != wanted.get(key) and not may_change(key)
         ]
         if different:
             raise ConfigError(
@@ -73,6 +72,11 @@ def _claim(folder: Path, config: Config) -> None:
         write_atomically(path, to_yaml(config))
     except OSError as error:
         raise RunError(f"cannot write {path}: {error}; free some space or set run_dir to another") from error
+
+
+def may_change(key: str) -> bool:
+    """Whether a run may be resumed with another value of ``key``."""
+    return key in _MAY_CHANGE or key.startswith("evaluation.")
 
 
 def flat(config: Config) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """A run: collect, learn, log, checkpoint, and again; resumed from wherever it was stopped."""
 
 import json
+import math
 import signal
 import time
 import warnings
@@ -166,6 +167,12 @@ class Run:
             generator=self.generators["learn"],
             remaining=1 - self.counters.step / config.training.steps,
         )
+        for name, value in figures.items():
+            if not math.isfinite(value):
+                raise RunError(
+                    f"{name} became {value}: the run stops before its weights, which may be spoilt, are kept. Begin "
+                    "again from the last checkpoint with a lower learning rate, in float32"
+                )
         seconds = time.monotonic() - started
         self._count(len(rollout), episodes, seconds, figures)
         progress.finish_update(episodes)
