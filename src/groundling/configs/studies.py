@@ -1,4 +1,4 @@
-"""A study: several arms, each trained with several seeds and evaluated alike. What its YAML says, and how it is read."""
+"""Studies: several arms, each trained with several seeds and evaluated alike; what their YAML says, and its reading."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -49,6 +49,8 @@ class Study:
     """By name, in the order in which they are run; one that clones another stands after it."""
 
 
+EXPERT = "expert"
+"""As the data of an arm: BabyAI's bot, in the arm's own world."""
 _ITS_OWN = {"seed": "give seeds=1,2,3", "run_dir": "give --runs FOLDER", "name": "it is the arm's"}
 """Keys of a run that the study itself sets, and what to do instead."""
 
@@ -125,7 +127,7 @@ def _load(path: Path) -> Study:
     assert isinstance(study, Study)
     if not study.arms:
         raise ConfigError(f"the study {path} has no arms: name at least one")
-    before: list[str] = ["expert"]
+    before = [EXPERT]
     for name, arm in study.arms.items():
         if arm.data is not None and arm.data not in before:
             raise ConfigError(f"arms.{name}.data: {unknown('arm before it', arm.data, before)}")
@@ -145,7 +147,9 @@ def _set(study: Study, key: str, value: str) -> Study:
         numbers = []
     least = 1 if key == "episodes" else 0
     if not numbers or min(numbers) < least or len(set(numbers)) < len(numbers):
-        raise ConfigError(f"{key} must be {'a positive number' if least else 'numbers, as in 1,2,3'}, got {value!r}")
+        raise ConfigError(
+            f"{key} must be {'a positive number' if least else 'numbers, as in 1,2,3'}, got {value!r}"
+        )
     if key == "seeds":
         return replace(study, seeds=numbers)
     if len(numbers) > 1:
