@@ -419,6 +419,7 @@ def _study(arguments: argparse.Namespace) -> int:
 
     options = [word for module in arguments.imports for word in ("--import", module)]
     command = ["study", arguments.study, *arguments.overrides]
+    told = [*command, "--jobs", str(arguments.jobs), "--output", str(output), *options]
     if arguments.jobs == 1:
         failed = run_here(jobs, tell, console, warn)
     else:
@@ -435,7 +436,7 @@ def _study(arguments: argparse.Namespace) -> int:
             tell,
         )
     if not arguments.no_results:
-        write_results(study, jobs, output, command)
+        write_results(study, jobs, output, told)
         tell(f"results: {output / 'README.md'}")
     if failed:
         raise RunError(

@@ -122,8 +122,10 @@ def _load(path: Path) -> Study:
         study = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Study), loaded))
     except FileNotFoundError:
         raise ConfigError(f"there is no {path}: see `groundling list studies`") from None
-    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
+    except OmegaConfBaseException as error:
         raise ConfigError(f"cannot read the study {path}: {str(error).splitlines()[0]}") from error
+    except (OSError, ValueError, YAMLError) as error:
+        raise ConfigError(f"cannot read the study {path}: {error}") from error
     assert isinstance(study, Study)
     if not study.arms:
         raise ConfigError(f"the study {path} has no arms: name at least one")
