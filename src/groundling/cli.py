@@ -406,7 +406,7 @@ def _report(arguments: argparse.Namespace) -> int:
 def _study(arguments: argparse.Namespace) -> int:
     from groundling.configs.studies import read_study
     from groundling.evaluation.results import write_results
-    from groundling.evaluation.study import make_jobs, run_beside, run_here
+    from groundling.evaluation.study import Job, make_jobs, run_beside, run_here
 
     study, arms = read_study(arguments.study, arguments.overrides)
     runs = arguments.runs or Path("runs") / study.name
@@ -418,23 +418,17 @@ def _study(arguments: argparse.Namespace) -> int:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     options = [word for module in arguments.imports for word in ("--import", module)]
-    command = ["study", arguments.study, *arguments.overrides]
-    told = [*command, "--jobs", str(arguments.jobs), "--output", str(output), *options]
+    command = ["study", arguments.study, *arguments.overrides, *options]
+    told = [*command, "--jobs", str(arguments.jobs), "--output", str(output)]
     if arguments.jobs == 1:
         failed = run_here(jobs, tell, console, warn)
     else:
-        done = [job for job in jobs if job.is_done()]
-        failed = run_here(done, lambda text: None if "failed" not in text else tell(text), console, warn)
-        tell(f"{len(done) - len(failed)} of {len(jobs)} are done")
-        failed += run_beside(
-            [job for job in jobs if job not in done],
-            lambda job: [
-                *command,
-                *(f"arms={job.arm}", f"seeds={job.seed}", "--runs", str(runs), "--no-results", *options),
-            ],
-            arguments.jobs,
-            tell,
-        )
+
+        def words(job: Job) -> list[str]:
+            one = [f"arms={job.arm}", f"seeds={job.seed}"]
+            return [*command, *one, "--runs", str(runs), "--no-results"]
+
+        failed = run_beside(jobs, words, arguments.jobs, tell)
     if not arguments.no_results:
         write_results(study, jobs, output, told)
         tell(f"results: {output / 'README.md'}")

@@ -3,6 +3,8 @@
 import csv
 import json
 import os
+import signal
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -14,7 +16,7 @@ from groundling.cli import INTERRUPTED, main
 from groundling.configs.studies import read_study, studies
 from groundling.evaluation import study as study_module
 from groundling.evaluation.evaluate import evaluate
-from groundling.evaluation.study import make_jobs
+from groundling.evaluation.study import make_jobs, run_beside
 
 _STUDY = """
 # A tiny study.
@@ -146,6 +148,26 @@ def test_several_processes_go_on_where_one_fails(
     (broken / "metrics.jsonl").unlink()
     assert main(_words(study, *few)) == 0
     assert "1 of 2 are done" in capsys.readouterr().out
+
+
+def test_an_interrupt_ends_all_processes_and_is_passed_on(
+    study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(words: list[str], log: Any) -> "subprocess.Popen[bytes]":
+        started.append(subprocess.Popen(["sleep", "60"], stdout=log))
+        return started[-1]
+
+    def tell(text: str) -> None:
+        if text.startswith("[2/6]"):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(study_module, "_start", start)
+    found, arms = read_study(str(study))
+    with pytest.raises(KeyboardInterrupt):
+        run_beside(make_jobs(found, arms, study.parent / "runs"), lambda job: [job.name], 2, tell)
+    assert len(started) == 2 and all(process.returncode == -signal.SIGTERM for process in started)
 
 
 def test_a_clone_learns_from_as_many_transitions_as_were_asked_for(tmp_path: Path) -> None:

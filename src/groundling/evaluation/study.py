@@ -114,8 +114,16 @@ class Job:
         return found
 
     def is_done(self) -> bool:
-        """Whether nothing is left to do."""
-        return self.is_trained() and all(self.evaluations().values())
+        """Whether nothing is left to do; not if another run stands in its place, which `run_job` tells."""
+        if not self.is_trained():
+            return False
+        if self.agent not in AGENTS:
+            try:
+                with open_run(self.config):
+                    pass
+            except GroundlingError:
+                return False
+        return all(self.evaluations().values())
 
 
 def make_jobs(study: Study, arms: Mapping[str, Arm], runs: Path) -> list[Job]:
@@ -236,7 +244,7 @@ def run_beside(
     Ctrl-C (or SIGTERM) asks all of them to stop where they can go on from, and waits; once more ends them at once.
 
     Args:
-        jobs: What to run.
+        jobs: What to run; what is done already starts no process.
         words: What follows ``groundling`` on the command line that runs a job alone.
         processes: How many run at a time.
         tell: Is told of each job's start and end.
@@ -244,7 +252,9 @@ def run_beside(
     Returns:
         Those that failed.
     """
-    waiting, failed = list(jobs), []
+    waiting, failed = [job for job in jobs if not job.is_done()], []
+    total = len(waiting)
+    tell(f"{len(jobs) - total} of {len(jobs)} are done")
     running: dict[subprocess.Popen[bytes], tuple[Job, float, TextIO]] = {}
     with _terminated_is_interrupted():
         try:
@@ -256,7 +266,7 @@ def run_beside(
                     waiting.remove(job)
                     log = _open_log(job)
                     running[_start(words(job), log)] = (job, time.monotonic(), log)
-                    tell(f"[{len(jobs) - len(waiting)}/{len(jobs)}] {job.name} begins")
+                    tell(f"[{total - len(waiting)}/{total}] {job.name} begins")
                     continue
                 for process in [p for p in running if p.poll() is not None]:
                     job, started, log = running.pop(process)
@@ -294,7 +304,7 @@ def _stop(processes: "list[subprocess.Popen[bytes]]", tell: Tell) -> None:
         tell("stopping; once more to stop at once")
     try:
         for process in processes:
-            process.send_signal(signal.SIGINT)
+            process.terminate()  # not SIGINT, which a shell's background processes ignore
         for process in processes:
             process.wait()
     except KeyboardInterrupt:
