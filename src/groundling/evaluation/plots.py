@@ -219,6 +219,12 @@ def _curve(rows: Rows, key: str) -> Curve:
     return steps, values, weights
 
 
+def smooth_curve(rows: Rows, key: str) -> tuple[np.ndarray, np.ndarray]:
+    """Steps and the values of a metric as they are drawn, each ``(points,)``; see `_smooth`."""
+    steps, values, weights = _curve(rows, key)
+    return steps, _smooth(values, weights)
+
+
 def _on_one_grid(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
     """Steps ``(points,)`` that all runs reached and their smoothed values there ``(runs, points)``, interpolated."""
     steps = curves[0][0][curves[0][0] <= min(s[-1] for s, _, _ in curves)]

@@ -114,9 +114,8 @@ def _areas(jobs: Sequence[Job], metrics: dict[str, list[dict[str, Any]]]) -> lis
     """Of the arms that learn from their own episodes, the area under the curve of their success."""
     areas: dict[str, list[float]] = {}
     for job in jobs:
-        rows = [row for row in metrics.get(job.name, ()) if row.get("success_rate") is not None]
-        if rows:
-            steps, values = np.array([(row["step"], row["success_rate"]) for row in rows], dtype=float).T
+        steps, values = plots.smooth_curve(metrics.get(job.name, ()), "success_rate")
+        if len(steps):
             areas.setdefault(job.arm, []).append(area_under_curve(steps, values, job.config.training.steps))
     return [Line(arm, "area", "trained", "", len(own), estimate(np.array(own))) for arm, own in areas.items()]
 
@@ -231,7 +230,7 @@ def _readme(
         f"```\n{about['command']}\n```",
         f"Seeds: {', '.join(map(str, study.seeds))}. Held-out episodes for each run, agent and test: {study.episodes}. "
         "Figures are interquartile means over seeds (of less than four values: means) with 95 % stratified-bootstrap "
-        "intervals; of few seeds these are narrow at best. The area is that under the curve of the success in "
+        "intervals; of few seeds these are narrow at best. The area is that under the smoothed curve of the success in "
         f"training, divided by the steps. `{SHARED}` takes together the tests that suit every arm that learns. "
         "`evaluations.csv` has every run by family of tasks, `curves.csv` every update.",
     ]
