@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from groundling.errors import ConfigError, GroundlingError
+from groundling.errors import ConfigError, GroundlingError, RunError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -133,9 +133,35 @@ def _parser() -> argparse.ArgumentParser:
         "--output", type=Path, help="the page (default: report.html in the first run's folder)"
     )
 
+    study = _command(
+        commands,
+        "study",
+        _study,
+        "train and evaluate several arms with several seeds, and tell what came of it",
+    )
+    study.add_argument("study", help="see `groundling list studies`, or a YAML file of your own")
+    study.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="seeds=1,2,3, episodes=N, suites=NAME,NAME or arms=NAME,NAME of the study; arms.NAME.key=value of an "
+        "arm's runs; others of all runs",
+    )
+    study.add_argument("--runs", type=Path, metavar="FOLDER", help="the runs' folders (default: runs/STUDY)")
+    study.add_argument("--output", type=Path, metavar="FOLDER", help="the results (default: results/STUDY)")
+    study.add_argument(
+        "--jobs",
+        type=_positive,
+        default=1,
+        help="processes of one thread each (default: all in this process)",
+    )
+    study.add_argument("--no-results", action="store_true", help="write only the runs' own folders")
+
     listing = _command(commands, "list", _list, "what there is")
     listing.add_argument(
-        "kind", nargs="?", help="envs, algorithms, policies, prompts, models, agents, suites or experiments"
+        "kind",
+        nargs="?",
+        help="envs, algorithms, policies, prompts, models, agents, suites, experiments or studies",
     )
 
     _command(commands, "doctor", _doctor, "is this machine set up")
@@ -374,6 +400,43 @@ def _report(arguments: argparse.Namespace) -> int:
 
     output = write_report(arguments.runs, arguments.output or arguments.runs[0] / "report.html")
     print(f"report: {output.resolve()}")
+    return 0
+
+
+def _study(arguments: argparse.Namespace) -> int:
+    from groundling.configs.studies import read_study
+    from groundling.evaluation.results import write_results
+    from groundling.evaluation.study import Job, make_jobs, run_beside, run_here
+
+    study, arms = read_study(arguments.study, arguments.overrides)
+    runs = arguments.runs or Path("runs") / study.name
+    output = arguments.output or Path("results") / study.name
+    jobs = make_jobs(study, arms, runs)
+    console = _console()
+
+    def tell(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    options = [word for module in arguments.imports for word in ("--import", module)]
+    command = ["study", arguments.study, *arguments.overrides, *options]
+    told = [*command, "--jobs", str(arguments.jobs), "--output", str(output)]
+    if arguments.jobs == 1:
+        failed = run_here(jobs, tell, console, warn)
+    else:
+
+        def words(job: Job) -> list[str]:
+            one = [f"arms={job.arm}", f"seeds={job.seed}"]
+            return [*command, *one, "--runs", str(runs), "--no-results"]
+
+        failed = run_beside(jobs, words, arguments.jobs, tell)
+    if not arguments.no_results:
+        write_results(study, jobs, output, told)
+        tell(f"results: {output / 'README.md'}")
+    if failed:
+        raise RunError(
+            f"{len(failed)} of {len(jobs)} failed ({', '.join(job.name for job in failed)}): mend what they say and "
+            "give the same command"
+        )
     return 0
 
 

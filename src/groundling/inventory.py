@@ -21,6 +21,7 @@ def inventory() -> dict[str, Callable[[], dict[str, str]]]:
     """By kind, a function that gives each thing's name and the first line of what is said about it."""
     from groundling.algorithms.algorithm import algorithms
     from groundling.configs import experiments
+    from groundling.configs.studies import studies
     from groundling.evaluation.evaluate import AGENTS
     from groundling.evaluation.suites import SUITES
     from groundling.lm.loading import STARTERS
@@ -36,6 +37,7 @@ def inventory() -> dict[str, Callable[[], dict[str, str]]]:
         "agents": lambda: AGENTS | {"RUN, CHECKPOINT or EXPERIMENT": "trained, or as training begins"},
         "suites": lambda: {name: suite.about for name, suite in SUITES.items()},
         "experiments": experiments,
+        "studies": studies,
     }
 
 

@@ -31,7 +31,7 @@ def experiments() -> dict[str, str]:
     root = resources.files("groundling.configs") / "experiment"
     with resources.as_file(root) as folder:
         return {
-            path.relative_to(folder).with_suffix("").as_posix(): _headline(path)
+            path.relative_to(folder).with_suffix("").as_posix(): headline(path)
             for path in sorted(folder.rglob("*.yaml"))
         }
 
@@ -278,7 +278,7 @@ def _one_line(error: BaseException) -> str:
     )
 
 
-def _headline(path: Path) -> str:
+def headline(path: Path) -> str:
     """The first sentence of the comment at the head of an experiment's file."""
     for line in path.read_text(encoding="utf-8").splitlines():
         text = line.lstrip("# ").strip()

@@ -90,10 +90,7 @@ def find(name: str, overrides: Sequence[str], warn: Callable[[str], None]) -> Ta
         config = from_file(run_dir / "config.yaml", overrides)
         return Target("trained", run_dir, config, path, changes, f"-{path.name}")
     if name in AGENTS:
-        # The main experiment's world; a policy of no model, so that none is loaded.
-        config = compose(
-            "glam/mixed", [f"name={name}", "run_dir=runs/${name}/${env.id}", "policy.id=random", *overrides]
-        )
+        config = config_of_agent(name, overrides)
         return Target(name, Path(config.run_dir), config, None, changes)
     if name in experiments():
         config = compose(name, overrides)
@@ -102,6 +99,12 @@ def find(name: str, overrides: Sequence[str], warn: Callable[[str], None]) -> Ta
         f"{name} is neither a run's folder (with config.yaml) nor one of its checkpoints, an experiment, "
         f"{' or '.join(AGENTS)}"
     )
+
+
+def config_of_agent(name: str, overrides: Sequence[str]) -> Config:
+    """The configuration of one of `AGENTS`: the main experiment's world, and a policy of no model."""
+    own = [f"name={name}", "run_dir=runs/${name}/${env.id}", "policy.id=random"]
+    return compose("glam/mixed", [*own, *overrides])
 
 
 def evaluate(
@@ -134,7 +137,7 @@ def evaluate(
     config = target.under(suite)
     policy = make_policy(config, target.checkpoint)
     episodes: dict[str, list[Episode]] = {}
-    for name, player in _players(target.agent, config, policy).items():
+    for name, player in _players(target, config, policy).items():
         num_envs = min(config.evaluation.num_envs, num_episodes)
         envs = make_envs(config, num_envs, held_out_seed_of(num_envs))
         try:
@@ -151,7 +154,13 @@ def evaluate(
     return {name: summarise(played) for name, played in episodes.items()}
 
 
-def _players(agent: str, config: Config, policy: Policy) -> dict[str, Callable[[], Player]]:
+def agents_of(target: Target) -> list[str]:
+    """Who plays when ``target`` is evaluated: itself and, if it is no agent that needs none, its baselines."""
+    baselines = target.config.evaluation.baselines if target.agent not in AGENTS else []
+    return list(dict.fromkeys([target.agent, *baselines]))
+
+
+def _players(target: Target, config: Config, policy: Policy) -> dict[str, Callable[[], Player]]:
     deterministic, seed = config.evaluation.deterministic, config.seed
     players: dict[str, Callable[[], Player]] = {
         "trained": lambda: policy_player(policy, deterministic, seed),
@@ -159,8 +168,7 @@ def _players(agent: str, config: Config, policy: Policy) -> dict[str, Callable[[
         "random": lambda: policy_player(RandomPolicy(), False, seed),
         "expert": expert_player,
     }
-    baselines = [name for name in config.evaluation.baselines if agent not in AGENTS]
-    return {name: players[name] for name in dict.fromkeys([agent, *baselines])}
+    return {name: players[name] for name in agents_of(target)}
 
 
 def _write(target: Target, config: Config, suite: str, episodes: dict[str, list[Episode]]) -> None:
@@ -169,6 +177,7 @@ def _write(target: Target, config: Config, suite: str, episodes: dict[str, list[
     content = {
         "suite": suite,
         "env": config.env.id,
+        "world": asdict(config.env),
         "checkpoint": target.checkpoint.name if target.checkpoint else None,
         "deterministic": config.evaluation.deterministic,
         "agents": {name: asdict(summarise(played)) for name, played in episodes.items()},

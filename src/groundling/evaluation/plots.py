@@ -1,13 +1,16 @@
-"""The report's pictures, as SVG text."""
+"""The pictures of reports and studies."""
 
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from groundling.evaluation.aggregate import Estimate
 from groundling.evaluation.episodes import Summary
+from groundling.files import write_atomically
 
 COLOURS = ("#2563a8", "#c2571a", "#2f7d4f", "#8a3f8f", "#7a6a12", "#2b7f8c")
 _BASELINE_COLOURS = {"zero-shot": "#c2571a", "random": "#888888", "expert": "#2f7d4f"}
@@ -16,16 +19,35 @@ _OF_EPISODES = ("success_rate", "return_mean", "return_std", "return_min", "retu
 """Metrics that are means over the episodes of an update."""
 
 
+def mean_band(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean of ``curves`` ``(runs, points)`` and its 95 % interval by Student's t: centre, lower and upper end."""
+    mean = curves.mean(axis=0)
+    half = _t95(len(curves)) * curves.std(axis=0, ddof=1) / math.sqrt(len(curves))
+    return mean, mean - half, mean + half
+
+
 def learning_curve(
     groups: Mapping[str, Sequence[Rows]], key: str, label: str, baselines: Mapping[str, Summary] | None = None
 ) -> str:
-    """A figure over env steps: per group the mean of its runs, with a 95 % interval where there are several.
+    """`draw_learning_curve` as SVG text."""
+    return _svg(draw_learning_curve(groups, key, label, baselines))
+
+
+def draw_learning_curve(
+    groups: Mapping[str, Sequence[Rows]],
+    key: str,
+    label: str,
+    baselines: Mapping[str, Summary] | None = None,
+    band: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]] = mean_band,
+) -> Any:
+    """A figure over env steps: per group the centre of its runs, with a band where there are several.
 
     Args:
         groups: By name, the metrics of each run.
         key: The metric.
         label: What the y axis is called.
         baselines: Agents whose success rate is drawn as a horizontal line.
+        band: From several runs' curves, ``(runs, points)``, to centre, lower and upper end.
     """
     figure, axes = _figure(7.2, 3.4)
     for colour, (name, runs) in zip(_cycle(COLOURS), groups.items(), strict=False):
@@ -35,11 +57,11 @@ def learning_curve(
         steps, values = _on_one_grid(curves)  # (points,), (runs, points)
         if len(curves) == 1:
             axes.plot(*curves[0][:2], color=colour, alpha=0.25, linewidth=1)
-        mean = values.mean(axis=0)
-        axes.plot(steps, mean, color=colour, linewidth=2, label=name)
-        if len(values) > 1:
-            half = _t95(len(values)) * values.std(axis=0, ddof=1) / math.sqrt(len(values))
-            axes.fill_between(steps, mean - half, mean + half, color=colour, alpha=0.2, linewidth=0)
+            centre = values[0]
+        else:
+            centre, low, high = band(values)
+            axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
+        axes.plot(steps, centre, color=colour, linewidth=2, label=name)
     for name, summary in (baselines or {}).items():
         axes.axhline(
             summary.success_rate,
@@ -53,8 +75,55 @@ def learning_curve(
     if key == "success_rate":
         axes.set_ylim(-0.02, 1.04)
     if axes.get_legend_handles_labels()[1]:
-        axes.legend(frameon=False, ncols=4, loc="upper center", bbox_to_anchor=(0.5, 1.16))
-    return _svg(figure)
+        axes.legend(frameon=False, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    return figure
+
+
+def draw_estimates(panels: Mapping[str, Mapping[str, Mapping[str, Estimate]]], label: str) -> Any:
+    """A figure of figures with intervals: side by side panels, one line for each row, one mark for each series.
+
+    Args:
+        panels: By the panel's title, by series, by row: an estimate. All panels show all rows.
+        label: What the x axis is called; it goes from 0 to 1.
+    """
+    columns = min(5, len(panels))
+    lines = math.ceil(len(panels) / columns)
+    every = [series for panel in panels.values() for series in panel.values()]
+    rows = list(dict.fromkeys(row for series in every for row in series))
+    names = list(dict.fromkeys(name for panel in panels.values() for name in panel))
+    width = 2.2 + 1.6 * columns if len(panels) > 1 else 6.0
+    figure, grid = _figure(width, lines * (0.5 + 0.1 * len(rows) * (1 + len(names))) + 0.5, lines, columns)
+    handles: dict[str, Any] = {}
+    for number, (axes, (title, panel)) in enumerate(zip(np.ravel(grid), panels.items(), strict=False)):
+        for place, (colour, name) in enumerate(zip(_cycle(COLOURS), names, strict=False)):
+            own = panel.get(name, {})
+            y = [rows.index(row) + 0.22 * (place - (len(names) - 1) / 2) for row in own]
+            x = np.array([[e.value, e.low, e.high] for e in own.values()]).reshape(-1, 3)
+            errors = np.abs(x[:, 1:] - x[:, :1]).T
+            style = {"fmt": "o", "markersize": 4, "elinewidth": 1.2, "color": colour}
+            bars = axes.errorbar(
+                x[:, 0], y, xerr=errors, markerfacecolor=colour if place == 0 else "white", **style
+            )
+            if own:
+                handles.setdefault(name, bars)
+        axes.set_title(title, fontsize=9, loc="left")
+        axes.set_xlim(-0.04, 1.04)
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.set_yticks(range(len(rows)), rows if number % columns == 0 else [])
+        axes.tick_params(labelsize=8)
+        axes.set_xlabel(label, fontsize=8)
+    for axes in np.ravel(grid)[len(panels) :]:
+        axes.axis("off")
+    figure.legend(handles.values(), handles, frameon=False, ncols=4, loc="outside upper center", fontsize=8)
+    return figure
+
+
+def save(figure: Any, path: Path) -> list[Path]:
+    """Write ``figure`` as ``path`` with the suffixes ``.svg`` and ``.png``; the same figure gives the same SVG."""
+    vector, pixels = path.with_suffix(".svg"), path.with_suffix(".png")
+    write_atomically(vector, _svg(figure))
+    figure.savefig(pixels, dpi=150, metadata={"Software": None})
+    return [vector, pixels]
 
 
 def small_multiples(groups: Mapping[str, Sequence[Rows]], keys: Sequence[str]) -> str:
@@ -148,6 +217,12 @@ def _curve(rows: Rows, key: str) -> Curve:
             points.append((row["step"], row[key], ended if key in _OF_EPISODES else 1))
     steps, values, weights = np.array(points, dtype=float).reshape(-1, 3).T
     return steps, values, weights
+
+
+def smooth_curve(rows: Rows, key: str) -> tuple[np.ndarray, np.ndarray]:
+    """Steps and the values of a metric as they are drawn, each ``(points,)``; see `_smooth`."""
+    steps, values, weights = _curve(rows, key)
+    return steps, _smooth(values, weights)
 
 
 def _on_one_grid(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:

@@ -94,8 +94,7 @@ class DatasetFolder:
     @property
     def num_episodes(self) -> int:
         """How many episodes the files are about, those that were not kept included."""
-        files = files_of(self.path, self.splits[0])
-        return int(files[-1].stem.rpartition("-")[2]) + 1 if files else 0
+        return count_episodes(self.path, self.splits[0])
 
     def append(self, first: int, last: int, rows: dict[str, list[dict[str, Any]]]) -> None:
         """Write the rows, by split, of the episodes ``first`` to ``last``."""
@@ -117,6 +116,24 @@ class DatasetFolder:
 def files_of(folder: Path, split: str) -> list[Path]:
     """A split's files, in the order of their episodes."""
     return sorted((folder / "data").glob(f"{split}-*.parquet"))
+
+
+def count_episodes(folder: Path, split: str = "train") -> int:
+    """How many episodes a dataset's files are about, those that were not kept included."""
+    files = files_of(folder, split)
+    return int(files[-1].stem.rpartition("-")[2]) + 1 if files else 0
+
+
+def count_transitions(folder: Path, split: str = "train") -> int:
+    """How many rows a dataset's files have.
+
+    Raises:
+        ConfigError: pyarrow is not installed.
+    """
+    _pyarrow()
+    import pyarrow.parquet as pq
+
+    return sum(pq.ParquetFile(path).metadata.num_rows for path in files_of(folder, split))
 
 
 def read_description(folder: Path) -> dict[str, Any]:

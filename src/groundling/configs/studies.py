@@ -1,0 +1,165 @@
+"""Studies: several arms, each trained with several seeds and evaluated alike; what their YAML says, and its reading."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from pathlib import Path
+
+from omegaconf import MISSING, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from groundling.configs.compose import headline
+from groundling.errors import ConfigError
+from groundling.registry import unknown
+
+
+@dataclass
+class Arm:
+    """What a study compares with others."""
+
+    experiment: str = MISSING
+    """An experiment, or random or expert: those are not trained, only evaluated."""
+    about: str = ""
+    """What it is, in a few words for tables."""
+    overrides: list[str] = field(default_factory=list)
+    """Over the experiment and the study's common overrides."""
+    data: str | None = None
+    """For algorithms that clone: another arm (its trained agent of the same seed) or expert, who first plays as many
+    transitions as training.steps says."""
+    suites: list[str] | None = None
+    """Its tests; null: the study's."""
+
+
+@dataclass
+class Study:
+    """Which arms, seeds and tests."""
+
+    name: str = MISSING
+    title: str = ""
+    """The heading of its results."""
+    seeds: list[int] = field(default_factory=lambda: [1, 2, 3])
+    suites: list[str] = field(default_factory=lambda: ["held-out"])
+    """Tests of `groundling evaluate`; all for all of them. An arm passes over those that do not suit it."""
+    episodes: int = 200
+    """How many each agent plays of each test."""
+    common: list[str] = field(default_factory=list)
+    """Overrides for all arms."""
+    arms: dict[str, Arm] = field(default_factory=dict)
+    """By name, in the order in which they are run; one that clones another stands after it."""
+
+
+EXPERT = "expert"
+"""As the data of an arm: BabyAI's bot, in the arm's own world."""
+_ITS_OWN = {"seed": "give seeds=1,2,3", "run_dir": "give --runs FOLDER", "name": "it is the arm's"}
+"""Keys of a run that the study itself sets, and what to do instead."""
+
+
+def studies() -> dict[str, str]:
+    """The bundled studies by name, each with the first line of its header."""
+    return {_named(path): headline(path) for path in _bundled()}
+
+
+def read_study(name: str, settings: Sequence[str] = ()) -> tuple[Study, dict[str, Arm]]:
+    """Read a bundled study, or a YAML file of one's own.
+
+    Args:
+        name: Of the study, or a path that ends in ``.yaml``.
+        settings: ``seeds=1,2``, ``episodes=N``, ``suites=NAME,NAME`` and ``arms=NAME,NAME`` (only these) change the
+            study; ``arms.NAME.KEY=VALUE`` changes a key of one arm's runs, ``KEY=VALUE`` of all arms' runs.
+
+    Returns:
+        The study with all its arms, and those of them that are asked for.
+
+    Raises:
+        ConfigError: no such study, arm or key, or a value of the wrong type.
+    """
+    study = _load(_find(name))
+    chosen = list(study.arms)
+    for text in settings:
+        key, equals, value = text.partition("=")
+        if key in ("seeds", "episodes", "suites", "arms") and equals:
+            if key == "arms":
+                chosen = [_arm(study, arm) for arm in value.split(",")]
+            else:
+                study = _set(study, key, value)
+        elif key.lstrip("~").startswith("arms."):
+            arm, _, own = key.partition("arms.")[2].partition(".")
+            if not own:
+                raise ConfigError(f"expected arms.NAME.KEY=VALUE, got {text!r}")
+            _arm(study, arm)
+            tilde = "~" if key.startswith("~") else ""
+            study.arms[arm].overrides.append(f"{tilde}{own}{equals}{value}")
+        elif key in _ITS_OWN:
+            raise ConfigError(f"a study sets {key} for each run: {_ITS_OWN[key]}")
+        else:
+            for one in study.arms.values():
+                one.overrides.append(text)
+    return study, {arm: study.arms[arm] for arm in study.arms if arm in chosen}
+
+
+def _bundled() -> list[Path]:
+    with resources.as_file(resources.files("groundling.configs") / "study") as folder:
+        return sorted(folder.glob("*.yaml"))
+
+
+def _named(path: Path) -> str:
+    return path.stem.replace("_", "-")
+
+
+def _find(name: str) -> Path:
+    if name.endswith((".yaml", ".yml")):
+        return Path(name)
+    found = {_named(path): path for path in _bundled()}
+    if name not in found:
+        raise ConfigError(unknown("study", name, found))
+    return found[name]
+
+
+def _load(path: Path) -> Study:
+    try:
+        loaded = OmegaConf.load(path)
+        study = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Study), loaded))
+    except FileNotFoundError:
+        raise ConfigError(f"there is no {path}: see `groundling list studies`") from None
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"cannot read the study {path}: {str(error).splitlines()[0]}") from error
+    except (OSError, ValueError, YAMLError) as error:
+        raise ConfigError(f"cannot read the study {path}: {error}") from error
+    assert isinstance(study, Study)
+    if not study.arms:
+        raise ConfigError(f"the study {path} has no arms: name at least one")
+    before = [EXPERT]
+    for name, arm in study.arms.items():
+        if arm.data is not None and arm.data not in before:
+            raise ConfigError(f"arms.{name}.data: {unknown('arm before it', arm.data, before)}")
+        before.append(name)
+    return study
+
+
+def _set(study: Study, key: str, value: str) -> Study:
+    """Change ``seeds``, ``episodes`` or ``suites``."""
+    if key == "suites":
+        for arm in study.arms.values():
+            arm.suites = None  # what is asked for on the command line is asked of all
+        return replace(study, suites=value.split(","))
+    try:
+        numbers = [int(number) for number in value.strip("[]").split(",")]
+    except ValueError:
+        numbers = []
+    least = 1 if key == "episodes" else 0
+    if not numbers or min(numbers) < least or len(set(numbers)) < len(numbers):
+        raise ConfigError(
+            f"{key} must be {'a positive number' if least else 'numbers, as in 1,2,3'}, got {value!r}"
+        )
+    if key == "seeds":
+        return replace(study, seeds=numbers)
+    if len(numbers) > 1:
+        raise ConfigError(f"episodes must be a positive number, got {value!r}")
+    return replace(study, episodes=numbers[0])
+
+
+def _arm(study: Study, name: str) -> str:
+    if name not in study.arms:
+        raise ConfigError(unknown("arm", name, study.arms))
+    return name

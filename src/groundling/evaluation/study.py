@@ -1,0 +1,341 @@
+"""`groundling study`: arms × seeds as ordinary runs, trained and evaluated, each thing once."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, TextIO
+
+from rich.console import Console
+
+from groundling.configs.compose import compose
+from groundling.configs.schema import Config, DataConfig
+from groundling.configs.studies import EXPERT, Arm, Study
+from groundling.errors import ConfigError, GroundlingError, RunError
+from groundling.evaluation.collect import collect_dataset
+from groundling.evaluation.evaluate import AGENTS, Target, agents_of, config_of_agent, evaluate
+from groundling.evaluation.suites import find_suites
+from groundling.training import checkpoint
+from groundling.training.dataset import count_episodes, count_transitions
+from groundling.training.folder import open_run
+from groundling.training.run import train
+
+LOG = "study.log"
+"""In a run's folder: what its process said, where a study runs several."""
+_LAST_LINES = 5
+_POLL_SECONDS = 0.2
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One arm with one seed: a run and its evaluations."""
+
+    arm: str
+    seed: int
+    agent: str
+    """trained, random or expert."""
+    config: Config
+    suites: tuple[str, ...]
+    episodes: int
+    teacher: "Job | None" = None
+    """Of whom this one is a clone."""
+
+    @property
+    def name(self) -> str:
+        """What it is called, and its folder."""
+        return f"{self.arm}-seed{self.seed}"
+
+    @property
+    def run_dir(self) -> Path:
+        """The run's folder."""
+        return Path(self.config.run_dir)
+
+    def target(self) -> Target:
+        """Who is evaluated.
+
+        Raises:
+            RunError: it is to be trained, and is not yet to the end.
+        """
+        if self.agent in AGENTS:
+            return Target(self.agent, self.run_dir, self.config)
+        found = checkpoint.latest(self.run_dir / "checkpoints", warnings.warn)
+        if found is None or _step_of(found) < self.config.training.steps:
+            raise RunError(f"{self.name} is not trained to its end yet")
+        return Target(self.agent, self.run_dir, self.config, found)
+
+    def is_trained(self) -> bool:
+        """Whether nothing of its training is left."""
+        try:
+            self.target()
+        except RunError:
+            return False
+        return True
+
+    def evaluation(self, suite: str) -> dict[str, Any] | None:
+        """What was written about the trained agent under ``suite``; None if that was another agent, or unfinished.
+
+        Raises:
+            ConfigError: the suite does not suit it.
+            RunError: it is not trained yet.
+        """
+        target = self.target()
+        path = self.run_dir / "evaluation" / f"{suite}.json"
+        config = target.under(suite)
+        if not path.exists():
+            return None
+        try:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            same = (
+                found["checkpoint"] == (target.checkpoint.name if target.checkpoint else None)
+                and found["deterministic"] == config.evaluation.deterministic
+                and found["world"] == asdict(config.env)
+                and all(found["agents"][name]["episodes"] == self.episodes for name in agents_of(target))
+            )
+        except (ValueError, KeyError):  # of an earlier version, or of fewer agents
+            return None
+        return found if same else None
+
+    def evaluations(self) -> dict[str, dict[str, Any] | None]:
+        """`evaluation` of each of its suites that suit it."""
+        found = {}
+        for suite in self.suites:
+            try:
+                found[suite] = self.evaluation(suite)
+            except ConfigError:
+                continue
+        return found
+
+    def is_done(self) -> bool:
+        """Whether nothing is left to do; not if another run stands in its place, which `run_job` tells."""
+        if not self.is_trained():
+            return False
+        if self.agent not in AGENTS:
+            try:
+                with open_run(self.config):
+                    pass
+            except GroundlingError:
+                return False
+        return all(self.evaluations().values())
+
+
+def make_jobs(study: Study, arms: Mapping[str, Arm], runs: Path) -> list[Job]:
+    """The jobs of ``arms``, seed by seed, so that all arms have a result early.
+
+    Args:
+        study: The study with all its arms, of which some may be others' teachers.
+        arms: Those to be run.
+        runs: The folder of the runs' folders.
+
+    Raises:
+        ConfigError: no such experiment, key, suite, …; the message names the arm.
+    """
+    needed = set(arms)
+    for name in reversed(study.arms):  # those that teach stand before those that they teach
+        teacher = study.arms[name].data
+        if name in needed and teacher is not None and teacher != EXPERT:
+            needed.add(teacher)
+    configs = {name: _config(study, name) for name in study.arms if name in needed}
+    every = [_jobs_of_seed(study, configs, seed, runs) for seed in study.seeds]
+    return [job for jobs in every for job in jobs if job.arm in arms]
+
+
+def _config(study: Study, name: str) -> Config:
+    """An arm's configuration, but for what differs between its seeds."""
+    arm = study.arms[name]
+    overrides = [*study.common, *arm.overrides]
+    try:
+        if arm.experiment in AGENTS:
+            return config_of_agent(arm.experiment, overrides)
+        return compose(arm.experiment, [*overrides, f"name={name}"])
+    except ConfigError as error:
+        raise ConfigError(f"arm {name}: {error}") from error
+
+
+def _jobs_of_seed(study: Study, configs: Mapping[str, Config], seed: int, runs: Path) -> list[Job]:
+    jobs: dict[str, Job] = {}
+    for name, config in configs.items():
+        arm = study.arms[name]
+        run_dir = runs / f"{name}-seed{seed}"
+        own = replace(config, seed=seed, run_dir=str(run_dir))
+        teacher = None
+        if arm.data is not None:
+            own = replace(own, data=DataConfig(str(run_dir / "data")))
+            teacher = _expert(own) if arm.data == EXPERT else jobs[arm.data]
+        suites = tuple(find_suites(",".join(study.suites if arm.suites is None else arm.suites)))
+        agent = arm.experiment if arm.experiment in AGENTS else "trained"
+        jobs[name] = Job(name, seed, agent, own, suites, study.episodes, teacher)
+    return list(jobs.values())
+
+
+def _expert(config: Config) -> Job:
+    """Who shows a clone with this configuration what to do, in the clone's own world."""
+    own = replace(config_of_agent("expert", []), env=config.env, seed=config.seed)
+    return Job("expert", config.seed, "expert", own, (), 0)
+
+
+def run_job(job: Job, tell: Tell, console: Console, warn: Tell) -> None:
+    """Train and evaluate what is not yet trained and evaluated.
+
+    Raises:
+        GroundlingError: something cannot go on; what was written stays.
+        KeyboardInterrupt: it was asked to stop.
+    """
+    if job.agent not in AGENTS:
+        with open_run(job.config):  # that what is there is this arm's
+            trained = job.is_trained()
+        if not trained:
+            if job.teacher is not None:
+                _collect(job, job.teacher, tell)
+            tell(f"{job.name}: training")
+            if not train(job.config, console, warn):
+                raise KeyboardInterrupt
+    evaluations = job.evaluations()
+    left_out = [suite for suite in job.suites if suite not in evaluations]
+    if left_out:
+        tell(f"{job.name}: {', '.join(left_out)} do not suit it")
+    left = [suite for suite, found in evaluations.items() if found is None]
+    for number, suite in enumerate(left, start=1):
+        tell(f"{job.name}: evaluating {suite} ({number} of {len(left)})")
+        evaluate(job.target(), suite, job.episodes, warn=warn)
+
+
+def _collect(job: Job, teacher: Job, tell: Tell) -> None:
+    """Let the teacher play until there are as many transitions as the clone learns from."""
+    assert job.config.data.path is not None
+    folder, needed = Path(job.config.data.path), job.config.training.steps
+    first = 1 + needed // 32  # episodes; as many as it then takes
+    while (there := count_transitions(folder)) < needed:
+        played = count_episodes(folder)
+        more = first if not there else 2 + (needed - there) * played * 21 // (there * 20)  # a little more
+        tell(f"{job.name}: {teacher.arm} plays {more:,} episodes ({there:,} of {needed:,} transitions)")
+        collect_dataset(teacher.target(), played + more, folder)
+
+
+def run_here(jobs: Sequence[Job], tell: Tell, console: Console, warn: Tell) -> list[Job]:
+    """Run the jobs one after the other; one that fails is told, and the rest goes on.
+
+    Returns:
+        Those that failed.
+    """
+    failed = []
+    for number, job in enumerate(jobs, start=1):
+        place = f"[{number}/{len(jobs)}]"
+        try:
+            run_job(job, lambda text, place=place: tell(f"{place} {text}"), console, warn)  # type: ignore[misc]
+        except GroundlingError as error:
+            failed.append(job)
+            tell(f"{place} {job.name} failed: {' '.join(str(error).split())}")
+    return failed
+
+
+def run_beside(
+    jobs: Sequence[Job], words: Callable[[Job], list[str]], processes: int, tell: Tell
+) -> list[Job]:
+    """Run the jobs in processes of one thread each, so many at a time; a clone waits for its teacher.
+
+    Ctrl-C (or SIGTERM) asks all of them to stop where they can go on from, and waits; once more ends them at once.
+
+    Args:
+        jobs: What to run; what is done already starts no process.
+        words: What follows ``groundling`` on the command line that runs a job alone.
+        processes: How many run at a time.
+        tell: Is told of each job's start and end.
+
+    Returns:
+        Those that failed.
+    """
+    waiting, failed = [job for job in jobs if not job.is_done()], []
+    total = len(waiting)
+    tell(f"{len(jobs) - total} of {len(jobs)} are done")
+    running: dict[subprocess.Popen[bytes], tuple[Job, float, TextIO]] = {}
+    with _terminated_is_interrupted():
+        try:
+            while waiting or running:
+                busy = {id(job) for job, _, _ in running.values()} | {id(job) for job in waiting}
+                ready = [job for job in waiting if id(job.teacher) not in busy]
+                if ready and len(running) < processes:
+                    job = ready[0]
+                    waiting.remove(job)
+                    log = _open_log(job)
+                    running[_start(words(job), log)] = (job, time.monotonic(), log)
+                    tell(f"[{total - len(waiting)}/{total}] {job.name} begins")
+                    continue
+                for process in [p for p in running if p.poll() is not None]:
+                    job, started, log = running.pop(process)
+                    log.close()
+                    if process.returncode:
+                        failed.append(job)
+                        tell(f"{job.name} failed ({process.returncode}): {_last_lines(job)}")
+                    else:
+                        tell(f"{job.name} is done after {time.monotonic() - started:.0f} s")
+                time.sleep(_POLL_SECONDS)
+        except BaseException:
+            _stop(list(running), tell)
+            raise
+        finally:
+            for _, _, log in running.values():
+                log.close()
+    return failed
+
+
+def _start(words: list[str], log: TextIO) -> "subprocess.Popen[bytes]":
+    """A process in a group of its own: a terminal's Ctrl-C reaches only this one, which passes it on once."""
+    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "groundling", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, **threads},
+        start_new_session=True,
+    )
+
+
+def _stop(processes: "list[subprocess.Popen[bytes]]", tell: Tell) -> None:
+    if processes:
+        tell("stopping; once more to stop at once")
+    try:
+        for process in processes:
+            process.terminate()  # not SIGINT, which a shell's background processes ignore
+        for process in processes:
+            process.wait()
+    except KeyboardInterrupt:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def _terminated_is_interrupted() -> Iterator[None]:
+    def handle(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _open_log(job: Job) -> TextIO:
+    job.run_dir.mkdir(parents=True, exist_ok=True)
+    return (job.run_dir / LOG).open("w", encoding="utf-8")
+
+
+def _last_lines(job: Job) -> str:
+    path = job.run_dir / LOG
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return "\n  ".join(["", *lines[-_LAST_LINES:], f"(all of it: {path})"])
+
+
+def _step_of(found: Path) -> int:
+    step: int = json.loads((found / "run.json").read_text(encoding="utf-8"))["counters"]["step"]
+    return step

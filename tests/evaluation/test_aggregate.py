@@ -1,0 +1,67 @@
+"""Interquartile means, bootstrap intervals and areas, against values computed by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from groundling.evaluation.aggregate import (
+    area_under_curve,
+    estimate,
+    interquartile_band,
+    interquartile_mean,
+)
+
+
+def test_the_lowest_and_highest_quarter_are_left_out() -> None:
+    assert interquartile_mean(np.array([100.0, 1, 2, 3, 4, 5, 6, -50])) == pytest.approx((2 + 3 + 4 + 5) / 4)
+    assert interquartile_mean(np.array([0.0, 1, 2, 3, 9])) == 2  # one of five at each end
+    assert interquartile_mean(np.array([0.2, 0.4, 0.9])) == pytest.approx(0.5)  # of three none
+    rows = np.array([[4.0, 1, 3, 2], [10, 20, 30, 40]])
+    assert interquartile_mean(rows).tolist() == [2.5, 25]
+
+
+def test_it_is_scipys_trimmed_mean() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    for size in range(1, 14):
+        scores = np.random.default_rng(size).normal(size=size)
+        assert interquartile_mean(scores) == pytest.approx(stats.trim_mean(scores, 0.25))
+
+
+def test_the_interval_is_that_of_all_draws() -> None:
+    """Of two runs, 0 and 1, the mean of two draws is 0, 1/2 or 1 with probabilities 1/4, 1/2, 1/4."""
+    found = estimate(np.array([0.0, 1.0]))
+    assert (found.value, found.low, found.high) == (0.5, 0, 1)
+    # Of 40 runs' plain mean, the percentile interval is close to the normal one.
+    scores = np.random.default_rng(1).normal(size=40)
+    wide = estimate(scores, lambda x: x.mean(axis=-1))
+    half = 1.96 * scores.std() / math.sqrt(40)
+    assert wide.low == pytest.approx(scores.mean() - half, abs=0.04)
+    assert wide.high == pytest.approx(scores.mean() + half, abs=0.04)
+    assert wide == estimate(scores, lambda x: x.mean(axis=-1)) != estimate(scores)
+
+
+def test_runs_are_drawn_for_each_task_on_its_own() -> None:
+    same = np.array([[0.1, 0.9]] * 3)  # runs agree: whatever is drawn, each task keeps its share
+    found = estimate(same, lambda x: x.mean(axis=-1))
+    assert found.value == pytest.approx(0.5) and found.low == pytest.approx(found.high) == pytest.approx(0.5)
+    independent = np.array([[0.0] * 8, [1.0] * 8])  # drawn together, the interval would be all from 0 to 1
+    found = estimate(independent, lambda x: x.mean(axis=-1))
+    assert 0.2 <= found.low <= 0.3 and 0.7 <= found.high <= 0.8  # of 16 throws of a coin
+    one = estimate(np.array([0.3]))
+    assert one.value == one.low == one.high == 0.3
+
+
+def test_a_band_is_a_pointwise_interval() -> None:
+    curves = np.array([[0.0, 1.0, 0.5], [1.0, 1.0, 0.5], [0.5, 1.0, 0.5]])
+    centre, low, high = interquartile_band(curves)
+    assert centre.tolist() == [0.5, 1, 0.5]
+    assert low.tolist() == [0, 1, 0.5] and high.tolist() == [1, 1, 0.5]
+
+
+def test_the_area_is_the_mean_height() -> None:
+    steps, values = np.array([10.0, 20.0]), np.array([0.0, 1.0])
+    assert area_under_curve(steps, values, 20) == pytest.approx((0 + 5) / 20)
+    assert area_under_curve(steps, values, 40) == pytest.approx((0 + 5 + 20) / 40)  # level after the last
+    assert area_under_curve(steps, values, 15) == pytest.approx((0 + 0.5 * 5 * 0.5) / 15)  # cut between two
+    assert area_under_curve(np.array([5.0]), np.array([0.7]), 10) == pytest.approx(0.7)

@@ -1,0 +1,245 @@
+"""`groundling study`, as a user calls it: whole, interrupted, in several processes, and told wrong things."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groundling.cli import INTERRUPTED, main
+from groundling.configs.studies import read_study, studies
+from groundling.evaluation import study as study_module
+from groundling.evaluation.evaluate import evaluate
+from groundling.evaluation.study import make_jobs, run_beside
+
+_STUDY = """
+# A tiny study.
+name: tiny
+seeds: [1, 2]
+suites: [held-out, other-nouns]
+episodes: 4
+common:
+  - env.id=test/Corridor-v0
+  - ~env.args
+  - env.actions=[left, right, wait]
+  - env.num_envs=4
+  - training.steps=64
+  - training.steps_per_update=8
+  - evaluation.baselines=[]
+  - evaluation.num_envs=2
+  - device=cpu
+arms:
+  quick:
+    about: learns fast
+    experiment: demo
+    overrides: &table ["~policy.args", policy.id=test-table, "evaluation.baselines=[zero-shot]"]
+  slow:
+    experiment: demo
+    overrides: ["~policy.args", policy.id=test-table, algorithm.args.learning_rate=1e-5]
+  random:
+    experiment: random
+"""
+_FILES = ["README.md", "curves.csv", "evaluations.csv", "summary.csv", "summary.json"]
+_FIGURES = ["generalisation.png", "generalisation.svg", "success.png", "success.svg"]
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(_STUDY)
+    return path
+
+
+def _words(study: Path, *more: str) -> list[str]:
+    folder = study.parent
+    return ["study", str(study), *more, "--runs", str(folder / "runs"), "--output", str(folder / "out")]
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_an_interrupted_study_goes_on_without_doing_anything_twice(
+    study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played: Counter[tuple[str, str]] = Counter()
+
+    def counted(target: Any, suite: str, *args: Any, **kwargs: Any) -> Any:
+        if len(played) == 3:
+            raise KeyboardInterrupt
+        found = evaluate(target, suite, *args, **kwargs)
+        played[target.run_dir.name, suite] += 1
+        return found
+
+    monkeypatch.setattr(study_module, "evaluate", counted)
+    assert main(_words(study)) == INTERRUPTED
+    runs, out = study.parent / "runs", study.parent / "out"
+    assert not out.exists()
+    first = (runs / "quick-seed1" / "metrics.jsonl").read_bytes()
+    assert (runs / "quick-seed2").exists() and not (runs / "slow-seed2").exists()
+
+    monkeypatch.setattr(study_module, "evaluate", evaluate)
+    assert main(_words(study)) == 0
+    told = capsys.readouterr().out
+    assert "[1/6] quick-seed1: evaluating" in told and "[5/6] slow-seed2: training" in told
+    assert "[6/6] random-seed2" in told and "other-nouns do not suit it" in told
+    assert (runs / "quick-seed1" / "metrics.jsonl").read_bytes() == first
+    assert sorted(path.name for path in out.iterdir()) == sorted(_FILES + _FIGURES)
+
+    def never(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("done again")
+
+    for name in ("evaluate", "train"):
+        monkeypatch.setattr(study_module, name, never)
+    before = {path: path.read_bytes() for path in out.iterdir() if path.suffix != ".png"}
+    assert main(_words(study)) == 0
+    assert before == {path: path.read_bytes() for path in before}
+
+
+def test_the_results_are_those_of_the_runs(study: Path) -> None:
+    assert main(_words(study)) == 0
+    runs, out = study.parent / "runs", study.parent / "out"
+    assert len(_rows(out / "curves.csv")) == 2 * 2 * 2
+    scores = {(r["arm"], r["seed"], r["agent"], r["task"]): r for r in _rows(out / "evaluations.csv")}
+    held_out = json.loads((runs / "quick-seed2" / "evaluation" / "held-out.json").read_text())
+    for agent in ("trained", "zero-shot"):
+        success = held_out["agents"][agent]["success_rate"]
+        assert float(scores["quick", "2", agent, "all"]["success"]) == pytest.approx(success)
+    own = [float(scores["slow", seed, "trained", "all"]["success"]) for seed in "12"]
+    summary = {(r["arm"], r["measure"], r["agent"]): r for r in _rows(out / "summary.csv")}
+    line = summary["slow", "success", "trained"]
+    assert line["seeds"] == "2" and float(line["value"]) == pytest.approx(sum(own) / 2)
+    assert (float(line["low"]), float(line["high"])) == (min(own), max(own))
+    assert 0 <= float(summary["quick", "area", "trained"]["value"]) <= 1
+    assert ("random", "area", "random") not in summary
+    page = (out / "README.md").read_text()
+    assert "groundling study" in page and "| quick | learns fast |" in page and "Unfinished" not in page
+    assert len(json.loads((out / "summary.json").read_text())["figures"]) == len(_rows(out / "summary.csv"))
+
+    # More episodes are other evaluations; a longer training goes on and is evaluated again.
+    assert main(_words(study, "episodes=6", "seeds=1", "arms=quick", "training.steps=96")) == 0
+    again = json.loads((runs / "quick-seed1" / "evaluation" / "held-out.json").read_text())
+    assert again["agents"]["trained"]["episodes"] == 6 and again["checkpoint"] == "000003"
+
+
+def test_several_processes_go_on_where_one_fails(
+    study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (study.parent / "registers.py").write_text("import tests.conftest\n\ntests.conftest.pytest_configure()\n")
+    monkeypatch.syspath_prepend(study.parent)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+    broken = study.parent / "runs" / "slow-seed1"
+    broken.mkdir(parents=True)
+    (broken / "metrics.jsonl").write_text("no row\n")
+    few = ["seeds=1", "arms=quick,slow", "suites=held-out", "--import", "registers", "--jobs", "2"]
+    assert main(_words(study, *few)) == 1
+    captured = capsys.readouterr()
+    assert "1 of 2 failed (slow-seed1)" in captured.err
+    assert "line 1 of" in captured.out and "study.log" in captured.out  # what the run said last
+    assert "quick-seed1 is done" in captured.out
+    assert "Unfinished or failed" in (study.parent / "out" / "README.md").read_text()
+    (broken / "metrics.jsonl").unlink()
+    assert main(_words(study, *few)) == 0
+    assert "1 of 2 are done" in capsys.readouterr().out
+
+
+def test_an_interrupt_ends_all_processes_and_is_passed_on(
+    study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(words: list[str], log: Any) -> "subprocess.Popen[bytes]":
+        started.append(subprocess.Popen(["sleep", "60"], stdout=log))
+        return started[-1]
+
+    def tell(text: str) -> None:
+        if text.startswith("[2/6]"):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(study_module, "_start", start)
+    found, arms = read_study(str(study))
+    with pytest.raises(KeyboardInterrupt):
+        run_beside(make_jobs(found, arms, study.parent / "runs"), lambda job: [job.name], 2, tell)
+    assert len(started) == 2 and all(process.returncode == -signal.SIGTERM for process in started)
+
+
+def test_a_clone_learns_from_as_many_transitions_as_were_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "cloning.yaml"
+    path.write_text(
+        "name: cloning\nseeds: [1]\nepisodes: 2\n"
+        "common: [env.id=BabyAI-GoToObj-v0, env.history=1, env.num_envs=4, training.steps_per_update=8, "
+        "training.steps=64, 'evaluation.baselines=[]', device=cpu]\n"
+        "arms:\n  clone: {experiment: glam/bc, overrides: [model.path=starter], data: expert}\n"
+        "  of-clone: {experiment: glam/bc, overrides: [model.path=starter], data: clone}\n"
+    )
+    assert main(_words(path, "arms=clone")) == 0
+    described = json.loads((tmp_path / "runs" / "clone-seed1" / "data" / "collection.json").read_text())
+    assert described["agent"] == "expert" and described["env.id"] == "BabyAI-GoToObj-v0"
+    assert main(_words(path)) == 0
+    described = json.loads((tmp_path / "runs" / "of-clone-seed1" / "data" / "collection.json").read_text())
+    assert described["agent"] == "trained" and described["run"] == "clone-seed1"
+    assert (tmp_path / "out" / "cloning.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (["arms=quik"], "'quick'"),
+        (["arms.quik.seed=1"], "'quick'"),
+        (["arms.slow.training.step=8"], "training.steps"),
+        (["training.step=8"], "arm quick"),
+        (["seed=2"], "seeds=1,2,3"),
+        (["seeds=a"], "seeds"),
+        (["episodes=0"], "episodes"),
+        (["suites=heldout"], "held-out"),
+        (["arms.slow.algorithm.id=drnn"], "drrn"),
+    ],
+)
+def test_mistakes_are_told_in_one_line_before_anything_runs(
+    settings: list[str], told: str, study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(_words(study, *settings)) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1 and told in error
+    assert not (study.parent / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "told"),
+    [
+        ("experiment: random", "experiment: randm", "randm"),
+        ("about: learns fast", "abut: learns fast", "abut"),
+        ("experiment: random", "experiment: random\n    data: slw", "'slow'"),
+        ("arms:", "arms: {}\nmore:", "more"),
+    ],
+)
+def test_a_wrong_file_is_told_in_one_line(
+    wrong: str, right: str, told: str, study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study.write_text(_STUDY.replace(wrong, right))
+    assert main(_words(study)) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1 and told in error
+
+
+def test_a_run_of_another_configuration_is_not_taken(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(_words(study, "seeds=1", "arms=slow")) == 0
+    assert main(_words(study, "seeds=1", "arms=slow", "algorithm.args.gamma=0.5")) == 1
+    assert "gamma" in capsys.readouterr().out
+
+
+def test_the_bundled_studies_can_be_composed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert "glam-laptop" in studies()
+    for name in studies():
+        study, arms = read_study(name)
+        jobs = make_jobs(study, arms, tmp_path)
+        assert len(jobs) == len(study.seeds) * len(study.arms) and study.name == name
+    assert main(["study", "glam-laptp"]) == 1
+    assert "glam-laptop" in capsys.readouterr().err
