@@ -53,6 +53,8 @@ def make_collector(config: Config, policy: Policy, algorithm: Algorithm, own: sl
         own: Which of the envs, or of the dataset's columns, are this process's.
     """
     training, env = config.training, config.env
+    if config.pool.id is not None:
+        return _make_writing(config, algorithm, own)
     if config.data.path is not None:
         return Demonstrations(
             Path(config.data.path),
@@ -76,6 +78,45 @@ def make_collector(config: Config, policy: Policy, algorithm: Algorithm, own: sl
     )
 
 
+def _make_writing(config: Config, algorithm: Algorithm, own: slice) -> Collector:
+    """Texts that the policy writes, or of an algorithm that clones the references, to the pool's prompts."""
+    from groundling.envs.text_generation import SampleOrder, pools
+    from groundling.training.writing import References, Writing
+
+    pool, num_texts, num_tokens = config.pool, config.env.num_envs, config.training.steps_per_update
+    assert pool.id is not None
+    samples = pools.create(pool.id, **pool.args).prepare("train")
+    if algorithm.demonstrated:
+        return References(SampleOrder(samples, config.seed, replacement=False), num_texts, own, num_tokens)
+    reward = make_reward(config)
+    if reward is None:
+        raise ConfigError("a run that writes needs a reward: set reward.id (see `groundling list rewards`)")
+    order = SampleOrder(samples, config.seed, pool.replacement)
+    return Writing(order, reward, num_texts, own, num_tokens, pool.texts_per_prompt)
+
+
+def make_reward(config: Config) -> Any:
+    """The config's reward of texts; None if it names none."""
+    if config.reward.id is None:
+        return None
+    from groundling.rewards import rewards
+
+    return rewards.create(config.reward.id, **config.reward.args)
+
+
+def make_metrics(config: Config, policy: Any) -> list[Any]:
+    """The config's metrics of texts; one with an argument called ``lm`` measures the policy's language model."""
+    from groundling.metrics import metrics
+
+    made = []
+    for metric in config.evaluation.metrics:
+        args = dict(metric.args)
+        if "lm" in inspect.signature(metrics.get(metric.id)).parameters:
+            args.setdefault("lm", policy.lm)
+        made.append(metrics.create(metric.id, **args))
+    return made
+
+
 def make_policy(config: Config, checkpoint: Path | None = None) -> Policy:
     """The config's policy: as training begins, or with the weights of ``checkpoint``.
 
@@ -92,6 +133,8 @@ def make_policy(config: Config, checkpoint: Path | None = None) -> Policy:
         torch.manual_seed(config.seed)
         if "lm" in parameters:
             args["lm"] = _make_language_model(config, checkpoint)
+        if "reference" in parameters and not config.model.lora:
+            args["reference"] = _make_language_model(config, None)  # as training begins
         policy = policies.create(config.policy.id, **args)
     if checkpoint is not None:
         policy.load_weights(checkpoint)
@@ -113,7 +156,7 @@ def make_algorithm(config: Config, policy: Policy, world: World | None = None) -
             stacklevel=2,
         )
     algorithm: Algorithm = algorithms.create(config.algorithm.id, **config.algorithm.args)
-    if algorithm.demonstrated and config.data.path is None:
+    if algorithm.demonstrated and config.data.path is None and config.pool.id is None:
         raise ConfigError(
             f"algorithm {config.algorithm.id} learns from a dataset: set data.path=FOLDER (see `groundling collect`)"
         )
