@@ -39,7 +39,9 @@ class Cider(Metric):
         meta: Meta | None,
     ) -> dict[str, MetricResult]:
         """``lexical/cider``."""
-        kept = list({prompt: i for i, prompt in enumerate(prompts)}.values() if self.compat else range(len(prompts)))
+        kept = list(
+            {prompt: i for i, prompt in enumerate(prompts)}.values() if self.compat else range(len(prompts))
+        )
         written = [_ngrams(generations[i]) for i in kept]
         given = [[_ngrams(text) for text in references[i]] for i in kept]
         frequency = Counter(ngram for texts in given for ngram in set().union(*texts))
@@ -119,11 +121,15 @@ class Spice(Metric):
     ) -> dict[str, MetricResult]:
         """``lexical/spice``."""
         if shutil.which("java") is None:
-            raise GroundlingError("SPICE needs Java: apt install default-jre-headless (and pip install pycocoevalcap)")
+            raise GroundlingError(
+                "SPICE needs Java: apt install default-jre-headless (and pip install pycocoevalcap)"
+            )
         try:
             from pycocoevalcap.spice.spice import Spice as Scorer
         except ImportError as error:
-            raise GroundlingError(f"SPICE needs pycocoevalcap: pip install pycocoevalcap ({error})") from error
+            raise GroundlingError(
+                f"SPICE needs pycocoevalcap: pip install pycocoevalcap ({error})"
+            ) from error
         ids = range(len(generations))
         _, found = Scorer().compute_score(
             {i: list(references[i]) for i in ids}, {i: [generations[i]] for i in ids}

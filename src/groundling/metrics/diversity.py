@@ -1,4 +1,4 @@
-"""How varied texts are, whatever they say: GEM's diversity figures (Gehrmann et al. 2021; van Miltenburg et al. 2018)."""
+"""How varied texts are, whatever they say: the diversity figures of GEM (Gehrmann et al. 2021, arXiv 2102.01672)."""
 
 import math
 import statistics
@@ -44,7 +44,9 @@ class Diversity(Metric):
             f"msttr-{self.window_size}_nopunct": _msttr(bare, self.window_size),
         }
         figures |= _lengths(texts) | _ngram_figures(texts)
-        figures |= {f"{name}-nopunct": figure for name, figure in (_lengths(bare) | _ngram_figures(bare)).items()}
+        figures |= {
+            f"{name}-nopunct": figure for name, figure in (_lengths(bare) | _ngram_figures(bare)).items()
+        }
         return {f"diversity_metrics/{name}": MetricResult(float(figure)) for name, figure in figures.items()}
 
 

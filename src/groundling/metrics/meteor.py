@@ -32,7 +32,5 @@ class Meteor(Metric):
         scores = []
         for generation, given in zip(generations, references, strict=True):
             texts = [str(list(given))] if self.compat else given
-            scores.append(
-                float(meteor([words(text) for text in texts], words(generation), wordnet=synonyms))
-            )
+            scores.append(float(meteor([words(text) for text in texts], words(generation), wordnet=synonyms)))
         return {"lexical/meteor": mean_of(scores)}

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from groundling.errors import ConfigError, RunError
 from groundling.registry import Registry
@@ -33,8 +33,8 @@ class Metric(ABC):
     compat: Literal["rl4lms"] | None = None
     """"rl4lms" reproduces RL4LMs's figures, faults included; `docs/metrics.md` lists where they differ."""
 
-    needs_references = False
-    needs_meta = ()
+    needs_references: ClassVar[bool] = False
+    needs_meta: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` on a ``compat`` that does not exist."""

@@ -182,7 +182,9 @@ class BleuTotto(Metric):
         meta: Meta | None,
     ) -> dict[str, MetricResult]:
         """``table_to_text/bleu_overall``."""
-        bleu = library("sacrebleu.metrics", "metrics").BLEU(tokenize="13a", lowercase=True, smooth_method="none")
+        bleu = library("sacrebleu.metrics", "metrics").BLEU(
+            tokenize="13a", lowercase=True, smooth_method="none"
+        )
         most = max(map(len, references))
         streams = [[given[i] if i < len(given) else None for given in references] for i in range(most)]
         score = bleu.corpus_score(list(generations), streams).score

@@ -39,7 +39,9 @@ class Rouge(Metric):
         meta: Meta | None,
     ) -> dict[str, MetricResult]:
         """``lexical/rouge_rouge1``, ``…rouge2``, ``…rougeL``, ``…rougeLsum``."""
-        scorer = library("rouge_score.rouge_scorer", "metrics").RougeScorer(list(ROUGE_TYPES), use_stemmer=True)
+        scorer = library("rouge_score.rouge_scorer", "metrics").RougeScorer(
+            list(ROUGE_TYPES), use_stemmer=True
+        )
         scores: dict[str, list[float]] = {name: [] for name in ROUGE_TYPES}
         rows = []
         for generation, given in zip(generations, references, strict=True):
@@ -149,7 +151,9 @@ def _py_rouge() -> Any:
     with _pkg_resources():
         rouge = library("rouge", "metrics")
     if not hasattr(rouge.Rouge, "WORDNET_KEY_VALUE"):
-        raise GroundlingError("rouge_l_max needs py-rouge, not rouge: pip uninstall rouge; pip install py-rouge")
+        raise GroundlingError(
+            "rouge_l_max needs py-rouge, not rouge: pip uninstall rouge; pip install py-rouge"
+        )
     return rouge.Rouge
 
 
