@@ -166,37 +166,54 @@ def test_the_reward_sees_the_finished_text_once(samples: list[Sample], causal_to
     reward = Calls()
     env = TextGenerationEnv(samples, causal_tokenizer, reward, max_episode_length=3)
     env.reset(options={"sample": samples[1]})
-    tokens = _tokens(causal_tokenizer, "turn left")[:2] + [causal_tokenizer.eos_token_id]
+    tokens = [*_tokens(causal_tokenizer, "turn left")[:2], causal_tokenizer.eos_token_id]
     rewards = [env.step(token)[1] for token in tokens]
     text = causal_tokenizer.decode(tokens, skip_special_tokens=True)
     assert reward.calls == [([samples[1].prompt], [text], [["blue", "yellow"]], [{}])]
     assert rewards == [0, 0, len(text)]
 
 
+class Growth(Calls):
+    """A reward per token: how much longer the text became."""
+
+    per_token = True
+
+    def at_token(
+        self, prompt: str, previous: str, current: str, done: bool, references: list[str], meta: Any
+    ) -> float:
+        self.calls.append((prompt, previous, current, done, references, meta))
+        return len(current) - len(previous)
+
+
 def test_a_token_reward_sees_each_text_and_the_one_before(
     samples: list[Sample], causal_tokenizer: Any
 ) -> None:
-    seen = []
-
-    def growth(sample: Sample, previous: str, current: str, done: bool) -> float:
-        seen.append((sample.id, previous, current, done))
-        return len(current) - len(previous)
-
-    env = TextGenerationEnv(
-        samples,
-        causal_tokenizer,
-        lambda prompts, generations, references, meta=None: [100.0],
-        token_reward=growth,
-        max_episode_length=2,
-    )
+    reward = Growth()
+    env = TextGenerationEnv(samples, causal_tokenizer, reward, max_episode_length=2)
     _, info = env.reset(options={"sample": samples[0]})
     assert info["context_text"] == ""
     tokens = _tokens(causal_tokenizer, "turn left")[:2]
     one, two = (causal_tokenizer.decode(tokens[:n]) for n in (1, 2))
     steps = [env.step(token) for token in tokens]
-    assert seen == [("a", "", one, False), ("a", one, two, True)]
-    assert [step[1] for step in steps] == [len(one), len(two) - len(one) + 100]
+    known = (["red"], [{"number": 1}])
+    prompt = samples[0].prompt
+    assert reward.calls == [(prompt, "", one, False, *known), (prompt, one, two, True, *known)]
+    assert [step[1] for step in steps] == [len(one), len(two) - len(one)]
     assert [step[4]["context_text"] for step in steps] == [one, two]
+    reward.per_token = False  # then it is asked at the end alone
+    env = TextGenerationEnv(samples, causal_tokenizer, reward, max_episode_length=2)
+    env.reset(options={"sample": samples[0]})
+    assert [env.step(token)[1] for token in tokens] == [0, len(two)]
+
+
+def test_a_reward_per_token_that_cannot_be_asked_is_told(
+    samples: list[Sample], causal_tokenizer: Any
+) -> None:
+    class Sum(Calls):
+        per_token = True
+
+    with pytest.raises(ConfigError, match="Sum rewards tokens but has no at_token"):
+        TextGenerationEnv(samples, causal_tokenizer, Sum())
 
 
 def test_text_is_decoded_when_it_is_asked_for_only(samples: list[Sample], causal_tokenizer: Any) -> None:

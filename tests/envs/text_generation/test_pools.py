@@ -97,7 +97,7 @@ def test_a_hub_that_cannot_be_reached_is_one_line(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     with pytest.raises(
-        GroundlingError, match="stanfordnlp/imdb .*no route to host.*offline=true.* 30 rows"
+        GroundlingError, match=r"stanfordnlp/imdb .*no route to host.*offline=true.* 30 rows"
     ) as error:
         pools.create("imdb").prepare("train")
     assert "\n" not in str(error.value)
@@ -250,7 +250,8 @@ def test_totto_cells_find_their_headers_across_spans() -> None:
 @pytest.mark.parametrize("representation", ["subtable", "full_table"])
 def test_totto_tells_the_table_twice(representation: str) -> None:
     sample = _pool("totto", representation=representation).prepare("train")[1]
-    told = getattr(totto, representation)(sample.meta["raw_table"], sample.meta["highlighted_cells"])
+    raw = sample.meta["raw_table"]
+    told = getattr(totto, representation)(raw["table"], list(map(tuple, raw["highlighted_cells"])))
     titles = "<page_title> Hella Strand </page_title> <section_title> Filmography </section_title>"
     assert sample.prompt == f"{told} {titles} {told}"
     assert sample.references == ("Hella Strand played Captain Berg in Ivo Lind's film Snowline.",)
@@ -266,9 +267,9 @@ def test_dummy_pool() -> None:
 
 
 def test_unknown_splits_arguments_and_columns_are_told() -> None:
-    with pytest.raises(ConfigError, match="unknown split 'validation'.*val"):
+    with pytest.raises(ConfigError, match=r"unknown split 'validation'.*val"):
         pools.create("imdb", offline=True).prepare("validation")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="'positive_ration'.*positive_ratio"):
+    with pytest.raises(ConfigError, match=r"'positive_ration'.*positive_ratio"):
         pools.create("imdb_seq2seq", positive_ration=1.0)
     with pytest.raises(ConfigError, match="unknown representation 'table'"):
         pools.create("totto", representation="table")

@@ -18,13 +18,14 @@ from groundling.envs.text_generation.prompts import Side, encode_prompts, paddin
 from groundling.errors import ConfigError, GroundlingError
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
 Observation = dict[str, np.ndarray]
 
 
 class TextReward(Protocol):
-    """Judges finished texts; what `groundling.rewards.create` makes is one."""
+    """Judges finished texts, as `groundling.rewards.Reward` does."""
 
     def __call__(
         self,
@@ -32,15 +33,25 @@ class TextReward(Protocol):
         generations: list[str],
         references: list[list[str]],
         meta: list[Mapping[str, Any]] | None = None,
-    ) -> Sequence[float]:
+    ) -> Sequence[float] | Tensor:
         """One number for each text."""
 
 
-class TokenReward(Protocol):
-    """Judges every token of a text."""
+class TokenReward(TextReward, Protocol):
+    """Judges every token of a text where `per_token` is true, as `groundling.rewards.TokenReward` does."""
 
-    def __call__(self, sample: Sample, previous: str, current: str, done: bool) -> float:
-        """What the step from the text `previous` to the text `current` is worth; `done` at the last one."""
+    per_token: bool
+
+    def at_token(
+        self,
+        prompt: str,
+        previous: str,
+        current: str,
+        done: bool,
+        references: list[str],
+        meta: list[Mapping[str, Any]] | None,
+    ) -> float:
+        """What the token is worth that turned the text `previous` into `current`; `done` at the last one."""
 
 
 class TextGenerationEnv(gymnasium.Env[Observation, int]):
@@ -50,7 +61,7 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
     ``prompt_mask``), of what was written (``context_ids``, ``context_mask``), and of both together (``input_ids``,
     ``input_mask``). The info has ``sample_id``, ``prompt_text``, ``references``, ``meta``, ``actions`` (the tokens so
     far) and, where it is known, ``context_text`` without special tokens: at the end, and at every step with a
-    `token_reward` or `decode_every_step`.
+    reward per token or `decode_every_step`.
 
     An episode ends, always as terminated, with the end token or at `max_episode_length`: the length belongs to the
     task, the reward at the end is all there is, and nothing is to be bootstrapped.
@@ -58,9 +69,8 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
     Args:
         samples: What to write; drawn uniformly with replacement. ``reset(options={"sample": …})`` gives a certain one.
         tokenizer: Of the model that writes; must have a padding token.
-        reward: Of a finished text: a callable, or the id of a registered reward; None for 0.
+        reward: Of a finished text or of every token: a callable, or the id of a registered reward; None for 0.
         reward_args: Arguments of a registered reward.
-        token_reward: Of every token, added to `reward`.
         max_prompt_length: Tokens of a prompt; longer ones are cut.
         max_episode_length: Tokens of a text.
         prompt_truncation_side: Where long prompts are cut.
@@ -79,10 +89,9 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
         self,
         samples: Sequence[Sample],
         tokenizer: PreTrainedTokenizerBase,
-        reward: TextReward | str | None = None,
+        reward: TextReward | TokenReward | str | None = None,
         *,
         reward_args: Mapping[str, Any] | None = None,
-        token_reward: TokenReward | None = None,
         max_prompt_length: int = 128,
         max_episode_length: int = 32,
         prompt_truncation_side: Side = "left",
@@ -99,16 +108,17 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
             )
         if terminate_on_eos and tokenizer.eos_token_id is None:
             raise ConfigError("the tokenizer has no end token: give terminate_on_eos=false")
-        if isinstance(reward, str):
-            self.reward: TextReward | None = _registered(reward, reward_args or {})
-        else:
-            self.reward = reward
+        self.reward: Any = _registered(reward, reward_args or {}) if isinstance(reward, str) else reward
+        self._per_token = bool(getattr(self.reward, "per_token", False))
+        if self._per_token and not hasattr(self.reward, "at_token"):
+            raise ConfigError(
+                f"{type(self.reward).__name__} rewards tokens but has no at_token: it cannot be asked step by step"
+            )
         self.samples, self.tokenizer = samples, tokenizer
-        self.token_reward = token_reward
         self.max_prompt_length, self.max_episode_length = max_prompt_length, max_episode_length
         self.prompt_truncation_side: Side = prompt_truncation_side
         self.terminate_on_eos, self.context_start_token = terminate_on_eos, context_start_token
-        self._decodes = decode_every_step or token_reward is not None
+        self._decodes = decode_every_step or self._per_token
         self._filler = padding_id(tokenizer)
         self._done = True
         num_actions = len(tokenizer) if num_actions is None else num_actions
@@ -171,19 +181,20 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
         return str(self.tokenizer.decode(self._actions[: self._steps].tolist(), skip_special_tokens=True))
 
     def _reward(self, previous: str) -> float:
-        reward = 0.0
-        if self.token_reward is not None:
-            reward += float(self.token_reward(self.sample, previous, self._text, self._done))
-        if self.reward is not None and self._done:
-            sample = self.sample
-            found = self.reward([sample.prompt], [self._text], [list(sample.references)], meta=[sample.meta])
+        if self.reward is None or not (self._per_token or self._done):
+            return 0.0
+        sample = self.sample
+        references, meta = list(sample.references), [sample.meta]
+        if self._per_token:
+            args = (sample.prompt, previous, self._text, self._done, references, meta)
+            reward = float(self.reward.at_token(*args))
+        else:
+            found = self.reward([sample.prompt], [self._text], [references], meta=meta)
             if len(found) != 1:
                 raise GroundlingError(f"the reward gave {len(found)} numbers for one text: it must give one")
-            reward += float(found[0])
+            reward = float(found[0])
         if not math.isfinite(reward):
-            raise GroundlingError(
-                f"the reward of sample {self.sample.id} is {reward}: it must be a finite number"
-            )
+            raise GroundlingError(f"the reward of sample {sample.id} is {reward}: it must be a finite number")
         return reward
 
     def _observation(self) -> Observation:
@@ -209,9 +220,8 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
         return info if text is None else info | {"context_text": text}
 
 
-def _registered(id: str, args: Mapping[str, Any]) -> TextReward:
-    reward: TextReward = importlib.import_module("groundling.rewards").create(id, **args)
-    return reward
+def _registered(id: str, args: Mapping[str, Any]) -> Any:
+    return importlib.import_module("groundling.rewards").create(id, **args)
 
 
 class _Window:

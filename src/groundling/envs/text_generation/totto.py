@@ -13,6 +13,8 @@ Cell = dict[str, Any]
 Table = Sequence[Sequence[Cell]]
 """Rows of cells: ``value``, ``is_header``, ``row_span``, ``column_span``."""
 
+_TABLE_COLUMNS = ("table_page_title", "table_section_title", "table", "highlighted_cells")
+"""What PARENT and others know of a sample as its ``raw_table``."""
 _REPRESENTATIONS = ("subtable", "full_table")
 
 
@@ -51,12 +53,7 @@ class Totto(DatasetPool):
                 f"{split}_{index}",
                 f"{told} {titles}{told}",
                 ("",) if split == "test" else tuple(references),  # the test sentences are withheld
-                {
-                    "raw_table": table,
-                    "highlighted_cells": highlighted,
-                    "page_title": row["table_page_title"],
-                    "section_title": row["table_section_title"],
-                },
+                {"raw_table": {column: row[column] for column in _TABLE_COLUMNS}},
             )
 
 
