@@ -221,29 +221,32 @@ def test_crd3_asks_for_each_turn_once() -> None:
     ]
 
 
-def _cell(value: str, header: bool = False, rows: int = 1, columns: int = 1) -> dict[str, object]:
-    return {"value": value, "is_header": header, "row_span": rows, "column_span": columns}
+def _cell(value: str, header: bool = False, columns: int = 1) -> dict[str, object]:
+    return {"value": value, "is_header": header, "row_span": 1, "column_span": columns}
 
 
 TABLE = [
-    [_cell("Year", True, rows=2), _cell("Medals", True, columns=2)],
-    [_cell("Gold", True), _cell("Silver", True)],
-    [_cell("1999", True, rows=2), _cell("3"), _cell("4")],
-    [_cell("5"), _cell("6")],
+    [_cell("Year", True), _cell("Medals", True, columns=2)],
+    [_cell("", True), _cell("Gold", True), _cell("Silver", True)],
+    [_cell("1999", True), _cell("3"), _cell("4")],
+    [_cell("2003", True), _cell("none", columns=2)],
 ]
 
 
-def test_totto_cells_find_their_headers_across_spans() -> None:
+def test_totto_cells_find_their_headers_across_columns() -> None:
     assert totto.subtable(TABLE, [(2, 2)]) == (
         "<table> <cell> 4 <col_header> Medals </col_header> <col_header> Silver </col_header> "
         "<row_header> 1999 </row_header> </cell> </table>"
     )
-    assert totto.subtable(TABLE, [(3, 0)]) == (  # in the second column: the year reaches down into its row
-        "<table> <cell> 5 <col_header> Medals </col_header> <col_header> Gold </col_header> </cell> </table>"
+    assert totto.subtable(TABLE, [(3, 1), (2, 1)]) == (
+        "<table> <cell> none <col_header> Medals </col_header> <col_header> Gold </col_header> "
+        "<col_header> Silver </col_header> <row_header> 2003 </row_header> </cell> "
+        "<cell> 3 <col_header> Medals </col_header> <col_header> Gold </col_header> "
+        "<row_header> 1999 </row_header> </cell> </table>"
     )
     assert totto.full_table(TABLE[2:], [(1, 0)]) == (
         "<table> <row> <cell> 1999 </cell> <cell> 3 </cell> <cell> 4 </cell> </row> "
-        "<row> <highlighted_cell> 5 </highlighted_cell> <cell> 6 </cell> </row> </table>"
+        "<row> <highlighted_cell> 2003 </highlighted_cell> <cell> none </cell> </row> </table>"
     )
 
 
