@@ -33,7 +33,9 @@ def add_parser(commands: Commands) -> None:
         "--suite", default="held-out", help="which tests: NAME, or NAME,NAME, or all (default: %(default)s)"
     )
     parser.add_argument(
-        "--episodes", type=positive, help="how many, or how many texts (default: the run's evaluation.episodes)"
+        "--episodes",
+        type=positive,
+        help="how many, or how many texts (default: the run's evaluation.episodes)",
     )
     parser.add_argument(
         "--split", default="test", help="of a run that writes: train, val or test (default: %(default)s)"

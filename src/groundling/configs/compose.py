@@ -264,7 +264,10 @@ def _checked(composed: Any) -> Config:
 def _check_writing(config: Config) -> None:
     """Check what is written, what it is worth and how it is measured."""
     if config.pool.id is None:
-        for key, given in (("reward.id", config.reward.id), ("evaluation.metrics", config.evaluation.metrics)):
+        for key, given in (
+            ("reward.id", config.reward.id),
+            ("evaluation.metrics", config.evaluation.metrics),
+        ):
             if given:
                 raise ConfigError(f"{key} is of texts, and the run has no pool to write to: set pool.id too")
         return

@@ -65,8 +65,4 @@ def _write(target: Target, split: str, agent: str, found: Mapping[str, Written])
         "texts": {name: as_json(written.figures()) for name, written in found.items()},
     }
     write_atomically(folder / f"{split}{target.suffix}.json", json.dumps(content, indent=1) + "\n")
-    write_rows(
-        target.run_dir / "predictions" / f"{split}-{agent}{target.suffix}.jsonl", found[agent].rows()
-    )
-
-
+    write_rows(target.run_dir / "predictions" / f"{split}-{agent}{target.suffix}.jsonl", found[agent].rows())

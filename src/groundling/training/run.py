@@ -119,7 +119,9 @@ class Run:
             where = (self.config, self.policy, self.folder, self.counters.update)
             logs = [tracker, ProbeLog(*where)]
             if self.config.pool.id is not None:
-                from groundling.training.validation import ValidationLog  # metrics and pools, only where texts are
+                from groundling.training.validation import (
+                    ValidationLog,  # metrics and pools, only where texts are
+                )
 
                 logs.append(ValidationLog(*where))
         try:

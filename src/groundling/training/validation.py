@@ -72,7 +72,9 @@ def write_and_measure(
         torch.manual_seed(config.seed)
         for first in range(0, len(samples), size):
             batch = samples[first : first + size]
-            generations += policy.generate(batch, config.training.steps_per_update, config.evaluation.generation)
+            generations += policy.generate(
+                batch, config.training.steps_per_update, config.evaluation.generation
+            )
             for _ in batch:
                 on_text()
     prompts = [sample.prompt for sample in samples]
@@ -100,7 +102,9 @@ class ValidationLog:
             return
         assert config.pool.id is not None
         self._policy = as_writer(policy)
-        self._samples = pools.create(config.pool.id, **config.pool.args).prepare("val")[: config.evaluation.episodes]
+        self._samples = pools.create(config.pool.id, **config.pool.args).prepare("val")[
+            : config.evaluation.episodes
+        ]
         self._metrics = make_metrics(config, self._policy)
         self._rows = RowFile(run_dir / "validation.jsonl", update)
         if not update:

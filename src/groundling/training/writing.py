@@ -158,9 +158,9 @@ class References(Collector):
         writer = as_writer(policy)
         first = self._order.drawn
         drawn = self._order.draw(self._num_texts)
-        texts = [
-            sample.references[(first + k) % len(sample.references)] for k, sample in enumerate(drawn)
-        ][self._own]
+        texts = [sample.references[(first + k) % len(sample.references)] for k, sample in enumerate(drawn)][
+            self._own
+        ]
         rollout = writer.demonstrate(drawn[self._own], texts, self._num_tokens)
         on_step(rollout.num_transitions)
         return rollout, []
