@@ -294,11 +294,13 @@ class LanguageModel(nn.Module):
 
     # Writing
 
-    def generate(self, prompts: Sequence[str], **generation: Any) -> list[Generation]:
+    def generate(
+        self, prompts: Sequence[str] | Sequence[Sequence[int]], **generation: Any
+    ) -> list[Generation]:
         """Continues each prompt, in batches; sampling draws from torch's global generator.
 
         Args:
-            prompts: one text each.
+            prompts: one text each, or its token ids.
             generation: anything that Transformers' `generate` takes (`max_new_tokens`, by default 32, `do_sample`,
                 `temperature`, `top_p`, `num_beams`, `num_return_sequences`, ...).
 
@@ -313,13 +315,16 @@ class LanguageModel(nn.Module):
         if generation.get("max_new_tokens", 1) < 1:
             raise GroundlingError(f"max_new_tokens must be at least 1, got {generation['max_new_tokens']}")
         new_tokens = generation.get("max_new_tokens", 0 if "max_length" in generation else DEFAULT_NEW_TOKENS)
-        tokens = self._prompt_tokens(prompts, new_tokens)
-        if not tokens:
+        if all(isinstance(prompt, str) for prompt in prompts):
+            prompts = self._prompt_tokens(cast(Sequence[str], prompts), new_tokens)
+        if not prompts:
             return []
         # Checkpointing gradients would switch the cache off; there are no gradients here.
         self.model.eval()
         try:
-            return generate(self.model, self.tokenizer, tokens, self._filler, generation)
+            return generate(
+                self.model, self.tokenizer, cast(Sequence[Sequence[int]], prompts), self._filler, generation
+            )
         finally:
             self.train(self.training)
 

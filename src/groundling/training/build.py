@@ -4,7 +4,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,10 +16,14 @@ from groundling.envs.seeds import training_seed
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy, policies
+from groundling.registry import unknown
 from groundling.training.collect import EnvCollector
 from groundling.training.collector import Collector
 from groundling.training.demonstrations import Demonstrations
 from groundling.world import World
+
+if TYPE_CHECKING:
+    from groundling.training.writing import PromptEncoder
 
 
 def actions_of(config: Config) -> Sequence[str]:
@@ -54,7 +58,7 @@ def make_collector(config: Config, policy: Policy, algorithm: Algorithm, own: sl
     """
     training, env = config.training, config.env
     if config.pool.id is not None:
-        return _make_writing(config, algorithm, own)
+        return _make_writing(config, policy, algorithm, own)
     if config.data.path is not None:
         return Demonstrations(
             Path(config.data.path),
@@ -78,21 +82,38 @@ def make_collector(config: Config, policy: Policy, algorithm: Algorithm, own: sl
     )
 
 
-def _make_writing(config: Config, algorithm: Algorithm, own: slice) -> Collector:
+def _make_writing(config: Config, policy: Policy, algorithm: Algorithm, own: slice) -> Collector:
     """Texts that the policy writes, or of an algorithm that clones the references, to the pool's prompts."""
     from groundling.envs.text_generation import SampleOrder, pools
-    from groundling.training.writing import References, Writing
+    from groundling.training.writing import References, WrittenTexts
 
     pool, num_texts, num_tokens = config.pool, config.env.num_envs, config.training.steps_per_update
     assert pool.id is not None
     samples = pools.create(pool.id, **pool.args).prepare("train")
     if algorithm.demonstrated:
-        return References(SampleOrder(samples, config.seed, replacement=False), num_texts, own, num_tokens)
+        order = SampleOrder(samples, config.seed, replacement=False)
+        return References(order, make_prompt_encoder(config, policy), num_texts, own, num_tokens)
     reward = make_reward(config)
     if reward is None:
         raise ConfigError("a run that writes needs a reward: set reward.id (see `groundling list rewards`)")
     order = SampleOrder(samples, config.seed, pool.replacement)
-    return Writing(order, reward, num_texts, own, num_tokens, pool.texts_per_prompt)
+    encode = make_prompt_encoder(config, policy)
+    return WrittenTexts(order, encode, reward, num_texts, own, num_tokens, pool.texts_per_prompt)
+
+
+def make_prompt_encoder(config: Config, policy: Policy) -> "PromptEncoder":
+    """How the config's prompts are read by the policy's language model.
+
+    Raises:
+        ConfigError: the policy does not write, or env.args is not about prompts.
+    """
+    from groundling.training.writing import PromptEncoder, as_writer
+
+    known = ("max_prompt_length", "prompt_truncation_side")
+    for name in config.env.args:
+        if name not in known:
+            raise ConfigError(unknown("argument of a run that writes, env.args", name, known))
+    return PromptEncoder(as_writer(policy).lm.tokenizer, **config.env.args)
 
 
 def make_reward(config: Config) -> Any:

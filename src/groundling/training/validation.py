@@ -14,8 +14,8 @@ from groundling.envs.text_generation import Sample, pools
 from groundling.errors import RunError
 from groundling.files import write_atomically
 from groundling.metrics import Metric, MetricResult
-from groundling.policies.token import TokenPolicy
-from groundling.training.build import make_metrics, make_reward
+from groundling.policies.token import TokenPolicy, TokenPrompt
+from groundling.training.build import make_metrics, make_prompt_encoder, make_reward
 from groundling.training.tracking import RowFile
 from groundling.training.writing import as_writer
 
@@ -67,6 +67,7 @@ def write_and_measure(
     if not samples:
         raise RunError(f"pool {config.pool.id!r} has no samples in this split")
     generations: list[str] = []
+    encode = make_prompt_encoder(config, policy)
     size = config.evaluation.batch_size
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(config.seed)
@@ -86,6 +87,17 @@ def write_and_measure(
     reward = make_reward(config)
     rewards = None if reward is None else reward(prompts, generations, references, meta).tolist()
     return Written(samples, generations, rewards, results)
+
+
+def _write(policy: TokenPolicy, prompts: Sequence[TokenPrompt], config: Config) -> list[str]:
+    """A text to each prompt: as in training, or as Transformers' generate does with evaluation.generation."""
+    lm, num_tokens, settings = policy.lm, config.training.steps_per_update, config.evaluation.generation
+    if not settings:
+        uniforms = torch.rand(len(prompts), num_tokens, dtype=torch.float64)
+        written = policy.write(prompts, uniforms, num_tokens).token_ids()
+        return lm.tokenizer.batch_decode(written, skip_special_tokens=True)
+    settings = {"max_new_tokens": num_tokens} | settings
+    return [written.text for written in lm.generate([p.ids for p in prompts], **settings)]
 
 
 class ValidationLog:
