@@ -10,7 +10,7 @@ from groundling.errors import ConfigError
 from groundling.evaluation.evaluate import Target
 from groundling.files import write_atomically
 from groundling.registry import unknown
-from groundling.training.build import make_metrics, make_policy
+from groundling.training.build import make_metrics, make_policy, make_reward
 from groundling.training.validation import Written, as_json, write_and_measure, write_rows
 from groundling.training.writing import as_writer
 
@@ -43,11 +43,11 @@ def evaluate_texts(
     checkpoints = {target.agent: target.checkpoint}
     if "zero-shot" in config.evaluation.baselines:
         checkpoints.setdefault("zero-shot", None)
-    found = {}
+    found, reward = {}, make_reward(config)
     for name, checkpoint in checkpoints.items():
         policy = as_writer(make_policy(config, checkpoint))
         metrics = make_metrics(config, policy)
-        found[name] = write_and_measure(policy, config, samples, metrics, on_agent(name))
+        found[name] = write_and_measure(policy, config, samples, metrics, reward, on_agent(name))
         _write(target, split, name, found)
     return found
 

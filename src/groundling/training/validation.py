@@ -15,6 +15,7 @@ from groundling.errors import RunError
 from groundling.files import write_atomically
 from groundling.metrics import Metric, MetricResult
 from groundling.policies.token import TokenPolicy, TokenPrompt
+from groundling.rewards import Reward
 from groundling.training.build import make_metrics, make_prompt_encoder, make_reward
 from groundling.training.tracking import RowFile
 from groundling.training.writing import as_writer
@@ -55,6 +56,7 @@ def write_and_measure(
     config: Config,
     samples: Sequence[Sample],
     metrics: Sequence[Metric],
+    reward: Reward | None,
     on_text: Callable[[], None] = lambda: None,
 ) -> Written:
     """Let ``policy`` write to ``samples`` as evaluation.generation says, and measure what came of it.
@@ -73,9 +75,7 @@ def write_and_measure(
         torch.manual_seed(config.seed)
         for first in range(0, len(samples), size):
             batch = samples[first : first + size]
-            generations += policy.generate(
-                batch, config.training.steps_per_update, config.evaluation.generation
-            )
+            generations += _write(policy, encode(batch), config)
             for _ in batch:
                 on_text()
     prompts = [sample.prompt for sample in samples]
@@ -84,7 +84,6 @@ def write_and_measure(
     results: dict[str, MetricResult] = {}
     for metric in metrics:
         results |= metric.compute(prompts, generations, references, meta)
-    reward = make_reward(config)
     rewards = None if reward is None else reward(prompts, generations, references, meta).tolist()
     return Written(samples, generations, rewards, results)
 
@@ -117,7 +116,7 @@ class ValidationLog:
         self._samples = pools.create(config.pool.id, **config.pool.args).prepare("val")[
             : config.evaluation.episodes
         ]
-        self._metrics = make_metrics(config, self._policy)
+        self._metrics, self._reward = make_metrics(config, self._policy), make_reward(config)
         self._rows = RowFile(run_dir / "validation.jsonl", update)
         if not update:
             self._measure(0, 0)
@@ -128,7 +127,7 @@ class ValidationLog:
             self._measure(row["update"], row["step"])
 
     def _measure(self, update: int, step: int) -> None:
-        written = write_and_measure(self._policy, self._config, self._samples, self._metrics)
+        written = write_and_measure(self._policy, self._config, self._samples, self._metrics, self._reward)
         write_rows(self._run_dir / "predictions" / f"val-{update:06}.jsonl", written.rows())
         self._rows.append({"update": update, "step": step, "metrics": as_json(written.figures())})
 

@@ -138,7 +138,7 @@ class WrittenTexts(Collector):
             )
         ]
 
-    def _texts(self, rows: Sequence[list[int]]) -> list[list[str]]:
+    def _texts(self, rows: list[list[int]]) -> list[list[str]]:
         """Of each text, what stood there after each token; where only whole texts are rewarded, the last alone."""
         tokenizer = self._encode.tokenizer
         if self._reward.per_token:
