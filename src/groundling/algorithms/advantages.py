@@ -38,3 +38,26 @@ def generalized_advantage(
         advantage = delta + gamma * lam * going_on[t] * advantage
         advantages[t], next_value = advantage, values[t]
     return advantages, advantages + values
+
+
+def standardise(x: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Shift and scale ``x`` to mean 0 and deviation 1 over what ``mask`` (bool) counts; 0 elsewhere."""
+    if mask is None:
+        return (x - x.mean()) / (x.std(correction=0) + 1e-8)
+    counted = x[mask]
+    return ((x - counted.mean()) / (counted.std(correction=0) + 1e-8)).masked_fill(~mask, 0.0)
+
+
+def explained_variance(values: Tensor, returns: Tensor, weights: Tensor | None = None) -> float:
+    """1 - Var[R - V] / Var[R]: 1 is a perfect value function, 0 no better than a constant.
+
+    Args:
+        values, returns: V and R, of one shape.
+        weights: 0 where a step does not count; None where all do.
+    """
+    if weights is not None:
+        values, returns = values[weights > 0], returns[weights > 0]
+    variance = returns.var(correction=0)
+    if variance <= 1e-12 * returns.square().mean():  # as good as constant: nothing to explain
+        return 0.0
+    return (1 - (returns - values).var(correction=0) / variance).item()
