@@ -105,6 +105,24 @@ def clipped_surrogate(
     return Surrogate(loss, approx_kl, clip_fraction)
 
 
+def kl_estimate(log_ratio: Tensor) -> Tensor:
+    """k3 = exp(-d) + d - 1 with d = log π(a) - log π_ref(a): for a drawn from π, unbiased for KL(π ‖ π_ref).
+
+    Never negative. From http://joschu.net/blog/kl-approx.html; GRPO's penalty (arXiv 2402.03300, equation 4).
+    """
+    return (-log_ratio).exp() + log_ratio - 1
+
+
+def kl_divergence(old: Tensor, new: Tensor) -> Tensor:
+    """KL(old ‖ new) of normalised log-probabilities ``(..., num_actions)``, as ``(...)``; differentiable twice.
+
+    -inf stands where an action cannot be taken, in both.
+    """
+    possible = old.isfinite()
+    difference = old.masked_fill(~possible, 0.0) - new.masked_fill(~possible, 0.0)
+    return (old.exp() * difference).sum(-1)
+
+
 def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
     """The mean of ``x`` where ``mask`` is 1; weighted, if the mask holds other numbers. 0 where nothing counts."""
     if mask is None:

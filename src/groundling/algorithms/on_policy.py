@@ -6,9 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groundling.algorithms.advantages import standardise
+from groundling.algorithms.advantages import generalized_advantage, standardise
 from groundling.algorithms.algorithm import Algorithm
+from groundling.algorithms.batch import Batch
 from groundling.algorithms.kl import KLPenalty
+from groundling.algorithms.losses import clipped_surrogate, masked_mean
 from groundling.algorithms.optimisation import (
     Schedule,
     check_options,
@@ -17,7 +19,7 @@ from groundling.algorithms.optimisation import (
     share_of_rate,
 )
 from groundling.algorithms.rollout import Rollout
-from groundling.policies.policy import Policy
+from groundling.policies.policy import Evaluation, Policy
 
 
 @dataclass
@@ -58,10 +60,30 @@ class OnPolicy(Algorithm):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.kl.coefficient = state.get("kl_coefficient", self.kl_coefficient)
 
-    def rewards(self, rollout: Rollout) -> Tensor:
-        """``(num_steps, num_envs)``: what is learnt from; penalised and normalised as the options say."""
-        rewards = self.kl.rewards(rollout)
+    def rewards(self, rollout: Rollout, penalised: bool = True) -> Tensor:
+        """``(num_steps, num_envs)``: what is learnt from; penalised and normalised as the options say.
+
+        Args:
+            rollout: What was gathered.
+            penalised: Whether the KL penalty is part of the rewards.
+        """
+        rewards = (self.kl if penalised else KLPenalty(0.0)).rewards(rollout)
         return standardise(rewards, rollout.mask) if self.normalize_rewards else rewards
+
+    def advantages(
+        self, rollout: Rollout, gae_lambda: float, normalize: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Advantages and returns by generalised advantage estimation, each ``(num_steps, num_envs)``.
+
+        Args:
+            rollout: What was gathered.
+            gae_lambda: λ.
+            normalize: Shift and scale the advantages of all steps that count to mean 0 and deviation 1.
+        """
+        advantages, returns = generalized_advantage(
+            self.rewards(rollout), rollout.values, rollout.dones, rollout.last_values, self.gamma, gae_lambda
+        )
+        return (standardise(advantages, rollout.mask) if normalize else advantages), returns
 
     def schedule(self, remaining: float) -> float:
         """Set the learning rate of an update, and return it."""
@@ -92,3 +114,28 @@ class ClippedOnPolicy(OnPolicy):
         """Make AdamW, which without weight_decay is Adam, for the policy's trainable parameters."""
         betas = (self.adam_beta1, self.adam_beta2)
         self.optimizer = make_adamw(policy, self.learning_rate, betas, self.adam_epsilon, self.weight_decay)
+
+    def policy_terms(self, batch: Batch, micro: Tensor, evaluation: Evaluation) -> dict[str, Tensor]:
+        """The loss of those without a value function: -E[min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)] - c_e E[H].
+
+        Args:
+            batch: What is learnt from.
+            micro: Indices of some of its elements.
+            evaluation: Of those by the present policy.
+        """
+        weights = batch.weights_of(micro)
+        surrogate = clipped_surrogate(
+            evaluation.log_probs,
+            batch.log_probs[micro],
+            batch.advantages[micro],
+            clip_range=self.clip_range,
+            mask=weights,
+        )
+        entropy = masked_mean(evaluation.entropies, weights)
+        return {
+            "loss": surrogate.loss - self.entropy_coefficient * entropy,
+            "policy_loss": surrogate.loss,
+            "entropy": entropy,
+            "approx_kl": surrogate.approx_kl,
+            "clip_fraction": surrogate.clip_fraction,
+        }

@@ -85,6 +85,7 @@ def learn(
     terms_of: Callable[[Tensor], Terms],
     minibatches: Iterable[Tensor],
     target_kl: float | None = None,
+    parameters: list[Tensor] | None = None,
 ) -> dict[str, float]:
     """One step on each of the ``minibatches``, until one is further than ``target_kl`` from the old policy.
 
@@ -94,6 +95,7 @@ def learn(
         terms_of: The loss and other figures of a micro-batch, from the indices of its elements.
         minibatches: Indices into the batch.
         target_kl: Compared with the figure ``approx_kl``; None: never stop.
+        parameters: See `descend`.
 
     Returns:
         Means over the minibatches of the figures, and of ``grad_norm``.
@@ -103,21 +105,31 @@ def learn(
     """
     steps: list[dict[str, float]] = []
     for indices in minibatches:
-        steps.append(descend(learner, batch, terms_of, indices))
+        steps.append(descend(learner, batch, terms_of, indices, parameters))
         if target_kl is not None and steps[-1]["approx_kl"] > target_kl:
             break
     return {name: sum(step[name] for step in steps) / len(steps) for name in steps[0]}
 
 
 def descend(
-    learner: Learner, batch: Batch, terms_of: Callable[[Tensor], Terms], indices: Tensor
+    learner: Learner,
+    batch: Batch,
+    terms_of: Callable[[Tensor], Terms],
+    indices: Tensor,
+    parameters: list[Tensor] | None = None,
 ) -> dict[str, float]:
     """One optimizer step on the minibatch ``indices``; gradients accumulate to its mean.
+
+    Args:
+        learner, batch, terms_of: See `learn`.
+        indices: Into the batch.
+        parameters: Those of the optimizer's that learn, the others having no gradient; None: all.
 
     Raises:
         RunError: a figure or gradient is NaN or infinite; the step that would have spoilt the weights is not taken.
     """
-    parameters = [p for group in learner.optimizer.param_groups for p in group["params"]]
+    if parameters is None:
+        parameters = [p for group in learner.optimizer.param_groups for p in group["params"]]
     figures = accumulate(learner, batch, terms_of, indices, parameters)
     figures["grad_norm"] = torch.nn.utils.clip_grad_norm_(parameters, learner.max_grad_norm).item()
     check_finite(figures)
@@ -201,10 +213,15 @@ _POSITIVE = {
     "max_grad_norm",
     "target_kl",
     "kl_target",
+    "target_update_iterations",
+    "conjugate_gradient_steps",
+    "line_search_steps",
+    "critic_epochs",
+    "rms_epsilon",
 }
-_NOT_NEGATIVE = {"value_coefficient", "entropy_coefficient", "weight_decay", "kl_coefficient"}
+_NOT_NEGATIVE = {"value_coefficient", "entropy_coefficient", "weight_decay", "kl_coefficient", "damping"}
 _UP_TO_ONE = {"gamma", "gae_lambda"}
-_BELOW_ONE = {"adam_beta1", "adam_beta2", "warmup"}
+_BELOW_ONE = {"adam_beta1", "adam_beta2", "warmup", "rms_alpha", "line_search_factor"}
 
 
 def _sum(

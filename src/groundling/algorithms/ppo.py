@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from groundling.algorithms.advantages import explained_variance, generalized_advantage, standardise
+from groundling.algorithms.advantages import explained_variance
 from groundling.algorithms.algorithm import algorithms
 from groundling.algorithms.batch import Batch
 from groundling.algorithms.losses import ppo_loss
@@ -47,16 +47,7 @@ class PPO(ClippedOnPolicy):
                 not taken.
         """
         learning_rate = self.schedule(remaining)
-        advantages, returns = generalized_advantage(
-            self.rewards(rollout),
-            rollout.values,
-            rollout.dones,
-            rollout.last_values,
-            self.gamma,
-            self.gae_lambda,
-        )
-        if self.normalize_advantages:
-            advantages = standardise(advantages, rollout.mask)
+        advantages, returns = self.advantages(rollout, self.gae_lambda, self.normalize_advantages)
         batch = Batch.of(policy, rollout, advantages, returns)
         figures = learn(
             self,
