@@ -23,7 +23,13 @@ _CRITIC_FREE = {
 _ALGORITHMS = {
     "ppo": {"learning_rate": 1e-3, "minibatch_size": 8, "micro_batch_size": 4, "epochs": 1},
     "a2c": {"micro_batch_size": 4},
-    "trpo": {"micro_batch_size": 8, "conjugate_gradient_steps": 2, "critic_epochs": 1, "minibatch_size": 8},
+    "trpo": {
+        "micro_batch_size": 8,
+        "conjugate_gradient_steps": 1,
+        "line_search_steps": 2,
+        "critic_epochs": 1,
+        "minibatch_size": 8,
+    },
     "rloo": _CRITIC_FREE,
     "grpo": _CRITIC_FREE,
     "reinforce_pp": _CRITIC_FREE,

@@ -39,7 +39,7 @@ def test_texts_are_learnt_and_a_minibatch_is_so_many_of_them() -> None:
     for _ in range(60):
         figures = algorithm.update(policy, rollout, generator=torch.Generator(), remaining=0.5)
     assert algorithm.optimizer.state[policy.actor]["step"] == 120
-    # Who sees only the token before knows the first, half of what follows a 2 or 3, and that 5 of 6 times a 1 follows a 1.
+    # Who sees only the token before knows the first, half of what follows a 2 or 3, and that a 1 mostly follows a 1.
     best = (2 * (1 + 0.5 + 0.5) + (1 + 5 / 6 + 1 / 6) + (1 + 4 * 5 / 6)) / 14
     assert figures["probability"] == pytest.approx(best, abs=0.03)
 
