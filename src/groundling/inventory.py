@@ -13,7 +13,7 @@ from typing import Any
 
 from groundling.registry import Registry
 
-_EXTRAS = {"peft": "lora", "submitit": "slurm", "datasets": "data"}
+_EXTRAS = {"peft": "lora", "submitit": "slurm", "datasets": "data", "sacrebleu": "metrics"}
 """By module, the extra that installs it."""
 
 
@@ -26,8 +26,10 @@ def inventory() -> dict[str, Callable[[], dict[str, str]]]:
     from groundling.evaluation.evaluate import AGENTS
     from groundling.evaluation.suites import SUITES
     from groundling.lm.loading import STARTERS
+    from groundling.metrics import metrics
     from groundling.policies.policy import policies
     from groundling.prompts.prompt import prompts
+    from groundling.rewards import rewards
 
     return {
         "envs": _envs,
@@ -35,6 +37,8 @@ def inventory() -> dict[str, Callable[[], dict[str, str]]]:
         "policies": lambda: _components(policies),
         "prompts": lambda: _components(prompts),
         "pools": lambda: _components(pools),
+        "metrics": lambda: _components(metrics),
+        "rewards": lambda: _components(rewards),
         "models": lambda: dict.fromkeys(STARTERS, "bundled") | {"NAME or PATH": "any Transformers model"},
         "agents": lambda: AGENTS | {"RUN, CHECKPOINT or EXPERIMENT": "trained, or as training begins"},
         "suites": lambda: {name: suite.about for name, suite in SUITES.items()},

@@ -10,7 +10,7 @@ from groundling.metrics.cider import Cider, Spice
 from groundling.metrics.classifier import Bleurt, IntentAccuracy, LearnedReward
 from groundling.metrics.diversity import Diversity
 from groundling.metrics.meteor import Meteor
-from groundling.metrics.metric import Meta, Metric, MetricResult, metrics
+from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of, metrics
 from groundling.metrics.parent import BleuTotto, Parent
 from groundling.metrics.perplexity import CausalPerplexity
 from groundling.metrics.rouge import Rouge, RougeLMax
@@ -46,6 +46,7 @@ __all__ = [
     "SummaCZeroShot",
     "Ter",
     "create",
+    "mean_of",
     "metrics",
     "register",
 ]

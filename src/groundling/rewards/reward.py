@@ -1,9 +1,9 @@
 """What a reward is: a number for each generation, or for each of its tokens."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -112,11 +112,11 @@ class TokenReward(Reward):
         current: str,
         done: bool,
         references: Sequence[str],
-        meta: Meta | None,
+        meta: Mapping[str, Any] | None,
     ) -> float:
         """The reward of the token that turned the text ``previous`` into ``current``.
 
-        ``done`` says whether it is the sample's last; ``meta`` holds the sample's mapping alone, or is None.
+        ``done`` says whether it is the sample's last; ``references`` and ``meta`` are the sample's own.
         """
 
     def at_tokens(
@@ -131,7 +131,7 @@ class TokenReward(Reward):
         lengths = token_counts(texts)
         rewards = torch.zeros(len(texts), max(lengths))
         for row, written in enumerate(texts):
-            own = None if meta is None else [meta[row]]
+            own = None if meta is None else meta[row]
             for step, current in enumerate(written):
                 previous = written[step - 1] if step else ""
                 done = step == len(written) - 1

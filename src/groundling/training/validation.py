@@ -93,7 +93,7 @@ def _write(policy: TokenPolicy, prompts: Sequence[TokenPrompt], config: Config) 
     lm, num_tokens, settings = policy.lm, config.training.steps_per_update, config.evaluation.generation
     if not settings:
         uniforms = torch.rand(len(prompts), num_tokens, dtype=torch.float64)
-        written = policy.write(prompts, uniforms, num_tokens).token_ids()
+        written = [ids.tolist() for ids in policy.write(prompts, uniforms, num_tokens).token_ids()]
         return lm.tokenizer.batch_decode(written, skip_special_tokens=True)
     settings = {"max_new_tokens": num_tokens} | settings
     return [written.text for written in lm.generate([p.ids for p in prompts], **settings)]
