@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -45,3 +46,10 @@ def test_own_loop_is_the_same_with_any_number_of_processes() -> None:
     )
     assert alone.returncode == 0 and alone.stdout == together.stdout, together.stderr
     assert float(alone.stdout.splitlines()[-2].split()[-1]) > 0.7  # a third by chance
+
+
+def test_own_pool_is_written_for_and_fits_on_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    script = ROOT / "examples" / "own_pool.py"
+    runpy.run_path(str(script), run_name="__main__")
+    assert capsys.readouterr().out == "9 + 16 = 25 1.0\n"
+    assert len(script.read_text().splitlines()) < 40
