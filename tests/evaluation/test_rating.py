@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from groundling.cli import main
 from groundling.errors import ConfigError, GroundlingError
 from groundling.evaluation.agreement import krippendorff_alpha
 from groundling.evaluation.rating import read_answers, write_likert, write_pairwise
@@ -190,6 +191,25 @@ def test_pairwise_answers_count_wins_whatever_side_they_stood_on(tmp_path: Path)
     assert won["ppo"].mean == pytest.approx((16 + 4) / 24) and won["nlpo"].mean == pytest.approx(4 / 24)
     agreeing = {r.system: r for r in read_answers(folder, answers[:2]) if r.question == "quality"}
     assert (agreeing["ppo"].mean, agreeing["ppo"].num_answers) == (1.0, 16)
+
+
+def test_the_command_writes_forms_and_reads_answers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [f"{name}={_predictions(tmp_path, name)}" for name in ("ppo", "nlpo")]
+    folder = tmp_path / "form"
+    assert main(["rate", str(folder), *files, "--pairwise", "--task", "imdb", "--samples", "3"]) == 0
+    assert str(folder.resolve() / "form.html") in capsys.readouterr().out
+    answers = [str(_answer(folder, tmp_path / f"{rater}.csv", rater, lambda *_: "A")) for rater in "xy"]
+    assert main(["rate", str(folder), "--answers", *answers]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in lines[1:3]] == [
+        ["sentiment", "nlpo", "6"],
+        ["sentiment", "ppo", "6"],
+    ]
+    assert sum(float(line.split()[3]) for line in lines[1:3]) == pytest.approx(1, abs=2e-3)
+    assert main(["rate", str(tmp_path / "other"), "ppo"]) == 1
+    assert "as ppo=predictions.jsonl" in capsys.readouterr().err
 
 
 def test_a_draw_is_repeatable_and_only_of_common_samples(tmp_path: Path) -> None:

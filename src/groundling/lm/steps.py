@@ -298,7 +298,9 @@ class _Step(nn.Module):
     ) -> Tensor:
         """Logits (rows, vocabulary); arguments as in `Texts`, slot (1,) int64. Writes into the memory."""
         backbone = self._backbone[0]
-        layers: list[Any] = [_Slots(keys, values, slot) for keys, values in zip(memory[::2], memory[1::2], strict=True)]
+        layers: list[Any] = [
+            _Slots(keys, values, slot) for keys, values in zip(memory[::2], memory[1::2], strict=True)
+        ]
         if backbone.is_encoder_decoder:
             half = len(layers) // 2
             past: Any = EncoderDecoderCache(Cache(layers=layers[:half]), Cache(layers=layers[half:]))
