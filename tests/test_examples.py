@@ -48,7 +48,6 @@ def test_own_loop_is_the_same_with_any_number_of_processes() -> None:
     assert float(alone.stdout.splitlines()[-2].split()[-1]) > 0.7  # a third by chance
 
 
-<<<<<<< HEAD
 def test_own_metric_and_rewards_are_known_by_their_ids(capsys: pytest.CaptureFixture[str]) -> None:
     assert len((ROOT / "examples" / "own_reward.py").read_text().splitlines()) < 40
     for kind, id in (("metrics", "long_words"), ("rewards", "long_words"), ("rewards", "new_words")):
@@ -63,10 +62,10 @@ def test_own_metric_and_rewards_are_known_by_their_ids(capsys: pytest.CaptureFix
     texts = [["c", "cat"], ["yesterday", "yesterday yesterday", "yesterday yesterday ran"]]
     found = rewards.create("weighted_sum", parts=parts).at_tokens(samples[0], texts, samples[2])
     assert found.tolist() == [[1, -0.5, 0], [1, 0, 1]]
-=======
+
+
 def test_own_pool_is_written_for_and_fits_on_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     script = ROOT / "examples" / "own_pool.py"
     runpy.run_path(str(script), run_name="__main__")
     assert capsys.readouterr().out == "9 + 16 = 25 1.0\n"
     assert len(script.read_text().splitlines()) < 40
->>>>>>> h_pools
