@@ -203,7 +203,7 @@ def test_meteor_without_wordnet_says_what_to_install(monkeypatch: pytest.MonkeyP
     corpora = SimpleNamespace(wordnet=SimpleNamespace(ensure_loaded=ensure_loaded))
     monkeypatch.setattr(words, "library", lambda module, extra: corpora)
     monkeypatch.setattr(words, "DEBIAN_WORDNET", Path("nowhere"))
-    with pytest.raises(GroundlingError, match="nltk.downloader wordnet, or apt install wordnet-base"):
+    with pytest.raises(GroundlingError, match=r"nltk\.downloader wordnet, or apt install wordnet-base"):
         words.wordnet.__wrapped__()
 
 
