@@ -30,6 +30,7 @@ class Cider(Metric):
     """
 
     needs_references = True
+    by_sample = False
 
     def measure(
         self,
