@@ -142,8 +142,8 @@ def test_a_weighted_sum_of_rewards() -> None:
     assert rewards.create("weighted_sum", parts=parts)(*BATCH).tolist() == pytest.approx(
         [2 + 0 - 1, 0 + 1 - 0]
     )
-    with pytest.raises(ConfigError, match="id, args and weight, got id, wieght"):
-        rewards.create("weighted_sum", parts=[{"id": "ter", "wieght": 1}])
+    with pytest.raises(ConfigError, match="id, args and weight, got id, factor"):
+        rewards.create("weighted_sum", parts=[{"id": "ter", "factor": 1}])
     with pytest.raises(ConfigError, match="at least one part"):
         rewards.create("weighted_sum", parts=[])
 
@@ -260,7 +260,7 @@ def test_what_was_rewarded_is_remembered_by_prompt_text_references_and_meta() ->
 def test_processes_give_the_same_rewards() -> None:
     samples = [f"the cat {word} on the mat" for word in ["sat", "lay", "ran", "jumped", "slept", "stood"]]
     args = (["p"] * 6, samples, [["the cat sat on the mat"]] * 6)
-    pooled = rewards.create("pooled", reward={"id": "ter"}, num_processes=2)
+    pooled = rewards.create("pooled", reward={"id": "ter"}, num_processes=1)
     assert pooled(*args).equal(rewards.create("ter")(*args))
 
 
