@@ -10,7 +10,7 @@ import torch
 from groundling import metrics, rewards
 from groundling.errors import ConfigError, RunError
 from groundling.metrics import Metric, MetricResult
-from groundling.rewards import MetricReward, Reward, TokenReward, WeightedSum
+from groundling.rewards import MetricReward, Pooled, Reward, TokenReward, WeightedSum
 
 BATCH: tuple[list[str], list[str], list[list[str]]] = (
     ["p", "q"],
@@ -142,8 +142,8 @@ def test_a_weighted_sum_of_rewards() -> None:
     assert rewards.create("weighted_sum", parts=parts)(*BATCH).tolist() == pytest.approx(
         [2 + 0 - 1, 0 + 1 - 0]
     )
-    with pytest.raises(ConfigError, match="id, args and weight, got id, wieght"):
-        rewards.create("weighted_sum", parts=[{"id": "ter", "wieght": 1}])
+    with pytest.raises(ConfigError, match="id, args and weight, got id, factor"):
+        rewards.create("weighted_sum", parts=[{"id": "ter", "factor": 1}])
     with pytest.raises(ConfigError, match="at least one part"):
         rewards.create("weighted_sum", parts=[])
 
@@ -230,3 +230,50 @@ def test_ones_own_metric_is_a_reward_and_ones_own_reward_a_metric() -> None:
     assert isinstance(rewards.create("test-vowels"), MetricReward)
     found = metrics.create("test-given", values=[1.0, 3.0]).compute(*BATCH)
     assert found == {"reward/test-given": MetricResult(2.0, [1.0, 3.0])}
+
+
+@dataclass(kw_only=True)
+class Counting(Reward):
+    """The length of each text; counts the samples that it was asked for."""
+
+    asked: int = 0
+
+    def score(self, prompts: Any, generations: Sequence[str], references: Any, meta: Any) -> list[float]:
+        self.asked += len(generations)
+        return [float(len(text)) for text in generations]
+
+
+def test_what_was_rewarded_is_remembered_by_prompt_text_references_and_meta() -> None:
+    counting = Counting()
+    pooled = Pooled(reward=counting, remembered=3)
+    assert (
+        pooled(["p", "p", "q"], ["ab", "ab", "ab"], [[], [], []]).tolist() == [2, 2, 2]
+        and counting.asked == 2
+    )
+    assert pooled(["p", "p"], ["ab", "c"], [[], ["x"]]).tolist() == [2, 1] and counting.asked == 3
+    pooled(["p"], ["ab"], [[]], [{"weight": 1}])
+    assert counting.asked == 4  # three are remembered, the oldest no more
+    pooled(["p"], ["ab"], [[]])
+    assert counting.asked == 5
+
+
+def test_processes_give_the_same_rewards() -> None:
+    samples = [f"the cat {word} on the mat" for word in ["sat", "lay", "ran", "jumped", "slept", "stood"]]
+    args = (["p"] * 6, samples, [["the cat sat on the mat"]] * 6)
+    pooled = rewards.create("pooled", reward={"id": "ter"}, num_processes=1)
+    assert pooled(*args).equal(rewards.create("ter")(*args))
+
+
+@pytest.mark.parametrize("id", ["cider", "weighted_sum", "intent_accuracy"])
+def test_what_depends_on_other_samples_is_not_pooled(id: str) -> None:
+    args: dict[str, Any] = {
+        "cider": {},
+        "weighted_sum": {"parts": [{"id": "chrf"}, {"id": "cider"}]},
+        "intent_accuracy": {"compat": "rl4lms"},
+    }[id]
+    with pytest.raises(ConfigError, match="cannot be pooled"):
+        rewards.create("pooled", reward={"id": id, "args": args})
+    with pytest.raises(ConfigError, match="cannot be pooled"):
+        Pooled(reward=Longer())
+    with pytest.raises(ConfigError, match="num_processes"):
+        Pooled(reward=Counting(), num_processes=-1)

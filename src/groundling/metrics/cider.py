@@ -30,6 +30,7 @@ class Cider(Metric):
     """
 
     needs_references = True
+    by_sample = False
 
     def measure(
         self,
@@ -107,7 +108,7 @@ def _clipped_cosine(written: Vector, reference: Vector) -> float:
 class Spice(Metric):
     """SPICE of pycocoevalcap: F-score of the scene graphs of generation and references; needs Java.
 
-    The library downloads Stanford CoreNLP (400 MB) when it first runs.
+    The library downloads Stanford CoreNLP when it first runs.
     """
 
     needs_references = True

@@ -35,6 +35,8 @@ class Metric(ABC):
 
     needs_references: ClassVar[bool] = False
     needs_meta: ClassVar[tuple[str, ...]] = ()
+    by_sample: ClassVar[bool] = True
+    """Whether a sample's figure is the same whatever other samples are measured with it."""
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` on a ``compat`` that does not exist."""

@@ -7,6 +7,7 @@ reward for each token. `docs/metrics.md` lists all ids.
 from groundling.rewards.adapters import MetricReward, RewardMetric
 from groundling.rewards.common_gen import PreferenceModel, RepeatPenalty
 from groundling.rewards.composite import WeightedSum
+from groundling.rewards.pooled import Pooled
 from groundling.rewards.reward import Reward, TokenReward, rewards
 from groundling.rewards.text import IntentReward, RougeCombined
 
@@ -16,6 +17,7 @@ create = rewards.create
 __all__ = [
     "IntentReward",
     "MetricReward",
+    "Pooled",
     "PreferenceModel",
     "RepeatPenalty",
     "Reward",

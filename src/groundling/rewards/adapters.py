@@ -28,6 +28,11 @@ class MetricReward(Reward):
     """Negative where less is better (perplexity, TER)."""
     offset: float = 0.0
 
+    def __post_init__(self) -> None:
+        """Depend on the batch if the metric does."""
+        super().__post_init__()
+        self.by_sample = self.metric.by_sample
+
     @property
     def name(self) -> str:
         """What messages call it."""

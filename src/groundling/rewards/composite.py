@@ -29,6 +29,7 @@ class WeightedSum(Reward):
             raise ConfigError("weighted_sum needs at least one part, as {id: …, args: {…}, weight: …}")
         self.terms = [_term(part, self.compat) for part in self.parts]
         self.per_token = any(reward.per_token for reward, _ in self.terms)
+        self.by_sample = all(reward.by_sample for reward, _ in self.terms)
 
     def score(
         self,

@@ -23,6 +23,9 @@ class Reward(ABC):
     per_token = False
     """Whether `at_tokens` looks at every token; else only at whole generations, and their last token is rewarded."""
 
+    by_sample = True
+    """Whether a sample's reward is the same whatever other samples are rewarded with it or were before."""
+
     def __post_init__(self) -> None:
         """Raise `ConfigError` on a ``compat`` that does not exist."""
         if self.compat not in (None, "rl4lms"):

@@ -103,6 +103,7 @@ class IntentReward(Reward):
     def __post_init__(self) -> None:
         """Name the classifier; nothing is loaded yet."""
         super().__post_init__()
+        self.by_sample = self.compat is None
         self._intent = IntentAccuracy(
             model_name=self.model_name, batch_size=self.batch_size, device=self.device, compat=self.compat
         )
