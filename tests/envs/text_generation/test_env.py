@@ -158,8 +158,18 @@ def test_what_was_seen_stays_as_it_was(samples: list[Sample], causal_tokenizer: 
     for steps, (observation, info) in enumerate(seen):
         assert observation["context_ids"][observation["context_mask"] == 1].tolist() == [5, 6, 7, 8][:steps]
         assert info["actions"].tolist() == [5, 6, 7, 8][:steps]
-    seen[0][0]["prompt_ids"][:] = 0
-    assert seen[1][0]["prompt_ids"].any()
+
+
+def test_changing_an_observation_changes_no_other(samples: list[Sample], causal_tokenizer: Any) -> None:
+    envs = [TextGenerationEnv(samples, causal_tokenizer, max_episode_length=4) for _ in range(2)]
+    observation = envs[0].reset(seed=0)[0]
+    envs[1].reset(seed=0)
+    for token in (5, 6, 7):
+        for array in observation.values():
+            array[:] = 1
+        observation = envs[0].step(token)[0]
+        untouched = envs[1].step(token)[0]
+        assert all((observation[name] == untouched[name]).all() for name in untouched)
 
 
 def test_the_reward_sees_the_finished_text_once(samples: list[Sample], causal_tokenizer: Any) -> None:

@@ -118,6 +118,8 @@ def test_imdb_is_cut_and_shuffled_as_the_original() -> None:
     assert len(train) == 40
     assert train[0].prompt == f"a{order[0]} b c"  # three of the six pieces between single blanks
     assert train[0].references[0].startswith(train[0].prompt)
+    (odd,) = pool.samples([{"text": "a b c", "label": 0}], "test")
+    assert odd.prompt == "a"
     many = ({"text": f"x {n}", "label": 0} for n in range(6000))
     assert [s.references[0] for s in pool.samples(many, "test")] == [f"x {n}" for n in range(5000)]
 
