@@ -51,6 +51,7 @@ class LanguageModel(nn.Module):
     ) -> None:
         super().__init__()
         loading.switch_dropout_off(model)
+        loading.fuse_activations(model)
         self.model = model
         self.tokenizer = tokenizer
         self.is_encoder_decoder = bool(model.config.is_encoder_decoder)

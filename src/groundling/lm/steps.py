@@ -12,7 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from groundling.lm.kernels import FastKernels
 from groundling.lm.packing import batches
 
 _PREFILL_TOKENS = 8192
-"""Prompts up to so many tokens are read at once, unless padding would waste more than a fifth."""
+"""Prompts up to so many tokens are read at once, unless padding would waste more than half as much again."""
 
 
 @dataclass
@@ -46,14 +46,14 @@ class Texts:
     cross: tuple[Tensor, Tensor]
     """Of an encoder-decoder: the encoder's mask like ``mask``, and its states (rows, length, hidden)."""
     memory: list[Tensor]
-    """Of each layer keys and values, (rows, heads, slots, size); then those of cross-attention, likewise."""
+    """Of each layer keys and values, (rows, heads, slots, size), and those of its cross-attention, likewise."""
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows alone."""
         self.logits, self.positions, self.mask = self.logits[rows], self.positions[rows], self.mask[rows]
         self.memory = [tensor[rows] for tensor in self.memory]
         mask, states = self.cross
-        self.cross = (mask[rows], states[rows]) if len(mask) > 1 else self.cross
+        self.cross = (mask[rows], states[rows])
 
 
 class Stepper:
@@ -62,8 +62,9 @@ class Stepper:
     def __init__(self, backbone: Backbone, start_token: int) -> None:
         self.backbone = backbone
         self.start_token = start_token
+        self._begin = _Begin(backbone, start_token)
         self._step = _Step(backbone)
-        self._traced: Any = None
+        self._traced: _Traced | None = None
         self._checked: bool | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -79,74 +80,46 @@ class Stepper:
 
     def begin(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> Texts:
         """Read prompts (token ids, none empty), with room for so many tokens after them. Equal ones are read once."""
-        with FastKernels():
-            if self.backbone.is_encoder_decoder:
-                return self._begin_decoder(prompts, new_tokens)
-            return self._begin_causal(prompts, new_tokens)
+        encodes = self.backbone.is_encoder_decoder
+        lengths = torch.tensor([1 if encodes else len(prompt) for prompt in prompts])
+        longest = max(map(len, prompts))
+        texts = self._empty(lengths, new_tokens, longest if encodes else 0)
+        for own, rows, place in self._distinct(prompts):
+            tokens, mask = _right_padded(own, self.backbone.device)
+            last = torch.tensor([0 if encodes else len(prompt) - 1 for prompt in own], device=tokens.device)
+            if self._traced:
+                logits, states, *memory = self._traced.begin(tokens, mask, last)
+            else:
+                with FastKernels():
+                    logits, states, *memory = self._begin(tokens, mask, last)
+            if encodes:
+                texts.cross[0][rows, 0, 0, : mask.shape[1]] = _additive(mask, states.dtype)[place]
+            self._put(texts, rows, place, logits, states, memory)
+        return texts
 
     def add(self, texts: Texts, tokens: Tensor) -> None:
         """Append ``tokens`` (rows,) to the texts and predict what comes next."""
         texts.mask[..., texts.slot] = 0
-        step = self._traced or self._step
+        step = self._traced.step if self._traced else self._step
         slot = torch.tensor([texts.slot], device=tokens.device)
         texts.logits = step(tokens[:, None], texts.positions, slot, texts.mask, *texts.cross, *texts.memory)
         texts.slot += 1
         texts.positions = texts.positions + 1
 
-    def _begin_causal(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> Texts:
-        lengths = torch.tensor([len(prompt) for prompt in prompts])
-        longest = int(lengths.max())
-        texts = self._empty(prompts, longest, longest + new_tokens - 1, lengths)
-        visible = torch.arange(texts.mask.shape[-1]) < lengths[:, None]  # (rows, slots)
-        texts.mask.masked_fill_(visible[:, None, None].to(texts.mask.device), 0)
-        for own, rows, place in self._distinct(prompts):
-            tokens, _ = _right_padded(own, self.backbone.device)
-            cache = DynamicCache()
-            # What pads a row on its right is seen by nothing before it: plain causal attention is right.
-            hidden = self.backbone.body(
-                input_ids=tokens,
-                attention_mask=torch.ones_like(tokens),
-                past_key_values=cache,
-                use_cache=True,
-            ).last_hidden_state
-            last = torch.tensor([len(prompt) - 1 for prompt in own], device=hidden.device)
-            logits = self.backbone.logits(hidden[torch.arange(len(own), device=hidden.device), last])
-            self._put(texts, rows, place, logits, cache, None)
-        return texts
-
-    def _begin_decoder(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> Texts:
-        texts = self._empty(prompts, 1, new_tokens, torch.ones(len(prompts), dtype=torch.long))
-        texts.mask[..., 0] = 0
-        longest = max(map(len, prompts))
-        for own, rows, place in self._distinct(prompts):
-            tokens, mask = _right_padded(own, self.backbone.device)
-            states = self.backbone.encode(tokens, mask)
-            if texts.cross[0].shape[-1] != longest:
-                blocked = torch.finfo(states.dtype).min
-                texts.cross = (
-                    states.new_full((len(prompts), 1, 1, longest), blocked),
-                    states.new_zeros(len(prompts), longest, states.shape[-1]),
-                )
-            cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-            hidden = self.backbone.body(
-                input_ids=torch.full((len(own), 1), self.start_token, device=tokens.device),
-                encoder_hidden_states=states,
-                encoder_attention_mask=mask,
-                past_key_values=cache,
-                use_cache=True,
-            ).last_hidden_state
-            additive = torch.where(mask.bool(), 0.0, torch.finfo(states.dtype).min).to(states.dtype)
-            texts.cross[0][rows, 0, 0, : mask.shape[1]] = additive[place]
-            texts.cross[1][rows, : mask.shape[1]] = states[place]
-            logits = self.backbone.logits(hidden[:, 0])
-            self._put(texts, rows, place, logits, cache.self_attention_cache, cache.cross_attention_cache)
-        return texts
-
-    def _empty(self, prompts: Sequence[Sequence[int]], slot: int, slots: int, positions: Tensor) -> Texts:
+    def _empty(self, lengths: Tensor, new_tokens: int, encoded: int) -> Texts:
+        """Texts whose memory is still to come; of ``encoded`` tokens each at most where there is an encoder."""
         device, dtype = self.backbone.device, self.backbone.model.dtype
-        mask = torch.full((len(prompts), 1, 1, slots), torch.finfo(dtype).min, dtype=dtype, device=device)
-        nothing = torch.zeros(1, device=device)
-        return Texts(nothing, slot, positions[:, None].to(device), mask, (nothing, nothing), [])
+        slot = int(lengths.max())
+        visible = torch.arange(slot + new_tokens - 1) < lengths[:, None]  # (rows, slots)
+        hidden = torch.zeros(len(lengths), 1, 1, encoded, dtype=dtype, device=device)
+        return Texts(
+            logits=torch.zeros(0),
+            slot=slot,
+            positions=lengths[:, None].to(device),
+            mask=_additive(visible, dtype)[:, None, None].to(device),
+            cross=(hidden.fill_(torch.finfo(dtype).min), torch.zeros(0, device=device)),
+            memory=[],
+        )
 
     def _distinct(self, prompts: Sequence[Sequence[int]]) -> list[tuple[list[Sequence[int]], Tensor, Tensor]]:
         """Batches of distinct prompts of like length; of each the rows that have them, and which one each row has."""
@@ -155,7 +128,7 @@ class Stepper:
             places.setdefault(tuple(prompt), []).append(row)
         distinct = list(places)
         found = []
-        for batch in batches([len(prompt) for prompt in distinct], _PREFILL_TOKENS, 0.2):
+        for batch in batches([len(prompt) for prompt in distinct], _PREFILL_TOKENS, 0.5):
             own: list[Sequence[int]] = [distinct[index] for index in batch]
             rows = [(row, place) for place, index in enumerate(batch) for row in places[distinct[index]]]
             where = torch.tensor(rows, device=self.backbone.device).T  # (2, number of rows)
@@ -163,22 +136,33 @@ class Stepper:
         return found
 
     def _put(
-        self, texts: Texts, rows: Tensor, place: Tensor, logits: Tensor, own: Any, cross: Any | None
+        self,
+        texts: Texts,
+        rows: Tensor,
+        place: Tensor,
+        logits: Tensor,
+        states: Tensor,
+        memory: Sequence[Tensor],
     ) -> None:
         """Lay down what was read of distinct prompts for each row that has them."""
-        num_rows, slots = len(texts.mask), texts.mask.shape[-1]
-        kept = [(layer, slots) for layer in own.layers]
-        if cross is not None:
-            kept += [(layer, texts.cross[0].shape[-1]) for layer in cross.layers]
-        tensors = [(tensor, room) for layer, room in kept for tensor in (layer.keys, layer.values)]
+        num_rows, slots, encoded = len(texts.mask), texts.mask.shape[-1], texts.cross[0].shape[-1]
         if not texts.memory:
+            rooms = (
+                [slots] * len(memory)
+                if not encoded
+                else [slots, slots, encoded, encoded] * (len(memory) // 4)
+            )
             texts.logits = logits.new_zeros(num_rows, logits.shape[-1])
+            texts.cross = (texts.cross[0], states.new_zeros(num_rows, encoded, states.shape[-1]))
             texts.memory = [
-                t.new_zeros(num_rows, t.shape[1], room, t.shape[3]) for t, room in tensors
-            ]  # (rows, heads, slots, size)
-        for memory, (tensor, _) in zip(texts.memory, tensors, strict=True):
-            memory[rows, :, : tensor.shape[2]] = tensor[place]
+                tensor.new_zeros(num_rows, tensor.shape[1], room, tensor.shape[3])
+                for tensor, room in zip(memory, rooms, strict=True)
+            ]
+        for kept, read in zip(texts.memory, memory, strict=True):
+            kept[rows, :, : read.shape[2]] = read[place]
         texts.logits[rows] = logits[place]
+        if encoded:
+            texts.cross[1][rows, : states.shape[1]] = states[place]
 
     @torch.no_grad()
     def _is_exact(self) -> bool:
@@ -190,7 +174,7 @@ class Stepper:
         model = self.backbone.model
         tolerance = 1e-3 if model.dtype == torch.float32 else 0.2
         try:
-            self._trace(small, words)
+            self._trace(small)
             for traced in (self._traced, None) if self._traced else (None,):
                 self._traced = traced
                 found = [self._try(prompts, words) for prompts in (small, large)]
@@ -205,20 +189,22 @@ class Stepper:
         self._traced = None
         return False
 
-    def _trace(self, prompts: Sequence[Sequence[int]], words: list[int]) -> None:
+    def _trace(self, prompts: Sequence[Sequence[int]]) -> None:
         if self.backbone.device.type != "cpu":
             return  # not tried
         texts = self.begin(prompts, 4)
-        tokens = torch.tensor(words[: len(prompts)])
-        texts.mask[..., texts.slot] = 0
-        example = (tokens[:, None], texts.positions, torch.tensor([texts.slot]), texts.mask, *texts.cross)
-        with warnings.catch_warnings():
+        tokens, mask = _right_padded(prompts, self.backbone.device)
+        last = mask.sum(1) - 1 if not self.backbone.is_encoder_decoder else torch.zeros_like(mask[:, 0])
+        slot = torch.tensor([texts.slot])
+        example = (tokens[:, :1], texts.positions, slot, texts.mask, *texts.cross, *texts.memory)
+        with warnings.catch_warnings(), FastKernels():
             warnings.simplefilter("ignore")  # of tensors turned into numbers, which the example tells apart
             try:
-                with FastKernels():
-                    self._traced = torch.jit.trace(self._step, (*example, *texts.memory), check_trace=False)
+                begin = torch.jit.trace(self._begin, (tokens, mask, last), check_trace=False)
+                step = torch.jit.trace(self._step, example, check_trace=False)
             except (TypeError, ValueError, RuntimeError, IndexError, AttributeError):
-                self._traced = None
+                return
+        self._traced = _Traced(begin, step)
 
     def _try(self, prompts: Sequence[Sequence[int]], words: list[int]) -> Tensor:
         """(rows, vocabulary): logits after three more tokens."""
@@ -278,6 +264,52 @@ class _Slots(CacheLayerMixin):
     get_max_cache_shape = get_max_length  # its name up to Transformers 5.20
 
 
+class _Traced(NamedTuple):
+    begin: Any
+    step: Any
+
+
+class _Begin(nn.Module):
+    """Prompts read; as a module, so that a trace holds the weights themselves."""
+
+    def __init__(self, backbone: Backbone, start_token: int) -> None:
+        super().__init__()
+        self.model = backbone.model
+        self.start_token = start_token
+        self._backbone = (backbone,)  # in a tuple: its body is the model's own
+
+    def forward(self, tokens: Tensor, mask: Tensor, last: Tensor) -> tuple[Tensor, ...]:
+        """Logits (rows, vocabulary) after position ``last`` (rows,), the encoder's states, and a `Texts` memory.
+
+        ``tokens`` and 0/1 ``mask`` (rows, length), padded on the right.
+        """
+        backbone = self._backbone[0]
+        if backbone.is_encoder_decoder:
+            states = backbone.encode(tokens, mask)
+            past: Any = EncoderDecoderCache(DynamicCache(), DynamicCache())
+            more = {"encoder_hidden_states": states, "encoder_attention_mask": mask}
+            tokens = torch.full_like(tokens[:, :1], self.start_token)
+        else:
+            # What pads a row on its right is seen by nothing before it: plain causal attention is right.
+            states, past, more = torch.zeros(0), DynamicCache(), {"attention_mask": torch.ones_like(tokens)}
+        hidden = backbone.body(
+            input_ids=tokens, past_key_values=past, use_cache=True, **more
+        ).last_hidden_state
+        caches = (
+            [past.self_attention_cache, past.cross_attention_cache]
+            if more.get("encoder_hidden_states") is not None
+            else [past]
+        )
+        memory = [
+            t
+            for layer in zip(*(cache.layers for cache in caches), strict=True)
+            for part in layer
+            for t in (part.keys, part.values)
+        ]
+        rows = torch.arange(hidden.shape[0], device=hidden.device)
+        return backbone.logits(hidden[rows, last]), states, *memory
+
+
 class _Step(nn.Module):
     """One token read by every text; as a module, so that a trace holds the weights themselves."""
 
@@ -302,9 +334,8 @@ class _Step(nn.Module):
             _Slots(keys, values, slot) for keys, values in zip(memory[::2], memory[1::2], strict=True)
         ]
         if backbone.is_encoder_decoder:
-            half = len(layers) // 2
-            past: Any = EncoderDecoderCache(Cache(layers=layers[:half]), Cache(layers=layers[half:]))
-            past.is_updated = dict.fromkeys(range(half), True)
+            past: Any = EncoderDecoderCache(Cache(layers=layers[::2]), Cache(layers=layers[1::2]))
+            past.is_updated = dict.fromkeys(range(len(layers) // 2), True)
             more = {"encoder_hidden_states": states, "encoder_attention_mask": cross_mask}
         else:
             past, more = Cache(layers=layers), {"position_ids": positions}
@@ -312,6 +343,13 @@ class _Step(nn.Module):
             input_ids=tokens, attention_mask=mask, past_key_values=past, use_cache=True, **more
         ).last_hidden_state
         return backbone.logits(hidden[:, 0])
+
+
+def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where something is visible, the dtype's least number where not."""
+    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(
+        ~visible.bool(), torch.finfo(dtype).min
+    )
 
 
 def _right_padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
