@@ -25,9 +25,7 @@ class LongWords(metrics.Metric):
 class NoEcho(rewards.Reward):
     """-1 for a text that the prompt holds already."""
 
-    def score(
-        self, prompts: Sequence[str], generations: Sequence[str], references: Any, meta: Any
-    ) -> list[float]:
+    def score(self, prompts: Any, generations: Sequence[str], references: Any, meta: Any) -> list[float]:
         return [-float(text.strip() in prompt) for prompt, text in zip(prompts, generations, strict=True)]
 
 
@@ -36,7 +34,5 @@ class NoEcho(rewards.Reward):
 class NewWords(rewards.TokenReward):
     """1 for every token that brings a word that was not there before."""
 
-    def at_token(
-        self, prompt: str, previous: str, current: str, done: bool, references: Any, meta: Any
-    ) -> float:
+    def at_token(self, prompt: str, previous: str, current: str, done: bool, *_: Any) -> float:
         return float(len(set(current.split())) > len(set(previous.split())))

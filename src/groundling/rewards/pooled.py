@@ -21,10 +21,10 @@ Sample = tuple[str, str, tuple[str, ...], str]
 @rewards.register("pooled")
 @dataclass(kw_only=True)
 class Pooled(Reward):
-    """The same as ``reward``, which must judge each sample by itself, sooner.
+    """The same as ``reward``, its samples spread over processes, and remembered.
 
-    It pays for TER of long texts (a second a sample); the other lexical rewards take milliseconds. Processes start
-    at the first call. What depends on the batch (CIDEr) or on the past cannot be pooled.
+    Meant for TER of long texts (a second a sample); the other lexical rewards take milliseconds. Processes start at
+    the first call. What does not judge each sample by itself (CIDEr) cannot be pooled.
     """
 
     reward: Mapping[str, Any] | Reward
