@@ -260,19 +260,21 @@ class Annotation:
         """Labels of another question, or from elsewhere, are not to be mixed or overwritten."""
         if name not in self.pairs.annotators():
             return
-        made = self.pairs.read_account(name)
-        if made.get("question") != self.store.hash or made.get("both_orders") != self.both_orders:
+        made, own = self.pairs.read_account(name), self._account()
+        if any(made.get(key) != value for key, value in own.items()):
             raise ConfigError(
                 f"{self.pairs.folder} has labels {name!r} of another question, judge or sampling: choose another --name"
             )
+
+    def _account(self) -> dict[str, Any]:
+        return {"hash": self.store.hash, "both_orders": self.both_orders}
 
     def _write(self, name: str, inquiry: "Inquiry", seconds: float) -> Summary:
         answers = self.store.read()
         labels, soft = self.labels(answers)
         summary = self._summary(answers, labels, inquiry, seconds)
-        account = {"question": self.store.hash, "both_orders": self.both_orders, **self.store.question}
         # The account comes first: labels without one could not be gone on with.
-        self.pairs.write_account(name, account | {"summary": asdict(summary)})
+        self.pairs.write_account(name, self._account() | {"summary": asdict(summary)})
         self.pairs.write_preferences(name, labels, soft)
         return summary
 

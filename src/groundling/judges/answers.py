@@ -21,9 +21,7 @@ JSON_SCHEMA = {
     "additionalProperties": False,
 }
 
-_LINE = re.compile(
-    r"[*_`]{0,3}verdict[*_]{0,2}\s*:\s*[*_`]{0,3}(1|2|tie)[*_`]{0,3}\.?[*_`]{0,3}", re.IGNORECASE
-)
+_LINE = re.compile(r"[*_`]*verdict[*_]*\s*:[*_]*\s*[*_`]*(1|2|tie)[*_`]*\.?[*_`]*", re.IGNORECASE)
 _WORD = re.compile(r"(1|2|tie)\.?", re.IGNORECASE)
 _THOUGHTS = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
 _BLOCK = re.compile(r"\s*```(?:json)?\s*\n(.*)\n\s*```\s*", re.DOTALL)

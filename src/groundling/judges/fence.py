@@ -18,8 +18,9 @@ NOTHING = "(no message was shown)"
 # What chat models read as control tokens: <|im_end|>, </s>, <start_of_turn>, <<SYS>>, [INST], [/INST], [TOOL_CALLS].
 _ANGLES = str.maketrans({"<": "‹", ">": "›"})
 _BRACKETS = re.compile(r"\[(/?[A-Z][A-Z_]{2,})\]")
-_MARK = re.compile(r"-{3,}")
-_VERDICT = re.compile(r"(verdict\W*?)[:=]", re.IGNORECASE)
+_MARK = re.compile("[-\u2010-\u2015\u2212\u2500\u2501]{3,}")  # hyphens, dashes, lines of boxes
+_VERDICT = re.compile(r"verdict\W+", re.IGNORECASE)
+_NO_COLON = str.maketrans(":=", "  ")
 _INVISIBLE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
@@ -67,7 +68,8 @@ def neutralise(line: str, control_tokens: Sequence[str] = ()) -> str:
     line = "".join(
         f"\\u{ord(c):04x}" if unicodedata.category(c) in _INVISIBLE else c for c in line
     ).translate(_ANGLES)
-    line = _VERDICT.sub(r"\1 ", _BRACKETS.sub(r"(\1)", _MARK.sub("--", line)))
+    line = _BRACKETS.sub(r"(\1)", _MARK.sub("--", line))
+    line = _VERDICT.sub(lambda found: found[0].translate(_NO_COLON), line)
     for token in control_tokens:
         if len(token) > 1 and token in line:
             line = line.replace(token, " ".join(token))
