@@ -323,7 +323,7 @@ class Inquiry:
 
     def ask(self, items: Sequence[Item]) -> None:
         """Ask about all items; those whose request fails stay without an answer."""
-        self._items = items
+        self._items, self._all_asked = items, False
         self._began: dict[int, float] = {}
         self._replies: dict[int, list[Reply]] = {}
         if items:
@@ -332,8 +332,15 @@ class Inquiry:
     def _requests(self) -> Iterator[Request]:
         goal = self._annotation.question.goal
         for number, item in enumerate(self._items):
+            self._flush()
             self._began[number] = time.monotonic()
             yield Request(number, self._annotation._conversation(item), goal)
+        self._all_asked = True
+
+    def _flush(self) -> None:
+        # Before another question is asked, so that a batch of answers waits for the disk once.
+        if not self._annotation.judge.effortless:
+            self._annotation.store.flush()
 
     def _tell(self, request: Request, reply: Reply) -> Request | None:
         number = request.number
@@ -366,7 +373,9 @@ class Inquiry:
             completion_tokens=sum(reply.completion_tokens for reply in replies),
             seconds=time.monotonic() - self._began.pop(number),
         )
-        self._annotation.store.append(answer, flush=not self._annotation.judge.effortless)
+        self._annotation.store.append(answer)
+        if self._all_asked:
+            self._flush()
         self.asked += 1
         self._on_answer(answer)
 

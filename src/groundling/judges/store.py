@@ -6,7 +6,7 @@ A store is a folder that any number of datasets, processes and nodes may share::
     STORE/answers/<hash>/*.jsonl     its answers, one a line; each process appends to a file of its own
     STORE/claims/<hash>-I-of-N       locked by the process that works on chunk I of N
 
-Lines are written whole, and are on the disk before the reply to another request is looked at. An answer's key is a hash
+An answer is on the disk before another question is asked. An answer's key is a hash
 of the question, the unordered pair of captions and the order in which they were shown.
 """
 
@@ -89,6 +89,7 @@ class Store:
         self.hash = content_hash(self.question)
         self._answers = self.folder / "answers" / self.hash
         self._own: IO[bytes] | None = None
+        self._unflushed = False
         self._noticed: set[Path] = set()
 
     def read(self) -> dict[str, Answer]:
@@ -114,24 +115,26 @@ class Store:
                 )
         return merged
 
-    def append(self, answer: Answer, flush: bool = True) -> None:
-        """Add an answer; when this returns it is on the disk, or with ``flush=False`` when `close` does."""
+    def append(self, answer: Answer) -> None:
+        """Add an answer; it is on the disk once `flush` returns."""
         if self._own is None:
             self._own = self._open()
         self._own.write((json.dumps(asdict(answer)) + "\n").encode())
-        if flush:
-            self._flush(self._own)
+        self._unflushed = True
+
+    def flush(self) -> None:
+        """Put what was added on the disk."""
+        if self._own is not None and self._unflushed:
+            self._own.flush()
+            os.fsync(self._own.fileno())
+            self._unflushed = False
 
     def close(self) -> None:
-        """Write what is not yet on the disk, and close this process's file."""
+        """Flush, and close this process's file."""
+        self.flush()
         if self._own is not None:
-            self._flush(self._own)
             self._own.close()
             self._own = None
-
-    def _flush(self, file: IO[bytes]) -> None:
-        file.flush()
-        os.fsync(file.fileno())
 
     def _open(self) -> IO[bytes]:
         self._answers.mkdir(parents=True, exist_ok=True)
