@@ -241,7 +241,7 @@ def _known(pairs: Pairs, url: str) -> set[frozenset[str]]:
 @pytest.mark.parametrize("chunks", [1, 2])
 def test_twenty_kills_cost_only_what_was_in_flight(tmp_path: Path, chunks: int) -> None:
     rng = random.Random(chunks)
-    rows = [(f"a{n}" + "x" * (n % 5), "b" * (n % 9)) for n in range(700)]
+    rows = [(f"a{n}" + "x" * (n % 5), "b" * (n % 9)) for n in range(350)]
     pairs = dataset(tmp_path / "pairs", rows + [(b, a) for a, b in rows])
     context = _processes()
     with serving(ChatServer(latency=0.03)) as server:
@@ -254,7 +254,7 @@ def test_twenty_kills_cost_only_what_was_in_flight(tmp_path: Path, chunks: int) 
                 process.start()
             while len(server.bodies) == asked and all(process.is_alive() for process in processes):
                 time.sleep(0.005)
-            time.sleep(rng.uniform(0.0, 0.2))
+            time.sleep(rng.uniform(0.0, 0.12))
             for process in processes:
                 assert process.pid is not None and process.is_alive(), (
                     "everything was asked before the last kill"
@@ -281,16 +281,20 @@ def test_twenty_kills_cost_only_what_was_in_flight(tmp_path: Path, chunks: int) 
     labels = Pairs.open(pairs.folder).preferences("llm").tolist()
     assert labels == longer(rows) + longer((b, a) for a, b in rows)
 
-    # The same as of an uninterrupted run, which asks each question once.
+
+def test_two_chunks_at_once_ask_everything_once(tmp_path: Path) -> None:
+    rows = [(f"a{n}" + "x" * (n % 5), "b" * (n % 9)) for n in range(120)]
+    pairs = dataset(tmp_path / "pairs", rows + [(b, a) for a, b in rows])
     with serving(ChatServer()) as server:
-        other = dataset(tmp_path / "other", rows + [(b, a) for a, b in rows])
-        for chunk in range(chunks):
-            process = context.Process(target=_annotate, args=(str(other.folder), server.url, chunk, chunks))
+        arguments = [(str(pairs.folder), server.url, chunk, 2) for chunk in range(2)]
+        processes = [_processes().Process(target=_annotate, args=own) for own in arguments]
+        for process in processes:
             process.start()
+        for process in processes:
             process.join(60)
         counts = Counter(frozenset(captions(body)) for body in server.bodies)
-    assert set(counts.values()) == {1} and len(counts) == distinct
-    assert other.preferences("llm").tolist() == labels
+    assert set(counts.values()) == {1} and len(counts) == 120
+    assert pairs.preferences("llm").tolist() == longer(rows) + longer((b, a) for a, b in rows)
 
 
 # The command

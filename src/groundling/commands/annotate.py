@@ -114,8 +114,8 @@ def make_judge(words: list[str]) -> "Judge | FigureJudge":
     id, *rest = words
     for word in rest:
         if not re.match(r"[a-z_][\w.]*=", word):
-            # Not repeated beyond its first letters: it may be a key.
-            raise ConfigError(f"--judge {id}: expected key=value, got {word.partition('=')[0][:16]!r}")
+            # Of a word that may be an API key no more is repeated than it takes to find it.
+            raise ConfigError(f"--judge {id}: expected key=value, got {word[:4]!r}…")
     values: Any = OmegaConf.to_container(OmegaConf.from_dotlist(rest), resolve=False)
     try:
         return judges.create(id, **values)
