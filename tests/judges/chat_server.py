@@ -18,8 +18,7 @@ def verdict(first: str, second: str) -> str:
 
 
 def captions(body: dict[str, Any]) -> tuple[str, str]:
-    text = body["messages"][1]["content"]
-    return fence.read(text, "description 1"), fence.read(text, "description 2")
+    return fence.read_both(body["messages"][1]["content"])
 
 
 @dataclass

@@ -17,7 +17,17 @@ import pytest
 
 from groundling.commands.annotate import add_parser
 from groundling.errors import ConfigError, GroundlingError, RunError
-from groundling.judges import Annotation, Judge, OpenAIJudge, Pairs, Preference, Question, Reply, Request
+from groundling.judges import (
+    Annotation,
+    Judge,
+    OpenAIJudge,
+    Pairs,
+    Preference,
+    Question,
+    Reply,
+    Request,
+    fence,
+)
 from groundling.judges.store import Store
 from tests.judges.chat_server import ChatServer, captions, serving, verdict
 from tests.judges.test_pairs import encode
@@ -42,7 +52,7 @@ class LongerJudge(Judge):
         self.asked: list[tuple[str, str]] = []
 
     def answer(self, request: Request) -> Reply:
-        first, second = captions({"messages": request.conversation})
+        first, second = fence.read_both(request.conversation[1]["content"])
         self.asked.append((first, second))
         said = self.bias or verdict(first, second)
         return Reply(f"Verdict: {said}", prompt_tokens=10, completion_tokens=2)
@@ -224,7 +234,7 @@ def _annotate(folder: str, url: str, chunk: int, chunks: int) -> None:
 
 def _processes() -> Any:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["groundling.judges", "httpx2"])
+    context.set_forkserver_preload(["tests.judges.test_annotate", "httpx2"])
     return context
 
 
@@ -329,6 +339,16 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     for chunk in "01":
         assert command(folder, "--name", "chunked", "--chunks", "2", "--chunk", chunk) == 0
     assert Pairs.open(folder).preferences("chunked").tolist() == [0, 1, 2]
+
+
+def test_a_judge_of_ones_own(tmp_path: Path) -> None:
+    from groundling.cli import _import
+
+    _import("examples.own_judge")
+    rows = [("You see here a rock.", "You, you, you."), ("a b", "c d"), ("a b c", "a b")]
+    folder = str(dataset(tmp_path / "pairs", rows).folder)
+    assert command(folder, "--judge", "variety", "least=2", "--prompt", "reworded") == 0
+    assert Pairs.open(folder).preferences("variety_msg_defaultgoal_reworded").tolist() == [0, 2, 2]
 
 
 def test_the_command_with_a_server_that_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

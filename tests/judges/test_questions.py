@@ -92,7 +92,7 @@ def test_nothing_outside_the_marks_depends_on_a_caption_but_the_code(first: str,
             empty, "CODE"
         )
         for number, caption in ((1, first), (2, second)):
-            read = fence.read(user, f"{question.noun} {number}")
+            read = fence.read(user, number)
             assert read == "\n".join(map(fence.neutralise, caption.split("\n"))) if caption else read == ""
 
 

@@ -1,5 +1,6 @@
 """Judges: what states a preference between two captioned segments, and the datasets that keep what they said."""
 
+from groundling.judges import fence
 from groundling.judges.annotate import Annotation, Estimate, Summary
 from groundling.judges.captions import caption
 from groundling.judges.figures import RandomJudge, ReturnJudge, ScoreJudge
@@ -32,6 +33,7 @@ __all__ = [
     "TransformersJudge",
     "caption",
     "create",
+    "fence",
     "judges",
     "register",
 ]

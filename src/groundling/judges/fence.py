@@ -43,20 +43,24 @@ def fence(caption: str, label: str, code: str, control_tokens: Sequence[str] = (
     return f"{_opening(label, code)}\n{body}\n{_closing(label, code)}"
 
 
-def read(text: str, label: str) -> str:
-    """The caption that `fence` put into a text, as the judge reads it (neutralised).
+def read(text: str, number: int) -> str:
+    """The caption number 1 or 2 out of a conversation's text, as the judge reads it (neutralised).
 
     Raises:
         ValueError: there is none.
     """
-    opening = re.search(rf"^{_opening(re.escape(label), '([0-9a-f]{16})')}$", text, re.MULTILINE)
+    opening = re.search(rf"^--- begin (\w+ {number}) · ([0-9a-f]{{16}}) ---$", text, re.MULTILINE)
     if opening is None:
-        raise ValueError(f"no {label} in the text")
-    closing = f"\n{_closing(label, opening[1])}"
-    body = text[opening.end() + 1 : text.index(closing, opening.end())]
+        raise ValueError(f"no caption {number} in {text[:200]!r}")
+    body = text[opening.end() + 1 : text.index(f"\n{_closing(opening[1], opening[2])}", opening.end())]
     if body == NOTHING:
         return ""
     return "\n".join(line.removeprefix(PREFIX) for line in body.split("\n"))
+
+
+def read_both(text: str) -> tuple[str, str]:
+    """Both captions out of a conversation's text: see `read`."""
+    return read(text, 1), read(text, 2)
 
 
 def neutralise(line: str, control_tokens: Sequence[str] = ()) -> str:

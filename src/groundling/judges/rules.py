@@ -87,8 +87,8 @@ class RulesJudge(Judge):
     def answer(self, request: Request) -> Reply:
         text = request.conversation[-1]["content"]
         worths, lines = [], []
-        for number in (1, 2):
-            worth, reasons = self._worth(_caption(text, number), request.goal)
+        for number, caption in enumerate(fence.read_both(text), start=1):
+            worth, reasons = self._worth(caption, request.goal)
             worths.append(worth)
             lines.append(f"{number} is worth {worth:g}: {'; '.join(reasons) or 'nothing in it counts'}")
         first, second = worths
@@ -106,15 +106,6 @@ class RulesJudge(Judge):
                     total += value * count
                     reasons.append(f'"{line}" {value * count:+g}')
         return total, reasons
-
-
-def _caption(text: str, number: int) -> str:
-    for noun in ("description", "message"):
-        try:
-            return fence.read(text, f"{noun} {number}")
-        except ValueError:
-            continue
-    raise ConfigError(f"the rule-based judge found no caption {number} in: {text[:200]!r}")
 
 
 def _compile(table: Table) -> list[tuple[re.Pattern[str], float]]:
