@@ -13,7 +13,7 @@ from typing import Any
 
 from groundling.registry import Registry
 
-_EXTRAS = {"peft": "lora", "submitit": "slurm", "datasets": "data"}
+_EXTRAS = {"peft": "lora", "submitit": "slurm", "datasets": "data", "httpx2": "judge"}
 """By module, the extra that installs it."""
 
 
@@ -24,6 +24,7 @@ def inventory() -> dict[str, Callable[[], dict[str, str]]]:
     from groundling.configs.studies import studies
     from groundling.evaluation.evaluate import AGENTS
     from groundling.evaluation.suites import SUITES
+    from groundling.judges.judge import judges
     from groundling.lm.loading import STARTERS
     from groundling.policies.policy import policies
     from groundling.prompts.prompt import prompts
@@ -33,6 +34,7 @@ def inventory() -> dict[str, Callable[[], dict[str, str]]]:
         "algorithms": lambda: _components(algorithms),
         "policies": lambda: _components(policies),
         "prompts": lambda: _components(prompts),
+        "judges": lambda: _components(judges),
         "models": lambda: dict.fromkeys(STARTERS, "bundled") | {"NAME or PATH": "any Transformers model"},
         "agents": lambda: AGENTS | {"RUN, CHECKPOINT or EXPERIMENT": "trained, or as training begins"},
         "suites": lambda: {name: suite.about for name, suite in SUITES.items()},

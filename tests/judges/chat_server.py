@@ -26,7 +26,8 @@ class ChatServer:
     """What is asked, and how each request is treated.
 
     Attributes:
-        treat: From the number of a request to "ok", an HTTP status, "hang", "half", "drop", "nonsense" or "huge".
+        treat: From the number of a request to "ok", an HTTP status, "hang", "drip", "half", "drop", "nonsense" or
+            "huge".
         write: From a request's body to the model's words; None for a line with its verdict.
         latency: Seconds before a reply.
         bodies: Of all requests.
@@ -91,6 +92,8 @@ def serving(server: ChatServer) -> Iterator[ChatServer]:
             )
             if how == "hang":
                 server.over.wait(30)
+            if how == "drip":
+                content = b" " * 100 + content
             if how == "nonsense":
                 content = b"\xff\x00<html>no JSON</html>"
             if how == "huge":
@@ -103,6 +106,9 @@ def serving(server: ChatServer) -> Iterator[ChatServer]:
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
+            while how == "drip" and content and not server.over.wait(0.05):
+                self.wfile.write(content[:1])
+                content = content[1:]
             self.wfile.write(content[: len(content) // 2] if how == "half" else content)
             if how == "half":
                 self.close_connection = True

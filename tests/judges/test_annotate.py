@@ -372,7 +372,7 @@ def test_the_command_with_a_server_that_fails(tmp_path: Path, capsys: pytest.Cap
     ("words", "said"),
     [
         (["--judge", "ruels"], "did you mean 'rules'"),
-        (["--judge", "rules", "tabel=3"], "unknown argument of judge 'rules' 'tabel'"),
+        (["--judge", "rules", "tbl=3"], "unknown argument of judge 'rules' 'tbl'"),
         (["--judge", "openai"], "model"),
         (["--judge", "openai", "sk-123456789012345678901234567890"], "expected key=value"),
         (["--judge", "openai", "api_key=sk-1234567890", "model=m"], "unknown argument .* 'api_key'"),

@@ -50,7 +50,9 @@ def ask(one: OpenAIJudge, count: int = 1) -> list[Reply]:
     return [replies[n] for n in range(count)]
 
 
-@pytest.mark.parametrize("trouble", ["429", "500", "503", "408", "hang", "half", "drop", "nonsense", "huge"])
+@pytest.mark.parametrize(
+    "trouble", ["429", "500", "503", "408", "hang", "drip", "half", "drop", "nonsense", "huge"]
+)
 def test_a_server_that_misbehaves_now_and_then_is_asked_again(tmp_path: Path, trouble: str) -> None:
     with serving(ChatServer(treat=lambda number: trouble if number % 3 == 0 else "ok")) as server:
         pairs = dataset(tmp_path / "pairs", 8)
@@ -60,7 +62,7 @@ def test_a_server_that_misbehaves_now_and_then_is_asked_again(tmp_path: Path, tr
     assert len(server.bodies) > 8
 
 
-@pytest.mark.parametrize("trouble", ["429", "500", "hang", "half", "drop", "nonsense", "huge"])
+@pytest.mark.parametrize("trouble", ["429", "500", "hang", "drip", "half", "drop", "nonsense", "huge"])
 def test_requests_that_get_no_answer_are_named_and_asked_next_time(tmp_path: Path, trouble: str) -> None:
     broken = True
 

@@ -21,7 +21,7 @@ from groundling.errors import ConfigError
 from groundling.judges.answers import parse
 from groundling.judges.judge import Judge, Reply, Request
 from groundling.judges.pairs import Pairs, Preference
-from groundling.judges.questions import Question, content_hash
+from groundling.judges.questions import Question, Turn, content_hash
 from groundling.judges.store import LABELS, Answer, Captions, Store, answer_key
 
 _SAMPLE = 200
@@ -181,7 +181,7 @@ class Annotation:
             seconds: float | None = fmean(answer.seconds for answer in known)
         else:
             sample = missing[:: max(1, len(missing) // _SAMPLE)]
-            lengths = [sum(len(turn["content"]) for turn in self._conversation(item)) for item in sample]
+            lengths = [sum(len(turn["content"]) for turn in self.conversation(item)) for item in sample]
             prompt = fmean(lengths) / _CHARACTERS_PER_TOKEN if lengths else 0.0
             completion, seconds = self.judge.expected_tokens, self.judge.expected_seconds
         count = len(missing)
@@ -252,7 +252,8 @@ class Annotation:
                 soft[row] = probabilities[[1, 0, 2]] if swapped else probabilities
         return labels, soft if any(probabilities is not None for _, probabilities in said) else None
 
-    def _conversation(self, item: Item) -> Any:
+    def conversation(self, item: Item) -> list[Turn]:
+        """The question about an item, as the judge is asked it."""
         judge = self.judge
         return self.question.conversation(*item.shown, judge.answer_format, judge.control_tokens)
 
@@ -334,7 +335,7 @@ class Inquiry:
         for number, item in enumerate(self._items):
             self._flush()
             self._began[number] = time.monotonic()
-            yield Request(number, self._annotation._conversation(item), goal)
+            yield Request(number, self._annotation.conversation(item), goal)
         self._all_asked = True
 
     def _flush(self) -> None:

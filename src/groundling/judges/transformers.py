@@ -61,7 +61,7 @@ class TransformersJudge(Judge):
         self.lm = LanguageModel.from_pretrained(model, revision=revision, dtype=dtype, device=device)
         tokenizer: Any = self.lm.tokenizer
         self.control_tokens = [token for token in tokenizer.get_added_vocab() if token.strip()]
-        self._batch_size, self._seed = batch_size, seed
+        self.parallel, self._seed = batch_size, seed
         self.expected_tokens = 1 if answer == "choice" else max_tokens // 2
         self._identity = {"judge": "transformers", "model": model, "revision": revision, "dtype": dtype}
         self._sampling: dict[str, Any] = {}
@@ -84,7 +84,7 @@ class TransformersJudge(Judge):
         torch.manual_seed(self._seed)
         queue = iter(requests)
         again: list[Request] = []
-        while batch := again + list(islice(queue, max(0, self._batch_size - len(again)))):
+        while batch := again + list(islice(queue, max(0, self.parallel - len(again)))):
             replies = self._choose(batch) if self.answer_format == "choice" else self._write(batch)
             told = [tell(request, reply) for request, reply in zip(batch, replies, strict=True)]
             again = [request for request in told if request is not None]
@@ -96,7 +96,7 @@ class TransformersJudge(Judge):
         with torch.inference_mode():
             scores = self.lm.score(prompts, WORDS)
         for prompt_tokens, log_probs in zip(self.lm.token_lengths(prompts), scores, strict=True):
-            first, second, tie = log_probs.double().softmax(-1).tolist()
+            first, second, tie = log_probs.cpu().double().softmax(-1).tolist()
             if math.isnan(first):
                 yield Reply("", failure="the model gives no finite probabilities")
                 continue
