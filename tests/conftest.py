@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from groundling.envs.observation import TextObservation
-from groundling.policies.policy import Action, Evaluation, Policy, policies, sample_categorical
+from groundling.policies.policy import Action, Evaluation, Policy, policies
 
 
 class Corridor(gymnasium.Env[dict[str, Any], int]):
@@ -60,13 +60,11 @@ class TablePolicy(Policy):
     ) -> Action:
         with torch.no_grad():
             log_probs, values = self._forward(observations)
-        actions = log_probs.argmax(-1) if deterministic else sample_categorical(log_probs, generator)
-        return Action(actions, log_probs.gather(-1, actions[:, None])[:, 0], values)
+        return Action.choose(log_probs, values, deterministic=deterministic, generator=generator)
 
     def evaluate(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluation:
         log_probs, values = self._forward(observations)
-        entropies = -(log_probs.exp() * log_probs).sum(-1)
-        return Evaluation(log_probs.gather(-1, actions[:, None])[:, 0], entropies, values)
+        return Evaluation.of(log_probs, actions, values)
 
     def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
         with torch.no_grad():

@@ -10,7 +10,7 @@ from groundling.envs.seeds import training_seed
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, RunError
 from groundling.policies.policy import Policy
-from groundling.training.collect import collect
+from groundling.training.collect import EnvCollector
 from groundling.world import World
 from tests.conftest import Corridor, TablePolicy
 
@@ -26,7 +26,7 @@ def _envs(num_envs: int = 8) -> TextVectorEnv:
 def _policy_and_rollout() -> tuple[Policy, Rollout]:
     torch.manual_seed(0)
     policy = TablePolicy()
-    rollout, _, _ = collect(policy, _envs(), 16, generator=torch.Generator().manual_seed(0))
+    rollout, _ = EnvCollector(_envs(), 16).collect(policy, generator=torch.Generator().manual_seed(0))
     return policy, rollout
 
 
@@ -43,12 +43,16 @@ def _difference(a: Policy, b: Policy) -> float:
 
 def test_learns_the_corridor() -> None:
     torch.manual_seed(0)
-    policy, envs, ppo = TablePolicy(), _envs(16), PPO(learning_rate=3e-2, normalize_advantages=True)
+    policy, collector, ppo = (
+        TablePolicy(),
+        EnvCollector(_envs(16), 20),
+        PPO(learning_rate=3e-2, normalize_advantages=True),
+    )
     ppo.setup(policy)
     generator = torch.Generator().manual_seed(0)
     rates = []
     for _ in range(15):
-        rollout, episodes, _ = collect(policy, envs, 20, generator=generator)
+        rollout, episodes = collector.collect(policy, generator=generator)
         ppo.update(policy, rollout, generator=generator)
         rates.append(sum(e.success for e in episodes) / len(episodes))
     assert rates[0] < 0.7

@@ -6,7 +6,7 @@ import torch
 
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, RunError
-from groundling.training.collect import collect
+from groundling.training.collect import EnvCollector
 from tests.conftest import Corridor, TablePolicy
 
 _ACTIONS = ["left", "right", "stay"]
@@ -44,7 +44,7 @@ def test_rewards_must_be_finite() -> None:
     envs = TextVectorEnv(_NaN, 2, _ACTIONS, seed_of=lambda i, k: 2 * i)
     envs.reset()
     with pytest.raises(RunError, match="nan"):
-        collect(TablePolicy(), envs, 1, generator=torch.Generator())
+        EnvCollector(envs, 1).collect(TablePolicy(), generator=torch.Generator())
 
 
 def test_a_policy_must_choose_what_there_is() -> None:

@@ -17,7 +17,8 @@ class Rollout:
     """Transitions as tensors ``(num_steps, num_envs)``, on the CPU; float32 unless said otherwise."""
 
     observations: list[Any]
-    """``num_steps * num_envs`` observations, step by step: index ``step * num_envs + env``."""
+    """``num_steps * num_envs`` observations, step by step: index ``step * num_envs + env``. Of `sequences` ``num_envs``
+    of them: what each column's steps were taken on."""
     actions: Tensor
     """int64."""
     log_probs: Tensor
@@ -34,6 +35,14 @@ class Rollout:
     """``(num_steps, num_envs, memory_size)``: a recurrent policy's memory before each step."""
     starts: Tensor | None = None
     """bool: the observation was an episode's first; of a recurrent policy."""
+    sequences: bool = False
+    """Each column is one sequence that a policy evaluates at once, such as a text that was written to a prompt."""
+    mask: Tensor | None = None
+    """bool: the step counts; False after the end of a sequence. None: all count."""
+    groups: Tensor | None = None
+    """``(num_envs,)`` int64: columns of one number were written to the same prompt; None: all are of one group."""
+    kl: Tensor | None = None
+    """log π(a) - log π_ref(a) of each action, both before any filter, which a KL penalty is taken on."""
 
     @classmethod
     def beside(cls, rollouts: Sequence["Rollout"]) -> "Rollout":
@@ -41,13 +50,13 @@ class Rollout:
         first = rollouts[0]
         if len(rollouts) == 1:
             return first
-        num_steps = len(first.actions)
+        num_steps = 1 if first.sequences else len(first.actions)
         rows = [  # step by step, the observations of every rollout
             r.observations[step * len(r.last_values) : (step + 1) * len(r.last_values)]
             for step in range(num_steps)
             for r in rollouts
         ]
-        per_step = ("actions", "log_probs", "values", "rewards", "dones", "memories", "starts")
+        per_step = ("actions", "log_probs", "values", "rewards", "dones", "memories", "starts", "mask", "kl")
         tensors = {
             name: None
             if getattr(first, name) is None
@@ -58,6 +67,10 @@ class Rollout:
             observations=[o for row in rows for o in row],
             last_values=torch.cat([r.last_values for r in rollouts]),
             last_observations=[o for r in rollouts for o in r.last_observations],
+            sequences=first.sequences,
+            groups=None
+            if first.groups is None
+            else torch.cat([r.groups for r in rollouts if r.groups is not None]),
             **tensors,  # type: ignore[arg-type]
         )
 
@@ -65,16 +78,18 @@ class Rollout:
         return self.actions.numel()
 
     def elements(self, length: int) -> tuple[list[Any], Tensor]:
-        """What a policy evaluates at once: single steps, or segments of ``length`` steps of one env.
+        """What a policy evaluates at once: single steps, segments of ``length`` steps of one env, or whole sequences.
 
         Returns:
             The observations, or `Segment`s; and which transitions they are, as indices into the flattened tensors:
-            ``(num_elements,)``, or ``(num_elements, length)`` for segments.
+            ``(num_elements,)``, or ``(num_elements, length)`` for segments and sequences.
 
         Raises:
             ConfigError: the rollout's steps cannot be cut into such segments.
         """
         indices = torch.arange(len(self)).view(self.actions.shape)  # (num_steps, num_envs)
+        if self.sequences:
+            return self.observations, indices.T
         if self.memories is None or self.starts is None:
             return self.observations, indices.flatten()
         if len(indices) % length:

@@ -4,8 +4,8 @@ import hashlib
 import inspect
 import json
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
@@ -31,6 +31,13 @@ class Episode:
     """Sum of the env's own rewards, without scale or shaping."""
     success: bool
     """The env ended the episode with a positive reward (as GLAM counts it)."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """What else is to be logged of it."""
+
+    @property
+    def length(self) -> int:
+        """Its steps."""
+        return len(self.actions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from groundling.envs.observation import TextObservation
 from groundling.lm import ActionHead, LanguageModel, ValueHead
-from groundling.policies.policy import Action, Evaluation, Policy, policies, sample_categorical
+from groundling.policies.policy import Action, Evaluation, Policy, policies
 from groundling.prompts import PromptReader
 
 
@@ -54,13 +54,11 @@ class ActionHeadPolicy(Policy):
     ) -> Action:
         with torch.no_grad():
             log_probs, values = self._forward(observations)  # (batch, num_actions), (batch,)
-        actions = log_probs.argmax(-1) if deterministic else sample_categorical(log_probs, generator)
-        return Action(actions, log_probs.gather(-1, actions[:, None])[:, 0], values)
+        return Action.choose(log_probs, values, deterministic=deterministic, generator=generator)
 
     def evaluate(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluation:
         log_probs, values = self._forward(observations)
-        entropies = -(log_probs.exp() * log_probs).sum(-1)
-        return Evaluation(log_probs.gather(-1, actions[:, None])[:, 0], entropies, values)
+        return Evaluation.of(log_probs, actions, values)
 
     def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
         with torch.no_grad():

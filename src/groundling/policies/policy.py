@@ -25,6 +25,23 @@ class Action:
     memory: Tensor | None = None
     """``(batch, size)`` float32: what a recurrent policy takes along to the next step; None of others."""
 
+    @classmethod
+    def choose(
+        cls,
+        log_distributions: Tensor,
+        values: Tensor,
+        *,
+        deterministic: bool,
+        generator: torch.Generator | None,
+        memory: Tensor | None = None,
+    ) -> "Action":
+        """The likeliest actions of ``(batch, num_actions)`` log-probabilities, or such as are drawn from them."""
+        if deterministic:
+            actions = log_distributions.argmax(-1)
+        else:
+            actions = sample_categorical(log_distributions, generator)
+        return cls(actions, log_distributions.gather(-1, actions[:, None])[:, 0], values, memory)
+
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
@@ -33,6 +50,17 @@ class Evaluation:
     log_probs: Tensor
     entropies: Tensor
     values: Tensor
+    log_distributions: Tensor
+    """``(*actions' shape, num_actions)``: log-probability of every action, -inf where it cannot be taken."""
+
+    @classmethod
+    def of(cls, log_distributions: Tensor, actions: Tensor, values: Tensor) -> "Evaluation":
+        """From normalised log-probabilities of every action, ``(*actions.shape, num_actions)``."""
+        # An inadmissible action (-inf) has probability 0 and adds nothing, also to the gradient.
+        finite = log_distributions.masked_fill(log_distributions.isinf(), 0.0)
+        entropies = -(log_distributions.exp() * finite).sum(-1)
+        log_probs = log_distributions.gather(-1, actions[..., None])[..., 0]
+        return cls(log_probs, entropies, values, log_distributions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from groundling.envs.observation import TextObservation
-from groundling.policies.policy import Action, Evaluation, Policy, policies, sample_categorical
+from groundling.policies.policy import Action, Evaluation, Policy, policies
 
 
 @policies.register("random")
@@ -26,14 +26,11 @@ class RandomPolicy(Policy):
         deterministic: bool = False,
         generator: torch.Generator | None = None,
     ) -> Action:
-        log_probs = self._log_probs(observations)
-        actions = sample_categorical(log_probs, generator)
-        return Action(actions, log_probs.gather(-1, actions[:, None])[:, 0], torch.zeros(len(actions)))
+        values = torch.zeros(len(observations))
+        return Action.choose(self._log_probs(observations), values, deterministic=False, generator=generator)
 
     def evaluate(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluation:
-        log_probs = self._log_probs(observations)
-        entropies = torch.tensor([math.log(len(o.actions)) for o in observations])
-        return Evaluation(log_probs.gather(-1, actions[:, None])[:, 0], entropies, torch.zeros(len(actions)))
+        return Evaluation.of(self._log_probs(observations), actions, torch.zeros(len(actions)))
 
     def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
         return torch.zeros(len(observations))

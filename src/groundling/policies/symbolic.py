@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pack_sequence
 from groundling.envs.babyai_text.languages import FRENCH_COLOURS, FRENCH_NOUNS, FRENCH_STATES
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
-from groundling.policies.policy import Action, Evaluation, Policy, Segment, policies, sample_categorical
+from groundling.policies.policy import Action, Evaluation, Policy, Segment, policies
 
 _WORDS = (
     "the a go to pick up open put next then after before you and object in front of on your left right behind "
@@ -86,8 +86,9 @@ class SymbolicPolicy(Policy):
         with torch.no_grad():
             memory = self._remember(observations, memory)
             log_probs, values = self._heads(memory)  # (batch, num_actions), (batch,)
-        actions = log_probs.argmax(-1) if deterministic else sample_categorical(log_probs, generator)
-        return Action(actions, log_probs.gather(-1, actions[:, None])[:, 0], values, memory.cpu())
+        return Action.choose(
+            log_probs, values, deterministic=deterministic, generator=generator, memory=memory.cpu()
+        )
 
     def evaluate(self, observations: Sequence[Segment], actions: Tensor) -> Evaluation:
         flat = [o for segment in observations for o in segment.observations]
@@ -99,8 +100,7 @@ class SymbolicPolicy(Policy):
             memory = self._step(features[:, t], memory * ~starts[:, t, None])
             memories.append(memory)
         log_probs, values = self._heads(torch.stack(memories, dim=1))
-        entropies = -(log_probs.exp() * log_probs).sum(-1)
-        return Evaluation(log_probs.gather(-1, actions[..., None])[..., 0], entropies, values)
+        return Evaluation.of(log_probs, actions, values)
 
     def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
         with torch.no_grad():

@@ -16,6 +16,8 @@ from groundling.envs.seeds import training_seed
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy, policies
+from groundling.training.collect import EnvCollector
+from groundling.training.collector import Collector
 from groundling.training.demonstrations import Demonstrations
 from groundling.world import World
 
@@ -41,23 +43,37 @@ def make_envs(
     )
 
 
-def make_training_envs(config: Config, own: slice) -> TextVectorEnv | Demonstrations:
-    """What a run's rollouts come from: the config's envs on training seeds, not yet reset, or its dataset.
+def make_collector(config: Config, policy: Policy, algorithm: Algorithm, own: slice) -> Collector:
+    """What a run's rollouts come from: the config's envs on training seeds, or its dataset.
 
     Args:
         config: The run's.
+        policy: Acts in them.
+        algorithm: Learns from them.
         own: Which of the envs, or of the dataset's columns, are this process's.
     """
+    training, env = config.training, config.env
     if config.data.path is not None:
         return Demonstrations(
             Path(config.data.path),
-            config.env.num_envs,
+            env.num_envs,
             own,
             actions_of(config),
-            config.env.history,
+            env.history,
             config.seed,
+            training.steps_per_update,
         )
-    return make_envs(config, own.stop - own.start, lambda i, k: training_seed(config.seed, own.start + i, k))
+    count = own.stop - own.start
+    envs = make_envs(config, count, lambda i, k: training_seed(config.seed, own.start + i, k))
+    envs.reset()
+    return EnvCollector(
+        envs,
+        training.steps_per_update,
+        policy.initial_memory(count),
+        others=(own.start, env.num_envs - own.stop),
+        reward_scale=env.reward_scale,
+        bootstrap=algorithm.gamma if env.bootstrap_truncated else None,
+    )
 
 
 def make_policy(config: Config, checkpoint: Path | None = None) -> Policy:

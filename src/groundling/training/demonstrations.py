@@ -10,15 +10,17 @@ from torch import Tensor
 from groundling.algorithms.rollout import Rollout
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError, RunError
+from groundling.policies.policy import Policy
+from groundling.training.collector import Collector, Finished
 from groundling.training.dataset import files_of, schema
 
 _COLUMNS = ("goal", "descriptions", "past_actions", "actions", "action_index", "reward", "done", "log_prob")
 
 
-class Demonstrations:
+class Demonstrations(Collector):
     """A dataset's train split as rollouts; every epoch goes through all transitions in an order of its own.
 
-    Takes the place of a `TextVectorEnv` in a run. Where it stands is a single counter.
+    Where it stands is a single counter.
 
     Args:
         folder: What `groundling collect` wrote, or files ``data/train-*.parquet`` with the same columns.
@@ -27,6 +29,7 @@ class Demonstrations:
         actions: The admissible actions of the envs that the policy will act in.
         history: How many observations the policy sees at most.
         seed: Of the orders.
+        num_steps: Steps of a rollout that `collect` gives.
 
     Raises:
         ConfigError: there is no such dataset, or it does not suit the actions or the history.
@@ -34,32 +37,44 @@ class Demonstrations:
     """
 
     def __init__(
-        self, folder: Path, num_envs: int, own: slice, actions: Sequence[str], history: int, seed: int
+        self,
+        folder: Path,
+        num_envs: int,
+        own: slice,
+        actions: Sequence[str],
+        history: int,
+        seed: int,
+        num_steps: int = 1,
     ) -> None:
         self.num_envs = own.stop - own.start
         self._total, self._own = num_envs, own
-        self._history, self._seed = history, seed
+        self._history, self._seed, self._num_steps = history, seed, num_steps
         self._rows = _read(folder)
         self._folder = folder
         self._position = 0  # transitions given so far
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))  # an epoch, and its order (num_rows,)
         self._check(actions)
 
-    def reset(self) -> list[TextObservation]:
-        """Begin with the first epoch; its first observations."""
-        self._position = 0
-        return self.observations()
-
     def observations(self) -> list[TextObservation]:
         """The observations that come next, one for each of this process's envs."""
         return [self._observation(row) for row in self._next(1)]
 
-    def rollout(self, num_steps: int, on_step: Callable[[int], None] = lambda num_envs: None) -> Rollout:
+    def collect(
+        self,
+        policy: Policy,
+        *,
+        generator: torch.Generator,
+        on_step: Callable[[int], None] = lambda transitions: None,
+    ) -> tuple[Rollout, list[Finished]]:
+        """The next ``num_steps`` rows of the dataset, whatever the policy."""
+        rollout = self.rollout(self._num_steps)
+        on_step(len(rollout))
+        return rollout, []
+
+    def rollout(self, num_steps: int) -> Rollout:
         """The next transitions, ``num_envs`` a step; values are 0, and log-probabilities where there are none."""
         rows = self._next(num_steps)
         self._position += num_steps * self._total
-        for _ in range(num_steps):
-            on_step(self.num_envs)
 
         def column(name: str, dtype: torch.dtype) -> Tensor:
             values = [row[name] or 0 for row in rows]
@@ -93,9 +108,6 @@ class Demonstrations:
                 "bring those back, or set run_dir to a new folder to begin again"
             )
         self._position = state["position"]
-
-    def close(self) -> None:
-        """Nothing to close."""
 
     def _next(self, num_steps: int) -> list[dict[str, Any]]:
         """This process's rows of the next steps, over the end of an epoch if need be."""

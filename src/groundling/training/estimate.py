@@ -1,7 +1,7 @@
 """`groundling train --dry-run`: what a run would do, and about what it would cost."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -9,8 +9,7 @@ import torch
 from groundling.configs.schema import Config
 from groundling.devices import find_device
 from groundling.policies.policy import Policy
-from groundling.training.build import make_algorithm, make_policy, make_training_envs
-from groundling.training.collect import collect
+from groundling.training.build import make_algorithm, make_collector, make_policy
 
 _PROBE_STEPS = 3
 
@@ -39,21 +38,20 @@ def estimate(config: Config) -> Estimate:
     """
     policy = make_policy(config)
     algorithm: Any = make_algorithm(config, policy)
-    envs = make_training_envs(config, slice(0, config.env.num_envs))
-    observations = envs.reset()
-    prompts = policy.prompts(observations[:1])
+    steps = -(-_PROBE_STEPS // policy.recurrence) * policy.recurrence
+    short = replace(config, training=replace(config.training, steps_per_update=steps))
+    collector = make_collector(short, policy, algorithm, slice(0, config.env.num_envs))
     generator = torch.Generator().manual_seed(config.seed)
 
-    memory = policy.initial_memory(config.env.num_envs)
-    steps = -(-_PROBE_STEPS // policy.recurrence) * policy.recurrence
-    _, _, memory = collect(policy, envs, 1, memory=memory, generator=generator)  # warms up
+    collector.collect(policy, generator=generator)  # warms up
     started = time.monotonic()
-    rollout, _, _ = collect(policy, envs, steps, memory=memory, generator=generator)
+    rollout, _ = collector.collect(policy, generator=generator)
     step_seconds = (time.monotonic() - started) / steps
     started = time.monotonic()
     algorithm.update(policy, rollout, generator=generator)
     learn_seconds = (time.monotonic() - started) / len(rollout)
-    envs.close()
+    collector.close()
+    prompts = policy.prompts(rollout.observations[:1])
 
     steps_per_update = config.training.steps_per_update * config.env.num_envs
     updates = -(-config.training.steps // steps_per_update)

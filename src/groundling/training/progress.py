@@ -2,12 +2,13 @@
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from groundling.envs.vector import Episode
+from groundling.training.collector import Finished
 
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -19,7 +20,7 @@ class TrainingProgress:
         self._console, self._total, self._begin = console, total_steps, step
         self._step, self._started = step, time.monotonic()
         self._last_line = self._started
-        self._recent: deque[Episode] = deque(maxlen=100)
+        self._recent: deque[Finished] = deque(maxlen=100)
         self._bar = Progress(
             BarColumn(bar_width=24),
             TaskProgressColumn(),
@@ -31,14 +32,15 @@ class TrainingProgress:
         self._task = self._bar.add_task(self._describe(), total=total_steps, completed=step)
 
     def advance(self, steps: int) -> None:
-        """Count ``steps`` env steps."""
+        """Count ``steps`` env steps, or tokens."""
         self._step += steps
         self._bar.update(self._task, completed=self._step)
 
-    def finish_update(self, episodes: list[Episode]) -> None:
-        """Count the episodes of an update, and show where the run stands."""
+    def finish_update(self, episodes: Sequence[Finished], step: int) -> None:
+        """Count the episodes of an update, which ended at ``step``, and show where the run stands."""
         self._recent.extend(episodes)
-        self._bar.update(self._task, description=self._describe())
+        self._step = step
+        self._bar.update(self._task, completed=step, description=self._describe())
         due = time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES or self._step >= self._total
         if not self._console.is_terminal and due:
             self._last_line = time.monotonic()
@@ -49,7 +51,8 @@ class TrainingProgress:
         if self._recent:
             count = len(self._recent)
             parts.append(f"return {sum(e.episode_return for e in self._recent) / count:.2f}")
-            parts.append(f"success {sum(e.success for e in self._recent) / count:.2f}")
+            if all(e.success is not None for e in self._recent):
+                parts.append(f"success {sum(bool(e.success) for e in self._recent) / count:.2f}")
         if self._step > self._begin:
             parts.append(f"{self._rate():,.0f} steps/s")
         return " · ".join(parts)

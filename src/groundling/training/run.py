@@ -12,7 +12,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate.utils import set_seed
 from rich.console import Console
@@ -22,12 +21,11 @@ from torch import Tensor
 from groundling.algorithms.algorithm import Algorithm
 from groundling.algorithms.rollout import Rollout
 from groundling.configs.schema import Config
-from groundling.envs.vector import Episode
 from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.policies.policy import Policy
 from groundling.training import checkpoint
-from groundling.training.build import make_algorithm, make_policy, make_training_envs
-from groundling.training.collect import collect
+from groundling.training.build import make_algorithm, make_collector, make_policy
+from groundling.training.collector import Finished, summarise
 from groundling.training.folder import open_run
 from groundling.training.probes import ProbeLog
 from groundling.training.progress import TrainingProgress
@@ -107,11 +105,8 @@ class Run:
         self.policy: Policy = make_policy(config, found)
         self.algorithm: Algorithm = make_algorithm(config, self.policy, self.world)
         self.own = self.world.share(config.env.num_envs)  # which envs this process steps
-        self.envs = make_training_envs(config, self.own)
-        self.memory = self.policy.initial_memory(self.own.stop - self.own.start)
-        if found is None:
-            self.envs.reset()
-        else:
+        self.collector = make_collector(config, self.policy, self.algorithm, self.own)
+        if found is not None:
             self._load(found)
 
     def loop(self, console: Console, stop_asked: Callable[[], bool]) -> bool:
@@ -137,7 +132,7 @@ class Run:
         finally:
             if tracker is not None:
                 tracker.close()
-            self.envs.close()
+            self.collector.close()
         return True
 
     def update(self, progress: TrainingProgress) -> dict[str, Any]:
@@ -147,16 +142,10 @@ class Run:
             The figures of this update.
         """
         config, started = self.config, time.monotonic()
-        own_rollout, own_episodes, self.memory = collect(
+        own_rollout, own_episodes = self.collector.collect(
             self.policy,
-            self.envs,
-            config.training.steps_per_update,
-            memory=self.memory,
             generator=self.generators["act"],
-            others=(self.own.start, config.env.num_envs - self.own.stop),
-            reward_scale=config.env.reward_scale,
-            bootstrap=self.algorithm.gamma if config.env.bootstrap_truncated else None,
-            on_step=lambda _: progress.advance(config.env.num_envs),
+            on_step=lambda transitions: progress.advance(transitions * self.world.size),
         )
         gathered = self.world.gather((own_rollout, own_episodes))
         rollout = Rollout.beside([r for r, _ in gathered])
@@ -175,21 +164,21 @@ class Run:
                 )
         seconds = time.monotonic() - started
         self._count(len(rollout), episodes, seconds, figures)
-        progress.finish_update(episodes)
+        progress.finish_update(episodes, self.counters.step)
         return {
             "update": self.counters.update,
             "step": self.counters.step,
             "seconds": round(self.counters.seconds, 3),
             "steps_per_second": round(len(rollout) / seconds, 1),
-            **_summarise(episodes),
+            **summarise(episodes),
             "episodes": self.counters.episodes,
             **figures,
         }
 
     def save(self) -> None:
         """Write a checkpoint from which a run of any number of processes goes on, of as many to the last bit."""
-        envs = [state for own in self.world.gather(self.envs.state_dict()) for state in own]
-        memories = self.world.gather(self.memory)
+        envs = [state for own in self.world.gather(self.collector.state_dict()) for state in own]
+        tensors = self.world.gather(self.collector.tensors())
         error = None
         if self.world.is_main:
             folder, training = self.folder / "checkpoints", self.config.training
@@ -197,21 +186,19 @@ class Run:
                 checkpoint.save(
                     folder,
                     self.counters.update,
-                    lambda partial: self._write(partial, envs, memories),
+                    lambda partial: self._write(partial, envs, tensors),
                     training.keep_checkpoints,
                 )
             except RunError as caught:
                 error = caught
         self.world.check(error)
 
-    def _write(self, folder: Path, envs: list[dict[str, Any]], memories: list[Tensor | None]) -> None:
+    def _write(self, folder: Path, envs: list[dict[str, Any]], tensors: list[dict[str, Tensor]]) -> None:
         self.policy.save_pretrained(folder)
         checkpoint.save_optimizer(self.algorithm.optimizer, folder / "optimizer.safetensors")
         checkpoint.save_random_states(self.generators, folder / "random.safetensors")
-        if self.memory is not None:
-            save_file(
-                {"memory": torch.cat([m for m in memories if m is not None])}, folder / "memory.safetensors"
-            )
+        whole = {name: torch.cat([own[name] for own in tensors]) for name in tensors[0]}
+        save_file(whole, folder / "collector.safetensors")
         checkpoint.write_json(folder / "algorithm.json", self.algorithm.state_dict())
         checkpoint.write_json(folder / "run.json", {"counters": asdict(self.counters), "envs": envs})
 
@@ -220,12 +207,12 @@ class Run:
         self.counters = Counters(**state["counters"])
         checkpoint.load_optimizer(self.algorithm.optimizer, folder / "optimizer.safetensors")
         self.algorithm.load_state_dict(json.loads((folder / "algorithm.json").read_text(encoding="utf-8")))
-        self.envs.load_state_dict(state["envs"][self.own])
-        if self.memory is not None:
-            self.memory = load_file(folder / "memory.safetensors")["memory"][self.own]
+        self.collector.load_state_dict(state["envs"][self.own])
+        tensors = load_file(folder / "collector.safetensors")
+        self.collector.load_tensors({name: whole[self.own] for name, whole in tensors.items()})
         checkpoint.load_random_states(self.generators, folder / "random.safetensors")
 
-    def _count(self, steps: int, episodes: list[Episode], seconds: float, figures: dict[str, float]) -> None:
+    def _count(self, steps: int, episodes: list[Finished], seconds: float, figures: dict[str, float]) -> None:
         counters = self.counters
         counters.update += 1
         counters.step += steps
@@ -233,7 +220,7 @@ class Run:
         counters.seconds += seconds
         if not episodes:
             return  # nothing says whether the policy's certainty is deserved
-        success = sum(e.success for e in episodes) / len(episodes)
+        success = sum(bool(e.success) for e in episodes) / len(episodes)
         certain = figures.get("entropy", 1.0) < self.config.training.entropy_floor
         failing = success < _SUCCESS_THAT_MAY_BE_CERTAIN
         counters.low_entropy_updates = counters.low_entropy_updates + 1 if certain and failing else 0
@@ -246,22 +233,6 @@ class Run:
                 "with a higher algorithm.args.entropy_coefficient or a lower learning_rate, or set "
                 "training.entropy_floor=0 to go on all the same"
             )
-
-
-def _summarise(episodes: list[Episode]) -> dict[str, float | int | None]:
-    """Figures of the episodes that ended in an update; None where there was none."""
-    returns = np.array([e.episode_return for e in episodes])
-    if not episodes:
-        names = ("return_mean", "return_std", "return_min", "return_max", "success_rate", "episode_length")
-        return dict.fromkeys(names)
-    return {
-        "return_mean": float(returns.mean()),
-        "return_std": float(returns.std()),
-        "return_min": float(returns.min()),
-        "return_max": float(returns.max()),
-        "success_rate": float(np.mean([e.success for e in episodes])),
-        "episode_length": float(np.mean([len(e.actions) for e in episodes])),
-    }
 
 
 @contextmanager

@@ -1,0 +1,1 @@
+"""The commands of `groundling`, one file each."""

@@ -1,0 +1,78 @@
+"""What the commands share: a parser each, a console, and how they tell what goes on."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+INTERRUPTED = 130
+"""Exit status of a run that was asked to stop before its end, as a shell gives it for Ctrl-C."""
+
+Commands = argparse._SubParsersAction  # argparse has no public name for what add_subparsers gives
+
+
+def add_command(
+    commands: Commands,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    help: str,
+) -> argparse.ArgumentParser:
+    """Add the command ``name``, which ``run`` carries out; returns its parser."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=help, description=help, allow_abbrev=False
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument(
+        "--import",
+        dest="imports",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="import a module of yours that registers components or envs",
+    )
+    return parser
+
+
+@contextmanager
+def episode_bars(console: "Console", num_episodes: int) -> Iterator[Callable[[str], Callable[[], None]]]:
+    """Gives a function that shows an agent's progress, from its name."""
+    from rich.progress import Progress
+
+    with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
+
+        def on_agent(name: str) -> Callable[[], None]:
+            task = progress.add_task(name, total=num_episodes)
+            if not console.is_terminal:
+                console.print(f"{name}: {num_episodes} episodes", highlight=False)
+            return lambda: progress.advance(task)
+
+        yield on_agent
+
+
+def warn(text: str) -> None:
+    """Tell the user, beside the output proper."""
+    print(f"warning: {text}", file=sys.stderr)
+
+
+def make_console() -> "Console":
+    """Where the user reads; of several processes the first one speaks."""
+    from rich.console import Console
+
+    return Console(quiet=os.environ.get("RANK", "0") != "0")
+
+
+def positive(text: str) -> int:
+    """An argument that must be a positive number."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a positive number, got {text!r}")
+    return int(text)
+
+
+def one_line(error: Exception) -> str:
+    """What an error says, without line breaks."""
+    return " ".join(str(error).split())

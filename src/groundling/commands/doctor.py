@@ -1,0 +1,21 @@
+"""`groundling doctor`."""
+
+import argparse
+
+from groundling.commands.command import Commands, add_command
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `groundling doctor`."""
+    add_command(commands, "doctor", run, "is this machine set up")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry the command out; returns its exit status."""
+    from groundling.inventory import checkup
+
+    healthy = True
+    for name, fine, what in checkup():
+        healthy &= fine is not False
+        print(f"{'--' if fine is None else 'ok' if fine else 'NO':3} {name:16} {what}")
+    return 0 if healthy else 1

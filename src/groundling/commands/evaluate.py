@@ -1,0 +1,71 @@
+"""`groundling evaluate`."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from groundling.commands.command import (
+    Commands,
+    add_command,
+    episode_bars,
+    make_console,
+    one_line,
+    positive,
+    warn,
+)
+from groundling.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from groundling.evaluation.episodes import Summary
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `groundling evaluate`."""
+    parser = add_command(commands, "evaluate", run, "play held-out episodes and compare with baselines")
+    parser.add_argument(
+        "agent", help="a run's folder, one of its checkpoints, an experiment (untrained), random or expert"
+    )
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. device=cpu")
+    parser.add_argument(
+        "--suite", default="held-out", help="which tests: NAME, or NAME,NAME, or all (default: %(default)s)"
+    )
+    parser.add_argument("--episodes", type=positive, help="how many (default: the run's evaluation.episodes)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry the command out; returns its exit status."""
+    from groundling.evaluation.evaluate import evaluate, find
+    from groundling.evaluation.suites import find_suites
+
+    suites = find_suites(arguments.suite)
+    target = find(arguments.agent, arguments.overrides, warn)
+    num_episodes = arguments.episodes or target.config.evaluation.episodes
+    console = make_console()
+    told = 0
+    for suite in suites:
+        try:
+            with episode_bars(console, num_episodes) as on_agent:
+                summaries = evaluate(target, suite, num_episodes, on_agent, warn)
+        except ConfigError as error:
+            if len(suites) == 1:
+                raise
+            warn(one_line(error))  # of several suites those that suit are played
+            continue
+        told += 1
+        console.print(_table(f"{target.under(suite).env.id} · {suite} · {num_episodes} episodes", summaries))
+    console.print(f"written to {target.run_dir / 'evaluation'}", highlight=False)
+    return 0 if told else 1
+
+
+def _table(title: str, summaries: "dict[str, Summary]") -> "Table":
+    from rich.table import Table
+
+    table = Table(title=title)
+    for column in ("agent", "success rate", "95 % interval", "return", "episode length"):
+        table.add_column(column, justify="left" if column == "agent" else "right")
+    for name, s in summaries.items():
+        interval = f"{s.success_low:.3f} – {s.success_high:.3f}"
+        figures = (f"{s.success_rate:.3f}", interval, f"{s.return_mean:.3f}", f"{s.episode_length:.1f}")
+        table.add_row(name, *figures)
+    return table

@@ -1,0 +1,26 @@
+"""`groundling report`."""
+
+import argparse
+from pathlib import Path
+
+from groundling.commands.command import Commands, add_command
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `groundling report`."""
+    parser = add_command(
+        commands, "report", run, "write one self-contained HTML page about one run or several"
+    )
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN")
+    parser.add_argument(
+        "--output", type=Path, help="the page (default: report.html in the first run's folder)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry the command out; returns its exit status."""
+    from groundling.evaluation.report import write_report
+
+    output = write_report(arguments.runs, arguments.output or arguments.runs[0] / "report.html")
+    print(f"report: {output.resolve()}")
+    return 0

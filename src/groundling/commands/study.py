@@ -1,0 +1,69 @@
+"""`groundling study`."""
+
+import argparse
+from pathlib import Path
+
+from groundling.commands.command import Commands, add_command, make_console, positive, warn
+from groundling.errors import RunError
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `groundling study`."""
+    parser = add_command(
+        commands, "study", run, "train and evaluate several arms with several seeds, and tell what came of it"
+    )
+    parser.add_argument("study", help="see `groundling list studies`, or a YAML file of your own")
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="seeds=1,2,3, episodes=N, suites=NAME,NAME or arms=NAME,NAME of the study; arms.NAME.key=value of an "
+        "arm's runs; others of all runs",
+    )
+    parser.add_argument("--runs", type=Path, metavar="FOLDER", help="the runs' folders (default: runs/STUDY)")
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help="the results (default: results/STUDY)")
+    parser.add_argument(
+        "--jobs",
+        type=positive,
+        default=1,
+        help="processes of one thread each (default: all in this process)",
+    )
+    parser.add_argument("--no-results", action="store_true", help="write only the runs' own folders")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry the command out; returns its exit status."""
+    from groundling.configs.studies import read_study
+    from groundling.evaluation.results import write_results
+    from groundling.evaluation.study import Job, make_jobs, run_beside, run_here
+
+    study, arms = read_study(arguments.study, arguments.overrides)
+    runs = arguments.runs or Path("runs") / study.name
+    output = arguments.output or Path("results") / study.name
+    jobs = make_jobs(study, arms, runs)
+    console = make_console()
+
+    def tell(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    options = [word for module in arguments.imports for word in ("--import", module)]
+    command = ["study", arguments.study, *arguments.overrides, *options]
+    told = [*command, "--jobs", str(arguments.jobs), "--output", str(output)]
+    if arguments.jobs == 1:
+        failed = run_here(jobs, tell, console, warn)
+    else:
+
+        def words(job: Job) -> list[str]:
+            one = [f"arms={job.arm}", f"seeds={job.seed}"]
+            return [*command, *one, "--runs", str(runs), "--no-results"]
+
+        failed = run_beside(jobs, words, arguments.jobs, tell)
+    if not arguments.no_results:
+        write_results(study, jobs, output, told)
+        tell(f"results: {output / 'README.md'}")
+    if failed:
+        raise RunError(
+            f"{len(failed)} of {len(jobs)} failed ({', '.join(job.name for job in failed)}): mend what they say and "
+            "give the same command"
+        )
+    return 0

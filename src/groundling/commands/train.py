@@ -1,0 +1,185 @@
+"""`groundling train`."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from groundling.commands.command import INTERRUPTED, Commands, add_command, make_console, warn
+from groundling.errors import ConfigError
+
+if TYPE_CHECKING:
+    from groundling.configs.schema import Config
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `groundling train`."""
+    parser = add_command(commands, "train", run, "train, or go on with a run that was stopped")
+    parser.add_argument(
+        "experiment", nargs="?", help="an experiment (see `groundling list experiments`) or a config.yaml"
+    )
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="e.g. seed=2, or seed=1,2,3 for three runs"
+    )
+    parser.add_argument("--config-dir", type=Path, help="a folder with your own experiment/*.yaml")
+    parser.add_argument(
+        "--glam-config",
+        type=Path,
+        metavar="FILE",
+        help="a file of GLAM's or Lamorel's in place of an experiment; rl_script_args.… overrides its entries",
+    )
+    parser.add_argument(
+        "--slurm",
+        nargs="*",
+        metavar="key=value",
+        help="submit it to SLURM: partition=gpu nodes=2 gpus=4 time=12:00:00 array=seeds, … (with --dry-run: only "
+        "show the job)",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what it would do, its memory and time; write nothing"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry the command out; returns its exit status."""
+    from groundling.configs.compose import sweep
+
+    if arguments.config_dir is not None and not arguments.config_dir.is_dir():
+        raise ConfigError(f"--config-dir {arguments.config_dir} is no folder")
+    if arguments.glam_config is not None and arguments.experiment is not None:
+        arguments.overrides.insert(0, arguments.experiment)  # the file stands in its place
+        arguments.experiment = None
+    if arguments.glam_config is None and arguments.experiment is None:
+        raise ConfigError(
+            "name an experiment (see `groundling list experiments`), or give --glam-config FILE"
+        )
+    originals = []
+    if arguments.glam_config is not None:
+        from groundling.compat.glam_config import is_original
+
+        originals = [text for text in arguments.overrides if is_original(text)]
+    ours = [text for text in arguments.overrides if text not in originals]
+    runs = sweep(ours)
+    configs = _compose(arguments, originals, runs)
+    if len({config.run_dir for config in configs}) < len(configs):
+        raise ConfigError(
+            "two runs of this sweep have one run_dir: put what differs into it, as in run_dir=runs/${seed}"
+        )
+    if arguments.slurm is not None:
+        commands = [_command_words(arguments, originals, overrides) for overrides in [ours, *runs]]
+        return _submit(arguments, commands, configs)
+    if arguments.dry_run:
+        return max(_dry_run(config) for config in configs)
+    return _train_each(configs)
+
+
+def _train_each(configs: list["Config"]) -> int:
+    """Train the runs one after the other, until one is asked to stop."""
+    from groundling.training.slurm import TO_BE_REQUEUED, time_limit
+
+    with time_limit() as is_near:
+        for number, config in enumerate(configs, start=1):
+            complete = _train_one(config)
+            if is_near() and not (complete and number == len(configs)):
+                return TO_BE_REQUEUED
+            if not complete:
+                return INTERRUPTED
+    return 0
+
+
+def _compose(arguments: argparse.Namespace, originals: list[str], runs: list[list[str]]) -> list["Config"]:
+    """The sweep's configs; what a reader of another system's file has to say is told once."""
+    from groundling.configs.compose import compose, from_file
+
+    if arguments.glam_config is not None:
+        from groundling.compat.glam_config import read
+
+        read_ones = [read(arguments.glam_config, originals, overrides) for overrides in runs]
+        for note in dict.fromkeys(note for _, notes in read_ones for note in notes):
+            warn(note)
+        return [config for config, _ in read_ones]
+    if _is_file(arguments.experiment):
+        return [from_file(Path(arguments.experiment), overrides) for overrides in runs]
+    return [compose(arguments.experiment, overrides, arguments.config_dir) for overrides in runs]
+
+
+def _is_file(experiment: str) -> bool:
+    return experiment.endswith((".yaml", ".yml"))
+
+
+def _train_one(config: "Config") -> bool:
+    """Train one run; whether it is complete."""
+    from groundling.training.run import train
+
+    console = make_console()
+    console.print(f"training in {config.run_dir}", highlight=False)
+    complete = train(config, console, warn)
+    told = (
+        f"done: groundling evaluate {config.run_dir}"
+        if complete
+        else "stopped; the same command goes on from here"
+    )
+    console.print(told, highlight=False)
+    return complete
+
+
+def _submit(arguments: argparse.Namespace, commands: list[list[str]], configs: list["Config"]) -> int:
+    """Show the job that runs the first of ``commands``, or as an array the others; submit it unless it is a dry run."""
+    from groundling.training import slurm
+
+    job, more = slurm.parse(arguments.slurm)
+    chosen = commands[1:] if job.array else commands[:1]
+    submission = slurm.submission(job, more, chosen, [config.run_dir for config in configs])
+    print(submission.text)
+    if arguments.dry_run:
+        print("nothing was written or submitted", file=sys.stderr)
+        return 0
+    print(f"submitted job {submission.submit()}; its logs: {submission.folder}", file=sys.stderr)
+    return 0
+
+
+def _command_words(arguments: argparse.Namespace, originals: list[str], overrides: list[str]) -> list[str]:
+    """The words after ``groundling`` that train with these overrides, from any folder's shell script."""
+    words = ["train"]
+    if arguments.glam_config is not None:
+        words += ["--glam-config", str(arguments.glam_config.resolve())]
+    else:
+        name = arguments.experiment
+        words.append(str(Path(name).resolve()) if _is_file(name) else name)
+    if arguments.config_dir is not None:
+        words += ["--config-dir", str(arguments.config_dir.resolve())]
+    for module in arguments.imports:
+        words += ["--import", module]
+    return [*words, *originals, *overrides]
+
+
+def _dry_run(config: "Config") -> int:
+    from groundling.configs.compose import to_yaml
+    from groundling.training.estimate import estimate
+
+    found = estimate(config)
+    print(to_yaml(config))
+    print(f"device        {found.device}")
+    print(f"parameters    {found.parameters:,}, of which {found.trainable:,} are trained")
+    print(
+        f"memory        {found.memory_bytes / 2**20:,.0f} MiB for weights, gradients and Adam, plus activations"
+    )
+    print(
+        f"updates       {found.updates:,} of {config.training.steps_per_update} steps × {config.env.num_envs} envs"
+    )
+    print(f"time          about {_duration(found.seconds)} on this machine, without evaluation")
+    print(f"run folder    {config.run_dir} (nothing was written)")
+    if found.prompt is not None:
+        print(f"first prompt  {found.prompt!r}")
+    return 0
+
+
+def _duration(seconds: float) -> str:
+    minutes = seconds / 60
+    return (
+        f"{seconds:.0f} s"
+        if minutes < 2
+        else f"{minutes:.0f} min"
+        if minutes < 120
+        else f"{minutes / 60:.1f} h"
+    )
