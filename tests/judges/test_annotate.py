@@ -1,6 +1,7 @@
 """From a dataset to its labels: what is asked, how often, and what kills cost."""
 
 import argparse
+import importlib
 import json
 import multiprocessing
 import os
@@ -342,9 +343,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_judge_of_ones_own(tmp_path: Path) -> None:
-    from groundling.cli import _import
-
-    _import("examples.own_judge")
+    importlib.import_module("examples.own_judge")
     rows = [("You see here a rock.", "You, you, you."), ("a b", "c d"), ("a b c", "a b")]
     folder = str(dataset(tmp_path / "pairs", rows).folder)
     assert command(folder, "--judge", "variety", "least=2", "--prompt", "reworded") == 0
@@ -357,10 +356,15 @@ def test_the_command_with_a_server_that_fails(tmp_path: Path, capsys: pytest.Cap
     with serving(ChatServer(treat=treat)) as server:
         words = ["model=org/some.model", f"base_url={server.url}", "concurrency=1", "max_retries=0"]
         prices = ["prompt_price=1.5", "completion_price=2"]
-        assert command(folder, "--judge", "openai", *words, *prices, "extra.top_k=50") == 1
+        assert (
+            command(folder, "--judge", "openai", *words, *prices, "extra.top_k=50", "extra.top_p=null") == 1
+        )
         assert "1 requests got no answer (the first: HTTP 500" in capsys.readouterr().err
-        assert server.bodies[0]["top_k"] == 50 and server.bodies[0]["model"] == "org/some.model"
-        assert command(folder, "--judge", "openai", *words, *prices, "extra.top_k=50") == 0
+        assert server.bodies[0]["top_k"] == 50 and "top_p" not in server.bodies[0]
+        assert server.bodies[0]["model"] == "org/some.model"
+        assert (
+            command(folder, "--judge", "openai", *words, *prices, "extra.top_k=50", "extra.top_p=null") == 0
+        )
         out = capsys.readouterr().out
         assert "tokens      200 read, 14 written in all" in out and "cost        0.00 in all" in out
         assert len(server.bodies) == 3

@@ -1,13 +1,13 @@
-"""``groundling annotate``: ask a judge which of two segments it prefers, for all pairs of a dataset."""
+"""`groundling annotate`: ask a judge which of two segments it prefers, for all pairs of a dataset."""
 
 import argparse
 import re
-import sys
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from groundling.commands.command import Commands, add_command, make_console, positive, warn
 from groundling.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,12 +21,9 @@ if TYPE_CHECKING:
 _SECONDS_BETWEEN_LINES = 10.0
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
-    """Add the command to a command line."""
-    told = "ask a judge which segment of each pair it prefers"
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "annotate", help=told, description=told, allow_abbrev=False
-    )
+def add_parser(commands: Commands) -> None:
+    """Add `groundling annotate`."""
+    parser = add_command(commands, "annotate", run, "ask a judge which segment of each pair it prefers")
     parser.add_argument("dataset", type=Path, help="a folder of preference pairs, in either format")
     parser.add_argument(
         "--judge",
@@ -48,31 +45,17 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--both-orders", action="store_true", help="ask about each pair in both orders")
     parser.add_argument("--name", help="of the labels in the dataset (default: from judge, goal and prompt)")
     parser.add_argument("--store", type=Path, metavar="FOLDER", help="of answers (default: DATASET/answers)")
-    parser.add_argument("--chunks", type=int, default=1, metavar="N", help="share the work among N processes")
+    parser.add_argument(
+        "--chunks", type=positive, default=1, metavar="N", help="share the work among N processes"
+    )
     parser.add_argument("--chunk", type=int, metavar="I", help="this one's share, from 0 to N-1")
     parser.add_argument(
         "--dry-run", action="store_true", help="tell what it would take; ask and write nothing"
     )
-    parser.add_argument(
-        "--import",
-        dest="imports",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="import a module of yours that registers a judge",
-    )
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Annotate; 0 if every pair of the chunk that was asked about has an answer.
-
-    Raises:
-        GroundlingError: what cannot be run, or could not go on.
-    """
-    from rich.console import Console
-
+    """Carry the command out; returns its exit status: 0 if every request got an answer."""
     from groundling.judges.annotate import Annotation
     from groundling.judges.judge import FigureJudge
     from groundling.judges.pairs import Pairs
@@ -84,19 +67,19 @@ def run(arguments: argparse.Namespace) -> int:
     question = Question.from_file(arguments.question, **fields) if arguments.question else Question(**fields)
     pairs = Pairs.open(arguments.dataset)
     judge = make_judge(arguments.judge)
-    console = Console(highlight=False, soft_wrap=True)
+    console = make_console()
     if isinstance(judge, FigureJudge):
         return _label(pairs, judge, arguments, console)
     name = arguments.name or _default_name(arguments.judge[0], judge, question)
     annotation = Annotation(
-        pairs, judge, question, folder=arguments.store, both_orders=arguments.both_orders, notice=_warn
+        pairs, judge, question, folder=arguments.store, both_orders=arguments.both_orders, notice=warn
     )
     chunk = arguments.chunk or 0
     estimate = annotation.estimate(chunk, arguments.chunks)
     for line in describe_estimate(estimate):
-        console.print(line, markup=False)
+        console.print(line, markup=False, highlight=False)
     if arguments.dry_run:
-        console.print("nothing was asked or written")
+        console.print("nothing was asked or written", highlight=False)
         return 0
     return _annotate(annotation, name, chunk, arguments.chunks, estimate.requests, console)
 
@@ -172,15 +155,15 @@ def _annotate(
     with AnnotationProgress(console, requests) as progress:
         summary = annotation.run(name, chunk=chunk, chunks=chunks, on_answer=progress.advance)
     for line in describe_summary(summary):
-        console.print(line, markup=False)
-    console.print(f"written as {name!r} into {annotation.pairs.folder}", markup=False)
+        console.print(line, markup=False, highlight=False)
+    console.print(f"written as {name!r} into {annotation.pairs.folder}", markup=False, highlight=False)
     if summary.failed:
-        _warn(
+        warn(
             f"{summary.failed:,} requests got no answer (the first: {summary.first_failure}): the same command asks "
             "them again"
         )
     elif summary.invalid:
-        _warn(f"{summary.invalid:,} answers have no valid verdict; the same command asks for them again")
+        warn(f"{summary.invalid:,} answers have no valid verdict; the same command asks for them again")
     return 1 if summary.failed else 0
 
 
@@ -193,7 +176,7 @@ def _label(pairs: "Pairs", judge: "FigureJudge", arguments: argparse.Namespace, 
     counts = ", ".join(
         f"{kind} {int((labels == code).sum()):,}" for code, kind in enumerate(("first", "second", "tie"))
     )
-    console.print(f"labels      {counts} (of {len(labels):,})", markup=False)
+    console.print(f"labels      {counts} (of {len(labels):,})", markup=False, highlight=False)
     if arguments.dry_run:
         console.print("nothing was written")
         return 0
@@ -202,7 +185,7 @@ def _label(pairs: "Pairs", judge: "FigureJudge", arguments: argparse.Namespace, 
         raise ConfigError(f"{pairs.folder} has labels {name!r} from elsewhere: choose another --name")
     pairs.write_account(name, account)
     pairs.write_preferences(name, labels)
-    console.print(f"written as {name!r} into {pairs.folder}", markup=False)
+    console.print(f"written as {name!r} into {pairs.folder}", markup=False, highlight=False)
     return 0
 
 
@@ -266,7 +249,3 @@ def _duration(seconds: float) -> str:
         if minutes < 120
         else f"{minutes / 60:.1f} h"
     )
-
-
-def _warn(text: str) -> None:
-    print(f"warning: {text}", file=sys.stderr)

@@ -34,7 +34,7 @@ class OpenAIJudge(Judge):
         top_p: Likewise.
         max_tokens: Of a reply; None: 8 for "choice", 2048 otherwise.
         soft_labels: Ask for the log-probabilities of the verdict's token.
-        extra: Further entries of a request's body, ``{top_k: 50}`` for instance.
+        extra: Further entries of a request's body, ``{top_k: 50}`` for instance; null takes one of ours out.
         concurrency: Requests at once.
         prompt_price: Of a million tokens, for estimates.
         completion_price: Likewise.
@@ -81,6 +81,7 @@ class OpenAIJudge(Judge):
             "max_tokens": max_tokens or (8 if answer == "choice" else 2048),
             **(extra or {}),
         }
+        self._sampling = {key: value for key, value in self._sampling.items() if value is not None}
         # What a server may not know; each is left out for good once a request goes through only without it.
         self._optional = [
             *_constraint(answer),
