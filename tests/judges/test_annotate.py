@@ -212,6 +212,27 @@ def test_what_was_told_before_an_error_is_kept(tmp_path: Path) -> None:
     assert all(label in (3, truth) for label, truth in zip(labels, longer(ROWS), strict=True))
 
 
+def test_answers_are_on_the_disk_before_another_question_is_asked(tmp_path: Path) -> None:
+    pairs = dataset(tmp_path / "pairs", [("a", "bb"), ("a", "ccc"), ("bb", "ccc")])
+    on_disk: list[int] = []
+
+    class Concurrent(LongerJudge):
+        """Two workers, step by step: both ask; each is told, and asks again, until there is nothing left."""
+
+        def ask(self, requests: Iterable[Request], tell: Any) -> None:
+            queue = iter(requests)
+            waiting = [next(queue), next(queue)]
+            while waiting:
+                request = waiting.pop(0)
+                tell(request, self.answer(request))
+                waiting += [following for following in [next(queue, None)] if following]
+                on_disk.append(len(Store(annotation.store.folder, annotation.store.question).read()))
+
+    annotation = Annotation(pairs, Concurrent(), Question())
+    annotation.run("mine")
+    assert on_disk == [1, 2, 3]
+
+
 def test_chunks_share_the_pairs_and_nothing_else(tmp_path: Path) -> None:
     rows = [(f"a{n}", "b" * (n % 7)) for n in range(200)] * 2
     pairs, judge = dataset(tmp_path / "pairs", rows), LongerJudge()

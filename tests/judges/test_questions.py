@@ -125,6 +125,8 @@ def test_every_goal_and_prompt(goal: str, prompt: str) -> None:
             assert f'("best_{noun}": None)' in user["content"]
     again = question.retry([system, user], "hm", "line")
     assert again[:2] == [system, user] and again[2] == {"role": "assistant", "content": "hm"}
+    assert question.retry([], " \n", "line")[0]["content"] == "(no answer)"
+    assert question.retry([], "x" * 10**5 + "end", "line")[0]["content"] == "x" * 7997 + "end"
     assert again[3]["role"] == "user" and "Verdict: tie" in again[3]["content"]
 
 

@@ -7,7 +7,7 @@ neither a question nor the need to talk to each other.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,31 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from groundling.errors import ConfigError
-from groundling.judges.answers import parse
-from groundling.judges.judge import Judge, Reply, Request
+from groundling.judges.inquiry import Inquiry, Item, conversation
+from groundling.judges.judge import Judge
 from groundling.judges.pairs import Pairs, Preference
-from groundling.judges.questions import Question, Turn, content_hash
-from groundling.judges.store import LABELS, Answer, Captions, Store, answer_key
+from groundling.judges.questions import Question, content_hash
+from groundling.judges.store import Answer, Captions, Store, answer_key
 
 _SAMPLE = 200
 """Conversations that an estimate reads."""
 _CHARACTERS_PER_TOKEN = 4.0
 _SWAP = {Preference.FIRST: Preference.SECOND, Preference.SECOND: Preference.FIRST}
-
-
-@dataclass(frozen=True)
-class Item:
-    """One thing to ask: an unordered pair, in one order."""
-
-    key: str
-    captions: Captions
-    swapped: bool
-    """Whether the second of the sorted captions is shown first."""
-
-    @property
-    def shown(self) -> Captions:
-        """The captions in the order in which they are shown."""
-        return (self.captions[1], self.captions[0]) if self.swapped else self.captions
 
 
 @dataclass(frozen=True)
@@ -181,7 +166,10 @@ class Annotation:
             seconds: float | None = fmean(answer.seconds for answer in known)
         else:
             sample = missing[:: max(1, len(missing) // _SAMPLE)]
-            lengths = [sum(len(turn["content"]) for turn in self.conversation(item)) for item in sample]
+            lengths = [
+                sum(len(turn["content"]) for turn in conversation(self.judge, self.question, item))
+                for item in sample
+            ]
             prompt = fmean(lengths) / _CHARACTERS_PER_TOKEN if lengths else 0.0
             completion, seconds = self.judge.expected_tokens, self.judge.expected_seconds
         count = len(missing)
@@ -222,7 +210,7 @@ class Annotation:
         items = self.items(chunk, chunks)
         self._check_name(name)
         began = time.monotonic()
-        inquiry = Inquiry(self, on_answer)
+        inquiry = Inquiry(self.judge, self.question, self.store, on_answer)
         with self.store.claim(chunk, chunks):
             try:
                 inquiry.ask(_missing(items, self.store.read()))
@@ -252,11 +240,6 @@ class Annotation:
                 soft[row] = probabilities[[1, 0, 2]] if swapped else probabilities
         return labels, soft if any(probabilities is not None for _, probabilities in said) else None
 
-    def conversation(self, item: Item) -> list[Turn]:
-        """The question about an item, as the judge is asked it."""
-        judge = self.judge
-        return self.question.conversation(*item.shown, judge.answer_format, judge.control_tokens)
-
     def _check_name(self, name: str) -> None:
         """Labels of another question, or from elsewhere, are not to be mixed or overwritten."""
         if name not in self.pairs.annotators():
@@ -270,17 +253,20 @@ class Annotation:
     def _account(self) -> dict[str, Any]:
         return {"hash": self.store.hash, "both_orders": self.both_orders}
 
-    def _write(self, name: str, inquiry: "Inquiry", seconds: float) -> Summary:
+    def _write(self, name: str, inquiry: Inquiry, seconds: float) -> Summary:
+        self._check_name(name)
         answers = self.store.read()
         labels, soft = self.labels(answers)
         summary = self._summary(answers, labels, inquiry, seconds)
         # The account comes first: labels without one could not be gone on with.
-        self.pairs.write_account(name, self._account() | {"summary": asdict(summary)})
+        self.pairs.write_account(
+            name, self._account() | {"asked": self.store.question, "summary": asdict(summary)}
+        )
         self.pairs.write_preferences(name, labels, soft)
         return summary
 
     def _summary(
-        self, answers: Mapping[str, Answer], labels: NDArray[np.int8], inquiry: "Inquiry", seconds: float
+        self, answers: Mapping[str, Answer], labels: NDArray[np.int8], inquiry: Inquiry, seconds: float
     ) -> Summary:
         own = [answers[item.key] for items in self._items for item in items if item.key in answers]
         counts = Counter(answer.label for answer in own)
@@ -306,79 +292,6 @@ class Annotation:
             cost=self.judge.cost(prompt, completion),
             seconds=seconds,
         )
-
-
-class Inquiry:
-    """Puts items to the judge of an annotation; each answer is stored as soon as it is there.
-
-    Attributes:
-        asked: Answers so far.
-        failed: Requests without one.
-        first_failure: Why the first of them has none.
-    """
-
-    def __init__(self, annotation: Annotation, on_answer: Callable[[Answer | None], None]) -> None:
-        self._annotation, self._on_answer = annotation, on_answer
-        self.asked = self.failed = 0
-        self.first_failure: str | None = None
-
-    def ask(self, items: Sequence[Item]) -> None:
-        """Ask about all items; those whose request fails stay without an answer."""
-        self._items, self._all_asked = items, False
-        self._began: dict[int, float] = {}
-        self._replies: dict[int, list[Reply]] = {}
-        if items:
-            self._annotation.judge.ask(self._requests(), self._tell)
-
-    def _requests(self) -> Iterator[Request]:
-        goal = self._annotation.question.goal
-        for number, item in enumerate(self._items):
-            self._flush()
-            self._began[number] = time.monotonic()
-            yield Request(number, self._annotation.conversation(item), goal)
-        self._all_asked = True
-
-    def _flush(self) -> None:
-        # Before another question is asked, so that a batch of answers waits for the disk once.
-        if not self._annotation.judge.effortless:
-            self._annotation.store.flush()
-
-    def _tell(self, request: Request, reply: Reply) -> Request | None:
-        number = request.number
-        if reply.failure is not None:
-            self.failed += 1
-            self.first_failure = self.first_failure or reply.failure
-            self._replies.pop(number, None)
-            self._on_answer(None)
-            return None
-        replies = self._replies.setdefault(number, [])
-        replies.append(reply)
-        form = self._annotation.judge.answer_format
-        verdict = parse(reply.text, form, reply.complete)
-        if verdict is None and len(replies) == 1:
-            again = self._annotation.question.retry(request.conversation, reply.text, form)
-            return Request(number, again, request.goal)
-        self._keep(number, Preference.UNKNOWN if verdict is None else verdict.preference)
-        return None
-
-    def _keep(self, number: int, preference: Preference) -> None:
-        item, replies = self._items[number], self._replies.pop(number)
-        answer = Answer(
-            key=item.key,
-            label=LABELS[preference],
-            probabilities=None if preference == Preference.UNKNOWN else replies[-1].probabilities,
-            swapped=item.swapped,
-            captions=item.captions,
-            replies=tuple(reply.text for reply in replies),
-            prompt_tokens=sum(reply.prompt_tokens for reply in replies),
-            completion_tokens=sum(reply.completion_tokens for reply in replies),
-            seconds=time.monotonic() - self._began.pop(number),
-        )
-        self._annotation.store.append(answer)
-        if self._all_asked:
-            self._flush()
-        self.asked += 1
-        self._on_answer(answer)
 
 
 def _number(captions: Captions) -> int:

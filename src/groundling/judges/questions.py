@@ -76,6 +76,8 @@ _AGAIN = {
     "motif": 'So which of the two is the best? Answer with ("best_{noun}": 1), ("best_{noun}": 2) or '
     '("best_{noun}": None).',
 }
+_LONGEST_ECHO = 8000
+"""Characters of a reply that the judge reads again: one that went on and on must not fill its context."""
 
 
 @dataclass(frozen=True)
@@ -148,10 +150,11 @@ class Question:
 
     def retry(self, conversation: Sequence[Turn], reply: str, answer: AnswerFormat) -> list[Turn]:
         """The same conversation after a reply without a verdict, and the question for it."""
+        told = reply[-_LONGEST_ECHO:].strip() or "(no answer)"  # servers refuse empty turns
         again = _AGAIN[answer].replace("{noun}", self.noun)
         return [
             *conversation,
-            {"role": "assistant", "content": reply},
+            {"role": "assistant", "content": told},
             {"role": "user", "content": again},
         ]
 

@@ -144,8 +144,11 @@ class Store:
             text = json.dumps(self.question, indent=1, ensure_ascii=False) + "\n"
             replace_file(path, lambda partial: partial.write_text(text, encoding="utf-8"))
         name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}.jsonl"
-        # Buffered: a line is handed to the system in one piece, at the flush.
-        return (self._answers / name).open("xb", buffering=2**20)
+        file = (self._answers / name).open("xb", buffering=2**20)  # lines leave in one piece, at the flush
+        folder = os.open(self._answers, os.O_RDONLY)
+        os.fsync(folder)  # the file's name reaches the disk, too
+        os.close(folder)
+        return file
 
     @contextmanager
     def claim(self, chunk: int, chunks: int) -> Iterator[None]:
