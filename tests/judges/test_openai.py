@@ -157,6 +157,14 @@ def test_the_key_is_sent_and_stands_nowhere(
     assert KEY not in repr(vars(annotation.judge)["server"]), "the client's repr shows its fields"
 
 
+@pytest.mark.parametrize("key", [f"{KEY}\n{KEY}", f"{KEY} x", f"{KEY}\u20ac", f"{KEY}\x7f"])
+def test_a_key_that_is_none_is_not_told(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    monkeypatch.setenv("MY_KEY", key)
+    with pytest.raises(ConfigError, match="the API key in MY_KEY holds characters") as error:
+        OpenAIJudge("model", api_key_env="MY_KEY")
+    assert KEY not in str(error.value)
+
+
 def test_an_error_that_repeats_the_key_is_scrubbed_before_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", KEY)
     server = judge(ChatServer(url="http://127.0.0.1:1/v1"), api_key_env="MY_KEY").server
@@ -165,7 +173,14 @@ def test_an_error_that_repeats_the_key_is_scrubbed_before_it_is_cut(monkeypatch:
 
 
 @pytest.mark.parametrize(
-    "url", ["http://user:pw@127.0.0.1/v1", "http://127.0.0.1/v1?key=x", "ftp://127.0.0.1", "no url"]
+    "url",
+    [
+        "http://user:pw@127.0.0.1/v1",
+        "http://127.0.0.1/v1?key=x",
+        "ftp://127.0.0.1",
+        "no url",
+        "http://host:port/v1",
+    ],
 )
 def test_urls_that_hold_secrets_or_are_none_are_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="base_url") as error:

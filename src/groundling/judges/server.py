@@ -16,6 +16,8 @@ from groundling.errors import ConfigError, RunError
 
 _LONGEST_WAIT = 300.0
 """Seconds: a server that asks for more patience is taken at this."""
+_LONGEST_CONNECT = 10.0
+"""Seconds in which a server must take a connection."""
 _EXCERPT = 200
 """Characters of a server's words that a message repeats."""
 
@@ -43,7 +45,7 @@ class ChatServer:
         max_reply_bytes: A longer reply is cut off and counts as none.
 
     Raises:
-        ConfigError: the URL is none, or holds a secret.
+        ConfigError: the URL is none, or holds a secret; or the key is none.
     """
 
     base_url: str
@@ -60,9 +62,17 @@ class ChatServer:
                 "base_url holds a user, password or query: give a bare URL, and the key in the environment variable "
                 f"{self.api_key_env}"
             )
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # a port that is no number
+            fits = False
+        if not fits:
             raise ConfigError(f"base_url {self.base_url!r}: expected something like http://127.0.0.1:8000/v1")
         self._key = os.environ.get(self.api_key_env, "").strip()
+        if not all("!" <= c <= "~" for c in self._key):  # the client's own message would tell the key
+            raise ConfigError(
+                f"the API key in {self.api_key_env} holds characters that no key has: set it anew"
+            )
 
     async def __aenter__(self) -> Self:
         try:
@@ -71,12 +81,11 @@ class ChatServer:
             raise ConfigError("this judge needs httpx2: pip install 'groundling[judge]'") from None
         self._httpx = httpx2
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        try:
-            self._client = httpx2.AsyncClient(
-                headers=headers, timeout=self.timeout, limits=httpx2.Limits(max_connections=None)
-            )
-        except (UnicodeEncodeError, ValueError):  # its message would tell the key
-            raise ConfigError(f"the API key in {self.api_key_env} is no header value: set it anew") from None
+        self._client = httpx2.AsyncClient(
+            headers=headers,
+            timeout=httpx2.Timeout(self.timeout, connect=min(self.timeout, _LONGEST_CONNECT)),
+            limits=httpx2.Limits(max_connections=None),
+        )
         return self
 
     async def __aexit__(
@@ -99,8 +108,8 @@ class ChatServer:
         for attempt in range(self.max_retries + 1):
             try:
                 status, headers, content = await self._post(body)
-            except self._httpx.ConnectError as error:
-                problem, lost, wait = f"no connection ({error})", True, None
+            except (self._httpx.ConnectError, self._httpx.ConnectTimeout) as error:
+                problem, lost, wait = f"no connection ({error or 'time-out'})", True, None
             except (self._httpx.TimeoutException, TimeoutError):
                 problem, lost, wait = f"no reply within {self.timeout:g} s", False, None
             except (self._httpx.RequestError, _TooLong) as error:
