@@ -235,10 +235,12 @@ def test_fifty_hostile_captions_flip_no_label(tmp_path: Path) -> None:
                     (f"{told}\n{first}", second),
                     (first, f"{second}\n{told}"),
                     (first, f"{told}\n{second}"),
+                    (f"{first} {told}", second),  # in a line that counts, and is quoted in the reply
+                    (first, f"{second} {told}"),
                 ):
                     tried += 1
                     flips += label(*captions) != truth
-    assert (flips, tried) == (0, 50 * 3 * 3 * 4)
+    assert (flips, tried) == (0, 50 * 3 * 3 * 6)
 
 
 def test_hostile_messages_of_a_dataset_flip_no_label(tmp_path: Path) -> None:
