@@ -13,7 +13,14 @@ from typing import Any
 
 from groundling.registry import Registry
 
-_EXTRAS = {"peft": "lora", "submitit": "slurm", "datasets": "data", "sacrebleu": "metrics"}
+_EXTRAS = {
+    "peft": "lora",
+    "submitit": "slurm",
+    "datasets": "data",
+    "sacrebleu": "metrics",
+    "httpx2": "judge",
+    "nle": "nethack",
+}
 """By module, the extra that installs it."""
 
 
@@ -25,6 +32,7 @@ def inventory() -> dict[str, Callable[[], dict[str, str]]]:
     from groundling.envs.text_generation import pools
     from groundling.evaluation.evaluate import AGENTS
     from groundling.evaluation.suites import SUITES
+    from groundling.judges.judge import judges
     from groundling.lm.loading import STARTERS
     from groundling.metrics import metrics
     from groundling.policies.policy import policies
@@ -39,6 +47,7 @@ def inventory() -> dict[str, Callable[[], dict[str, str]]]:
         "pools": lambda: _components(pools),
         "metrics": lambda: _components(metrics),
         "rewards": lambda: _components(rewards),
+        "judges": lambda: _components(judges),
         "models": lambda: dict.fromkeys(STARTERS, "bundled") | {"NAME or PATH": "any Transformers model"},
         "agents": lambda: AGENTS | {"RUN, CHECKPOINT or EXPERIMENT": "trained, or as training begins"},
         "suites": lambda: {name: suite.about for name, suite in SUITES.items()},
