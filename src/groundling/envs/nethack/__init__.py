@@ -79,7 +79,9 @@ def make_task(task: str, **args: Any) -> "NetHackTask":
 def check_installed() -> None:
     """Raise `ConfigError` where nle is missing."""
     if importlib.util.find_spec("nle") is None:
-        raise ConfigError("NetHack needs the package nle, which is not installed: pip install 'groundling[nethack]'")
+        raise ConfigError(
+            "NetHack needs the package nle, which is not installed: pip install 'groundling[nethack]'"
+        )
 
 
 __all__ = ["ACTIONS", "TASKS", "check_installed", "make_goal", "make_task", "register"]

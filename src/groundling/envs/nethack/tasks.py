@@ -45,7 +45,7 @@ class NetHackTask(base.NLE):
 
     Equal seeds give equal episodes: ``reset(seed=s)`` seeds all of NetHack's random generators (its levels' own too)
     and the moon; each later ``reset()`` draws its seeds from the same stream. nle's ``seed`` still has its way with the
-    episodes that follow it, until a ``reset`` is given a seed.
+    next episode, unless ``reset`` is given a seed.
 
     ``terminated`` tells that the game or the task is over, ``truncated`` that ``max_episode_steps`` are; never both
     (nle tells every end by the former). Infos hold ``end_status``, ``dlvl`` (depth), ``gold``, ``xlvl`` (experience
@@ -104,7 +104,7 @@ class NetHackTask(base.NLE):
         if seed is not None or not self._seeded_by_hand:
             core, disp, lgen = self.np_random.integers(2**31, size=3).tolist()
             super().seed(core, disp, reseed=False, lgen=lgen)
-            self._seeded_by_hand = False
+        self._seeded_by_hand = False
         super().reset(options=options)
         buffers = dict(zip(self._observation_keys, self.last_observation, strict=True))
         self.arrays: dict[str, np.ndarray] = {key: buffers[key] for key in self._original_observation_keys}

@@ -93,7 +93,9 @@ class WorkerPool:
                 self._incidents.dead_workers += not lost.hung
                 self._warn(f"NetHack worker {w} {reason}; it is started anew and its episodes are lost")
                 worker.restart()
-        raise RunError(f"NetHack worker {w} was lost {_MOST_RESTARTS + 1} times in a row; at last it {reason}")
+        raise RunError(
+            f"NetHack worker {w} was lost {_MOST_RESTARTS + 1} times in a row; at last it {reason}"
+        )
 
 
 class _WorkerLost(Exception):
