@@ -39,7 +39,7 @@ def test_vector_features_are_scaled_and_clipped() -> None:
     names = list(VECTOR_SCALE)
     blstats = np.zeros((2, 27), dtype=np.int64)
     blstats[0, names.index("x")], blstats[0, names.index("gold")] = 79, 10**9
-    blstats[1, names.index("armour_class")], blstats[1, names.index("alignment")] = -10**6, -1
+    blstats[1, names.index("armour_class")], blstats[1, names.index("alignment")] = -(10**6), -1
     out = np.empty((2, 27), dtype=np.float32)
     vector_features(blstats, out)
     told = [{name: value for name, value in zip(names, row.tolist(), strict=True) if value} for row in out]
@@ -52,6 +52,7 @@ def test_the_vectors_names_are_nles_in_nles_order() -> None:
     index = {"x": nethack.NLE_BL_X, "score": nethack.NLE_BL_SCORE, "hit_points": nethack.NLE_BL_HP}
     index |= {"depth": nethack.NLE_BL_DEPTH, "gold": nethack.NLE_BL_GOLD, "armour_class": nethack.NLE_BL_AC}
     index |= {"turns": nethack.NLE_BL_TIME, "hunger": nethack.NLE_BL_HUNGER, "strength": nethack.NLE_BL_STR25}
+    index |= {"exact_strength": nethack.NLE_BL_STR125}
     index |= {"dungeon_level": nethack.NLE_BL_DLEVEL, "condition": nethack.NLE_BL_CONDITION}
     names = list(VECTOR_SCALE)
     assert len(names) == nethack.BLSTATS_SHAPE[0]
@@ -62,9 +63,13 @@ def test_a_messages_id_is_its_contents_in_every_process() -> None:
     text = b"You see here a dagger."
     code = f"from groundling.envs.nethack.observation import message_id; print(message_id({text!r}))"
     other = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env={"PYTHONHASHSEED": "7"} | _path()
+        [sys.executable, "-c", code],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={"PYTHONHASHSEED": "7"} | _path(),
     )
-    assert int(other.stdout) == message_id(text) == message_id(text.ljust(256, b"\0")) == 5556427823046914346
+    assert int(other.stdout) == message_id(text) == message_id(text.ljust(256, b"\0")) == -6882704359716687590
     assert -(2**63) <= message_id(text) < 2**63
     messages = [f"You have {n} gold pieces.".encode() for n in range(5000)] + [b"", b" "]
     assert len({message_id(m) for m in messages}) == len(messages)
@@ -100,7 +105,10 @@ def test_the_glyphs_of_a_font() -> None:
 
 def test_a_window_becomes_a_picture_cell_by_cell() -> None:
     rng = np.random.default_rng(0)
-    chars, colours = rng.integers(256, size=(5, 12, 12), dtype=np.uint8), rng.integers(16, size=(5, 12, 12), dtype=np.uint8)
+    chars, colours = (
+        rng.integers(256, size=(5, 12, 12), dtype=np.uint8),
+        rng.integers(16, size=(5, 12, 12), dtype=np.uint8),
+    )
     pictures = render(chars, colours)
     assert pictures.shape == (5, 3, 72, 72) and pictures.dtype == np.uint8
     for n, row, column in rng.integers((5, 12, 12), size=(40, 3)).tolist():
@@ -111,7 +119,10 @@ def test_a_window_becomes_a_picture_cell_by_cell() -> None:
 @pytest.mark.parametrize("shape", [(12, 12), (7, 12, 12), (2, 3, 12, 12), (0, 12, 12), (24, 80)])
 def test_torch_draws_the_same_bytes(shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(1)
-    chars, colours = rng.integers(256, size=shape, dtype=np.uint8), rng.integers(16, size=shape, dtype=np.uint8)
+    chars, colours = (
+        rng.integers(256, size=shape, dtype=np.uint8),
+        rng.integers(16, size=shape, dtype=np.uint8),
+    )
     renderer = GlyphRenderer()
     drawn = renderer(torch.from_numpy(chars), torch.from_numpy(colours))
     assert drawn.dtype == torch.uint8 and (drawn.numpy() == render(chars, colours)).all()

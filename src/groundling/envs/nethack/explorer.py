@@ -150,7 +150,7 @@ class Explorer:
     ) -> Iterator[Cell]:
         barred = self._barred[level]
         at_door = _is_door(chars, colours, cell)
-        for (down, right), _ in _STEPS.items():
+        for down, right in _STEPS:
             row, column = following = cell[0] + down, cell[1] + right
             if row not in _MAP_ROWS or not 0 <= column < TERMINAL_SHAPE[1]:
                 continue

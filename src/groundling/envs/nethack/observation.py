@@ -24,8 +24,8 @@ VECTOR_LIMIT = 5.0
 VECTOR_SCALE: dict[str, float] = {
     "x": 1 / 79,
     "y": 1 / 21,
-    "strength_percentage": 1 / 100,
-    "strength": 1 / 20,
+    "strength": 1 / 25,
+    "exact_strength": 1 / 125,  # nle's other way of counting 18/01 to 18/100
     "dexterity": 1 / 20,
     "constitution": 1 / 20,
     "intelligence": 1 / 20,

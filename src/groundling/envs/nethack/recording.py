@@ -7,11 +7,10 @@ nle records by itself, every so many episodes, what NetHack writes to its termin
 The files are ``nle.PID.EPISODE.ttyrec3.bz2``; nle's own players show them, and `read_ttyrec` gives their screens.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -92,8 +91,10 @@ def save_gif(screens: Iterable[Screen], path: Path, seconds_per_screen: float = 
 def read_ttyrec(path: Path) -> Iterator[Screen]:
     """Read the screens of one of nle's recordings (``.ttyrec3.bz2``), one per key that NetHack was given.
 
+    One that was broken off (a killed process) is read as far as it goes.
+
     Raises:
-        RunError: there is no such file, or it is no recording.
+        RunError: there is no such file, or it holds no screens.
     """
     from nle.dataset import Converter
     from nle.nethack import TTYREC_VERSION
@@ -105,13 +106,13 @@ def read_ttyrec(path: Path) -> Iterator[Screen]:
     chars = np.zeros((_READ_AT_ONCE, *TERMINAL_SHAPE), dtype=np.uint8)
     colours = np.zeros((_READ_AT_ONCE, *TERMINAL_SHAPE), dtype=np.int8)
     cursors = np.zeros((_READ_AT_ONCE, 2), dtype=np.int16)
-    rest: Sequence[Any] = [np.zeros(_READ_AT_ONCE, dtype=t) for t in (np.int64, np.uint8, np.int32)]
-    remaining = 0
+    rest = [np.zeros(_READ_AT_ONCE, dtype=t) for t in (np.int64, np.uint8, np.int32)]
+    total = remaining = 0
     while not remaining:
-        try:
-            remaining = converter.convert(chars, colours, cursors, *rest)
-        except RuntimeError as error:
-            raise RunError(f"{path} cannot be read as a recording of nle's: {error}") from error
+        remaining = converter.convert(chars, colours, cursors, *rest)
+        total += _READ_AT_ONCE - remaining
+        if not total:
+            raise RunError(f"{path} holds no screens: it is no recording of nle's, or was broken off at once")
         for i in range(_READ_AT_ONCE - remaining):
             yield Screen.of({"tty_chars": chars[i], "tty_colors": colours[i], "tty_cursor": cursors[i]})
 

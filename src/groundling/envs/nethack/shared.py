@@ -73,6 +73,12 @@ class SharedArrays:
         }
         return cls(fd, arrays)
 
+    def close(self) -> None:
+        """Let go of the descriptor; the arrays live as long as somebody holds them."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
 
 def _layout(num_envs: int) -> tuple[dict[str, tuple[int, type, tuple[int, ...]]], int]:
     """Offset, type and shape of each field, and the size of the block in bytes."""

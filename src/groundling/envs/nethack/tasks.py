@@ -62,7 +62,7 @@ class NetHackTask(base.NLE):
         ConfigError: an unknown name in ``compat``.
     """
 
-    StepStatus = EndStatus  # type: ignore[assignment]  # nle's own is a smaller one
+    StepStatus = EndStatus
 
     def __init__(
         self,

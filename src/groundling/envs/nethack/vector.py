@@ -224,6 +224,7 @@ class NetHackVectorEnv:
     def close(self) -> None:
         """End the workers and their games; views of the frames stay readable."""
         self._envs.close()
+        self._memory.close()
         self._temporary.cleanup()
 
     def _report(self, crashes: list[str]) -> None:

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import Any
 
 from groundling.envs.nethack.shared import SharedArrays
@@ -41,11 +42,9 @@ def serve(commands: int, replies: int, memory: int, settings: dict[str, Any]) ->
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who gives the commands
-    *fds, settings = sys.argv[1:]
-    try:
-        serve(*map(int, fds), json.loads(settings))  # type: ignore[arg-type]
-    except BrokenPipeError:
-        pass  # nobody is left to hear the reply
+    commands, replies, memory, settings = sys.argv[1:]
+    with suppress(BrokenPipeError):  # nobody is left to hear the reply
+        serve(int(commands), int(replies), int(memory), json.loads(settings))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,10 +178,8 @@ class _Worker:
         self._poll.register(self._replies, select.POLLIN)
 
     def _write(self, command: int) -> None:
-        try:
+        with suppress(BrokenPipeError):  # that the process is gone shows when its answer is waited for
             os.write(self._commands, bytes([command]))
-        except BrokenPipeError:
-            pass  # that the process is gone shows when its answer is waited for
 
     def _read(self, timeout: float) -> None:
         """Take in what the process has to say."""
