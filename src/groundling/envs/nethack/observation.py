@@ -18,7 +18,7 @@ TERMINAL_SHAPE = (24, 80)
 COLOURS = 16
 BLANK = ord(" ")
 """What the window shows beyond the terminal's edge, in colour 0."""
-VECTOR_LIMIT = 5.0
+VECTOR_LIMIT = np.float32(5)
 """Features are clipped to ± this."""
 
 VECTOR_SCALE: dict[str, float] = {
@@ -53,7 +53,7 @@ VECTOR_SCALE: dict[str, float] = {
 """Factor of each of nle's 27 blstats, in their order, so that early games lie within ± 1."""
 
 _BEFORE = WINDOW // 2
-_SCALE = np.array(list(VECTOR_SCALE.values()))
+_SCALE = np.array(list(VECTOR_SCALE.values()), dtype=np.float32)
 
 
 def window(
@@ -85,8 +85,8 @@ def window(
 
 
 def vector_features(blstats: np.ndarray, out: np.ndarray) -> None:
-    """Scale and clip blstats ``(..., 27)`` into ``out``, float32 of the same shape (see `VECTOR_SCALE`)."""
-    np.multiply(blstats, _SCALE, out=out, casting="same_kind")
+    """Scale and clip blstats, float32 ``(..., 27)``, into ``out`` of the same type and shape (see `VECTOR_SCALE`)."""
+    np.multiply(blstats, _SCALE, out=out)
     np.maximum(out, -VECTOR_LIMIT, out=out)
     np.minimum(out, VECTOR_LIMIT, out=out)
 

@@ -23,6 +23,7 @@ COMPAT = ("sober", "scout", "crop")
 OBSERVATION_KEYS = ("tty_chars", "tty_colors", "tty_cursor", "blstats", "message")
 SUCCESS_REWARD = 50.0
 
+_LEVEL = slice(nethack.NLE_BL_DNUM, nethack.NLE_BL_DLEVEL + 1)  # of blstats: which dungeon, which level of it
 _SPACE, _ESCAPE = ord(" "), nethack.C("[")
 _NORTH_WEST = int(nethack.CompassDirection.NW)  # the key "y", which is also how one says yes
 _EAT_QUESTION = b"What do you want to eat"
@@ -78,7 +79,7 @@ class NetHackTask(base.NLE):
         super().__init__(observation_keys=tuple(observation_keys), **args)
         self.end_status = EndStatus.RUNNING
         self._seeded_by_hand = False
-        self._explored: dict[tuple[int, int], int] = {}
+        self._explored: dict[tuple[int, ...], int] = {}
         self._keys = [int(action) for action in self.actions]
 
     def seed(self, *args: Any, **kwargs: Any) -> Any:
@@ -115,9 +116,11 @@ class NetHackTask(base.NLE):
         self._game_over = False
         self.blstats: list[int] = self._blstats.tolist()
         """nle's blstats while the game is on: those of its last step when it is over."""
+        self.message: bytes = self._message.tobytes()
+        """The message, 256 bytes padded with zeros."""
         if "scout" not in self.compat:
             self._explored.clear()
-        self._explore()
+        self._map = self._glyphs.tobytes()
 
     def advance(self, action: int) -> tuple[float, bool, bool]:
         """`step` without its copies: reward, terminated, truncated; what is to be seen is in `arrays`."""
@@ -125,12 +128,15 @@ class NetHackTask(base.NLE):
         if any(self._internal[1:4].tolist()):
             done = self._answer_prompts(done)
         self._steps += 1
+        self.message = self._message.tobytes()
         before = self.blstats
         now = self._blstats.tolist()
         in_game = self.nethack.in_normal_game()
         if in_game:
+            if now[_LEVEL] != before[_LEVEL]:
+                self._explored[tuple(before[_LEVEL])] = self._explored_here()
             self.blstats = now
-            self._explore()
+            self._map = self._glyphs.tobytes()
         success = not done and self._is_success()
         reward = self._reward(before, now, in_game, success)
         ended = done or (success and self._ends_with_success())
@@ -153,6 +159,7 @@ class NetHackTask(base.NLE):
     def figures(self) -> dict[str, int]:
         """What the episode has come to so far: see the class."""
         stats = self.blstats
+        self._explored[tuple(stats[_LEVEL])] = self._explored_here()
         return {
             "score": stats[nethack.NLE_BL_SCORE],
             "dlvl": stats[nethack.NLE_BL_DEPTH],
@@ -165,10 +172,9 @@ class NetHackTask(base.NLE):
     def _key(self, action: int) -> int:
         """The key for an action. The question what to eat is answered by its first choice or not at all."""
         key = self._keys[action]
-        text = self._message.tobytes()
-        if _EAT_QUESTION not in text:
+        if _EAT_QUESTION not in self.message:
             return key
-        choices = _EAT_CHOICES.search(text)
+        choices = _EAT_CHOICES.search(self.message)
         return choices[1][0] if key == _NORTH_WEST and choices else _SPACE
 
     def _answer_prompts(self, done: bool) -> bool:
@@ -190,9 +196,9 @@ class NetHackTask(base.NLE):
             self._message[:] = np.frombuffer(kept, dtype=np.uint8)
         return bool(done)
 
-    def _explore(self) -> None:
-        level = self.blstats[nethack.NLE_BL_DNUM], self.blstats[nethack.NLE_BL_DLEVEL]
-        self._explored[level] = int(np.count_nonzero(self._glyphs != nethack.GLYPH_CMAP_OFF))
+    def _explored_here(self) -> int:
+        """Squares of the present level, as it was last seen, that show anything."""
+        return int(np.count_nonzero(np.frombuffer(self._map, dtype=np.int16) != nethack.GLYPH_CMAP_OFF))
 
     def _copied(self) -> dict[str, np.ndarray]:
         return {key: array.copy() for key, array in self.arrays.items()}
@@ -249,7 +255,7 @@ class NetHackStaircase(_Once):
         self.level, self.continual = level, continual
 
     def _is_success(self) -> bool:
-        return self.blstats[nethack.NLE_BL_DLEVEL] == self.level and _DESCENDED in self._message.tobytes()
+        return self.blstats[nethack.NLE_BL_DLEVEL] == self.level and _DESCENDED in self.message
 
     def _ends_with_success(self) -> bool:
         return not self.continual
