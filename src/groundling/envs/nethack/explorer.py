@@ -1,10 +1,11 @@
 """A player by rules: it looks for the stairs down and takes them. For collecting data, and as a baseline.
 
 It reads the terminal: it walks to ``>`` where it knows one, else to the nearest square that it has not been to with
-something unknown beside it, else to where it has been least, searching for hidden doors on the way. It fights what
-stands in its way, and eats when hungry.
+something unknown beside it, else to where it has been least, searching for hidden doors in corners and dead ends. It
+kicks in locked doors, fights what stands in its way, and eats when hungry.
 """
 
+import re
 from collections import Counter, deque
 from collections.abc import Mapping
 
@@ -28,7 +29,7 @@ _STEPS: dict[int, int] = {
 }
 """The action that leads from a cell to another one, by their difference; a cell's number is 80 rows + columns."""
 _STRAIGHT = (-_COLUMNS, 1, _COLUMNS, -1)
-_MORE, _DOWN, _EAT, _SEARCH = (ACTIONS.index(name) for name in ("more", "down", "eat", "search"))
+_MORE, _DOWN, _KICK, _EAT, _SEARCH = (ACTIONS.index(name) for name in ("more", "down", "kick", "eat", "search"))
 _YES, _NO = ACTIONS.index("northwest"), ACTIONS.index("southeast")  # the keys y and n
 
 _DOORS = np.isin(np.arange(256), list(b"+-|"))
@@ -43,6 +44,9 @@ _PATIENCE = 12
 """Searches at one spot before it looks elsewhere."""
 _ATTEMPTS = 3
 """Steps that led nowhere before it takes the way for barred."""
+_KICKS = 20
+"""The same of kicks at a door."""
+_LOCKED = re.compile(rb"door is locked|WHAMM|You kick at empty space")
 
 
 class Explorer:
@@ -65,7 +69,8 @@ class Explorer:
     def act(self, observation: Mapping[str, np.ndarray]) -> int:
         """Choose an action for an observation with ``tty_chars``, ``tty_colors``, ``blstats`` and ``message``."""
         self._steps += 1
-        answer = _answer(observation["message"].tobytes())
+        message = observation["message"].tobytes()
+        answer = self._answer(message)
         if answer is not None:
             return answer
         stats: list[int] = observation["blstats"].tolist()
@@ -74,11 +79,23 @@ class Explorer:
         level.visits[here] += 1
         if self._tried is not None and self._tried[0] == here:
             level.barred[self._tried] += 1
+            if _LOCKED.search(message) and level.barred[self._tried] < _KICKS:
+                return _KICK
         self._tried = None
         if stats[21] >= _HUNGRY and self._steps - self._last_meal >= _MEALTIME:
             self._last_meal = self._steps
             return _EAT
         return self._walk(observation["tty_chars"], observation["tty_colors"], level, here)
+
+    def _answer(self, message: bytes) -> int | None:
+        """The answer to the question that a message asks, if it does."""
+        if b"What do you want to eat" in message:
+            return _YES
+        if b"eat it? [" in message or b"Really attack" in message:  # what lies on the floor may be old
+            return _NO
+        if b"direction?" in message:
+            return _MORE if self._tried is None else _STEPS[self._tried[1] - self._tried[0]]
+        return None
 
     def _walk(self, chars: np.ndarray, colours: np.ndarray, level: "_Level", here: int) -> int:
         level.look_for_stairs(chars)
@@ -92,17 +109,17 @@ class Explorer:
         return self._search(here, came_from, level)
 
     def _search(self, here: int, came_from: dict[int, int], level: "_Level") -> int:
-        """Nothing new can be reached: search here, or go where it has been least."""
-        if level.searches[here] < _PATIENCE and self._rng.random() < 0.7:
+        """Nothing new can be reached: search here, or go where it has been least and where something may be hidden."""
+        room = {cell: sum(cell + step in came_from for step in _STEPS) for cell in came_from}
+        if room[here] < len(_STEPS) and level.searches[here] < _PATIENCE:
             level.searches[here] += 1
             return _SEARCH
-        others = [cell for cell in came_from if cell != here]
-        if not others:
+        weights = {c: (1 + level.visits[c] + level.searches[c]) * room[c] for c in room if c != here}
+        if not weights:
             return int(self._rng.choice(list(_STEPS.values())))
-        presence = [level.visits[cell] + level.searches[cell] for cell in others]
-        fewest = min(presence)
-        least = [cell for cell, times in zip(others, presence, strict=True) if times == fewest]
-        return self._step(here, least[int(self._rng.integers(len(least)))], came_from)
+        lowest = min(weights.values())
+        best = [cell for cell, weight in weights.items() if weight == lowest]
+        return self._step(here, best[int(self._rng.integers(len(best)))], came_from)
 
     def _step(self, here: int, goal: int, came_from: dict[int, int]) -> int:
         """The first step of the way that leads to ``goal``."""
@@ -164,19 +181,6 @@ class _Level:
                     came_from[following] = cell
                     queue.append(following)
         return came_from, frontier
-
-
-def _answer(message: bytes) -> int | None:
-    """The answer to the question that a message asks, if it does."""
-    if b"What do you want to eat" in message:
-        return _YES
-    if b"eat it? [" in message:  # what lies on the floor may be old
-        return _NO
-    if b"Really attack" in message:
-        return _NO
-    if b"direction?" in message:
-        return _MORE
-    return None
 
 
 def _beside_unknown(chars: np.ndarray) -> np.ndarray:
