@@ -8,7 +8,7 @@ the question what to eat can be answered; a message survives the ``--More--`` be
 import re
 from collections.abc import Collection
 from enum import IntEnum
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -21,6 +21,7 @@ from groundling.errors import ConfigError
 COMPAT = ("sober", "scout", "crop")
 """The original's faults, mended unless asked for by name: see `NetHackTask`."""
 OBSERVATION_KEYS = ("tty_chars", "tty_colors", "tty_cursor", "blstats", "message")
+RENDER_MODES = ["ansi", "rgb_array"]
 SUCCESS_REWARD = 50.0
 
 _LEVEL = slice(nethack.NLE_BL_DNUM, nethack.NLE_BL_DLEVEL + 1)  # of blstats: which dungeon, which level of it
@@ -57,28 +58,36 @@ class NetHackTask(base.NLE):
         compat: The original's faults to keep, of `COMPAT`: ``sober``: `NetHackOracle` takes the hero for sober unless
             hallucinating is all that ails them; ``scout``: squares explored in earlier episodes still count; ``crop``:
             features look at a window around the square above the hero's (`groundling.envs.nethack.observation`).
+        render_mode: ``ansi`` for `render` to give the screen as text, ``rgb_array`` for a picture.
         args: nle's: ``max_episode_steps``, ``character``, ``savedir``, ``save_ttyrec_every``, ….
 
     Raises:
-        ConfigError: an unknown name in ``compat``.
+        ConfigError: an unknown name in ``compat`` or an unknown ``render_mode``.
     """
 
     StepStatus = EndStatus
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": RENDER_MODES, "render_fps": 10}
 
     def __init__(
         self,
         observation_keys: Collection[str] = OBSERVATION_KEYS,
         compat: Collection[str] = (),
+        render_mode: str | None = None,
         **args: Any,
     ) -> None:
         wrong = sorted(set(compat) - set(COMPAT))
         if wrong:
             raise ConfigError(f"compat must be names out of {', '.join(COMPAT)}, got {', '.join(wrong)}")
+        if render_mode not in (None, *RENDER_MODES):
+            raise ConfigError(f"render_mode must be ansi, rgb_array or None, got {render_mode!r}")
         self.compat = frozenset(compat)
-        args = {"actions": TASK_ACTIONS, "fix_moon_phase": True, "render_mode": None} | args
-        super().__init__(observation_keys=tuple(observation_keys), **args)
+        args = {"actions": TASK_ACTIONS, "fix_moon_phase": True} | args
+        super().__init__(observation_keys=tuple(observation_keys), render_mode=render_mode, **args)
         self.end_status = EndStatus.RUNNING
         self._seeded_by_hand = False
+        self._last_sight: dict[str, np.ndarray] | None = (
+            None  # of a game that `quit` has wiped off the screen
+        )
         self._explored: dict[tuple[int, ...], int] = {}
         self._keys = [int(action) for action in self.actions]
 
@@ -96,8 +105,18 @@ class NetHackTask(base.NLE):
         reward, terminated, truncated = self.advance(action)
         observation, info = self._copied(), self._info()
         if terminated or truncated:
+            self._last_sight = observation
             self.quit()
         return observation, reward, terminated, truncated, info
+
+    def render(self) -> str | np.ndarray | None:
+        """The screen as 24 lines of text or as a picture, uint8 ``(height, width, 3)``; None without a render mode."""
+        from groundling.envs.nethack.recording import Screen
+
+        screen = Screen.of(self._last_sight or self.arrays)
+        if self.render_mode == "ansi":
+            return screen.text()
+        return np.asarray(screen.image()) if self.render_mode == "rgb_array" else None
 
     def begin(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """`reset` without its copies: what is to be seen is in `arrays`."""
@@ -106,12 +125,13 @@ class NetHackTask(base.NLE):
             core, disp, lgen = self.np_random.integers(2**31, size=3).tolist()
             super().seed(core, disp, reseed=False, lgen=lgen)
         self._seeded_by_hand = False
-        super().reset(options=options)
+        super().reset(options=options or None)  # nle takes {} amiss
         buffers = dict(zip(self._observation_keys, self.last_observation, strict=True))
         self.arrays: dict[str, np.ndarray] = {key: buffers[key] for key in self._original_observation_keys}
         """What is to be seen now, by observation key: nle's own buffers, which the next step overwrites."""
         self._blstats, self._message = buffers["blstats"], buffers["message"]
         self._glyphs, self._internal = buffers["glyphs"], buffers["internal"]
+        self._last_sight = None
         self.end_status = EndStatus.RUNNING
         self._game_over = False
         self.blstats: list[int] = self._blstats.tolist()
