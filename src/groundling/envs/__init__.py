@@ -1,6 +1,6 @@
 """Worlds: Gymnasium envs whose observations can be told in words."""
 
-from groundling.envs import babyai_text, text_generation
+from groundling.envs import babyai_text, nethack, text_generation
 
 
 def register() -> None:
@@ -9,3 +9,4 @@ def register() -> None:
 
     babyai_text.register()
     text_generation.register()
+    nethack.register()
