@@ -1,0 +1,135 @@
+"""Recorded games: nle's terminal recordings, and screens as text, PNG and GIF.
+
+nle records by itself, every so many episodes, what NetHack writes to its terminal and which keys it is given::
+
+    env = gymnasium.make("NetHackScore-v1", savedir="recordings", save_ttyrec_every=1)
+
+The files are ``nle.PID.EPISODE.ttyrec3.bz2``; nle's own players show them, and `read_ttyrec` gives their screens.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from groundling.envs.nethack.glyphs import PALETTE, font
+from groundling.envs.nethack.observation import COLOURS, TERMINAL_SHAPE
+from groundling.errors import RunError
+
+_FONT_SIZE = 14  # points
+_READ_AT_ONCE = 256  # screens
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """A terminal's screen."""
+
+    chars: np.ndarray
+    """uint8 ``(24, 80)``."""
+    colours: np.ndarray
+    """uint8 ``(24, 80)``, below 16."""
+    cursor: tuple[int, int] | None = None
+    """Row and column."""
+
+    @classmethod
+    def of(cls, observation: Mapping[str, np.ndarray]) -> "Screen":
+        """The screen of an observation with the keys ``tty_chars``, ``tty_colors`` and, if you like, ``tty_cursor``.
+
+        It is a copy.
+        """
+        cursor = observation.get("tty_cursor")
+        return cls(
+            observation["tty_chars"].copy(),
+            observation["tty_colors"].astype(np.uint8) % COLOURS,
+            None if cursor is None else (int(cursor[0]), int(cursor[1])),
+        )
+
+    def text(self) -> str:
+        """Its 24 lines, without colours and without spaces at their ends."""
+        printable = np.where(self.chars < 32, 32, self.chars).astype(np.uint8)
+        return "\n".join(line.tobytes().decode("cp437").rstrip() for line in printable)
+
+    def image(self) -> Image.Image:
+        """A picture in colours on black, the cell of the cursor framed."""
+        width, height = _cell_size()
+        picture = Image.new("RGB", (TERMINAL_SHAPE[1] * width, TERMINAL_SHAPE[0] * height))
+        rows, columns = np.nonzero(self.chars > 32)
+        for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
+            cell = _cell(int(self.chars[row, column]), int(self.colours[row, column]))
+            picture.paste(cell, (column * width, row * height))
+        if self.cursor is not None:
+            y, x = self.cursor[0] * height, self.cursor[1] * width
+            ImageDraw.Draw(picture).rectangle((x, y, x + width - 1, y + height - 1), outline=(255, 255, 255))
+        return picture
+
+
+def save_png(screen: Screen, path: Path) -> None:
+    """Write a screen as a PNG file."""
+    screen.image().save(path, format="PNG", optimize=True)
+
+
+def save_gif(screens: Iterable[Screen], path: Path, seconds_per_screen: float = 0.1) -> None:
+    """Write screens as a GIF that plays without end.
+
+    Raises:
+        RunError: there are no screens.
+    """
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([0, 0, 0, 255, 255, 255, *PALETTE.flatten().tolist()])
+    frames = [screen.image().quantize(palette=palette, dither=Image.Dither.NONE) for screen in screens]
+    if not frames:
+        raise RunError(f"there are no screens to write to {path}: the episode was not recorded, or is empty")
+    duration = round(1000 * seconds_per_screen)
+    frames[0].save(
+        path, format="GIF", save_all=True, append_images=frames[1:], duration=duration, loop=0, optimize=False
+    )
+
+
+def read_ttyrec(path: Path) -> Iterator[Screen]:
+    """Read the screens of one of nle's recordings (``.ttyrec3.bz2``), one per key that NetHack was given.
+
+    One that was broken off (a killed process) is read as far as it goes.
+
+    Raises:
+        RunError: there is no such file, or it holds no screens.
+    """
+    from nle.dataset import Converter
+    from nle.nethack import TTYREC_VERSION
+
+    if not path.is_file():
+        raise RunError(f"{path} is no file: give it one of nle's recordings, nle.PID.EPISODE.ttyrec3.bz2")
+    converter = Converter(*TERMINAL_SHAPE, TTYREC_VERSION)
+    converter.load_ttyrec(str(path))
+    chars = np.zeros((_READ_AT_ONCE, *TERMINAL_SHAPE), dtype=np.uint8)
+    colours = np.zeros((_READ_AT_ONCE, *TERMINAL_SHAPE), dtype=np.int8)
+    cursors = np.zeros((_READ_AT_ONCE, 2), dtype=np.int16)
+    rest = [np.zeros(_READ_AT_ONCE, dtype=t) for t in (np.int64, np.uint8, np.int32)]
+    total = remaining = 0
+    while not remaining:
+        remaining = converter.convert(chars, colours, cursors, *rest)
+        total += _READ_AT_ONCE - remaining
+        if not total:
+            raise RunError(f"{path} holds no screens: it is no recording of nle's, or was broken off at once")
+        for i in range(_READ_AT_ONCE - remaining):
+            yield Screen.of({"tty_chars": chars[i], "tty_colors": colours[i], "tty_cursor": cursors[i]})
+
+
+@cache
+def _face() -> ImageFont.FreeTypeFont:
+    return font(_FONT_SIZE)
+
+
+@cache
+def _cell_size() -> tuple[int, int]:
+    return round(_face().getlength("M")), sum(_face().getmetrics())
+
+
+@cache
+def _cell(code: int, colour: int) -> Image.Image:
+    cell = Image.new("RGB", _cell_size())
+    red, green, blue = PALETTE[colour].tolist()
+    ImageDraw.Draw(cell).text((0, 0), bytes([code]).decode("cp437"), fill=(red, green, blue), font=_face())
+    return cell

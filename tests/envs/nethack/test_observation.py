@@ -1,0 +1,129 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from groundling.envs.nethack.glyphs import CELL, PALETTE, glyph_table, render
+from groundling.envs.nethack.observation import (
+    VECTOR_SCALE,
+    message_id,
+    message_text,
+    vector_features,
+    window,
+)
+from groundling.envs.nethack.rendering import GlyphRenderer
+
+
+@given(row=st.integers(0, 23), column=st.integers(0, 79), seed=st.integers(0, 100))
+def test_the_window_is_what_padding_the_terminal_gives(row: int, column: int, seed: int) -> None:
+    terminal = np.random.default_rng(seed).integers(33, 127, size=(24, 80), dtype=np.uint8)
+    padded = np.pad(terminal, 12, constant_values=ord(" "))
+    expected = padded[row + 6 : row + 18, column + 6 : column + 18]
+    assert expected[6, 6] == terminal[row, column]
+    assert (window(terminal, row, column) == expected).all()
+
+
+def test_a_window_is_written_where_it_is_wanted() -> None:
+    out = np.full((2, 12, 12), 7, dtype=np.uint8)
+    window(np.ones((24, 80), dtype=np.int8), 0, 79, out[1], fill=0)
+    expected = np.zeros((12, 12))
+    expected[6:, :7] = 1
+    assert (out[1] == expected).all() and (out[0] == 7).all()
+
+
+def test_vector_features_are_scaled_and_clipped() -> None:
+    names = list(VECTOR_SCALE)
+    blstats = np.zeros((2, 27), dtype=np.int64)
+    blstats[0, names.index("x")], blstats[0, names.index("gold")] = 79, 10**9
+    blstats[1, names.index("armour_class")], blstats[1, names.index("alignment")] = -(10**6), -1
+    out = np.empty((2, 27), dtype=np.float32)
+    vector_features(blstats, out)
+    told = [{name: value for name, value in zip(names, row.tolist(), strict=True) if value} for row in out]
+    assert told == [{"x": 1.0, "gold": 5.0}, {"armour_class": -5.0, "alignment": -1.0}]
+
+
+def test_the_vectors_names_are_nles_in_nles_order() -> None:
+    from nle import nethack
+
+    index = {"x": nethack.NLE_BL_X, "score": nethack.NLE_BL_SCORE, "hit_points": nethack.NLE_BL_HP}
+    index |= {"depth": nethack.NLE_BL_DEPTH, "gold": nethack.NLE_BL_GOLD, "armour_class": nethack.NLE_BL_AC}
+    index |= {"turns": nethack.NLE_BL_TIME, "hunger": nethack.NLE_BL_HUNGER, "strength": nethack.NLE_BL_STR25}
+    index |= {"exact_strength": nethack.NLE_BL_STR125}
+    index |= {"dungeon_level": nethack.NLE_BL_DLEVEL, "condition": nethack.NLE_BL_CONDITION}
+    names = list(VECTOR_SCALE)
+    assert len(names) == nethack.BLSTATS_SHAPE[0]
+    assert {name: names.index(name) for name in index} == index
+
+
+def test_a_messages_id_is_its_contents_in_every_process() -> None:
+    text = b"You see here a dagger."
+    code = f"from groundling.envs.nethack.observation import message_id; print(message_id({text!r}))"
+    other = subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={"PYTHONHASHSEED": "7"} | _path(),
+    )
+    assert int(other.stdout) == message_id(text) == message_id(text.ljust(256, b"\0")) == -6882704359716687590
+    assert -(2**63) <= message_id(text) < 2**63
+    messages = [f"You have {n} gold pieces.".encode() for n in range(5000)] + [b"", b" "]
+    assert len({message_id(m) for m in messages}) == len(messages)
+
+
+def _path() -> dict[str, str]:
+    return {"PYTHONPATH": ":".join(sys.path)}
+
+
+def test_the_text_of_a_message() -> None:
+    padded = np.zeros(256, dtype=np.uint8)
+    padded[:9] = list(b"It bites!")
+    assert message_text(padded) == "It bites!"
+    assert message_text(b"\0" * 256) == ""
+    assert message_text(bytes(range(129, 140))) != ""  # never an error
+
+
+def test_the_glyphs_of_a_font() -> None:
+    table = glyph_table()
+    assert table.shape == (256, 16, 3, 6, 6) and table.dtype == np.uint8
+    assert not table[[0, 7, 32]].any()  # nothing to see of NUL, BEL and space
+    at = table[ord("@")]
+    assert at[15].max() > 100 and (at[15][0] == at[15][1]).all()  # white
+    assert at[1][0].any() and not at[1][1:].any()  # red is red alone
+    printable = {table[code, 15].tobytes() for code in range(33, 127)}
+    assert len(printable) > 90  # nearly every character has a look of its own
+    dot = table[ord("."), 15, 0]
+    assert dot[:3].sum() == 0 and dot[3:].sum() > 0  # low in its cell, not upside down
+    bar, dash = table[ord("|"), 15, 0] > 60, table[ord("-"), 15, 0] > 60
+    assert bar.any(axis=1).sum() > bar.any(axis=0).sum() and dash.any(axis=0).sum() > dash.any(axis=1).sum()
+    assert len(np.unique(PALETTE, axis=0)) == 16 and PALETTE.max(axis=1).min() > 0
+
+
+def test_a_window_becomes_a_picture_cell_by_cell() -> None:
+    rng = np.random.default_rng(0)
+    chars, colours = (
+        rng.integers(256, size=(5, 12, 12), dtype=np.uint8),
+        rng.integers(16, size=(5, 12, 12), dtype=np.uint8),
+    )
+    pictures = render(chars, colours)
+    assert pictures.shape == (5, 3, 72, 72) and pictures.dtype == np.uint8
+    for n, row, column in rng.integers((5, 12, 12), size=(40, 3)).tolist():
+        cell = pictures[n, :, CELL * row : CELL * (row + 1), CELL * column : CELL * (column + 1)]
+        assert (cell == glyph_table()[chars[n, row, column], colours[n, row, column]]).all()
+
+
+@pytest.mark.parametrize("shape", [(12, 12), (7, 12, 12), (2, 3, 12, 12), (0, 12, 12), (24, 80)])
+def test_torch_draws_the_same_bytes(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(1)
+    chars, colours = (
+        rng.integers(256, size=shape, dtype=np.uint8),
+        rng.integers(16, size=shape, dtype=np.uint8),
+    )
+    renderer = GlyphRenderer()
+    drawn = renderer(torch.from_numpy(chars), torch.from_numpy(colours))
+    assert drawn.dtype == torch.uint8 and (drawn.numpy() == render(chars, colours)).all()
+    assert not renderer.state_dict() and not list(renderer.parameters())

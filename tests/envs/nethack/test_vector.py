@@ -1,0 +1,299 @@
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from groundling.envs.nethack import make_task
+from groundling.envs.nethack.observation import VECTOR_SCALE, message_id
+from groundling.envs.nethack.shared import BYTES_PER_FRAME, FIGURES
+from groundling.envs.nethack.tasks import NetHackTask
+from groundling.envs.nethack.vector import Frames, NetHackVectorEnv
+from groundling.envs.seeds import held_out_seed, training_seed
+from groundling.errors import ConfigError, RunError
+
+SHORT = {"max_episode_steps": 25}
+ARRAYS = [f for f in Frames.__slots__ if f != "episodes"]
+
+
+@contextmanager
+def _vector(
+    num_envs: int = 6, num_workers: int = 0, task: str = "NetHackScore-v1", **args: Any
+) -> Iterator[NetHackVectorEnv]:
+    args.setdefault("args", SHORT)
+    envs = NetHackVectorEnv(task, num_envs, num_workers, **args)
+    try:
+        yield envs
+    finally:
+        envs.close()
+
+
+def _copied(frames: Frames) -> dict[str, Any]:
+    return {name: getattr(frames, name).copy() for name in ARRAYS} | {"episodes": frames.episodes}
+
+
+def _play(envs: NetHackVectorEnv, rounds: int, seed: int = 0) -> list[dict[str, Any]]:
+    """What a reset and some rounds of random actions give, group after group, both groups under way at once."""
+    rng = np.random.default_rng(seed)
+    told = [_copied(envs.reset())]
+    for _ in range(rounds):
+        for group in range(envs.num_groups):
+            envs.send(group, rng.integers(envs.num_actions, size=envs.group_size))
+        told += [_copied(envs.receive(group)) for group in range(envs.num_groups)]
+    return told
+
+
+def _same(first: list[dict[str, Any]], second: list[dict[str, Any]]) -> bool:
+    return len(first) == len(second) and all(
+        a["episodes"] == b["episodes"] and all((a[name] == b[name]).all() for name in ARRAYS)
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+def test_a_frame_is_what_the_env_shows() -> None:
+    """The vector's frames beside the same episodes played one by one through Gymnasium's interface."""
+    num_envs, rounds = 4, 60
+    with _vector(num_envs, num_groups=2, seed=5) as envs:
+        told = _play(envs, rounds)
+    rng = np.random.default_rng(0)
+    actions = [[rng.integers(23, size=2) for _ in range(2)] for _ in range(rounds)]
+    for index in range(num_envs):
+        group, own = divmod(index, 2)
+        env, episode, counts = make_task("NetHackScore-v1", **SHORT), 0, dict[bytes, int]()
+        observation, _ = env.reset(seed=training_seed(5, index, 0))
+        _expect(told[0], index, observation, counts)
+        episode_return, length = 0.0, 0
+        for number in range(rounds):
+            frames = told[1 + 2 * number + group]
+            observation, reward, terminated, truncated, info = env.step(int(actions[number][group][own]))
+            episode_return, length = episode_return + reward, length + 1
+            assert frames["rewards"][own] == np.float32(reward)
+            assert frames["dones"][own] == (terminated or truncated)
+            ended = [e for e in frames["episodes"] if e.env_index == index]
+            assert bool(ended) == (terminated or truncated)
+            if ended:
+                assert ended[0].number == episode and ended[0].seed == training_seed(5, index, episode)
+                assert ended[0].episode_return == pytest.approx(episode_return) and ended[0].length == length
+                assert ended[0].figures == {name: int(info[name]) for name in FIGURES}
+                episode, episode_return, length = episode + 1, 0.0, 0
+                counts.clear()
+                observation, _ = env.reset(seed=training_seed(5, index, episode))
+            _expect(frames, own, observation, counts)
+        assert episode >= 2
+
+
+def _expect(
+    frames: dict[str, Any], index: int, observation: dict[str, np.ndarray], counts: dict[bytes, int]
+) -> None:
+    x, y = observation["blstats"][:2].tolist()
+    assert frames["chars"][index, 6, 6] == observation["tty_chars"][y + 1, x]
+    padded = np.pad(observation["tty_colors"], 12)[y + 7 : y + 19, x + 6 : x + 18]
+    assert (frames["colours"][index] == padded % 16).all()
+    expected = np.clip(observation["blstats"] * np.array(list(VECTOR_SCALE.values())), -5, 5)
+    np.testing.assert_allclose(frames["vector"][index], expected, rtol=1e-6)
+    message = observation["message"].tobytes()
+    counts[message] = counts.get(message, 0) + 1
+    assert frames["messages"][index].tobytes() == message
+    assert frames["message_ids"][index] == message_id(message) and frames["counts"][index] == counts[message]
+
+
+def test_a_reset_hero_stands_in_the_middle_unless_the_original_is_wanted() -> None:
+    with _vector() as envs, _vector(args={"compat": ["crop"]}) as original:
+        mended, above = envs.reset().chars, original.reset().chars
+        assert (mended[:, 6, 6] == ord("@")).all()
+        assert (above[:, 7, 6] == ord("@")).all()
+        assert (mended[:, :-1] == above[:, 1:]).all()
+
+
+def test_workers_give_what_this_process_gives() -> None:
+    with _vector(6, 0, num_groups=2, seed=3) as here:
+        expected = _play(here, 40)
+    with _vector(6, 2, num_groups=2, seed=3) as envs:
+        told = _play(envs, 40)
+        assert len(envs.process_ids) == 2
+    assert _same(told, expected)
+    assert sum(len(frames["episodes"]) for frames in told) >= 6
+
+
+def test_groups_need_not_be_received_in_the_order_they_were_sent() -> None:
+    with _vector(4, 1, seed=3) as envs, _vector(4, 0, seed=3) as here:
+        for each in (envs, here):
+            each.reset()
+            each.send(0, np.array([1, 2]))
+            each.send(1, np.array([3, 4]))
+        told = _copied(envs.receive(1)), _copied(envs.receive(0))
+        assert _same([*told], [_copied(here.receive(1)), _copied(here.receive(0))])
+
+
+def test_held_out_episodes_are_dealt_in_turn() -> None:
+    with _vector(2, num_groups=1, held_out=True, first_env=10, args={"max_episode_steps": 2}) as envs:
+        episodes = [episode for frames in _play(envs, 4) for episode in frames["episodes"]]
+    assert [e.seed for e in episodes] == [held_out_seed(k) for k in (10, 11, 12, 13)]
+
+
+def test_a_frame_is_small() -> None:
+    assert BYTES_PER_FRAME == 1 + 2 * 144 + 27 * 4 + 256 + 8 + 4 + 4 + 1 + 1 <= 800
+
+
+def test_a_resumed_vector_goes_on_with_the_next_episodes() -> None:
+    with _vector(4, seed=8) as envs:
+        _play(envs, 30)
+        state = json.loads(json.dumps(envs.state_dict()))
+        begun = state["next_episode"]
+    assert min(begun) >= 2
+    with _vector(4, seed=8) as again:
+        again.load_state_dict(state)
+        _play(again, 30)
+        first = [e for frames in _play(again, 30) for e in frames["episodes"]]
+        assert {e.seed for e in first} == {training_seed(8, e.env_index, e.number) for e in first} and min(
+            e.number for e in first
+        ) >= min(begun)
+    with _vector(4, seed=9) as other, pytest.raises(RunError, match="seed 8"):
+        other.load_state_dict(state)
+    with _vector(2, seed=8) as other, pytest.raises(RunError, match="4 NetHack envs"):
+        other.load_state_dict(state)
+
+
+def test_an_env_that_raises_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    advance, bad = NetHackTask.advance, set[int]()
+
+    def crash(self: NetHackTask, action: int) -> tuple[float, bool, bool]:
+        if id(self) in bad:
+            raise RuntimeError("the dungeon collapses")
+        return advance(self, action)
+
+    monkeypatch.setattr(NetHackTask, "advance", crash)
+    told: list[str] = []
+    with _vector(4, seed=1, warn=told.append) as envs, _vector(4, seed=1) as healthy:
+        both = envs, healthy
+        for each in both:
+            each.reset()
+        bad.add(id(envs._envs._slices[0]._envs[1]))  # type: ignore[union-attr]
+        for each in both:
+            each.send(0, np.array([2, 2]))
+        frames, expected = envs.receive(0), healthy.receive(0)
+        assert frames.dones.tolist() == frames.cut.tolist() == [False, True]
+        assert frames.rewards[1] == 0 and frames.counts[1] == 1 and not frames.episodes
+        assert (frames.chars[0] == expected.chars[0]).all()  # the other env noticed nothing
+        assert envs.incidents.crashed_envs == envs.incidents.cut_episodes == 1
+        assert len(told) == 1 and "env 1: RuntimeError: the dungeon collapses" in told[0]
+        assert envs.state_dict()["next_episode"] == [1, 2, 1, 1]
+        fresh = make_task("NetHackScore-v1")
+        observation, _ = fresh.reset(seed=training_seed(1, 1, 1))
+        assert frames.messages[1].tobytes() == observation["message"].tobytes()
+        for each in both:
+            each.send(0, np.array([2, 2]))
+            assert not each.receive(0).cut.any()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGBUS, signal.SIGSEGV])
+def test_a_dead_worker_costs_its_episodes_and_nothing_else(number: int) -> None:
+    told: list[str] = []
+    with _vector(8, 2, seed=1, warn=told.append) as envs, _vector(8, 0, seed=1) as healthy:
+        both = envs, healthy
+        for each in both:
+            each.reset()
+            each.send(0, np.full(4, 2))
+            each.receive(0)
+        os.kill(envs.process_ids[0], number)  # it steps envs 0, 1 of group 0, and 4, 5 of group 1
+        for each in both:
+            each.send(1, np.full(4, 2))
+        frames, expected = envs.receive(1), healthy.receive(1)
+        assert frames.dones.tolist() == frames.cut.tolist() == [True, True, False, False]
+        assert (frames.chars[2:] == expected.chars[2:]).all()
+        for each in both:
+            each.send(0, np.full(4, 3))
+        frames, expected = envs.receive(0), healthy.receive(0)
+        assert frames.cut.tolist() == [True, True, False, False]  # its other envs, when their turn comes
+        assert (frames.messages[2:] == expected.messages[2:]).all()
+        assert envs.state_dict()["next_episode"] == [2, 2, 1, 1, 2, 2, 1, 1]
+        assert (envs.incidents.dead_workers, envs.incidents.cut_episodes) == (1, 4)
+        assert len(told) == 1 and "signal" in told[0]
+        envs.send(0, np.full(4, 3))
+        assert not envs.receive(0).cut.any()
+
+
+def test_a_worker_that_hangs_is_killed() -> None:
+    with _vector(2, 1, num_groups=1, timeout=0.5, warn=lambda _: None) as envs:
+        envs.reset()
+        os.kill(envs.process_ids[0], signal.SIGSTOP)
+        envs.send(0, np.array([2, 2]))
+        assert envs.receive(0).cut.all()
+        assert (envs.incidents.hung_workers, envs.incidents.dead_workers) == (1, 0)
+
+
+def test_a_worker_that_cannot_start_stops_the_run() -> None:
+    with (
+        _vector(2, 1, args={"character": 5}, warn=lambda _: None) as envs,
+        pytest.raises(RunError, match="times in a row"),
+    ):
+        envs.reset()
+
+
+def test_closing_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with _vector(4, 2, warn=lambda _: None) as envs:
+        envs.reset()
+        ids = envs.process_ids
+        os.kill(ids[0], signal.SIGKILL)
+        envs.send(0, np.array([2, 2]))
+        envs.receive(0)
+        ids += envs.process_ids
+        assert list(tmp_path.iterdir())
+    assert not list(tmp_path.iterdir())
+    for _ in range(50):
+        alive = [pid for pid in ids if Path(f"/proc/{pid}").exists()]
+        if not alive:
+            break
+        time.sleep(0.05)
+    assert not alive
+    del envs
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_recordings_of_each_env_have_a_folder(tmp_path: Path) -> None:
+    args = {"savedir": str(tmp_path / "games"), "save_ttyrec_every": 1, "max_episode_steps": 3}
+    with _vector(2, 1, num_groups=1, args=args) as envs:
+        _play(envs, 4)
+    names = sorted(path.parent.name for path in tmp_path.rglob("*.0.ttyrec3.bz2"))
+    assert names == ["env-0000", "env-0001"]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("NetHackScor-v1", 4, 0), "NetHackScore-v1"),
+        (("NetHackScore-v1", 5, 0), "multiple of num_groups"),
+        (("NetHackScore-v1", 4, 3), "num_workers must be 0 to 2"),
+        (("NetHackScore-v1", 4, -1), "num_workers"),
+    ],
+)
+def test_what_cannot_be_is_told(arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        NetHackVectorEnv(*arguments)
+    with pytest.raises(ConfigError, match="plain values"):
+        NetHackVectorEnv("NetHackScore-v1", 4, 0, args={"options": object()})
+
+
+def test_wrong_turns_are_told() -> None:
+    with _vector(4) as envs:
+        envs.reset()
+        with pytest.raises(RunError, match="no actions"):
+            envs.receive(0)
+        with pytest.raises(RunError, match="from 0 to 22"):
+            envs.send(0, np.array([0, 23]))
+        with pytest.raises(RunError, match="needs 2 actions"):
+            envs.send(0, np.array([0, 1, 2]))
+        envs.send(0, np.array([0, 1]))
+        with pytest.raises(RunError, match="already"):
+            envs.send(0, np.array([0, 1]))
+        with pytest.raises(RunError, match="before reset"):
+            envs.reset()
+        envs.receive(0)
