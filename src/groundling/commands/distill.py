@@ -95,7 +95,7 @@ def read_config(arguments: argparse.Namespace) -> "DistillationConfig":
             OmegaConf.merge(schema, named, OmegaConf.from_dotlist(arguments.overrides))
         )
     except OmegaConfBaseException as error:
-        raise ConfigError(str(error).splitlines()[0]) from error
+        raise ConfigError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
     assert isinstance(config, DistillationConfig)
     check_component(reward_models, "model", config.model)
     return config
