@@ -8,9 +8,12 @@ from torch import Tensor
 
 from groundling.errors import ConfigError, RunError
 from groundling.judges.background import BackgroundJudge
+from groundling.judges.judge import Judge, Reply, Request
 from groundling.judges.messages import message_ids
 from groundling.judges.online import OnlineLearning, OnlineReward
+from groundling.judges.online_questions import online_judge
 from groundling.judges.reward_models import ClassifierRewardModel, MotifRewardModel, TableRewardModel
+from groundling.judges.rules import RulesJudge
 from groundling.rewards.intrinsic import MotifReward
 from groundling.rewards.table import RewardTable
 from tests.judges.reward_reference import make_messages, random_texts
@@ -147,7 +150,7 @@ def test_nothing_waits_for_the_judge() -> None:
 def test_networks_learn_in_the_background(kind: type) -> None:
     torch.manual_seed(0)
     model = kind()
-    learning = OnlineLearning(train_every=60, epochs=30, learning_rate=2e-3, batch_size=32, comparisons=4)
+    learning = OnlineLearning(train_every=60, epochs=12, learning_rate=4e-3, batch_size=32, comparisons=4)
     online = OnlineReward(model, judge_labels, learning, warn=pytest.fail)
     texts = sorted({*random_texts(100, 3)})[:40]
     before = model.version
@@ -230,3 +233,35 @@ def test_training_that_fails_leaves_the_model_as_it_was() -> None:
     _until(lambda: online.update() or told)
     assert "learning_rate" in told[0]
     online.close()
+
+
+class Scripted(Judge):
+    """Gives the replies that it was told to, and notes what it was asked."""
+
+    def __init__(self, *replies: Reply) -> None:
+        self.replies, self.asked = list(replies), []
+
+    def answer(self, request: Request) -> Reply:
+        self.asked.append(request.conversation)
+        return self.replies.pop(0)
+
+
+def test_the_judge_of_annotation_answers_online_questions() -> None:
+    rules = online_judge(RulesJudge())
+    kill, wall = "You kill the newt!", "It's a wall."
+    assert rules([(kill, wall), (wall, kill), (kill, kill)]) == [1.0, 0.0, 0.5]
+    assert rules([(kill,), (wall,), ("Hello",)]) == [1.0, 0.0, 0.0]
+
+
+def test_replies_without_a_verdict_are_asked_for_once_more() -> None:
+    judge = Scripted(
+        Reply("Hm."),
+        Reply("Verdict: 2"),
+        Reply("Hm."),
+        Reply("Well."),
+        Reply("", probabilities=(0.6, 0.2, 0.2)),
+    )
+    assert online_judge(judge)([("a", "b"), ("c", "d"), ("e", "f")]) == [0.0, None, pytest.approx(0.7)]
+    assert [len(conversation) for conversation in judge.asked] == [2, 4, 2, 4, 2]
+    with pytest.raises(RunError, match="no answer: gone"):
+        online_judge(Scripted(Reply("", failure="gone")))([("a",)])
