@@ -1,6 +1,6 @@
 """Worlds: Gymnasium envs whose observations can be told in words."""
 
-from groundling.envs import babyai_text
+from groundling.envs import babyai_text, nethack
 
 
 def register() -> None:
@@ -8,3 +8,4 @@ def register() -> None:
     import minigrid  # noqa: F401  (registers its own, which ours stand beside)
 
     babyai_text.register()
+    nethack.register()

@@ -1,0 +1,85 @@
+"""NetHack: the nine tasks of Motif (arXiv 2310.00166) on nle, and an env side that keeps a learner busy.
+
+nle is an extra. It is imported when a task is made, never by ``import groundling``.
+"""
+
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+
+from groundling.errors import ConfigError
+from groundling.registry import unknown
+
+if TYPE_CHECKING:
+    from groundling.envs.nethack.tasks import NetHackTask
+
+TASKS: dict[str, dict[str, Any]] = {
+    "NetHackScore-v1": {"goal": "score"},
+    "NetHackStaircase-v1": {"goal": "staircase", "level": 2},
+    "NetHackStaircaseLvl3-v1": {"goal": "staircase", "level": 3},
+    "NetHackStaircaseLvl4-v1": {"goal": "staircase", "level": 4},
+    "NetHackStaircaseContinual-v1": {"goal": "staircase", "level": 2, "continual": True},
+    "NetHackStaircaseLvl3Continual-v1": {"goal": "staircase", "level": 3, "continual": True},
+    "NetHackStaircaseLvl4Continual-v1": {"goal": "staircase", "level": 4, "continual": True},
+    "NetHackOracle-v1": {"goal": "oracle"},
+    "NetHackOracleSober-v1": {"goal": "oracle", "sober": True},
+}
+"""Motif's tasks by Gymnasium id, with the arguments of `make_goal` that make them."""
+
+_WINDS = ("north", "east", "south", "west", "northeast", "southeast", "southwest", "northwest")
+ACTIONS = (
+    "more",
+    *_WINDS,
+    *(f"far {wind}" for wind in _WINDS),
+    "up",
+    "down",
+    "wait",
+    "kick",
+    "eat",
+    "search",
+)
+"""What each action does. Where a question is asked, "northwest" is the key y and says yes."""
+
+
+def register() -> None:
+    """Register `TASKS` with Gymnasium; nle need not be installed for that."""
+    for id, arguments in TASKS.items():
+        gymnasium.register(id, entry_point="groundling.envs.nethack:make_goal", kwargs=arguments)
+
+
+def make_goal(goal: str, **args: Any) -> "NetHackTask":
+    """Make the task with this goal: ``score``, ``staircase`` or ``oracle``; ``args`` are its class's.
+
+    Raises:
+        ConfigError: nle is not installed, or there is no such goal or argument.
+    """
+    check_installed()
+    from groundling.envs.nethack.tasks import GOALS
+
+    if goal not in GOALS:
+        raise ConfigError(unknown("NetHack goal", goal, GOALS))
+    try:
+        return GOALS[goal](**args)
+    except TypeError as error:
+        raise ConfigError(f"NetHack's {goal} task cannot be made with {args}: {error}") from error
+
+
+def make_task(task: str, **args: Any) -> "NetHackTask":
+    """Make one of `TASKS` by its id, without Gymnasium's wrappers.
+
+    Raises:
+        ConfigError: nle is not installed, or there is no such task or argument.
+    """
+    if task not in TASKS:
+        raise ConfigError(unknown("NetHack task", task, TASKS))
+    return make_goal(**TASKS[task] | args)
+
+
+def check_installed() -> None:
+    """Raise `ConfigError` where nle is missing."""
+    if importlib.util.find_spec("nle") is None:
+        raise ConfigError("NetHack needs the package nle, which is not installed: pip install 'groundling[nethack]'")
+
+
+__all__ = ["ACTIONS", "TASKS", "check_installed", "make_goal", "make_task", "register"]

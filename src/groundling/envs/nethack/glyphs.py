@@ -1,0 +1,71 @@
+"""The picture of a window of codes: each character a cell of 6 × 6 pixels, by look-up in one table per process."""
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from groundling.envs.nethack.observation import COLOURS
+
+CELL = 6
+"""Pixels on a side."""
+FONT_SIZE = 9
+"""Points at which a character is drawn before it is brought to `CELL` × `CELL` pixels."""
+
+PALETTE = np.array(
+    [
+        (60, 60, 130),  # NetHack's black, made visible on black
+        (170, 0, 0),
+        (0, 170, 0),
+        (170, 85, 0),
+        (0, 0, 170),
+        (170, 0, 170),
+        (0, 170, 170),
+        (170, 170, 170),
+        (85, 85, 85),
+        (255, 85, 85),
+        (85, 255, 85),
+        (255, 255, 85),
+        (85, 85, 255),
+        (255, 85, 255),
+        (85, 255, 255),
+        (255, 255, 255),
+    ],
+    dtype=np.uint8,
+)
+"""Red, green and blue of a terminal's 16 colours, on black."""
+
+
+def font(size: int) -> ImageFont.FreeTypeFont:
+    """DejaVu Sans Mono, which comes with matplotlib."""
+    import matplotlib
+
+    path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSansMono.ttf"
+    return ImageFont.truetype(str(path), size)
+
+
+@cache
+def glyph_table() -> np.ndarray:
+    """What each character looks like in each colour: uint8 ``(256, 16, 3, 6, 6)``, not to be written to."""
+    face = font(FONT_SIZE)
+    width, height = round(face.getlength("M")), sum(face.getmetrics())
+    masks = np.zeros((256, CELL, CELL), dtype=np.float32)
+    for code in range(33, 256):
+        cell = Image.new("L", (width, height))
+        ImageDraw.Draw(cell).text((0, 0), bytes([code]).decode("cp437"), fill=255, font=face)
+        masks[code] = np.asarray(cell.resize((CELL, CELL), Image.Resampling.BOX), dtype=np.float32) / 255
+    table = masks[:, None, None] * PALETTE[None, :, :, None, None].astype(np.float32)
+    table = table.round().astype(np.uint8)  # (256, 16, 3, 6, 6)
+    table.setflags(write=False)
+    assert table.shape == (256, COLOURS, 3, CELL, CELL)
+    return table
+
+
+def render(chars: np.ndarray, colours: np.ndarray) -> np.ndarray:
+    """Draw codes: uint8 ``(..., rows, columns)`` twice to uint8 ``(..., 3, 6 rows, 6 columns)``."""
+    *batch, rows, columns = chars.shape
+    cells = glyph_table()[chars, colours]  # (..., rows, columns, 3, 6, 6)
+    n = len(batch)
+    order = (*range(n), n + 2, n, n + 3, n + 1, n + 4)
+    return cells.transpose(order).reshape(*batch, 3, rows * CELL, columns * CELL)

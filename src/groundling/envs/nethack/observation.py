@@ -1,0 +1,108 @@
+"""What an agent gets to see of NetHack, in a few hundred bytes: a window of codes, a vector, a message.
+
+Motif's agents see a picture of the 12 × 12 characters around the hero (3 × 72 × 72 bytes), 27 numbers, the message,
+and how often this message has come up in the episode. Here the window stays characters and colours (288 bytes); who
+needs the picture makes it from them by look-up: `groundling.envs.nethack.glyphs` in numpy,
+`groundling.envs.nethack.rendering` in torch.
+"""
+
+import hashlib
+from functools import lru_cache
+
+import numpy as np
+
+WINDOW = 12
+"""Side of the window, in characters. The hero stands at row 6, column 6, both from 0."""
+MESSAGE_LENGTH = 256
+TERMINAL_SHAPE = (24, 80)
+COLOURS = 16
+BLANK = ord(" ")
+"""What the window shows beyond the terminal's edge, in colour 0."""
+VECTOR_LIMIT = 5.0
+"""Features are clipped to ± this."""
+
+VECTOR_SCALE: dict[str, float] = {
+    "x": 1 / 79,
+    "y": 1 / 21,
+    "strength_percentage": 1 / 100,
+    "strength": 1 / 20,
+    "dexterity": 1 / 20,
+    "constitution": 1 / 20,
+    "intelligence": 1 / 20,
+    "wisdom": 1 / 20,
+    "charisma": 1 / 20,
+    "score": 1 / 2000,
+    "hit_points": 1 / 20,
+    "max_hit_points": 1 / 20,
+    "depth": 1 / 10,
+    "gold": 1 / 500,
+    "energy": 1 / 20,
+    "max_energy": 1 / 20,
+    "armour_class": 1 / 10,
+    "monster_level": 1 / 10,
+    "experience_level": 1 / 10,
+    "experience_points": 1 / 500,
+    "turns": 1 / 2000,
+    "hunger": 1 / 2,
+    "encumbrance": 1 / 2,
+    "dungeon": 1 / 4,
+    "dungeon_level": 1 / 10,
+    "condition": 1 / 1024,
+    "alignment": 1.0,
+}
+"""Factor of each of nle's 27 blstats, in their order, so that early games lie within ± 1."""
+
+_BEFORE = WINDOW // 2
+_SCALE = np.array(list(VECTOR_SCALE.values()))
+
+
+def window(
+    terminal: np.ndarray, row: int, column: int, out: np.ndarray | None = None, fill: int = BLANK
+) -> np.ndarray:
+    """Cut the `WINDOW` × `WINDOW` cells around a cell out of a terminal's 24 × 80.
+
+    Args:
+        terminal: Characters or colours ``(24, 80)``.
+        row: Of the cell that comes to stand at ``[6, 6]``. The hero at blstats ``(x, y)`` stands in row ``y + 1``,
+            because row 0 is the message's; column ``x``.
+        column: Likewise.
+        out: Where to write it, ``(12, 12)``; a new uint8 array by default.
+        fill: What stands beyond the edge.
+    """
+    if out is None:
+        out = np.empty((WINDOW, WINDOW), dtype=np.uint8)
+    rows, columns = terminal.shape
+    top, left = row - _BEFORE, column - _BEFORE
+    bottom, right = top + WINDOW, left + WINDOW
+    if top >= 0 and left >= 0 and bottom <= rows and right <= columns:
+        out[...] = terminal[top:bottom, left:right]
+        return out
+    out[...] = fill
+    first, start = max(top, 0), max(left, 0)
+    seen = terminal[first : min(bottom, rows), start : min(right, columns)]
+    out[first - top : first - top + seen.shape[0], start - left : start - left + seen.shape[1]] = seen
+    return out
+
+
+def vector_features(blstats: np.ndarray, out: np.ndarray) -> None:
+    """Scale and clip blstats ``(..., 27)`` into ``out``, float32 of the same shape (see `VECTOR_SCALE`)."""
+    np.multiply(blstats, _SCALE, out=out, casting="same_kind")
+    np.maximum(out, -VECTOR_LIMIT, out=out)
+    np.minimum(out, VECTOR_LIMIT, out=out)
+
+
+@lru_cache(maxsize=1 << 16)
+def message_id(message: bytes) -> int:
+    """Name a message by its content: a signed 64-bit int, the same in every process and on every machine.
+
+    The zeros that pad a message to 256 bytes change nothing. Two of a million different messages have the same id with
+    a probability of 3e-8.
+    """
+    digest = hashlib.blake2b(message.rstrip(b"\0"), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
+def message_text(message: np.ndarray | bytes) -> str:
+    """The text of a message of NetHack's, uint8 ``(256,)`` padded with zeros; what a caption is made of."""
+    text = message if isinstance(message, bytes) else message.tobytes()
+    return text.split(b"\0", 1)[0].decode("latin-1").strip()

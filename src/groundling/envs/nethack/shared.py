@@ -1,0 +1,84 @@
+"""Where envs write and a learner reads: one array per quantity, all in one block of memory that processes share."""
+
+import mmap
+import os
+import tempfile
+from dataclasses import dataclass
+
+import numpy as np
+
+from groundling.envs.nethack.observation import MESSAGE_LENGTH, VECTOR_SCALE, WINDOW
+
+FIGURES = ("score", "dlvl", "gold", "xlvl", "turns", "scout", "end_status")
+"""What is told of an episode when it ends: see `groundling.envs.nethack.tasks.NetHackTask`."""
+
+STEP_FIELDS: dict[str, tuple[type, tuple[int, ...]]] = {
+    "actions": (np.uint8, ()),
+    "chars": (np.uint8, (WINDOW, WINDOW)),
+    "colours": (np.uint8, (WINDOW, WINDOW)),
+    "vector": (np.float32, (len(VECTOR_SCALE),)),
+    "messages": (np.uint8, (MESSAGE_LENGTH,)),
+    "message_ids": (np.int64, ()),
+    "counts": (np.float32, ()),
+    "rewards": (np.float32, ()),
+    "dones": (np.bool_, ()),
+    "cut": (np.bool_, ()),
+}
+"""Type and shape, per env, of what passes at every step."""
+EPISODE_FIELDS: dict[str, tuple[type, tuple[int, ...]]] = {
+    "next_episode": (np.int64, ()),
+    "ended_episode": (np.int64, ()),
+    "ended_return": (np.float64, ()),
+    "ended_length": (np.int64, ()),
+    "ended_figures": (np.int64, (len(FIGURES),)),
+}
+"""The same of what is written when an episode begins or ends."""
+
+BYTES_PER_FRAME = sum(
+    np.dtype(dtype).itemsize * int(np.prod(shape, dtype=int)) for dtype, shape in STEP_FIELDS.values()
+)
+
+_ALIGNMENT = 64  # bytes: a cache line
+
+
+@dataclass
+class SharedArrays:
+    """One array ``(num_envs, ...)`` per field, in memory that a child process maps by its file descriptor.
+
+    The file has no name, so nothing is left behind, however the processes end.
+    """
+
+    fd: int
+    arrays: dict[str, np.ndarray]
+
+    @classmethod
+    def create(cls, num_envs: int) -> "SharedArrays":
+        size = _layout(num_envs)[1]
+        if hasattr(os, "memfd_create"):
+            fd = os.memfd_create("groundling-nethack", 0)
+        else:
+            with tempfile.TemporaryFile() as file:
+                fd = os.dup(file.fileno())
+        os.ftruncate(fd, size)
+        return cls.attach(fd, num_envs)
+
+    @classmethod
+    def attach(cls, fd: int, num_envs: int) -> "SharedArrays":
+        """Map what another process created."""
+        layout, size = _layout(num_envs)
+        memory = mmap.mmap(fd, size)
+        arrays = {
+            name: np.ndarray((num_envs, *shape), dtype, buffer=memory, offset=offset)
+            for name, (offset, dtype, shape) in layout.items()
+        }
+        return cls(fd, arrays)
+
+
+def _layout(num_envs: int) -> tuple[dict[str, tuple[int, type, tuple[int, ...]]], int]:
+    """Offset, type and shape of each field, and the size of the block in bytes."""
+    layout, offset = {}, 0
+    for name, (dtype, shape) in (STEP_FIELDS | EPISODE_FIELDS).items():
+        layout[name] = (offset, dtype, shape)
+        size = num_envs * np.dtype(dtype).itemsize * int(np.prod(shape, dtype=int))
+        offset += -(-size // _ALIGNMENT) * _ALIGNMENT
+    return layout, offset

@@ -1,0 +1,178 @@
+"""Some envs stepped one after the other, their observations written into given arrays."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from groundling.envs.nethack import make_task
+from groundling.envs.nethack.observation import COLOURS, message_id, vector_features, window
+from groundling.envs.nethack.shared import FIGURES
+from groundling.envs.nethack.tasks import NetHackTask
+from groundling.envs.seeds import held_out_seed, training_seed
+
+BEGIN = 255
+"""The command to begin every env's next episode; any other is a group's number."""
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """How the envs of a vector are made and seeded; plain values, so that it can be sent as JSON."""
+
+    task: str
+    num_envs: int
+    """Of the whole vector."""
+    seed: int = 0
+    first_env: int = 0
+    """Number of the vector's first env among all envs of the run."""
+    held_out: bool = False
+    """Play the held-out episodes, dealt to the envs in turn, instead of training episodes."""
+    args: dict[str, Any] = field(default_factory=dict)
+
+    def make(self, env: int) -> NetHackTask:
+        """Make env ``env``; its recordings, if any, go into a folder of its own."""
+        args = dict(self.args)
+        if args.get("savedir"):
+            args["savedir"] = str(Path(args["savedir"]) / f"env-{self.first_env + env:04}")
+        return make_task(self.task, **args)
+
+    def episode_seed(self, env: int, episode: int) -> int:
+        if self.held_out:
+            return held_out_seed(self.first_env + env + episode * self.num_envs)
+        return training_seed(self.seed, self.first_env + env, episode)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class EnvSlice:
+    """Envs ``start`` to ``stop`` of a vector, stepped in this process.
+
+    An env that raises an exception is made anew; its transition is cut: reward 0, ``dones`` and ``cut`` set, the next
+    observation the first of a new episode.
+
+    Args:
+        arrays: The whole vector's, see `groundling.envs.nethack.shared`.
+        lost: The envs stand for others that were lost in mid-episode: their first `step` is cut.
+    """
+
+    def __init__(
+        self, spec: EnvSpec, arrays: dict[str, np.ndarray], start: int, stop: int, lost: bool = False
+    ) -> None:
+        self._spec, self._start = spec, start
+        self._arrays = {name: array[start:stop] for name, array in arrays.items()}
+        self._envs = [spec.make(i) for i in range(start, stop)]
+        self._blstats = np.zeros((len(self._envs), self._arrays["vector"].shape[1]), dtype=np.int64)
+        self._counts: list[dict[bytes, int]] = [{} for _ in self._envs]
+        self._returns, self._lengths = [0.0] * len(self._envs), [0] * len(self._envs)
+        self._lost = lost
+        self._row_offset = 0 if "crop" in spec.args.get("compat", ()) else 1
+
+    def begin(self) -> list[str]:
+        """Begin every env's next episode. Returns what went wrong, in words (as `step` does)."""
+        self._lost = False
+        self._clear_flags()
+        crashes = [self._guarded(i, self._begin) for i in range(len(self._envs))]
+        self._arrays["dones"][:] = False
+        self._complete()
+        return [crash for crash in crashes if crash]
+
+    def step(self) -> list[str]:
+        """Take each env's action in ``arrays["actions"]``. Returns what went wrong, in words."""
+        self._clear_flags()
+        play: Callable[[int], None] = self._cut if self._lost else self._play
+        self._lost = False
+        crashes = [self._guarded(i, play) for i in range(len(self._envs))]
+        self._complete()
+        return [crash for crash in crashes if crash]
+
+    def close(self) -> None:
+        for env in self._envs:
+            env.close()
+
+    def _clear_flags(self) -> None:
+        for name in ("rewards", "dones", "cut"):
+            self._arrays[name][:] = 0
+
+    def _complete(self) -> None:
+        vector_features(self._blstats, self._arrays["vector"])
+        np.bitwise_and(self._arrays["colours"], COLOURS - 1, out=self._arrays["colours"])
+
+    def _guarded(self, i: int, play: Callable[[int], None]) -> str | None:
+        try:
+            play(i)
+        except Exception as error:  # whatever it is, it costs this env's episode and nothing else
+            self._envs[i].close()
+            self._envs[i] = self._spec.make(self._start + i)
+            self._cut(i)
+            return f"env {self._start + i}: {type(error).__name__}: {error}"
+        return None
+
+    def _play(self, i: int) -> None:
+        arrays = self._arrays
+        reward, terminated, truncated = self._envs[i].advance(int(arrays["actions"][i]))
+        self._returns[i] += reward
+        self._lengths[i] += 1
+        arrays["rewards"][i] = reward
+        if terminated or truncated:
+            self._finish(i)
+            self._begin(i)
+        else:
+            self._observe(i)
+
+    def _finish(self, i: int) -> None:
+        env, arrays = self._envs[i], self._arrays
+        env.quit()
+        figures = {**env.figures(), "end_status": int(env.end_status)}
+        arrays["ended_episode"][i] = arrays["next_episode"][i] - 1
+        arrays["ended_return"][i], arrays["ended_length"][i] = self._returns[i], self._lengths[i]
+        arrays["ended_figures"][i] = [figures[name] for name in FIGURES]
+        arrays["dones"][i] = True
+
+    def _cut(self, i: int) -> None:
+        self._arrays["rewards"][i] = 0
+        self._arrays["dones"][i] = self._arrays["cut"][i] = True
+        self._begin(i)
+
+    def _begin(self, i: int) -> None:
+        episode = int(self._arrays["next_episode"][i])
+        self._arrays["next_episode"][i] = episode + 1
+        self._returns[i], self._lengths[i] = 0.0, 0
+        self._counts[i].clear()
+        self._envs[i].begin(self._spec.episode_seed(self._start + i, episode))
+        self._observe(i)
+
+    def _observe(self, i: int) -> None:
+        env, arrays, counts = self._envs[i], self._arrays, self._counts[i]
+        seen = env.arrays
+        self._blstats[i] = seen["blstats"]
+        column, row = env.blstats[:2]
+        row += self._row_offset
+        window(seen["tty_chars"], row, column, arrays["chars"][i])
+        window(seen["tty_colors"], row, column, arrays["colours"][i], fill=0)
+        arrays["messages"][i] = seen["message"]
+        message = seen["message"].tobytes()
+        arrays["message_ids"][i] = message_id(message)
+        counts[message] = count = counts.get(message, 0) + 1
+        arrays["counts"][i] = count
+
+
+class LocalEnvs:
+    """Groups of envs in this process, with a worker pool's methods (`groundling.envs.nethack.workers`)."""
+
+    def __init__(self, spec: EnvSpec, arrays: dict[str, np.ndarray], groups: list[tuple[int, int]]) -> None:
+        self._slices = [EnvSlice(spec, arrays, start, stop) for start, stop in groups]
+
+    def send(self, command: int) -> None:
+        """Nothing happens before the answer is asked for."""
+
+    def answer(self, command: int) -> list[str]:
+        if command == BEGIN:
+            return [crash for envs in self._slices for crash in envs.begin()]
+        return self._slices[command].step()
+
+    def close(self) -> None:
+        for envs in self._slices:
+            envs.close()

@@ -1,0 +1,289 @@
+"""Motif's tasks: what is rewarded, when an episode ends, and what becomes of prompts.
+
+Differences to nle's tasks of the same names (arXiv 2310.00166, and the authors' code as a fact sheet tells it):
+staircase and oracle tasks pay 50 once and know no time penalty; a staircase counts when it has been descended;
+the question what to eat can be answered; a message survives the ``--More--`` behind it where it tells of success.
+"""
+
+import re
+from collections.abc import Collection
+from enum import IntEnum
+from typing import Any
+
+import gymnasium
+import numpy as np
+from nle import nethack
+from nle.env import base
+from nle.env.tasks import TASK_ACTIONS
+
+from groundling.errors import ConfigError
+
+COMPAT = ("sober", "scout", "crop")
+"""The original's faults, mended unless asked for by name: see `NetHackTask`."""
+OBSERVATION_KEYS = ("tty_chars", "tty_colors", "tty_cursor", "blstats", "message")
+SUCCESS_REWARD = 50.0
+
+_SPACE, _ESCAPE = ord(" "), nethack.C("[")
+_NORTH_WEST = int(nethack.CompassDirection.NW)  # the key "y", which is also how one says yes
+_EAT_QUESTION = b"What do you want to eat"
+_EAT_CHOICES = re.compile(rb"\[[^\]A-Za-z]*([A-Za-z])[^\]]* or \?\*\]")
+_DESCENDED = b"You descend the stairs"
+_LEFT_TO_THE_AGENT = (b"eat", b"attack", b"direction?", b"pray")  # questions with one of these words in them
+
+
+class EndStatus(IntEnum):
+    """How an episode stands; nle's numbers."""
+
+    ABORTED = -1
+    RUNNING = 0
+    DEATH = 1
+    TASK_SUCCESSFUL = 2
+
+
+class NetHackTask(base.NLE):
+    """An episode of NetHack with Motif's 23 actions; the reward is up to the subclass.
+
+    Equal seeds give equal episodes: ``reset(seed=s)`` seeds all of NetHack's random generators (its levels' own too)
+    and the moon; each later ``reset()`` draws its seeds from the same stream. nle's ``seed`` still has its way with the
+    episodes that follow it, until a ``reset`` is given a seed.
+
+    ``terminated`` tells that the game or the task is over, ``truncated`` that ``max_episode_steps`` are; never both
+    (nle tells every end by the former). Infos hold ``end_status``, ``dlvl`` (depth), ``gold``, ``xlvl`` (experience
+    level), ``score``, ``turns`` and ``scout`` (explored squares); the last game's figures stay when it is over.
+
+    Args:
+        observation_keys: Of nle's; each costs its copying.
+        compat: The original's faults to keep, of `COMPAT`: ``sober``: `NetHackOracle` takes the hero for sober unless
+            hallucinating is all that ails them; ``scout``: squares explored in earlier episodes still count; ``crop``:
+            features look at a window around the square above the hero's (`groundling.envs.nethack.observation`).
+        args: nle's: ``max_episode_steps``, ``character``, ``savedir``, ``save_ttyrec_every``, ….
+
+    Raises:
+        ConfigError: an unknown name in ``compat``.
+    """
+
+    StepStatus = EndStatus  # type: ignore[assignment]  # nle's own is a smaller one
+
+    def __init__(
+        self,
+        observation_keys: Collection[str] = OBSERVATION_KEYS,
+        compat: Collection[str] = (),
+        **args: Any,
+    ) -> None:
+        wrong = sorted(set(compat) - set(COMPAT))
+        if wrong:
+            raise ConfigError(f"compat must be names out of {', '.join(COMPAT)}, got {', '.join(wrong)}")
+        self.compat = frozenset(compat)
+        args = {"actions": TASK_ACTIONS, "fix_moon_phase": True, "render_mode": None} | args
+        super().__init__(observation_keys=tuple(observation_keys), **args)
+        self.end_status = EndStatus.RUNNING
+        self._seeded_by_hand = False
+        self._explored: dict[tuple[int, int], int] = {}
+        self._keys = [int(action) for action in self.actions]
+
+    def seed(self, *args: Any, **kwargs: Any) -> Any:
+        self._seeded_by_hand = True
+        return super().seed(*args, **kwargs)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        self.begin(seed, options)
+        return self._copied(), self._info()
+
+    def step(self, action: int) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
+        reward, terminated, truncated = self.advance(action)
+        observation, info = self._copied(), self._info()
+        if terminated or truncated:
+            self.quit()
+        return observation, reward, terminated, truncated, info
+
+    def begin(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        """`reset` without its copies: what is to be seen is in `arrays`."""
+        gymnasium.Env.reset(self, seed=seed)
+        if seed is not None or not self._seeded_by_hand:
+            core, disp, lgen = self.np_random.integers(2**31, size=3).tolist()
+            super().seed(core, disp, reseed=False, lgen=lgen)
+            self._seeded_by_hand = False
+        super().reset(options=options)
+        buffers = dict(zip(self._observation_keys, self.last_observation, strict=True))
+        self.arrays: dict[str, np.ndarray] = {key: buffers[key] for key in self._original_observation_keys}
+        """What is to be seen now, by observation key: nle's own buffers, which the next step overwrites."""
+        self._blstats, self._message = buffers["blstats"], buffers["message"]
+        self._glyphs, self._internal = buffers["glyphs"], buffers["internal"]
+        self.end_status = EndStatus.RUNNING
+        self._game_over = False
+        self.blstats: list[int] = self._blstats.tolist()
+        """nle's blstats while the game is on: those of its last step when it is over."""
+        if "scout" not in self.compat:
+            self._explored.clear()
+        self._explore()
+
+    def advance(self, action: int) -> tuple[float, bool, bool]:
+        """`step` without its copies: reward, terminated, truncated; what is to be seen is in `arrays`."""
+        done = self.nethack.step(self._key(action))[1]
+        if any(self._internal[1:4].tolist()):
+            done = self._answer_prompts(done)
+        self._steps += 1
+        before = self.blstats
+        now = self._blstats.tolist()
+        in_game = self.nethack.in_normal_game()
+        if in_game:
+            self.blstats = now
+            self._explore()
+        success = not done and self._is_success()
+        reward = self._reward(before, now, in_game, success)
+        ended = done or (success and self._ends_with_success())
+        aborted = not ended and self._steps >= self._max_episode_steps
+        self._game_over = done
+        if done:
+            self.end_status = EndStatus.DEATH
+        elif ended:
+            self.end_status = EndStatus.TASK_SUCCESSFUL
+        elif aborted:
+            self.end_status = EndStatus.ABORTED
+        return reward, ended, aborted
+
+    def quit(self) -> None:
+        """End the game in good order where the episode ended without it."""
+        if not self._game_over:
+            self._quit_game(self.last_observation, False)
+            self._game_over = True
+
+    def figures(self) -> dict[str, int]:
+        """What the episode has come to so far: see the class."""
+        stats = self.blstats
+        return {
+            "score": stats[nethack.NLE_BL_SCORE],
+            "dlvl": stats[nethack.NLE_BL_DEPTH],
+            "gold": stats[nethack.NLE_BL_GOLD],
+            "xlvl": stats[nethack.NLE_BL_XP],
+            "turns": stats[nethack.NLE_BL_TIME],
+            "scout": sum(self._explored.values()),
+        }
+
+    def _key(self, action: int) -> int:
+        """The key for an action. The question what to eat is answered by its first choice or not at all."""
+        key = self._keys[action]
+        text = self._message.tobytes()
+        if _EAT_QUESTION not in text:
+            return key
+        choices = _EAT_CHOICES.search(text)
+        return choices[1][0] if key == _NORTH_WEST and choices else _SPACE
+
+    def _answer_prompts(self, done: bool) -> bool:
+        """Pass over every ``--More--``, decline what is no action's business; whether the game is over."""
+        kept = b""
+        while not done:
+            _, question, line, more = self._internal[:4].tolist()
+            text = self._message.tobytes()
+            if more:
+                kept = text if _DESCENDED in text else kept
+                done = self.nethack.step(_SPACE)[1]
+            elif line:
+                done = self.nethack.step(_ESCAPE)[1]
+            else:
+                if question and not any(word in text for word in _LEFT_TO_THE_AGENT):
+                    done = self.nethack.step(_ESCAPE)[1]
+                break
+        if kept and not done:
+            self._message[:] = np.frombuffer(kept, dtype=np.uint8)
+        return bool(done)
+
+    def _explore(self) -> None:
+        level = self.blstats[nethack.NLE_BL_DNUM], self.blstats[nethack.NLE_BL_DLEVEL]
+        self._explored[level] = int(np.count_nonzero(self._glyphs != nethack.GLYPH_CMAP_OFF))
+
+    def _copied(self) -> dict[str, np.ndarray]:
+        return {key: array.copy() for key, array in self.arrays.items()}
+
+    def _info(self) -> dict[str, Any]:
+        ascended = self.nethack.how_done() == nethack.ASCENDED
+        return {"end_status": self.end_status, "is_ascended": ascended, **self.figures()}
+
+    def _is_success(self) -> bool:
+        return False
+
+    def _ends_with_success(self) -> bool:
+        return True
+
+    def _reward(self, before: list[int], now: list[int], in_game: bool, success: bool) -> float:
+        raise NotImplementedError
+
+
+class NetHackScore(NetHackTask):
+    """The game's own score, point for point, and -0.01 for each step in which no time passes."""
+
+    penalty = -0.01
+
+    def _reward(self, before: list[int], now: list[int], in_game: bool, success: bool) -> float:
+        gained = now[nethack.NLE_BL_SCORE] - before[nethack.NLE_BL_SCORE] if in_game else 0
+        frozen = now[nethack.NLE_BL_TIME] == before[nethack.NLE_BL_TIME]
+        return gained + (self.penalty if frozen else 0.0)
+
+
+class _Once(NetHackTask):
+    """Pays 50 at the first success of an episode and nothing else."""
+
+    def begin(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        self._paid = False
+        super().begin(seed, options)
+
+    def _reward(self, before: list[int], now: list[int], in_game: bool, success: bool) -> float:
+        if not success or self._paid:
+            return 0.0
+        self._paid = True
+        return SUCCESS_REWARD
+
+
+class NetHackStaircase(_Once):
+    """Descend stairs to level ``level`` of a dungeon; the Mines' levels count as the Dungeons' do.
+
+    Args:
+        level: The number in its dungeon, from 1, as blstats[24] has it.
+        continual: The episode goes on after success.
+    """
+
+    def __init__(self, level: int = 2, continual: bool = False, **args: Any) -> None:
+        super().__init__(**args)
+        self.level, self.continual = level, continual
+
+    def _is_success(self) -> bool:
+        return self.blstats[nethack.NLE_BL_DLEVEL] == self.level and _DESCENDED in self._message.tobytes()
+
+    def _ends_with_success(self) -> bool:
+        return not self.continual
+
+
+class NetHackOracle(_Once):
+    """Stand next to the Oracle.
+
+    Args:
+        sober: It does not count while hallucinating, when anything may look like the Oracle.
+    """
+
+    def __init__(self, sober: bool = False, **args: Any) -> None:
+        super().__init__(**args)
+        self.sober = sober
+        monsters = range(nethack.GLYPH_MON_OFF, nethack.GLYPH_PET_OFF)
+        self._oracle = next(
+            glyph for glyph in monsters if nethack.permonst(nethack.glyph_to_mon(glyph)).mname == "Oracle"
+        )
+
+    def _is_success(self) -> bool:
+        x, y = self.blstats[nethack.NLE_BL_X], self.blstats[nethack.NLE_BL_Y]
+        around = self._glyphs[max(y - 1, 0) : y + 2, max(x - 1, 0) : x + 2]
+        return self._oracle in around and not (self.sober and self._hallucinates())
+
+    def _hallucinates(self) -> bool:
+        condition = self.blstats[nethack.NLE_BL_CONDITION]
+        if "sober" in self.compat:
+            return condition == nethack.BL_MASK_HALLU
+        return bool(condition & nethack.BL_MASK_HALLU)
+
+
+GOALS: dict[str, type[NetHackTask]] = {
+    "score": NetHackScore,
+    "staircase": NetHackStaircase,
+    "oracle": NetHackOracle,
+}

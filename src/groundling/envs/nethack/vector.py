@@ -1,0 +1,264 @@
+"""Many NetHack envs for one learner, in worker processes and in groups, so that it learns while they play."""
+
+import json
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from groundling.envs.nethack import ACTIONS, TASKS, check_installed
+from groundling.envs.nethack.shared import FIGURES, SharedArrays
+from groundling.errors import ConfigError, RunError
+from groundling.registry import unknown
+
+
+@dataclass(frozen=True, slots=True)
+class NetHackEpisode:
+    """An episode that came to its end."""
+
+    env_index: int
+    """In the vector."""
+    number: int
+    """How many episodes this env had begun before."""
+    seed: int
+    episode_return: float
+    """Sum of the task's rewards."""
+    length: int
+    """In steps."""
+    figures: dict[str, int]
+    """By the names of `groundling.envs.nethack.shared.FIGURES`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """What ``n`` envs show after a step, and what the step gave.
+
+    The arrays are views of memory that the envs write to: those of a group are valid until its next `send`. Where
+    ``dones`` is set, the reward belongs to the episode that ended and everything to be seen to the next one.
+    """
+
+    chars: np.ndarray
+    """uint8 ``(n, 12, 12)``: the characters around the hero, who stands at ``[6, 6]``."""
+    colours: np.ndarray
+    """uint8 ``(n, 12, 12)``: their colours, below 16."""
+    vector: np.ndarray
+    """float32 ``(n, 27)``: `groundling.envs.nethack.observation.VECTOR_SCALE`."""
+    messages: np.ndarray
+    """uint8 ``(n, 256)``, padded with zeros."""
+    message_ids: np.ndarray
+    """int64 ``(n,)``: `groundling.envs.nethack.observation.message_id`."""
+    counts: np.ndarray
+    """float32 ``(n,)``: how often the message has come up in the episode, this time included."""
+    rewards: np.ndarray
+    """float32 ``(n,)``."""
+    dones: np.ndarray
+    """bool ``(n,)``: the episode ended with this step, by the game, the task, the step limit, or a cut."""
+    cut: np.ndarray
+    """bool ``(n,)``: the env was lost in mid-episode, and this is the first observation of a new one."""
+    episodes: list[NetHackEpisode]
+    """Those that ended with this step; one that was cut is none of them."""
+
+
+_ARRAYS = [f.name for f in fields(Frames) if f.name != "episodes"]
+
+
+class NetHackVectorEnv:
+    """Steps ``num_envs`` envs of one task and resets each as soon as its episode ends.
+
+    The envs fall into groups of equal size, and every worker steps a share of each: while one group is stepped, the
+    learner chooses actions for another::
+
+        frames = envs.reset()                       # of all envs, group after group
+        envs.send(0, actions[:n]); envs.send(1, actions[n:])
+        while True:
+            frames = envs.receive(0); ...; envs.send(0, actions)
+            frames = envs.receive(1); ...; envs.send(1, actions)
+
+    An env that raises is made anew; a worker that dies (a crash of NetHack's) or hangs is started anew. Either costs
+    the episodes of the envs concerned, is counted in ``incidents`` and told to ``warn``.
+
+    The ``k``-th episode of env ``i`` has a seed of its own (`groundling.envs.seeds`), whatever the number of workers.
+
+    Args:
+        task: One of `groundling.envs.nethack.TASKS`.
+        num_envs: A multiple of ``num_groups``.
+        num_workers: Processes; 0 steps the envs in this one, in `receive`, where a crash of NetHack's is everyone's.
+        num_groups: 2 keep workers and learner busy at once.
+        seed: The run's.
+        first_env: Number of the first env among all of the run's, where several learners share a run.
+        held_out: Play the held-out episodes: env ``i``'s ``k``-th is number ``first_env + i + k * num_envs`` of them.
+        timeout: Seconds without an answer after which a worker counts as hung.
+        args: Arguments of the task (`groundling.envs.nethack.tasks.NetHackTask`), as plain values.
+        warn: Told what went wrong and was mended.
+
+    Raises:
+        ConfigError: nle is missing, there is no such task, or the numbers do not fit.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        num_envs: int,
+        num_workers: int,
+        num_groups: int = 2,
+        seed: int = 0,
+        first_env: int = 0,
+        held_out: bool = False,
+        timeout: float = 60.0,
+        args: Mapping[str, Any] | None = None,
+        warn: Callable[[str], None] = warnings.warn,
+    ) -> None:
+        _check(task, num_envs, num_workers, num_groups, args or {})
+        # Here, because they import nle.
+        from groundling.envs.nethack.stepping import EnvSpec, LocalEnvs
+        from groundling.envs.nethack.workers import Incidents, WorkerPool
+
+        self.num_envs, self.num_groups, self.group_size = num_envs, num_groups, num_envs // num_groups
+        self.num_actions = len(ACTIONS)
+        self.incidents = Incidents()
+        self._warn = warn
+        self._spec = EnvSpec(task, num_envs, seed, first_env, held_out, dict(args or {}))
+        self._memory = SharedArrays.create(num_envs)
+        self._groups = [(g * self.group_size, (g + 1) * self.group_size) for g in range(num_groups)]
+        self._in_flight = [False] * num_groups
+        self._temporary = tempfile.TemporaryDirectory(prefix="groundling-nethack-", ignore_cleanup_errors=True)
+        self._envs: LocalEnvs | WorkerPool
+        if num_workers:
+            self._envs = WorkerPool(
+                self._spec,
+                self._memory,
+                self._groups,
+                num_workers,
+                timeout,
+                self._temporary.name,
+                self.incidents,
+                warn,
+            )
+        else:
+            self._envs = LocalEnvs(self._spec, self._memory.arrays, self._groups)
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Of the workers."""
+        return [worker.process.pid for worker in getattr(self._envs, "workers", ())]
+
+    def reset(self) -> Frames:
+        """Begin every env's next episode. Returns frames of all envs, without rewards.
+
+        Raises:
+            RunError: a group has not been received, or the workers cannot be started.
+        """
+        from groundling.envs.nethack.stepping import BEGIN
+
+        if any(self._in_flight):
+            raise RunError(f"group {self._in_flight.index(True)} was sent actions: receive its frames before reset")
+        self._envs.send(BEGIN)
+        self._report(self._envs.answer(BEGIN))
+        return self._frames(0, self.num_envs)
+
+    def send(self, group: int, actions: np.ndarray) -> None:
+        """Have a group's envs take these actions, integers ``(group_size,)`` below ``num_actions``.
+
+        Raises:
+            RunError: the group's frames have not been received, or the actions are none.
+        """
+        if self._in_flight[group]:
+            raise RunError(f"group {group} was sent actions already: receive its frames first")
+        actions = np.asarray(actions)
+        if actions.shape != (self.group_size,) or actions.min() < 0 or actions.max() >= self.num_actions:
+            raise RunError(
+                f"group {group} needs {self.group_size} actions from 0 to {self.num_actions - 1}, got {actions}"
+            )
+        start, stop = self._groups[group]
+        self._memory.arrays["actions"][start:stop] = actions
+        self._in_flight[group] = True
+        self._envs.send(group)
+
+    def receive(self, group: int) -> Frames:
+        """Wait for what the actions that a group was sent have led to.
+
+        Raises:
+            RunError: it was sent none, or a worker is lost again and again.
+        """
+        if not self._in_flight[group]:
+            raise RunError(f"group {group} was sent no actions")
+        self._report(self._envs.answer(group))
+        self._in_flight[group] = False
+        return self._frames(*self._groups[group])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Which episode each env plays next, and the incidents, as JSON.
+
+        NetHack's own state cannot be saved: after `load_state_dict` every env begins the episode behind the one that it
+        was in.
+        """
+        return {
+            "seed": self._spec.seed,
+            "next_episode": self._memory.arrays["next_episode"].tolist(),
+            "incidents": asdict(self.incidents),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with the episodes behind those of a saved state, from the next `reset`.
+
+        Raises:
+            RunError: the state is of another number of envs or another seed.
+        """
+        saved = len(state["next_episode"]), state["seed"]
+        if saved != (self.num_envs, self._spec.seed):
+            raise RunError(
+                f"the checkpoint is of {saved[0]} NetHack envs with seed {saved[1]}, the run of {self.num_envs} with "
+                f"{self._spec.seed}: give it the checkpoint's"
+            )
+        self._memory.arrays["next_episode"][:] = state["next_episode"]
+        for name, count in state["incidents"].items():
+            setattr(self.incidents, name, count)
+
+    def close(self) -> None:
+        """End the workers and their games; views of the frames stay readable."""
+        self._envs.close()
+        self._temporary.cleanup()
+
+    def _report(self, crashes: list[str]) -> None:
+        self.incidents.crashed_envs += len(crashes)
+        for crash in crashes:
+            self._warn(f"NetHack {crash}; the env is made anew and its episode is lost")
+
+    def _frames(self, start: int, stop: int) -> Frames:
+        arrays = {name: self._memory.arrays[name][start:stop] for name in _ARRAYS}
+        cut, dones = arrays["cut"], arrays["dones"]
+        self.incidents.cut_episodes += int(np.count_nonzero(cut))
+        ended = start + np.flatnonzero(dones & ~cut)
+        return Frames(**arrays, episodes=[self._episode(i) for i in ended.tolist()])
+
+    def _episode(self, env: int) -> NetHackEpisode:
+        arrays = self._memory.arrays
+        number = int(arrays["ended_episode"][env])
+        return NetHackEpisode(
+            env_index=env,
+            number=number,
+            seed=self._spec.episode_seed(env, number),
+            episode_return=float(arrays["ended_return"][env]),
+            length=int(arrays["ended_length"][env]),
+            figures=dict(zip(FIGURES, arrays["ended_figures"][env].tolist(), strict=True)),
+        )
+
+
+def _check(task: str, num_envs: int, num_workers: int, num_groups: int, args: Mapping[str, Any]) -> None:
+    check_installed()
+    if task not in TASKS:
+        raise ConfigError(unknown("NetHack task", task, TASKS))
+    if not 1 <= num_groups <= min(num_envs, 200) or num_envs % num_groups:
+        raise ConfigError(
+            f"num_envs must be a multiple of num_groups, which is 1 to 200: got {num_envs} and {num_groups}"
+        )
+    most = num_envs // num_groups
+    if not 0 <= num_workers <= most:
+        raise ConfigError(f"num_workers must be 0 to {most}, the envs of a group, got {num_workers}")
+    try:
+        json.dumps(dict(args))
+    except TypeError as error:
+        raise ConfigError(f"args of a NetHack task must be plain values, as JSON has them: {error}") from error
