@@ -175,7 +175,7 @@ def test_normalisation_counts_the_messages_of_the_training_pairs() -> None:
     assert model.normalization.variance == pytest.approx(every.var(ddof=1), rel=1e-2)
     once = model.rewards(pairs.messages[pairs.counts() > 0]).numpy()
     middle = np.median((once - every.mean()) / every.std(ddof=1))
-    assert model.normalization.threshold(0.5) == pytest.approx(middle, abs=1e-3)
+    assert model.normalization.threshold(0.5) == pytest.approx(middle, abs=1e-2)
 
 
 def test_the_table_holds_each_messages_share_of_won_comparisons() -> None:

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from groundling.envs.nethack.observation import MESSAGE_LENGTH
 from groundling.errors import ConfigError
 from groundling.judges.losses import label_loss
-from groundling.judges.messages import MESSAGE_LENGTH
 from groundling.judges.reward_model import RewardModel, reward_models
 
 _SMALLEST_BATCH = 8

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from groundling.envs.nethack.observation import message_id
 from groundling.errors import ConfigError
 from groundling.judges.messages import message_ids
 
@@ -129,11 +130,12 @@ def _content_draws(messages: NDArray[np.uint8], indices: NDArray[np.int64], seed
     ids = message_ids(messages)[indices].view(np.uint64)  # (N, 2, L)
     segments = np.zeros(ids.shape[:2], dtype=np.uint64)
     last = np.zeros_like(segments)
+    empty = np.int64(message_id(b"")).view(np.uint64)
     for step in range(ids.shape[2]):
         now = ids[..., step]
-        told = (now != 0) & (now != last)  # the empty message's id is 0
+        told = (now != empty) & (now != last)
         segments = np.where(told, _mixed(segments ^ now), segments)
-        last = np.where(now != 0, now, last)
+        last = np.where(now != empty, now, last)
     unordered = _mixed(segments[:, 0]) + _mixed(segments[:, 1])
     salt = _mixed(np.array([seed], dtype=np.uint64))
     return (_mixed(unordered ^ salt) >> np.uint64(11)) / 2.0**53
