@@ -14,7 +14,6 @@ from groundling.errors import ConfigError, RunError
 from groundling.judges.background import BackgroundJudge
 from groundling.judges.captions import decode
 from groundling.judges.distill import normalize, train_epoch
-from groundling.judges.message_network import ClassifierRewardModel
 from groundling.judges.message_table import TableRewardModel
 from groundling.judges.messages import message_ids
 from groundling.judges.reward_model import QUANTILE_LEVELS, Normalization, RewardModel
@@ -80,7 +79,7 @@ class OnlineReward:
         warn: Callable[[str], None] = warnings.warn,
     ) -> None:
         self.model, self.learning, self._warn = model, learning or OnlineLearning(), warn
-        self._ranks = not isinstance(model, TableRewardModel | ClassifierRewardModel)
+        self._ranks = not (model.gives_labels or isinstance(model, TableRewardModel))
         if self._ranks and model.normalization is None:
             # Until it is trained first, its rewards are next to nothing (about 1e-4) and stay so.
             model.normalization = Normalization(0.0, 1.0, (0.0,) * len(QUANTILE_LEVELS))
@@ -244,7 +243,6 @@ class _Training:
                 if self.stop.is_set():
                     return
                 train_epoch(self.model, optimizer, self._pairs, learning.batch_size, order)
-            if not isinstance(self.model, ClassifierRewardModel):
-                normalize(self.model, self._pairs)
+            normalize(self.model, self._pairs)
         except Exception as error:  # told by whoever takes over
             self.error = error
