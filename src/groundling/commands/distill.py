@@ -1,0 +1,83 @@
+"""`groundling distill`: a judge's preferences become a reward model."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from groundling.commands.command import Commands, add_command, make_console, warn
+from groundling.errors import ConfigError
+
+if TYPE_CHECKING:
+    from groundling.training.distillation import DistillationConfig
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `groundling distill`."""
+    parser = add_command(commands, "distill", run, "train a reward model on what a judge prefers")
+    parser.add_argument("dataset", help="a folder of preference pairs that `groundling annotate` labelled")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. learning_rate=1e-4 epochs=20")
+    parser.add_argument("--preferences", required=True, metavar="NAME", help="whose: the annotator's name")
+    parser.add_argument(
+        "--model", default="motif", help="motif, language_model, table or classifier (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        required=True,
+        metavar="FOLDER",
+        help="the reward model; the same command goes on where it was stopped",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry the command out; returns its exit status."""
+    config = read_config(arguments)
+    from groundling.training.distillation import distill
+
+    console = make_console()
+    row = distill(config, arguments.output, console, warn)
+    if row.get("validation_accuracy") is not None:
+        console.print(
+            f"held-out accuracy {row['validation_accuracy']:.3f} on pairs that are no ties", highlight=False
+        )
+    console.print(f"reward model: {arguments.output}", highlight=False, markup=False)
+    return 0
+
+
+def read_config(arguments: argparse.Namespace) -> "DistillationConfig":
+    """The configuration that the words of the command line make.
+
+    Raises:
+        ConfigError: an unknown key, model or argument, or a value that cannot be run.
+    """
+    from dataclasses import fields
+
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    from groundling.configs.compose import check_component
+    from groundling.judges.reward_models import reward_models
+    from groundling.registry import unknown
+    from groundling.training.distillation import DistillationConfig
+
+    known = {f.name for f in fields(DistillationConfig)} - {"dataset", "preferences"}
+    for text in arguments.overrides:
+        key, equals, _ = text.partition("=")
+        if not equals:
+            raise ConfigError(f"cannot read {text!r}: expected key=value, such as learning_rate=1e-4")
+        if key.partition(".")[0] not in known:
+            raise ConfigError(unknown("key", key, known))
+    named = {
+        "dataset": arguments.dataset,
+        "preferences": arguments.preferences,
+        "model": {"id": arguments.model},
+    }
+    try:
+        schema = OmegaConf.structured(DistillationConfig)
+        given = OmegaConf.from_dotlist(arguments.overrides)
+        config = OmegaConf.to_object(OmegaConf.merge(schema, named, given))
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
+    assert isinstance(config, DistillationConfig)
+    check_component(reward_models, "model", config.model)
+    return config
