@@ -11,8 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from groundling.algorithms import Rollout
 from groundling.envs.observation import TextObservation
-from groundling.policies.policy import Action, Evaluation, Policy, policies
+from groundling.policies.policy import Action, Evaluation, Policy, policies, sample_categorical
 
 
 class Corridor(gymnasium.Env[dict[str, Any], int]):
@@ -80,6 +81,102 @@ class TablePolicy(Policy):
         index = [5 * (o.goal == "go left") + o.raw["position"] for o in observations]
         features = torch.from_numpy(np.eye(10, dtype=np.float32)[index])
         return self.actor(features).log_softmax(-1), self.critic(features)[:, 0]
+
+
+class SequencePolicy(Policy):
+    """Writes at most five of the tokens 0 to 4 to the prompts 0 to 2, by look-up; token 0 ends a text.
+
+    The reference is the policy as it began. Its observations are the prompts.
+    """
+
+    length = 5
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.actor = nn.Parameter(
+            torch.randn(3, 6, 5) * 0.3
+        )  # by prompt and token before, of which 5 is none
+        self.critic = nn.Parameter(torch.zeros(3, 6))
+        self.register_buffer("reference", self.actor.detach().clone())
+
+    def write(self, prompts: Sequence[int], generator: torch.Generator) -> Rollout:
+        """One text to each prompt, without gradients; its reward is the share of tokens 3, given at its end."""
+        before = torch.full((len(prompts),), 5)
+        texts = []
+        for _ in range(self.length):
+            with torch.no_grad():
+                before = sample_categorical(self.log_distributions(prompts, before[:, None])[:, 0], generator)
+            texts.append(before)
+        actions = torch.stack(texts)  # (length, num_prompts)
+        mask = torch.ones_like(actions, dtype=torch.bool)
+        mask[1:] = (actions[:-1] != 0).cumprod(0).bool()
+        dones = mask & ((actions == 0) | (torch.arange(self.length)[:, None] == self.length - 1))
+        rewards = ((actions == 3) & mask).sum(0) / mask.sum(0) * dones
+        with torch.no_grad():
+            evaluation = self.evaluate(prompts, actions.T)
+            free = self._look_up(self.actor, prompts, self._before(actions.T)).log_softmax(-1)
+            referred = self._look_up(self.reference, prompts, self._before(actions.T)).log_softmax(-1)
+        kl = (free - referred).gather(-1, actions.T[..., None])[..., 0]
+        return Rollout(
+            list(prompts),
+            actions,
+            evaluation.log_probs.T,
+            evaluation.values.T,
+            rewards,
+            dones,
+            torch.zeros(len(prompts)),
+            [],
+            sequences=True,
+            mask=mask,
+            groups=torch.tensor(prompts),
+            kl=kl.T,
+        )
+
+    def log_distributions(self, prompts: Sequence[int], before: Tensor) -> Tensor:
+        """Of every token after the tokens ``before`` ``(num_prompts, length)``: ``(num_prompts, length, 5)``."""
+        return self._look_up(self.actor, prompts, before).log_softmax(-1)
+
+    def evaluate(self, observations: Sequence[int], actions: Tensor) -> Evaluation:
+        before = self._before(actions)
+        values = self.critic[torch.tensor(observations)[:, None], before]
+        return Evaluation.of(self.log_distributions(observations, before), actions, values)
+
+    def act(self, observations: Sequence[int], **options: Any) -> Action:
+        raise NotImplementedError
+
+    def values(self, observations: Sequence[int], memory: Tensor | None = None) -> Tensor:
+        raise NotImplementedError
+
+    def save_pretrained(self, folder: Path) -> None:
+        save_file(self.state_dict(), folder / "sequence.safetensors")
+
+    def load_weights(self, folder: Path) -> None:
+        self.load_state_dict(load_file(folder / "sequence.safetensors"))
+
+    def _look_up(self, table: Tensor, prompts: Sequence[int], before: Tensor) -> Tensor:
+        return table[torch.tensor(prompts)[:, None], before]
+
+    def _before(self, actions: Tensor) -> Tensor:
+        return torch.cat([torch.full_like(actions[:, :1], 5), actions[:, :-1]], dim=1)
+
+
+class MaskedSequencePolicy(SequencePolicy):
+    """Draws among the three tokens that its mask model, an older copy of itself, finds likeliest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("masker", self.actor.detach().clone())
+        self.refreshed = 0
+
+    def refresh_mask(self) -> None:
+        self.masker.copy_(self.actor.detach())
+        self.refreshed += 1
+
+    def log_distributions(self, prompts: Sequence[int], before: Tensor) -> Tensor:
+        kept = self._look_up(self.masker, prompts, before).topk(3).indices
+        scores = self._look_up(self.actor, prompts, before)
+        allowed = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, kept, True)
+        return scores.masked_fill(~allowed, -torch.inf).log_softmax(-1)
 
 
 @pytest.fixture

@@ -90,9 +90,10 @@ class World:
                 parameter.grad = total.view_as(parameter)
 
     def sum_figures(self, figures: dict[str, float]) -> dict[str, float]:
-        """The sum over all processes of each figure; they must have the same names."""
+        """The sum over all processes of each figure; a process that has none of a name counts as 0."""
         rows = self.gather(figures)
-        return {name: sum(row[name] for row in rows) for name in figures}
+        names = dict.fromkeys(name for row in rows for name in row)
+        return {name: sum(row.get(name, 0.0) for row in rows) for name in names}
 
 
 def _buckets(parameters: Iterable[Tensor]) -> Iterator[list[Tensor]]:

@@ -1,22 +1,36 @@
 """Algorithms: they learn from a rollout, and know neither its envs nor what an action is."""
 
+from groundling.algorithms.a2c import A2C
 from groundling.algorithms.advantages import generalized_advantage
 from groundling.algorithms.algorithm import Algorithm, algorithms
 from groundling.algorithms.bc import BehaviouralCloning
 from groundling.algorithms.drrn import DRRN
+from groundling.algorithms.grpo import GRPO
+from groundling.algorithms.kl import KLPenalty
 from groundling.algorithms.losses import PPOLoss, ppo_loss
+from groundling.algorithms.nlpo import NLPO
 from groundling.algorithms.ppo import PPO
+from groundling.algorithms.reinforce import ReinforcePlusPlus
+from groundling.algorithms.rloo import RLOO
 from groundling.algorithms.rollout import Rollout
+from groundling.algorithms.trpo import TRPO
 
 register = algorithms.register
 create = algorithms.create
 
 __all__ = [
+    "A2C",
     "DRRN",
+    "GRPO",
+    "NLPO",
     "PPO",
+    "RLOO",
+    "TRPO",
     "Algorithm",
     "BehaviouralCloning",
+    "KLPenalty",
     "PPOLoss",
+    "ReinforcePlusPlus",
     "Rollout",
     "create",
     "generalized_advantage",

@@ -1,7 +1,12 @@
-"""Advantage estimation."""
+"""Advantage estimation, with a value function and without."""
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from groundling.algorithms.rollout import Rollout
+from groundling.errors import ConfigError
 
 
 def generalized_advantage(
@@ -38,3 +43,124 @@ def generalized_advantage(
         advantage = delta + gamma * lam * going_on[t] * advantage
         advantages[t], next_value = advantage, values[t]
     return advantages, advantages + values
+
+
+def returns_to_go(rewards: Tensor, dones: Tensor, gamma: float) -> Tensor:
+    """G_t = r_t + γ (1 - done_t) G_{t+1}, what an episode gave from each of its steps on.
+
+    An episode that the rollout cuts off counts with what it gave so far, as if it had ended there: without a value
+    function nothing is known of the rest. Let rollouts be long in comparison with episodes.
+
+    Args:
+        rewards: ``(num_steps, ...)``.
+        dones: ``(num_steps, ...)`` bool or 0/1.
+        gamma: Discount factor.
+
+    Returns:
+        ``(num_steps, ...)``, of the rewards' dtype.
+    """
+    returns = torch.empty_like(rewards)
+    going_on = 1.0 - dones.to(rewards.dtype)
+    following = torch.zeros_like(rewards[0])
+    for t in reversed(range(len(rewards))):
+        following = rewards[t] + gamma * going_on[t] * following
+        returns[t] = following
+    return returns
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedEpisodes:
+    """The episodes of a rollout, those that it cuts off among them, by the groups that they are compared in."""
+
+    number: Tensor
+    """``(num_steps, num_envs)`` int64: which episode a step is of."""
+    returns: Tensor
+    """``(num_episodes,)``: from an episode's first step in the rollout on."""
+    group: Tensor
+    """``(num_episodes,)`` int64: index of its group."""
+    counts: Tensor
+    """``(num_groups,)``: episodes of each group, as a float."""
+
+    @classmethod
+    def of(cls, rollout: Rollout, returns: Tensor) -> "GroupedEpisodes":
+        """Those of ``rollout``, by its ``groups``, with their returns to go, ``(num_steps, num_envs)``.
+
+        Raises:
+            ConfigError: a group has one episode only, and nothing to compare it with.
+        """
+        begins = torch.ones_like(rollout.dones)  # (num_steps, num_envs)
+        begins[1:] = rollout.dones[:-1]
+        if rollout.mask is not None:
+            begins &= rollout.mask
+        columns = begins.T.contiguous()  # (num_envs, num_steps): numbered column by column
+        number = columns.flatten().cumsum(0).view(columns.shape).T - 1
+        groups = torch.zeros(len(columns)).long() if rollout.groups is None else rollout.groups
+        _, group = groups[:, None].expand_as(columns)[columns].unique(return_inverse=True)
+        counts = torch.bincount(group).to(returns.dtype)
+        if (counts < 2).any():
+            raise ConfigError(
+                "an episode is compared with others of its group, and one has none: let env.num_envs be at least 2, "
+                "and each prompt be answered at least twice"
+            )
+        return cls(number, returns.T[columns], group, counts)
+
+    def sums(self, x: Tensor) -> Tensor:
+        """``(num_episodes,)``: of ``x`` over the group that an episode is of."""
+        return torch.zeros_like(self.counts).index_add(0, self.group, x)[self.group]
+
+
+def leave_one_out(rollout: Rollout, returns: Tensor) -> Tensor:
+    """Â_t = G_t - mean of the returns of the *other* episodes of the group (Kool et al. 2019; arXiv 2402.14740).
+
+    Args:
+        rollout: Whose episodes, and groups.
+        returns: ``(num_steps, num_envs)``: returns to go.
+
+    Returns:
+        ``(num_steps, num_envs)``. Where a reward comes at an episode's end alone, all its steps have one advantage.
+
+    Raises:
+        ConfigError: a group has one episode only.
+    """
+    episodes = GroupedEpisodes.of(rollout, returns)
+    others = episodes.sums(episodes.returns) - episodes.returns
+    baseline = others / (episodes.counts[episodes.group] - 1)  # (num_episodes,)
+    return returns - baseline[episodes.number]
+
+
+def group_relative(rollout: Rollout, returns: Tensor, normalize_std: bool = True) -> Tensor:
+    """Â_t = (G_t - mean) / std over the returns of the group's episodes (Shao et al. 2024, arXiv 2402.03300, § 4.1).
+
+    The deviation is the unbiased one, plus 1e-4. Arguments, result and errors as of `leave_one_out`.
+    """
+    episodes = GroupedEpisodes.of(rollout, returns)
+    counts = episodes.counts[episodes.group]
+    mean = episodes.sums(episodes.returns) / counts  # (num_episodes,)
+    advantages = returns - mean[episodes.number]
+    if normalize_std:
+        variance = episodes.sums((episodes.returns - mean).square()) / (counts - 1)
+        advantages = advantages / (variance.sqrt() + 1e-4)[episodes.number]
+    return advantages
+
+
+def standardise(x: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Shift and scale ``x`` to mean 0 and deviation 1 over what ``mask`` (bool) counts; 0 elsewhere."""
+    if mask is None:
+        return (x - x.mean()) / (x.std(correction=0) + 1e-8)
+    counted = x[mask]
+    return ((x - counted.mean()) / (counted.std(correction=0) + 1e-8)).masked_fill(~mask, 0.0)
+
+
+def explained_variance(values: Tensor, returns: Tensor, weights: Tensor | None = None) -> float:
+    """1 - Var[R - V] / Var[R]: 1 is a perfect value function, 0 no better than a constant.
+
+    Args:
+        values, returns: V and R, of one shape.
+        weights: 0 where a step does not count; None where all do.
+    """
+    if weights is not None:
+        values, returns = values[weights > 0], returns[weights > 0]
+    variance = returns.var(correction=0)
+    if variance <= 1e-12 * returns.square().mean():  # as good as constant: nothing to explain
+        return 0.0
+    return (1 - (returns - values).var(correction=0) / variance).item()

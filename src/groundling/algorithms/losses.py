@@ -7,6 +7,17 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
+class Surrogate:
+    """PPO's clipped surrogate, each a mean over the elements that count; scalars."""
+
+    loss: Tensor
+    approx_kl: Tensor
+    """Estimate of KL(old ‖ new), without gradient (k3 of http://joschu.net/blog/kl-approx.html)."""
+    clip_fraction: Tensor
+    """Share of the elements whose ratio was clipped, without gradient."""
+
+
+@dataclass(frozen=True, slots=True)
 class PPOLoss:
     """The terms of PPO's loss, each a mean over the elements that count; scalars."""
 
@@ -48,40 +59,79 @@ def ppo_loss(
         value_clip_range: ε_v; None leaves the value unclipped.
         value_coefficient: c_v.
         entropy_coefficient: c_e.
-        mask: 1 where an element counts; None where all do.
+        mask: 1 where an element counts, 0 where it does not (or how much it counts); None where all do.
 
     All tensors have one shape, which `ValueError` enforces: a value of shape (n, 1) against a target of
     shape (n,) would be regressed on every return, as the original GLAM's was.
     """
-    shapes = {
-        tuple(t.shape)
-        for t in (log_prob, old_log_prob, advantage, value, old_value, value_target, entropy, mask)
-        if t is not None
-    }
-    if len(shapes) > 1:
-        raise ValueError(f"the tensors of ppo_loss must have one shape, got {sorted(shapes)}")
-
-    log_ratio = log_prob - old_log_prob
-    ratio = log_ratio.exp()
-    clipped_ratio = ratio.clamp(1 - clip_range, 1 + clip_range)
-    policy = -_mean(torch.minimum(ratio * advantage, clipped_ratio * advantage), mask)
+    _check_shapes(log_prob, old_log_prob, advantage, value, old_value, value_target, entropy, mask)
+    surrogate = clipped_surrogate(log_prob, old_log_prob, advantage, clip_range=clip_range, mask=mask)
 
     squared_error = (value - value_target).square()
     if value_clip_range is not None:
         clipped_value = old_value + (value - old_value).clamp(-value_clip_range, value_clip_range)
         squared_error = torch.maximum(squared_error, (clipped_value - value_target).square())
-    value_loss = 0.5 * _mean(squared_error, mask)
+    value_loss = 0.5 * masked_mean(squared_error, mask)
 
-    mean_entropy = _mean(entropy, mask)
+    mean_entropy = masked_mean(entropy, mask)
+    total = surrogate.loss + value_coefficient * value_loss - entropy_coefficient * mean_entropy
+    return PPOLoss(
+        total, surrogate.loss, value_loss, mean_entropy, surrogate.approx_kl, surrogate.clip_fraction
+    )
+
+
+def clipped_surrogate(
+    log_prob: Tensor,
+    old_log_prob: Tensor,
+    advantage: Tensor,
+    *,
+    clip_range: float = 0.2,
+    mask: Tensor | None = None,
+) -> Surrogate:
+    """PPO's surrogate (arXiv 1707.06347, equation 7): -E[min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)], ρ = π(a) / π_old(a).
+
+    The arguments are those of `ppo_loss`, and as there of one shape.
+    """
+    _check_shapes(log_prob, old_log_prob, advantage, mask)
+    log_ratio = log_prob - old_log_prob
+    if mask is not None:
+        log_ratio = log_ratio.masked_fill(mask == 0, 0.0)  # nothing there may overflow
+    ratio = log_ratio.exp()
+    clipped_ratio = ratio.clamp(1 - clip_range, 1 + clip_range)
+    loss = -masked_mean(torch.minimum(ratio * advantage, clipped_ratio * advantage), mask)
     with torch.no_grad():
-        approx_kl = _mean(ratio - 1 - log_ratio, mask)
-        clip_fraction = _mean(((ratio - 1).abs() > clip_range).to(ratio.dtype), mask)
-    total = policy + value_coefficient * value_loss - entropy_coefficient * mean_entropy
-    return PPOLoss(total, policy, value_loss, mean_entropy, approx_kl, clip_fraction)
+        approx_kl = masked_mean(ratio - 1 - log_ratio, mask)
+        clip_fraction = masked_mean(((ratio - 1).abs() > clip_range).to(ratio.dtype), mask)
+    return Surrogate(loss, approx_kl, clip_fraction)
 
 
-def _mean(x: Tensor, mask: Tensor | None) -> Tensor:
+def kl_estimate(log_ratio: Tensor) -> Tensor:
+    """k3 = exp(-d) + d - 1 with d = log π(a) - log π_ref(a): for a drawn from π, unbiased for KL(π ‖ π_ref).
+
+    Never negative. From http://joschu.net/blog/kl-approx.html; GRPO's penalty (arXiv 2402.03300, equation 4).
+    """
+    return (-log_ratio).exp() + log_ratio - 1
+
+
+def kl_divergence(old: Tensor, new: Tensor) -> Tensor:
+    """KL(old ‖ new) of normalised log-probabilities ``(..., num_actions)``, as ``(...)``; differentiable twice.
+
+    -inf stands where an action cannot be taken, in both.
+    """
+    possible = old.isfinite()
+    difference = old.masked_fill(~possible, 0.0) - new.masked_fill(~possible, 0.0)
+    return (old.exp() * difference).sum(-1)
+
+
+def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
+    """The mean of ``x`` where ``mask`` is 1; weighted, if the mask holds other numbers. 0 where nothing counts."""
     if mask is None:
         return x.mean()
     weights = mask.to(x.dtype)
-    return (x * weights).sum() / weights.sum().clamp(min=1)
+    return (x.masked_fill(mask == 0, 0.0) * weights).sum() / weights.sum().clamp(min=1)
+
+
+def _check_shapes(*tensors: Tensor | None) -> None:
+    shapes = {tuple(t.shape) for t in tensors if t is not None}
+    if len(shapes) > 1:
+        raise ValueError(f"the tensors of a loss must have one shape, got {sorted(shapes)}")

@@ -112,4 +112,5 @@ def micro_batches(indices: Tensor, size: int, costs: Sequence[int] | None, world
     """
     if costs is not None:
         indices = indices[torch.tensor([costs[i] for i in indices.tolist()]).argsort(stable=True)]
-    yield from indices[world.rank :: world.size].split(size)
+    own = indices[world.rank :: world.size]
+    yield from own.split(size) if len(own) else ()  # of nothing, split gives one piece

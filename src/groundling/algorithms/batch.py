@@ -1,0 +1,88 @@
+"""A rollout with its advantages, cut into what a policy evaluates at once."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from groundling.algorithms.rollout import Rollout
+from groundling.policies.policy import Evaluation, Policy
+
+
+@dataclass
+class Batch:
+    """Elements that a policy evaluates at once: single steps, segments of a recurrent policy, or whole sequences.
+
+    Tensors ``(num_elements,)``, or ``(num_elements, length)`` of segments and sequences, on the policy's device;
+    float32 unless said otherwise.
+    """
+
+    observations: list[Any]
+    """``num_elements`` of them, or `Segment`s."""
+    actions: Tensor
+    """int64."""
+    log_probs: Tensor
+    """When the actions were taken."""
+    values: Tensor
+    advantages: Tensor
+    returns: Tensor
+    kl: Tensor | None
+    """log π(a) - log π_ref(a) when the actions were taken; None without a reference."""
+    weights: Tensor | None
+    """How much each step counts in means: the rollout's mask as 0 and 1; None where all count alike."""
+    costs: Sequence[int] | None
+    """What each element costs to compute; None where all cost the same."""
+    num_steps: int
+    """How many steps count, of all elements together: sizes of minibatches are told in steps."""
+
+    @classmethod
+    def of(cls, policy: Policy, rollout: Rollout, advantages: Tensor, returns: Tensor) -> "Batch":
+        """``rollout`` with ``advantages`` and ``returns`` of its steps, ``(num_steps, num_envs)``."""
+        observations, transitions = rollout.elements(policy.recurrence)
+
+        def cut(tensor: Tensor) -> Tensor:
+            return tensor.flatten()[transitions].to(policy.device)
+
+        weights = None if rollout.mask is None else cut(rollout.mask).to(rollout.rewards.dtype)
+        counted = len(rollout) if rollout.mask is None else int(rollout.mask.sum())
+        return cls(
+            observations,
+            cut(rollout.actions),
+            cut(rollout.log_probs),
+            cut(rollout.values),
+            cut(advantages),
+            cut(returns),
+            None if rollout.kl is None else cut(rollout.kl),
+            weights,
+            policy.costs(observations),
+            max(counted, len(observations)),
+        )
+
+    def __len__(self) -> int:
+        return len(self.observations)
+
+    def elements(self, steps: int) -> int:
+        """How many elements hold so many steps, on average; at least one."""
+        return max(1, steps * len(self) // self.num_steps)
+
+    def minibatches(self, steps: int, epochs: int, generator: torch.Generator) -> Iterator[Tensor]:
+        """Of every epoch, all elements' indices, shuffled and cut into minibatches of about so many ``steps``."""
+        size = self.elements(steps)
+        for _ in range(epochs):
+            yield from torch.randperm(len(self), generator=generator).split(size)
+
+    def share(self, micro: Tensor, indices: Tensor) -> float:
+        """How much of what counts in the elements ``indices`` is in those of ``micro``."""
+        if self.weights is None:
+            return len(micro) / len(indices)
+        return float(self.weights[micro].sum() / self.weights[indices].sum().clamp(min=1))
+
+    def evaluate(self, policy: Policy, micro: Tensor) -> Evaluation:
+        """The elements ``micro`` as the present policy sees them, with gradients."""
+        return policy.evaluate([self.observations[i] for i in micro.tolist()], self.actions[micro])
+
+    def weights_of(self, micro: Tensor) -> Tensor | None:
+        """How much the steps of the elements ``micro`` count."""
+        return None if self.weights is None else self.weights[micro]

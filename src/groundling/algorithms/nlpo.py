@@ -1,0 +1,76 @@
+"""Natural language policy optimisation: PPO among the tokens that an older copy of the policy finds likely."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from groundling.algorithms.algorithm import algorithms
+from groundling.algorithms.ppo import PPO
+from groundling.algorithms.rollout import Rollout
+from groundling.errors import ConfigError
+from groundling.policies.policy import Policy
+
+
+@algorithms.register("nlpo")
+@dataclass
+class NLPO(PPO):
+    """NLPO (Ramamurthy et al. 2023, arXiv 2210.01241, section 4 and algorithm 1).
+
+    The policy draws from, and PPO's ratio and entropy are taken over, the tokens that the mask model allows (the
+    policy's part); every μ updates the mask model becomes a copy of the policy. In the released RL4LMs it never does.
+    The KL penalty is that of the distributions before the mask.
+    """
+
+    target_update_iterations: int = 20
+    """μ: updates between refreshes of the mask model; 5 to 100 in RL4LMs."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._updates = 0  # since training began
+
+    def setup(self, policy: Policy) -> None:
+        """Make AdamW.
+
+        Raises:
+            ConfigError: the policy has no mask.
+        """
+        _refresh_of(policy)
+        super().setup(policy)
+
+    def update(
+        self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
+    ) -> dict[str, float]:
+        """PPO's update; then, every ``target_update_iterations`` updates, refresh the mask model.
+
+        Returns:
+            PPO's figures, and ``mask_age``: updates since the mask model was last refreshed, before this one.
+
+        Raises:
+            RunError: as of PPO.
+        """
+        age = self._updates % self.target_update_iterations
+        figures = super().update(policy, rollout, generator=generator, remaining=remaining)
+        self._updates += 1
+        if self._updates % self.target_update_iterations == 0:
+            _refresh_of(policy)()
+        return {**figures, "mask_age": age}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "updates": self._updates}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._updates = state["updates"]
+
+
+def _refresh_of(policy: Policy) -> Callable[[], None]:
+    """What makes the policy's mask model a copy of its present self."""
+    refresh: Callable[[], None] | None = getattr(policy, "refresh_mask", None)
+    if refresh is None:
+        raise ConfigError(
+            f"algorithm nlpo needs a policy that masks its tokens, and this {type(policy).__name__} does not: set "
+            "policy.id=token and policy.args.mask_type=learned_top_p, or algorithm.id=ppo"
+        )
+    return refresh

@@ -1,0 +1,141 @@
+"""Options that algorithms which learn from the policy's own rollouts have in common."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from groundling.algorithms.advantages import generalized_advantage, standardise
+from groundling.algorithms.algorithm import Algorithm
+from groundling.algorithms.batch import Batch
+from groundling.algorithms.kl import KLPenalty
+from groundling.algorithms.losses import clipped_surrogate, masked_mean
+from groundling.algorithms.optimisation import (
+    Schedule,
+    check_options,
+    make_adamw,
+    set_learning_rate,
+    share_of_rate,
+)
+from groundling.algorithms.rollout import Rollout
+from groundling.policies.policy import Evaluation, Policy
+
+
+@dataclass
+class OnPolicy(Algorithm):
+    """Options, not behaviour: each algorithm has an ``update`` of its own, on the functions of `optimisation`."""
+
+    learning_rate: float = 1e-6
+    """The optimizer's step size. 1e-6 suits hundreds of millions of parameters, about 1e-3 a million."""
+    learning_rate_schedule: Schedule = "constant"
+    """"linear" or "cosine" let the learning rate fall to 0 over the training."""
+    warmup: float = 0.0
+    """The share of the training in which the learning rate rises from a tenth."""
+    micro_batch_size: int | None = None
+    """Steps per forward and backward pass; gradients accumulate to the same mean, so this changes memory and speed and
+    nothing else. It is halved where memory does not suffice. None: as many as the optimizer steps on."""
+    gamma: float = 0.99
+    """Discount factor."""
+    entropy_coefficient: float = 0.0
+    """Weight of the entropy bonus: raise it when the policy becomes certain too soon; usually 0 to 0.05."""
+    max_grad_norm: float = 0.5
+    kl_coefficient: float = 0.0
+    """Weight of the penalty for moving away from the policy's reference; 0: none. Usually 0.001 to 0.2."""
+    kl_target: float | None = None
+    """The KL per step that kl_coefficient is steered to; null: it is constant."""
+    normalize_rewards: bool = False
+    """Shift and scale each rollout's rewards, the KL penalty among them, to mean 0 and deviation 1."""
+
+    optimizer: torch.optim.Optimizer = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` on options that cannot be run."""
+        check_options(self)
+        self.kl = KLPenalty(self.kl_coefficient, self.kl_target)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"kl_coefficient": self.kl.coefficient}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.kl.coefficient = state.get("kl_coefficient", self.kl_coefficient)
+
+    def rewards(self, rollout: Rollout, penalised: bool = True) -> Tensor:
+        """``(num_steps, num_envs)``: what is learnt from; penalised and normalised as the options say.
+
+        Args:
+            rollout: What was gathered.
+            penalised: Whether the KL penalty is part of the rewards.
+        """
+        rewards = (self.kl if penalised else KLPenalty(0.0)).rewards(rollout)
+        return standardise(rewards, rollout.mask) if self.normalize_rewards else rewards
+
+    def advantages(
+        self, rollout: Rollout, gae_lambda: float, normalize: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Advantages and returns by generalised advantage estimation, each ``(num_steps, num_envs)``.
+
+        Args:
+            rollout: What was gathered.
+            gae_lambda: λ.
+            normalize: Shift and scale the advantages of all steps that count to mean 0 and deviation 1.
+        """
+        advantages, returns = generalized_advantage(
+            self.rewards(rollout), rollout.values, rollout.dones, rollout.last_values, self.gamma, gae_lambda
+        )
+        return (standardise(advantages, rollout.mask) if normalize else advantages), returns
+
+    def schedule(self, remaining: float) -> float:
+        """Set the learning rate of an update, and return it."""
+        rate = self.learning_rate * share_of_rate(self.learning_rate_schedule, self.warmup, remaining)
+        set_learning_rate(self.optimizer, rate)
+        return rate
+
+
+@dataclass
+class ClippedOnPolicy(OnPolicy):
+    """Options of those that go through a rollout in minibatches, with Adam and PPO's clipped ratio."""
+
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.999
+    adam_epsilon: float = 1e-5
+    weight_decay: float = 0.0
+    """AdamW's; of matrices alone."""
+    epochs: int = 1
+    """How often each rollout is gone through; usually 1 to 10."""
+    minibatch_size: int = 64
+    """Steps per optimizer step; of whole sequences as many as hold so many on average, and at least one."""
+    clip_range: float = 0.2
+    """ε of the policy's clipped ratio; usually 0.1 to 0.3."""
+    target_kl: float | None = None
+    """Stop going through a rollout once a minibatch is this far from the old policy; null: never."""
+
+    def setup(self, policy: Policy) -> None:
+        """Make AdamW, which without weight_decay is Adam, for the policy's trainable parameters."""
+        betas = (self.adam_beta1, self.adam_beta2)
+        self.optimizer = make_adamw(policy, self.learning_rate, betas, self.adam_epsilon, self.weight_decay)
+
+    def policy_terms(self, batch: Batch, micro: Tensor, evaluation: Evaluation) -> dict[str, Tensor]:
+        """The loss of those without a value function: -E[min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)] - c_e E[H].
+
+        Args:
+            batch: What is learnt from.
+            micro: Indices of some of its elements.
+            evaluation: Of those by the present policy.
+        """
+        weights = batch.weights_of(micro)
+        surrogate = clipped_surrogate(
+            evaluation.log_probs,
+            batch.log_probs[micro],
+            batch.advantages[micro],
+            clip_range=self.clip_range,
+            mask=weights,
+        )
+        entropy = masked_mean(evaluation.entropies, weights)
+        return {
+            "loss": surrogate.loss - self.entropy_coefficient * entropy,
+            "policy_loss": surrogate.loss,
+            "entropy": entropy,
+            "approx_kl": surrogate.approx_kl,
+            "clip_fraction": surrogate.clip_fraction,
+        }

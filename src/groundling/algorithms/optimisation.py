@@ -1,0 +1,261 @@
+"""What every algorithm that follows gradients shares: optimizer, schedule, accumulation, and one step."""
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from groundling.algorithms.batch import Batch
+from groundling.algorithms.rollout import micro_batches
+from groundling.errors import ConfigError, RunError
+from groundling.policies.policy import Policy
+from groundling.world import World
+
+Schedule = Literal["constant", "linear", "cosine"]
+Terms = Mapping[str, Tensor]
+"""Means over the steps of a micro-batch that count, by the name they are logged under; scalars. The gradient is taken
+of ``"loss"``."""
+
+
+class Learner(Protocol):
+    """What `descend` needs of an algorithm."""
+
+    optimizer: torch.optim.Optimizer
+    world: World
+    micro_batch_size: int | None
+    max_grad_norm: float
+
+
+def trainable(policy: Policy) -> list[Tensor]:
+    """The weights that learn."""
+    return [p for p in policy.parameters() if p.requires_grad]
+
+
+def make_adamw(
+    policy: Policy,
+    learning_rate: float,
+    betas: tuple[float, float] = (0.9, 0.999),
+    epsilon: float = 1e-8,
+    weight_decay: float = 0.0,
+) -> torch.optim.AdamW:
+    """AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101), which without decay is Adam, for all weights that learn.
+
+    Matrices decay; biases and the gains of normalisations, which are vectors, do not.
+    """
+    parameters = trainable(policy)
+    groups: list[dict[str, Any]] = [{"params": parameters}]
+    if weight_decay:
+        groups = [
+            {"params": [p for p in parameters if p.ndim > 1]},
+            {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+        ]
+    return torch.optim.AdamW(
+        groups,
+        lr=learning_rate,
+        betas=betas,
+        eps=epsilon,
+        weight_decay=weight_decay,
+    )
+
+
+def share_of_rate(schedule: Schedule, warmup: float, remaining: float) -> float:
+    """The learning rate's factor when the share ``remaining`` of the training is left.
+
+    It rises from a tenth during the first ``warmup`` of the training, and then stays at 1, or falls to 0 along a line
+    or half a cosine.
+    """
+    if 1 - remaining < warmup:
+        return 0.1 + 0.9 * (1 - remaining) / warmup
+    left = remaining / (1 - warmup)
+    return {"constant": 1.0, "linear": left, "cosine": (1 - math.cos(math.pi * left)) / 2}[schedule]
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """Let the next steps be of this size."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+
+
+def learn(
+    learner: Learner,
+    batch: Batch,
+    terms_of: Callable[[Tensor], Terms],
+    minibatches: Iterable[Tensor],
+    target_kl: float | None = None,
+    parameters: list[Tensor] | None = None,
+) -> dict[str, float]:
+    """One step on each of the ``minibatches``, until one is further than ``target_kl`` from the old policy.
+
+    Args:
+        learner: The algorithm.
+        batch: What is learnt from.
+        terms_of: The loss and other figures of a micro-batch, from the indices of its elements.
+        minibatches: Indices into the batch.
+        target_kl: Compared with the figure ``approx_kl``; None: never stop.
+        parameters: See `descend`.
+
+    Returns:
+        Means over the minibatches of the figures, and of ``grad_norm``.
+
+    Raises:
+        RunError: see `descend`.
+    """
+    steps: list[dict[str, float]] = []
+    for indices in minibatches:
+        steps.append(descend(learner, batch, terms_of, indices, parameters))
+        if target_kl is not None and steps[-1]["approx_kl"] > target_kl:
+            break
+    return {name: sum(step[name] for step in steps) / len(steps) for name in steps[0]}
+
+
+def descend(
+    learner: Learner,
+    batch: Batch,
+    terms_of: Callable[[Tensor], Terms],
+    indices: Tensor,
+    parameters: list[Tensor] | None = None,
+) -> dict[str, float]:
+    """One optimizer step on the minibatch ``indices``; gradients accumulate to its mean.
+
+    Args:
+        learner, batch, terms_of: See `learn`.
+        indices: Into the batch.
+        parameters: Those of the optimizer's that learn, the others having no gradient; None: all.
+
+    Raises:
+        RunError: a figure or gradient is NaN or infinite; the step that would have spoilt the weights is not taken.
+    """
+    if parameters is None:
+        parameters = [p for group in learner.optimizer.param_groups for p in group["params"]]
+    figures = accumulate(learner, batch, terms_of, indices, parameters)
+    figures["grad_norm"] = torch.nn.utils.clip_grad_norm_(parameters, learner.max_grad_norm).item()
+    check_finite(figures)
+    learner.optimizer.step()
+    return figures
+
+
+def accumulate(
+    learner: Learner,
+    batch: Batch,
+    terms_of: Callable[[Tensor], Terms],
+    indices: Tensor,
+    parameters: list[Tensor],
+) -> dict[str, float]:
+    """Leave in ``parameters`` the gradient of the mean loss over what counts in the elements ``indices``.
+
+    Each process computes its share of them, in micro-batches; the results are summed. Where the device's memory does
+    not suffice, the micro-batch is halved for good, and the sum begun again.
+
+    Returns:
+        The mean of every figure.
+
+    Raises:
+        RunError: the memory does not suffice for a single element.
+    """
+    while True:
+        size = len(indices) if learner.micro_batch_size is None else batch.elements(learner.micro_batch_size)
+        for parameter in parameters:
+            parameter.grad = None
+        try:
+            figures = _sum(learner, batch, terms_of, indices, parameters, min(size, len(indices)))
+            break
+        except torch.OutOfMemoryError as error:
+            problem = str(error).split(". ")[0]
+        # Only here, past the exception, is what it held of the failed pass free again.
+        _halve(learner, batch, min(size, len(indices)), problem)
+    learner.world.sum_gradients(parameters)
+    return learner.world.sum_figures(figures)
+
+
+def check_finite(figures: Mapping[str, float]) -> None:
+    """Raise `RunError` if any of the figures is NaN or infinite."""
+    for name, value in figures.items():
+        if not math.isfinite(value):
+            raise RunError(
+                f"{name} became {value}; training stopped before the weights were spoilt. Check that rewards are "
+                "finite, then begin a new run from the last checkpoint (model.path=RUN/checkpoints/NNNNNN "
+                "run_dir=NEW) with a lower algorithm.args.learning_rate or max_grad_norm, in float32"
+            )
+
+
+def check_options(algorithm: object) -> None:
+    """Raise `ConfigError` if one of an algorithm's options that several have cannot be run."""
+    options = vars(algorithm)
+    for name in _POSITIVE & options.keys():
+        value = options[name]
+        if value is not None and not 0 < value < math.inf:
+            raise ConfigError(f"algorithm.args.{name} must be greater than 0 and finite, got {value}")
+    for name in _NOT_NEGATIVE & options.keys():
+        if not 0 <= options[name] < math.inf:
+            raise ConfigError(f"algorithm.args.{name} must be at least 0, got {options[name]}")
+    for name in _UP_TO_ONE & options.keys():
+        if not 0 <= options[name] <= 1:
+            raise ConfigError(f"algorithm.args.{name} must lie in [0, 1], got {options[name]}")
+    for name in _BELOW_ONE & options.keys():
+        if not 0 <= options[name] < 1:
+            raise ConfigError(f"algorithm.args.{name} must lie in [0, 1), got {options[name]}")
+    micro, most = options.get("micro_batch_size"), options.get("minibatch_size", math.inf)
+    if micro is not None and not 1 <= micro <= most:
+        told = "be at least 1" if most == math.inf else f"lie between 1 and minibatch_size ({most})"
+        raise ConfigError(f"algorithm.args.micro_batch_size must {told}, got {micro}")
+
+
+_POSITIVE = {
+    "learning_rate",
+    "adam_epsilon",
+    "epochs",
+    "minibatch_size",
+    "clip_range",
+    "value_clip_range",
+    "max_grad_norm",
+    "target_kl",
+    "kl_target",
+    "target_update_iterations",
+    "conjugate_gradient_steps",
+    "line_search_steps",
+    "critic_epochs",
+    "rms_epsilon",
+}
+_NOT_NEGATIVE = {"value_coefficient", "entropy_coefficient", "weight_decay", "kl_coefficient", "damping"}
+_UP_TO_ONE = {"gamma", "gae_lambda"}
+_BELOW_ONE = {"adam_beta1", "adam_beta2", "warmup", "rms_alpha", "line_search_factor"}
+
+
+def _sum(
+    learner: Learner,
+    batch: Batch,
+    terms_of: Callable[[Tensor], Terms],
+    indices: Tensor,
+    parameters: list[Tensor],
+    size: int,
+) -> dict[str, float]:
+    """Of this process's share of ``indices``, in micro-batches of at most ``size`` elements."""
+    figures: dict[str, float] = {}
+    for micro in micro_batches(indices, size, batch.costs, learner.world):
+        share = batch.share(micro, indices)
+        terms = terms_of(micro)
+        if terms["loss"].requires_grad:
+            (terms["loss"] * share).backward(inputs=parameters)
+        values = torch.stack([term.detach() for term in terms.values()]).tolist()
+        for name, value in zip(terms, values, strict=True):
+            figures[name] = figures.get(name, 0.0) + share * value
+    return figures
+
+
+def _halve(learner: Learner, batch: Batch, size: int, problem: str) -> None:
+    if size == 1:
+        raise RunError(
+            f"{problem}: there is not memory enough for one observation: set model.gradient_checkpointing=true, or "
+            "train fewer weights (model.lora)"
+        )
+    # In steps, as the option tells it, so that it holds for rollouts of another length too.
+    learner.micro_batch_size = math.ceil(size // 2 * batch.num_steps / len(batch))
+    warnings.warn(
+        f"{problem}: going on with algorithm.args.micro_batch_size={learner.micro_batch_size}, which changes nothing "
+        "but speed",
+        stacklevel=2,
+    )
+    torch.cuda.empty_cache()
