@@ -12,9 +12,8 @@ from groundling.errors import RunError
 def _screens(steps: int = 12) -> list[Screen]:
     env = make_task("NetHackScore-v1")
     screens = [Screen.of(env.reset(seed=0)[0])]
-    for action in np.random.default_rng(0).integers(1, 9, size=steps).tolist():
-        screens.append(Screen.of(env.step(action)[0]))
-    return screens
+    actions = np.random.default_rng(0).integers(1, 9, size=steps).tolist()
+    return screens + [Screen.of(env.step(action)[0]) for action in actions]
 
 
 def test_a_screen_as_text() -> None:
@@ -56,8 +55,8 @@ def test_screens_as_a_gif(tmp_path: Path) -> None:
 def test_nles_own_recordings_can_be_read_again(tmp_path: Path) -> None:
     env = make_task("NetHackScore-v1", savedir=str(tmp_path), save_ttyrec_every=1, max_episode_steps=30)
     texts = [Screen.of(env.reset(seed=3)[0]).text()]
-    for action in np.random.default_rng(0).integers(1, 9, size=30).tolist():
-        texts.append(Screen.of(env.step(action)[0]).text())
+    actions = np.random.default_rng(0).integers(1, 9, size=30).tolist()
+    texts += [Screen.of(env.step(action)[0]).text() for action in actions]
     env.close()
     recorded = [screen.text() for screen in read_ttyrec(next(tmp_path.glob("nle.*.0.ttyrec3.bz2")))]
     position = -1

@@ -238,7 +238,7 @@ def test_a_worker_that_cannot_start_stops_the_run() -> None:
 
 def test_closing_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     with _vector(4, 2, warn=lambda _: None) as envs:
         envs.reset()
         ids = envs.process_ids
@@ -246,8 +246,8 @@ def test_closing_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Monke
         envs.send(0, np.array([2, 2]))
         envs.receive(0)
         ids += envs.process_ids
-        assert os.listdir(tmp_path)
-    assert not os.listdir(tmp_path)
+        assert list(tmp_path.iterdir())
+    assert not list(tmp_path.iterdir())
     for _ in range(50):
         alive = [pid for pid in ids if Path(f"/proc/{pid}").exists()]
         if not alive:
@@ -255,7 +255,7 @@ def test_closing_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Monke
         time.sleep(0.05)
     assert not alive
     del envs
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_recordings_of_each_env_have_a_folder(tmp_path: Path) -> None:

@@ -1,0 +1,264 @@
+"""A distillation's run: a folder with its metrics and checkpoints, resumed from wherever it was stopped."""
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import set_seed
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from groundling.configs.schema import ComponentConfig
+from groundling.devices import find_device
+from groundling.errors import ConfigError
+from groundling.files import write_atomically
+from groundling.judges.distill import Distillation, evaluate, normalize, train_epoch
+from groundling.judges.pairs import Pairs
+from groundling.judges.reward_models import (
+    RewardModel,
+    TableRewardModel,
+    load_reward_model,
+    reward_models,
+)
+from groundling.judges.training_pairs import TrainingPairs
+from groundling.training import checkpoint
+from groundling.training.tracking import Tracker
+
+_CONFIG = "config.json"
+_MAY_CHANGE = ("device", "keep_checkpoints")
+
+
+@dataclass
+class DistillationConfig(Distillation):
+    """What `groundling distill` can be told."""
+
+    dataset: str = ""
+    """The folder of preference pairs."""
+    preferences: str = ""
+    """Whose preferences: the annotator's name."""
+    model: ComponentConfig = field(default_factory=lambda: ComponentConfig(id="motif"))
+    """The reward model, by its id and arguments."""
+    device: str = "auto"
+    """cpu, cuda, mps, or auto for an accelerator where there is one."""
+    keep_checkpoints: int = 1
+    """How many of the latest epochs are kept beside the outcome."""
+
+
+@dataclass
+class Counters:
+    """What a distillation has done so far."""
+
+    epoch: int = 0
+    step: int = 0
+    seconds: float = 0.0
+
+
+def read_pairs(config: DistillationConfig) -> TrainingPairs:
+    """The dataset's annotated pairs.
+
+    Raises:
+        ConfigError: there is no such dataset or annotator, or nothing is annotated.
+    """
+    pairs, name = Pairs.open(config.dataset), config.preferences
+    return TrainingPairs.of(pairs.messages, pairs.preferences(name), pairs.soft_preferences(name))
+
+
+def distill(
+    config: DistillationConfig,
+    output: Path,
+    console: Console,
+    warn: Callable[[str], None],
+) -> dict[str, Any]:
+    """Train, or go on training, the reward model that ``config`` describes, and write it into ``output``.
+
+    Returns:
+        The last epoch's figures, as ``output/metrics.jsonl`` holds them.
+
+    Raises:
+        GroundlingError: it cannot begin or go on; the last checkpoint stays.
+    """
+    pairs = read_pairs(config)
+    _claim(output, config, pairs)
+    run = DistillationRun(config, pairs, output, warn)
+    console.print(
+        f"{len(run.train):,} pairs to train on, {len(run.validation):,} to validate on; "
+        f"{len(pairs.messages):,} distinct messages of {pairs.indices.numel():,}",
+        highlight=False,
+    )
+    row = run.loop(console)
+    run.model.save(output, run.about(row))
+    return row
+
+
+class DistillationRun:
+    """A distillation's parts and where it stands."""
+
+    def __init__(
+        self, config: DistillationConfig, pairs: TrainingPairs, folder: Path, warn: Callable[[str], None]
+    ) -> None:
+        self.config, self.folder = config, folder
+        self.train, self.validation = pairs.split(config.validation_fraction, config.seed)
+        set_seed(config.seed)
+        self.generators = {"order": torch.Generator().manual_seed(config.seed)}
+        self.counters, self.row = Counters(), dict[str, Any]()
+        found = checkpoint.latest(folder / "checkpoints", warn)
+        self.resumed = found is not None
+        device = find_device(config.device)
+        self.model: RewardModel = (
+            reward_models.create(config.model.id, **config.model.args).to(device)
+            if found is None
+            else load_reward_model(found, device)
+        )
+        # A table is made by counting, at once.
+        self.epochs = 1 if isinstance(self.model, TableRewardModel) else config.epochs
+        trainable = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.Adam(trainable, lr=config.learning_rate) if trainable else None
+        if found is not None:
+            self._load(found)
+
+    def loop(self, console: Console) -> dict[str, Any]:
+        """Train until all epochs are done; a checkpoint after each."""
+        tracker = Tracker(self.folder, self.counters.epoch if self.resumed else -1)
+        if self.resumed:
+            console.print(f"resuming after epoch {self.counters.epoch}", highlight=False)
+        else:
+            tracker.log({"update": 0, "step": 0, **self._validate()})
+        total = self.epochs * len(self.train)
+        bar = Progress(
+            BarColumn(bar_width=24),
+            TaskProgressColumn(),
+            TextColumn("{task.description}"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        try:
+            with bar:
+                task = bar.add_task("", total=total, completed=self.counters.epoch * len(self.train))
+                while self.counters.epoch < self.epochs:
+                    self.row = self.epoch(lambda pairs: bar.advance(task, pairs))
+                    tracker.log(self.row)
+                    self._save()
+                    bar.update(task, description=_told(self.row))
+                    if not console.is_terminal:
+                        console.print(_told(self.row), highlight=False)
+        finally:
+            tracker.close()
+        return self.row
+
+    def epoch(self, on_batch: Callable[[int], None]) -> dict[str, Any]:
+        """Go once through the training pairs.
+
+        Returns:
+            The figures of this epoch.
+        """
+        started, counters = time.monotonic(), self.counters
+        if isinstance(self.model, TableRewardModel):
+            self.model.fit(self.train)
+            loss = evaluate(self.model, self.train)["loss"]
+            on_batch(len(self.train))
+        else:
+            assert self.optimizer is not None
+            size, order = self.config.batch_size, self.generators["order"]
+            loss = train_epoch(self.model, self.optimizer, self.train, size, order, on_batch)
+            counters.step += math.ceil(len(self.train) / size)
+        seconds = time.monotonic() - started
+        counters.epoch += 1
+        counters.seconds += seconds
+        normalize(self.model, self.train)
+        assert self.model.normalization is not None
+        return {
+            "update": counters.epoch,
+            "step": counters.step,
+            "seconds": round(counters.seconds, 3),
+            "pairs_per_second": round(len(self.train) / seconds, 1),
+            "train_loss": loss,
+            **self._validate(),
+            "reward_mean": self.model.normalization.mean,
+            "reward_deviation": math.sqrt(self.model.normalization.variance),
+        }
+
+    def about(self, row: dict[str, Any]) -> dict[str, Any]:
+        """What the saved model's JSON tells a reader."""
+        figures = {key: value for key, value in row.items() if key.startswith(("train_", "validation_"))}
+        return {
+            **asdict(self.config),
+            "training_pairs": len(self.train),
+            "validation_pairs": len(self.validation),
+            **{
+                key: None if isinstance(value, float) and math.isnan(value) else value
+                for key, value in figures.items()
+            },
+        }
+
+    def _validate(self) -> dict[str, float]:
+        if not len(self.validation):
+            return {}
+        return {f"validation_{name}": value for name, value in evaluate(self.model, self.validation).items()}
+
+    def _save(self) -> None:
+        checkpoint.save(
+            self.folder / "checkpoints", self.counters.epoch, self._write, self.config.keep_checkpoints
+        )
+
+    def _write(self, folder: Path) -> None:
+        self.model.save(folder, self.about(self.row))
+        if self.optimizer is not None:
+            checkpoint.save_optimizer(self.optimizer, folder / "optimizer.safetensors")
+        checkpoint.save_random_states(self.generators, folder / "random.safetensors")
+        checkpoint.write_json(folder / "run.json", {"counters": asdict(self.counters), "row": self.row})
+
+    def _load(self, folder: Path) -> None:
+        state = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        self.counters, self.row = Counters(**state["counters"]), state["row"]
+        if self.optimizer is not None:
+            checkpoint.load_optimizer(self.optimizer, folder / "optimizer.safetensors")
+        checkpoint.load_random_states(self.generators, folder / "random.safetensors")
+
+
+def _claim(folder: Path, config: DistillationConfig, pairs: TrainingPairs) -> None:
+    """Write the configuration, if what stands there says the same of everything that is learnt.
+
+    Raises:
+        ConfigError: the folder holds something else, or what another configuration or other pairs have come to.
+    """
+    path = folder / _CONFIG
+    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not path.exists())):
+        raise ConfigError(f"{folder} holds something else: name a new folder for the reward model")
+    wanted = json.loads(json.dumps(asdict(config))) | {"pairs": _fingerprint(pairs)}
+    if path.exists() and (folder / "checkpoints").exists():
+        there = json.loads(path.read_text(encoding="utf-8"))
+        different = [
+            f"{key}={there.get(key)!r} (now {wanted.get(key)!r})"
+            for key in sorted({*there, *wanted})
+            if there.get(key) != wanted.get(key) and key not in _MAY_CHANGE
+        ]
+        if different:
+            raise ConfigError(
+                f"{folder} holds a reward model of {', '.join(different)}: name a new folder, or give the same "
+                "command to go on"
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(wanted, indent=1) + "\n")
+
+
+def _fingerprint(pairs: TrainingPairs) -> str:
+    """What tells annotated pairs from others."""
+    digest = hashlib.sha256()
+    for tensor in (pairs.messages, pairs.indices, pairs.targets):
+        digest.update(tensor.contiguous().numpy().data)
+    return digest.hexdigest()[:16]
+
+
+def _told(row: dict[str, Any]) -> str:
+    accuracy = row.get("validation_accuracy", math.nan)
+    return (
+        f"epoch {row['update']} · loss {row['train_loss']:.4f} · held-out accuracy {accuracy:.3f} · "
+        f"{row['pairs_per_second']:,.0f} pairs/s"
+    )

@@ -1,0 +1,182 @@
+"""Preference datasets in both formats, and the captions of their segments."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from groundling.errors import ConfigError
+from groundling.judges import Pairs, Preference, caption
+
+
+def encode(*texts: str) -> np.ndarray:
+    """uint8 (L, 256)."""
+    return np.stack([np.frombuffer(text.encode("latin-1").ljust(256, b"\0"), np.uint8) for text in texts])
+
+
+def make(count: int, length: int, seed: int = 0) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Arrays of every kind that the published layout names."""
+    rng = np.random.default_rng(seed)
+    texts = ["", "You kill the newt!", "It is a wall. --More--", "ol\xe9 \x7f", "a\0b"]
+    data = {
+        "message": encode(*rng.choice(texts, count * 2 * length)).reshape(count, 2, length, 256),
+        "blstats": rng.integers(-(2**40), 2**40, (count, 2, length, 27)),
+        "tty_chars": rng.integers(0, 256, (count, 2, length, 24, 80)).astype(np.uint8),
+        "tty_colors": rng.integers(-128, 128, (count, 2, length, 24, 80)).astype(np.int8),
+        "rewards": rng.normal(size=(count, 2, length)).astype(np.float32),
+    }
+    info = {"score": rng.integers(0, 99, (count, 2)), "turns": rng.random((count, 2))}
+    return data, info
+
+
+def test_the_layout_on_disk_is_the_originals(tmp_path: Path) -> None:
+    # Written file by file as the published data lies, by nothing of ours.
+    message = encode("You see here a gold piece.", "", "It's a wall.", "It's a wall.").reshape(2, 2, 1, 256)
+    for part in ("data", "info", "preference"):
+        (tmp_path / part).mkdir()
+    np.save(tmp_path / "data/message.npy", message)
+    np.save(tmp_path / "data/blstats.npy", np.zeros((2, 2, 1, 27), np.int32))
+    np.save(tmp_path / "info/score.npy", np.array([[3, 4], [5, 5]]))
+    name = "llama70b_msg_defaultgoal_default"
+    np.save(tmp_path / f"preference/{name}.npy", np.array([0, 3], np.int8))
+    pairs = Pairs.open(tmp_path)
+    assert (len(pairs), pairs.length, pairs.format) == (2, 1, "motif")
+    assert isinstance(pairs.messages, np.memmap) and not pairs.messages.flags.writeable
+    assert pairs.captions() == [("You see here a gold piece.", ""), ("It's a wall.", "It's a wall.")]
+    assert pairs.annotators() == [name]
+    assert pairs.preferences(name).tolist() == [Preference.FIRST, Preference.UNKNOWN]
+    assert pairs.soft_preferences(name) is None
+    assert pairs.info["score"].tolist() == [[3, 4], [5, 5]]
+
+    soft = np.array([[0.25, 0.5, 0.25], [np.nan] * 3])
+    pairs.write_preferences("mine", np.array([1, 3]), soft)
+    written = np.load(tmp_path / "preference/mine.npy", allow_pickle=False)
+    assert written.dtype == np.int8 and written.tolist() == [1, 3]
+    kept = np.load(tmp_path / "soft_preference/mine.npy", allow_pickle=False)
+    assert kept.dtype == np.float32 and kept.shape == (2, 3)
+    pairs.write_preferences("mine", np.array([2, 2]))
+    assert pairs.soft_preferences("mine") is None, "soft labels of earlier answers must not stay"
+    assert sorted(path.name for path in (tmp_path / "preference").iterdir()) == [f"{name}.npy", "mine.npy"]
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(1, 5), st.integers(1, 3), st.integers(0, 99))
+def test_both_formats_keep_every_bit(
+    tmp_path_factory: pytest.TempPathFactory, count: int, length: int, seed: int
+) -> None:
+    folder = tmp_path_factory.mktemp("pairs")
+    data, info = make(count, length, seed)
+    first = Pairs.create(folder / "a", data, info)
+    labels = np.arange(count) % 4
+    soft = np.random.default_rng(seed).random((count, 3), np.float32)
+    soft[0] = np.nan
+    first.write_preferences("hard", labels)
+    first.write_preferences("soft", labels, soft)
+    again = first.convert(folder / "b", "parquet").convert(folder / "c", "motif")
+    for pairs in (first, Pairs.open(folder / "b"), again):
+        assert pairs.data.keys() == data.keys() and pairs.info.keys() == info.keys()
+        for key, array in {**data, **info}.items():
+            kept = pairs.data[key] if key in data else pairs.info[key]
+            assert kept.dtype == array.dtype, key
+            np.testing.assert_array_equal(kept, array)
+        assert pairs.annotators() == ["hard", "soft"]
+        for name in ("hard", "soft"):
+            assert pairs.preferences(name).tolist() == labels.tolist()
+        assert pairs.soft_preferences("hard") is None
+        np.testing.assert_array_equal(pairs.soft_preferences("soft"), soft)
+
+
+def test_hugging_face_opens_it(tmp_path: Path) -> None:
+    import datasets
+
+    data = {"message": encode("You die...", "ol\xe9", "", "You win!").reshape(1, 2, 2, 256)}
+    pairs = Pairs.create(tmp_path / "pairs", data, {"score": np.array([[1, 2]])}, "parquet")
+    pairs.write_preferences("rules", np.array([1]), np.array([[0.25, 0.75, 0.0]]))
+    cache = str(tmp_path / "cache")
+    rows = datasets.load_dataset(str(tmp_path / "pairs"), split="train", cache_dir=cache)
+    assert rows[0] == {
+        "first_messages": ["You die...", "ol\xe9"],
+        "second_messages": ["", "You win!"],
+        "first_info_score": 1,
+        "second_info_score": 2,
+    }
+    said = datasets.load_dataset(str(tmp_path / "pairs"), "preference-rules", split="train", cache_dir=cache)
+    assert said[0] == {"preference": 1, "first": 0.25, "second": 0.75, "tie": 0.0}
+
+
+def test_captions_collapse_what_repeats_and_drop_what_is_empty() -> None:
+    messages = encode("It's a wall.", "It's a wall.", "", "You kill the newt!", "", "", "You kill the newt!")
+    assert caption(messages) == "It's a wall. (x2)\nYou kill the newt!\nYou kill the newt!"
+    assert caption(encode("", "")) == ""
+    blstats = np.zeros((7, 27), np.int64)
+    blstats[-1, [10, 11, 12, 13, 18, 21]] = 11, 16, 2, 30, 3, 2
+    told = caption(messages[:1], blstats)
+    assert told == "It's a wall.\nStatus: depth 2, gold 30, HP 11 of 16, experience level 3, hungry"
+
+
+def test_captions_of_a_dataset_are_those_of_its_segments(tmp_path: Path) -> None:
+    data, _ = make(6, 3)
+    pairs = Pairs.create(tmp_path / "pairs", data)
+    for blstats in (False, True):
+        expected = [
+            tuple(
+                caption(data["message"][n, i], data["blstats"][n, i] if blstats else None) for i in range(2)
+            )
+            for n in range(6)
+        ]
+        assert pairs.captions(blstats) == expected
+    del data["blstats"]
+    with pytest.raises(ConfigError, match="no blstats"):
+        Pairs.create(tmp_path / "bare", data).captions(blstats=True)
+
+
+def _wrong(key: str, array: np.ndarray | None) -> dict[str, np.ndarray]:
+    data, _ = make(2, 1)
+    return {k: v for k, v in {**data, key: array}.items() if v is not None}
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (_wrong("message", None), "no message among the data"),
+        (_wrong("message", np.zeros((2, 2, 256), np.uint8)), "expected uint8"),
+        (_wrong("message", np.zeros((2, 2, 1, 256), np.int64)), "message is int64"),
+        (_wrong("blstats", np.zeros((2, 2, 1, 25))), "blstats has shape"),
+        (_wrong("other", np.zeros((3, 2, 1))), "other has shape"),
+        (_wrong("other", np.full((2, 2, 1), "text")), "expected numbers"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_named(tmp_path: Path, data: dict, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Pairs.create(tmp_path / "pairs", data)
+    assert not any(tmp_path.iterdir())
+
+
+def test_what_is_missing_or_broken_is_named(tmp_path: Path) -> None:
+    data, info = make(2, 1)
+    with pytest.raises(ConfigError, match=r"info score has shape \(2,\)"):
+        Pairs.create(tmp_path / "pairs", data, {"score": np.zeros(2)})
+    with pytest.raises(ConfigError, match="did you mean 'parquet'"):
+        Pairs.create(tmp_path / "pairs", data, info, "parqet")  # type: ignore[arg-type]
+    pairs = Pairs.create(tmp_path / "pairs", data, info)
+    with pytest.raises(ConfigError, match="holds something"):
+        Pairs.create(tmp_path / "pairs", data, info)
+    with pytest.raises(ConfigError, match="is no folder"):
+        Pairs.open(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="no preference pairs"):
+        Pairs.open(tmp_path / "empty")
+    pairs.write_preferences("rules", np.array([0, 1]))
+    with pytest.raises(ConfigError, match="did you mean 'rules'"):
+        pairs.preferences("rule")
+    for labels, said in ((np.zeros(3, int), "expected int8"), (np.array([0, 4]), "codes from 0 to 4")):
+        with pytest.raises(ConfigError, match=said):
+            pairs.write_preferences("rules", labels)
+    for name in ("a/b", "..", "a.b", ""):
+        with pytest.raises(ConfigError, match="annotator's name"):
+            pairs.write_preferences(name, np.zeros(2, int))
+    np.save(tmp_path / "pairs/data/evil.npy", np.array([{}]), allow_pickle=True)
+    with pytest.raises(ConfigError, match="no array that can be read"):
+        Pairs.open(tmp_path / "pairs")
