@@ -19,7 +19,7 @@ class Batch:
     float32 unless said otherwise.
     """
 
-    observations: list[Any]
+    observations: Sequence[Any]
     """``num_elements`` of them, or `Segment`s."""
     actions: Tensor
     """int64."""
