@@ -34,8 +34,8 @@ class PlayedEpisode:
     success: bool | None
     """Whether the task's goal was reached; None where the score is all."""
     figures: Mapping[str, float]
-    """Those of `groundling.envs.nethack.shared.FIGURES`, ``intrinsic_return`` (the sum of intrinsic rewards, without their
-    coefficient), and ``messages``, the number of distinct ones."""
+    """Those of `groundling.envs.nethack.shared.FIGURES`, and ``intrinsic_return``, the sum of intrinsic rewards without
+    their coefficient, and ``messages``, the number of distinct ones."""
 
 
 class NetHackCollector(Collector):
