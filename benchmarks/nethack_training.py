@@ -3,11 +3,10 @@
     python benchmarks/nethack_training.py                                    # some five minutes
     python benchmarks/nethack_training.py --sample-factory VENV/bin/python   # with sample-factory in the same rounds
 
-Arrangements take turns, so that a machine that others share slows all of them alike. Each runs in
-processes of its own: one or two learners (each with one thread and its share of the envs), with and without the intrinsic
-reward of a network of Motif's size. Sample-factory 2.1.1 gets the same task and network, renders in its workers as its
-NetHack example does, and has no intrinsic reward; it needs an environment of its own, which
-benchmarks/sample_factory_nethack.py describes.
+Arrangements take turns, so that a machine that others share slows all of them alike. Each runs in processes of its own:
+one or two learners (each with one thread and its share of the envs), with and without the intrinsic reward of a network
+of Motif's size. Sample-factory 2.1.1 gets this task and network, renders in its workers as its NetHack example does,
+and has no intrinsic reward; it needs an environment of its own: see benchmarks/sample_factory_nethack.py.
 
 Writes benchmarks/results/nethack_training.json: per arrangement and round, frames per second and CPU microseconds per
 frame.

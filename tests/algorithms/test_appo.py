@@ -12,7 +12,7 @@ from groundling.envs.seeds import training_seed
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError
 from groundling.policies.policy import Action, Evaluation, Policy, Segment
-from groundling.training.collect import collect
+from groundling.training.collect import EnvCollector
 from tests.conftest import Corridor, TablePolicy
 
 
@@ -78,14 +78,8 @@ def _envs(num_envs: int = 6) -> TextVectorEnv:
 def _policy_and_rollout(num_steps: int = 8) -> tuple[RecallPolicy, Rollout]:
     torch.manual_seed(0)
     policy = RecallPolicy()
-    rollout, _, _ = collect(
-        policy,
-        _envs(),
-        num_steps,
-        memory=policy.initial_memory(6),
-        generator=torch.Generator().manual_seed(0),
-    )
-    return policy, rollout
+    collector = EnvCollector(_envs(), num_steps, policy.initial_memory(6))
+    return policy, collector.collect(policy, generator=torch.Generator().manual_seed(0))[0]
 
 
 def _learn(policy: Policy, rollout: Rollout, **options: object) -> tuple[Policy, dict[str, float]]:
@@ -96,11 +90,12 @@ def _learn(policy: Policy, rollout: Rollout, **options: object) -> tuple[Policy,
 
 def test_learns_what_must_be_remembered() -> None:
     torch.manual_seed(0)
-    policy, envs, appo = RecallPolicy(), _envs(16), APPO(learning_rate=2e-2, minibatch_size=64, gamma=0.9)
+    policy, appo = RecallPolicy(), APPO(learning_rate=2e-2, minibatch_size=64, gamma=0.9)
     appo.setup(policy)
-    generator, memory, rates = torch.Generator().manual_seed(0), policy.initial_memory(16), []
+    collector = EnvCollector(_envs(16), 16, policy.initial_memory(16))
+    generator, rates = torch.Generator().manual_seed(0), []
     for _ in range(40):
-        rollout, episodes, memory = collect(policy, envs, 16, memory=memory, generator=generator)
+        rollout, episodes = collector.collect(policy, generator=generator)
         appo.update(policy, rollout, generator=generator)
         rates.append(sum(e.success for e in episodes) / len(episodes))
     assert np.mean(rates[:3]) < 0.7
@@ -188,7 +183,7 @@ def test_processes_normalise_over_what_all_of_them_have() -> None:
 def test_a_policy_without_memory_learns_from_single_steps() -> None:
     torch.manual_seed(0)
     policy = TablePolicy()
-    rollout, _, _ = collect(policy, _envs(), 8, generator=torch.Generator().manual_seed(0))
+    rollout, _ = EnvCollector(_envs(), 8).collect(policy, generator=torch.Generator().manual_seed(0))
     learner, figures = _learn(policy, rollout, minibatch_size=16)
     assert figures["grad_norm"] > 0
     assert any(not p.equal(q) for p, q in zip(policy.parameters(), learner.parameters(), strict=True))

@@ -33,7 +33,8 @@ class Rollout:
     last_observations: Sequence[Any]
     """``num_envs`` of them, after the last step; where that step ended an episode, the next one's first."""
     memories: Tensor | None = None
-    """``(num_steps, num_envs, memory_size)``: a recurrent policy's memory before each step."""
+    """``(num_steps, num_envs, memory_size)``: a recurrent policy's memory before each step, or before every n-th, where
+    the policy's `recurrence` is a multiple of n."""
     starts: Tensor | None = None
     """bool: the observation was an episode's first; of a recurrent policy."""
     sequences: bool = False
@@ -96,9 +97,11 @@ class Rollout:
                 f"training.steps_per_update={len(indices)} is no multiple of the policy's recurrence, which is {length}"
             )
         segments = indices.unfold(0, length, length).flatten(0, 1)  # (num_elements, length)
-        memories, starts = self.memories.flatten(0, 1), self.starts.flatten()
+        every, starts = len(indices) // len(self.memories), self.starts.flatten()
+        memories = self.memories[:: length // every].flatten(0, 1)  # (num_elements, memory_size)
         return [
-            Segment(_pick(self.observations, own), memories[own[0]], starts[own]) for own in segments
+            Segment(_pick(self.observations, own), memory, starts[own])
+            for own, memory in zip(segments, memories, strict=True)
         ], segments
 
 

@@ -162,7 +162,7 @@ class NetHackCollector(Collector):
             self._last = {name: getattr(frames, name) for name in _SEEN}
             self._last["dones"] = np.ones(envs.num_envs, dtype=bool)
             self._memory = policy.initial_memory(envs.num_envs)
-        play = _Play.begin(num_steps, self._last, policy.memory_size)
+        play = _Play.begin(num_steps, self._last, policy)
         for step in range(num_steps):
             for group in range(envs.num_groups):
                 if step:
@@ -178,9 +178,9 @@ class NetHackCollector(Collector):
 
     def _act(self, group: int, step: int, policy: Policy, generator: torch.Generator, play: "_Play") -> None:
         own = self._own(group)
-        memory = None
-        if self._memory is not None and play.memories is not None:
-            play.memories[step, own] = memory = play.forget(self._memory[own], step, own)
+        memory = None if self._memory is None else play.forget(self._memory[own], step, own)
+        if memory is not None and play.memories is not None and step % policy.recurrence == 0:
+            play.memories[step // policy.recurrence, own] = memory
         action = policy.act(play.observations(step, own), memory=memory, generator=generator)
         if self._memory is not None and action.memory is not None:
             self._memory[own] = action.memory
@@ -239,19 +239,22 @@ class _Play:
     values: Tensor
     extrinsic: Tensor
     memories: Tensor | None
+    """``(num_segments, num_envs, memory_size)``: before the first step of each segment of the policy's recurrence."""
     last_values: Tensor
     episodes: dict[tuple[int, int], NetHackEpisode] = field(default_factory=dict)
     """By step and env."""
 
     @classmethod
-    def begin(cls, num_steps: int, first: dict[str, np.ndarray], memory_size: int) -> "_Play":
+    def begin(cls, num_steps: int, first: dict[str, np.ndarray], policy: Policy) -> "_Play":
         num_envs = len(first["dones"])
         seen = {name: np.empty((num_steps + 1, *row.shape), row.dtype) for name, row in first.items()}
         for name, row in first.items():
             seen[name][0] = row
         actions = torch.empty(num_steps, num_envs, dtype=torch.int64)
         log_probs, values, extrinsic = torch.empty(3, num_steps, num_envs)
-        memories = torch.empty(num_steps, num_envs, memory_size) if memory_size else None
+        memories = None
+        if policy.memory_size:
+            memories = torch.empty(-(-num_steps // policy.recurrence), num_envs, policy.memory_size)
         return cls(seen, actions, log_probs, values, extrinsic, memories, torch.empty(num_envs))
 
     def observations(self, steps: int | slice, own: slice = slice(None)) -> NetHackObservations:
