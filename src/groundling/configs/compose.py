@@ -220,7 +220,7 @@ def _check_key(key: str) -> None:
             break  # a value, or free keyword arguments that their component checks
 
 
-_FREE = ("env.args", "model.lora", "policy.args", "algorithm.args")
+_FREE = ("env.args", "nethack.reward", "model.lora", "policy.args", "algorithm.args")
 """Keyword arguments that the components themselves check."""
 
 
@@ -255,6 +255,7 @@ def _checked(composed: Any) -> Config:
 _MINIMA = {
     "env.num_envs": 1,
     "env.history": 1,
+    "nethack.num_workers": 0,
     "training.steps": 1,
     "training.steps_per_update": 1,
     "training.checkpoint_every": 1,

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,15 @@ import torch
 from torch import Tensor
 
 from groundling.algorithms.rollout import Rollout
+from groundling.configs.schema import Config
+from groundling.devices import find_device
+from groundling.envs.nethack import TASKS
 from groundling.envs.nethack.vector import NetHackEpisode, NetHackVectorEnv
 from groundling.errors import ConfigError
+from groundling.judges.reward_models import load_reward_model
 from groundling.policies.nethack import NetHackObservations
 from groundling.policies.policy import Policy
+from groundling.registry import unknown
 from groundling.rewards.intrinsic import MotifReward
 from groundling.rewards.table import RewardTable
 from groundling.training.collector import Collector
@@ -50,7 +55,7 @@ class NetHackCollector(Collector):
         reward: How extrinsic and intrinsic reward are mixed.
         table: The reward model's numbers; not needed where ``reward`` has no intrinsic part.
         goal: The task is to reach something: an episode with a return above 0 has succeeded.
-        rank: Which of several processes this is; each draws actions of its own.
+        rank: Tells this process from the others, so that each draws actions of its own.
         ahead: Collect the next rollout, in a thread and with a copy of the weights, while the learner is at work on
             this one: rollouts are then of weights one update old. For a learner on a GPU; on a CPU nothing is gained.
 
@@ -225,6 +230,44 @@ class NetHackCollector(Collector):
         for env, first in enumerate(begun.tolist()):
             self._sums[:, env] += per_step[:, first:, env].sum(1)
         return told
+
+
+def make_nethack_collector(config: Config, own: slice) -> NetHackCollector:
+    """The collector of a config whose env is one of NetHack's tasks.
+
+    Args:
+        config: The run's.
+        own: Which of the run's envs are this process's.
+
+    Raises:
+        ConfigError: nle is missing, or the reward model, or an option that does not fit.
+    """
+    settings = config.nethack
+    wrong = sorted(settings.reward.keys() - {f.name for f in fields(MotifReward)})
+    if wrong:
+        raise ConfigError(unknown("argument nethack.reward", wrong[0], [f.name for f in fields(MotifReward)]))
+    reward = MotifReward(**settings.reward)
+    table = None
+    if settings.reward_model is not None and reward.needs_reward_model:
+        table = RewardTable(load_reward_model(settings.reward_model, find_device(config.device)))
+    envs = NetHackVectorEnv(
+        config.env.id,
+        own.stop - own.start,
+        num_workers=settings.num_workers,
+        num_groups=2 if settings.num_workers else 1,
+        seed=config.seed,
+        first_env=own.start,
+        args=config.env.args,
+    )
+    return NetHackCollector(
+        envs,
+        config.training.steps_per_update,
+        reward,
+        table,
+        goal=TASKS[config.env.id]["goal"] != "score",
+        rank=own.start,
+        ahead=settings.ahead,
+    )
 
 
 @dataclass
