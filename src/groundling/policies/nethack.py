@@ -151,6 +151,10 @@ class NetHackPolicy(Policy):
         with torch.no_grad():
             return self._heads(self._remember(observations, memory)[0])[1]
 
+    @property
+    def device(self) -> torch.device:
+        return self.critic.weight.device  # asked for at every step: a search through the modules would tell
+
     def save_pretrained(self, folder: Path) -> None:
         save_file(self.state_dict(), folder / "nethack.safetensors")
 

@@ -76,7 +76,8 @@ class NetHackCollector(Collector):
         if reward.needs_reward_model:
             if table is None:
                 raise ConfigError(
-                    "an intrinsic_coefficient above 0 needs a reward model: name one, or set it to 0"
+                    "an intrinsic reward needs a reward model: set nethack.reward_model to a folder that "
+                    "`groundling distill` wrote, or nethack.reward.intrinsic_coefficient=0"
                 )
             reward.check(table.model.normalization)
         self.envs, self.num_steps = envs, num_steps
