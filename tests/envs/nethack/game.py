@@ -33,7 +33,8 @@ class FakeNetHack:
         self._observation = env.last_observation
         self._script, self._shown = script, Shown()
         self._show(script.pop(0))
-        env.blstats = self._buffers["blstats"].tolist()
+        env.blstats, env.message = self._buffers["blstats"].tolist(), self._buffers["message"].tobytes()
+        env._map = self._buffers["glyphs"].tobytes()
 
     def _show(self, shown: Shown) -> None:
         self._shown = shown

@@ -37,7 +37,7 @@ def test_a_window_is_written_where_it_is_wanted() -> None:
 
 def test_vector_features_are_scaled_and_clipped() -> None:
     names = list(VECTOR_SCALE)
-    blstats = np.zeros((2, 27), dtype=np.int64)
+    blstats = np.zeros((2, 27), dtype=np.float32)
     blstats[0, names.index("x")], blstats[0, names.index("gold")] = 79, 10**9
     blstats[1, names.index("armour_class")], blstats[1, names.index("alignment")] = -(10**6), -1
     out = np.empty((2, 27), dtype=np.float32)

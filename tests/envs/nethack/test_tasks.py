@@ -1,11 +1,13 @@
 import subprocess
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.utils.env_checker import check_env
 from nle.env import tasks as nle_tasks
 from nle.env.tasks import TASK_ACTIONS
 
@@ -94,6 +96,14 @@ def test_equal_seeds_give_equal_episodes(id: str) -> None:
     assert played[4] != played[6]
     env.close()
     other.close()
+
+
+@pytest.mark.parametrize("id", TASKS)
+def test_gymnasium_has_no_objections(id: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", message=".*function is dropped.*")  # nle's seed
+        check_env(gymnasium.make(id).unwrapped)
 
 
 def test_nles_own_seeding_still_has_its_way() -> None:
@@ -367,3 +377,17 @@ def test_what_step_gives_is_a_copy() -> None:
     )  # the last screen of the game, not the one after it
     assert steps[-1][3] and not steps[-1][2]
     assert steps[-1][4]["end_status"] == EndStatus.ABORTED and steps[-1][4]["turns"] > 0
+
+
+def test_rendering() -> None:
+    text, picture = (
+        make_task("NetHackScore-v1", render_mode=mode, max_episode_steps=1) for mode in ("ansi", "rgb_array")
+    )
+    for env in (text, picture):
+        env.reset(seed=0)
+        assert env.step(NORTH)[3]
+    assert text.render().split("\n")[23].startswith("Dlvl:1")
+    drawn = picture.render()
+    assert drawn.dtype == np.uint8 and drawn.shape[2] == 3 and drawn.any()
+    with pytest.raises(ConfigError, match="human"):
+        make_task("NetHackScore-v1", render_mode="human")

@@ -1,53 +1,61 @@
 """A player by rules: it looks for the stairs down and takes them. For collecting data, and as a baseline.
 
-It reads the terminal: walks to ``>`` where it knows one, else to the nearest square with something unknown beside it,
-else to squares where it has been least, searching for hidden doors on the way. It fights what stands in its way, eats
-when hungry, and prefers doors, which are never passed diagonally.
+It reads the terminal: it walks to ``>`` where it knows one, else to the nearest square that it has not been to with
+something unknown beside it, else to where it has been least, searching for hidden doors in corners and dead ends. It
+kicks in locked doors, fights what stands in its way, and eats when hungry.
 """
 
+import re
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from groundling.envs.nethack import ACTIONS
 from groundling.envs.nethack.observation import TERMINAL_SHAPE
 
-Cell = tuple[int, int]
-"""Row and column of the terminal."""
-
-_MAP_ROWS = range(1, 22)
-_STEPS: dict[Cell, int] = {
-    (-1, 0): ACTIONS.index("north"),
-    (0, 1): ACTIONS.index("east"),
-    (1, 0): ACTIONS.index("south"),
-    (0, -1): ACTIONS.index("west"),
-    (-1, 1): ACTIONS.index("northeast"),
-    (1, 1): ACTIONS.index("southeast"),
-    (1, -1): ACTIONS.index("southwest"),
-    (-1, -1): ACTIONS.index("northwest"),
+_ROWS, _COLUMNS = TERMINAL_SHAPE
+_MAP = slice(1, 22)
+"""The terminal's rows that show the map: between the message and the status lines."""
+_STEPS: dict[int, int] = {
+    -_COLUMNS: ACTIONS.index("north"),
+    1: ACTIONS.index("east"),
+    _COLUMNS: ACTIONS.index("south"),
+    -1: ACTIONS.index("west"),
+    -_COLUMNS + 1: ACTIONS.index("northeast"),
+    _COLUMNS + 1: ACTIONS.index("southeast"),
+    _COLUMNS - 1: ACTIONS.index("southwest"),
+    -_COLUMNS - 1: ACTIONS.index("northwest"),
 }
+"""The action that leads from a cell to another one, by their difference; a cell's number is 80 rows + columns."""
+_STRAIGHT = (-_COLUMNS, 1, _COLUMNS, -1)
 _MORE, _DOWN, _KICK, _EAT, _SEARCH = (
     ACTIONS.index(name) for name in ("more", "down", "kick", "eat", "search")
 )
 _YES, _NO = ACTIONS.index("northwest"), ACTIONS.index("southeast")  # the keys y and n
 
-_BLANK, _DOOR_COLOUR = ord(" "), 3
-_DOORS = frozenset(b"+-|")  # in `_DOOR_COLOUR`; in another these are walls, and + is a book
-_FLOOR = frozenset(b".#<>{_\\^")
-_THINGS = frozenset(b'$%*!?/="([)')
-_BOULDER = ord("`")
-_PERSISTENCE = 12
-"""So many searches at one spot before it looks elsewhere."""
+_DOORS = np.isin(np.arange(256), list(b"+-|"))
+"""Doors, where they are brown; in any other colour these are walls, and + is a book."""
+_DOOR_COLOUR = 3
+_PASSABLE = np.array([chr(c) in ".#<>{_\\^$%*!?/=\"([)`@&';:~" or chr(c).isalpha() for c in range(256)])
+"""Floors, things, boulders, and whoever can be fought or changed places with."""
+_HUNGRY = 2
 _MEALTIME = 50
 """Steps between two attempts to eat."""
+_PATIENCE = 12
+"""Searches at one spot before it looks elsewhere."""
+_ATTEMPTS = 3
+"""Steps that led nowhere before it takes the way for barred."""
+_KICKS = 20
+"""The same of kicks at a door."""
+_LOCKED = re.compile(rb"door is locked|WHAMM|You kick at empty space")
 
 
 class Explorer:
-    """Chooses actions by rules; keeps what it has found out about each level of one game.
+    """Chooses actions by rules; remembers what it has found out about each level of one game.
 
     Args:
-        seed: Of its own random choices, taken where several are as good.
+        seed: Of its own random choices, where several squares are as good.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -56,129 +64,130 @@ class Explorer:
 
     def begin(self) -> None:
         """Forget the last game."""
-        self._visits: dict[tuple[int, int], Counter[Cell]] = {}
-        self._stairs: dict[tuple[int, int], Cell] = {}
-        self._barred: dict[tuple[int, int], Counter[tuple[Cell, Cell]]] = {}
-        self._searches: Counter[Cell] = Counter()
-        self._tried: tuple[Cell, Cell] | None = None
-        self._steps = 0
-        self._last_meal = -_MEALTIME
+        self._levels: dict[tuple[int, int], _Level] = {}
+        self._tried: tuple[int, int] | None = None
+        self._steps, self._last_meal = 0, -_MEALTIME
 
     def act(self, observation: Mapping[str, np.ndarray]) -> int:
         """Choose an action for an observation with ``tty_chars``, ``tty_colors``, ``blstats`` and ``message``."""
         self._steps += 1
-        stats = observation["blstats"]
         message = observation["message"].tobytes()
         answer = self._answer(message)
         if answer is not None:
             return answer
-        here = int(stats[1]) + 1, int(stats[0])
-        level = int(stats[23]), int(stats[24])
-        self._look(observation, level, here)
-        if stats[21] >= 2 and self._steps - self._last_meal >= _MEALTIME:  # hungry
+        stats: list[int] = observation["blstats"].tolist()
+        here = (stats[1] + 1) * _COLUMNS + stats[0]
+        level = self._levels.setdefault((stats[23], stats[24]), _Level())
+        level.visits[here] += 1
+        if self._tried is not None and self._tried[0] == here:
+            level.barred[self._tried] += 1
+            if _LOCKED.search(message) and level.barred[self._tried] < _KICKS:
+                return _KICK
+        self._tried = None
+        if stats[21] >= _HUNGRY and self._steps - self._last_meal >= _MEALTIME:
             self._last_meal = self._steps
             return _EAT
-        return self._walk(observation, level, here)
+        return self._walk(observation["tty_chars"], observation["tty_colors"], level, here)
 
     def _answer(self, message: bytes) -> int | None:
+        """The answer to the question that a message asks, if it does."""
         if b"What do you want to eat" in message:
             return _YES
-        if b"eat it? [" in message:
+        if b"eat it? [" in message or b"Really attack" in message:  # what lies on the floor may be old
             return _NO
-        if b"attack" in message and b"?" in message:
-            return _YES
         if b"direction?" in message:
-            return _MORE
+            return _MORE if self._tried is None else _STEPS[self._tried[1] - self._tried[0]]
         return None
 
-    def _look(self, observation: Mapping[str, np.ndarray], level: tuple[int, int], here: Cell) -> None:
-        """Take in where the stairs are, and whether the last step led where it should."""
-        visits = self._visits.setdefault(level, Counter())
-        visits[here] += 1
-        barred = self._barred.setdefault(level, Counter())
-        if self._tried is not None and self._tried[0] == here:
-            barred[self._tried] += 1
-        self._tried = None
-        rows, columns = np.nonzero(observation["tty_chars"][_MAP_ROWS.start : _MAP_ROWS.stop] == ord(">"))
-        if len(rows):
-            self._stairs[level] = int(rows[0]) + _MAP_ROWS.start, int(columns[0])
-
-    def _walk(self, observation: Mapping[str, np.ndarray], level: tuple[int, int], here: Cell) -> int:
-        if self._stairs.get(level) == here:
+    def _walk(self, chars: np.ndarray, colours: np.ndarray, level: "_Level", here: int) -> int:
+        level.look_for_stairs(chars)
+        if level.stairs == here:
             return _DOWN
-        chars, colours = observation["tty_chars"].tolist(), observation["tty_colors"].tolist()
-        visits, stairs = self._visits[level], self._stairs.get(level)
-        came_from: dict[Cell, Cell] = {here: here}
-        queue = deque([here])
-        frontier: Cell | None = None
-        while queue:
-            cell = queue.popleft()
-            if cell == stairs:
-                return self._step(here, cell, came_from)
-            if frontier is None and cell != here and not visits[cell] and _beside_unknown(chars, cell):
-                frontier = cell
-            for following in self._neighbours(chars, colours, level, cell):
-                if following not in came_from:
-                    came_from[following] = cell
-                    queue.append(following)
+        came_from, frontier = level.ways(chars, colours, here)
+        if level.stairs in came_from:
+            return self._step(here, level.stairs, came_from)
         if frontier is not None:
             return self._step(here, frontier, came_from)
-        return self._search(here, came_from, visits)
+        return self._search(here, came_from, level)
 
-    def _search(self, here: Cell, came_from: dict[Cell, Cell], visits: Counter[Cell]) -> int:
-        """Nothing new can be reached: search where it may help, then go where it has been least."""
-        if self._searches[here] < _PERSISTENCE and self._rng.random() < 0.7:
-            self._searches[here] += 1
+    def _search(self, here: int, came_from: dict[int, int], level: "_Level") -> int:
+        """Nothing new can be reached: search here, or go where it has been least and where something may be hidden."""
+        room = {cell: sum(cell + step in came_from for step in _STEPS) for cell in came_from}
+        if room[here] < len(_STEPS) and level.searches[here] < _PATIENCE:
+            level.searches[here] += 1
             return _SEARCH
-        others = [cell for cell in came_from if cell != here]
-        if not others:
+        weights = {c: (1 + level.visits[c] + level.searches[c]) * room[c] for c in room if c != here}
+        if not weights:
             return int(self._rng.choice(list(_STEPS.values())))
-        fewest = min(visits[cell] + self._searches[cell] for cell in others)
-        least = [cell for cell in others if visits[cell] + self._searches[cell] == fewest]
-        return self._step(here, least[int(self._rng.integers(len(least)))], came_from)
+        lowest = min(weights.values())
+        best = [cell for cell, weight in weights.items() if weight == lowest]
+        return self._step(here, best[int(self._rng.integers(len(best)))], came_from)
 
-    def _step(self, here: Cell, goal: Cell, came_from: dict[Cell, Cell]) -> int:
+    def _step(self, here: int, goal: int, came_from: dict[int, int]) -> int:
         """The first step of the way that leads to ``goal``."""
         cell = goal
         while came_from[cell] != here:
             cell = came_from[cell]
         self._tried = here, cell
-        return _STEPS[cell[0] - here[0], cell[1] - here[1]]
-
-    def _neighbours(
-        self, chars: list[list[int]], colours: list[list[int]], level: tuple[int, int], cell: Cell
-    ) -> Iterator[Cell]:
-        barred = self._barred[level]
-        at_door = _is_door(chars, colours, cell)
-        for down, right in _STEPS:
-            row, column = following = cell[0] + down, cell[1] + right
-            if row not in _MAP_ROWS or not 0 <= column < TERMINAL_SHAPE[1]:
-                continue
-            if barred[cell, following] >= 3 or not _passable(chars, colours, following):
-                continue
-            if down and right and (at_door or _is_door(chars, colours, following)):
-                continue
-            yield following
+        return _STEPS[cell - here]
 
 
-def _is_door(chars: list[list[int]], colours: list[list[int]], cell: Cell) -> bool:
-    row, column = cell
-    return chars[row][column] in _DOORS and colours[row][column] == _DOOR_COLOUR
+class _Level:
+    """What the explorer knows of a level; cells are numbered 80 × row + column, as on the terminal."""
+
+    def __init__(self) -> None:
+        self.stairs = -1
+        """The cell of ``>``; -1 where it has not been seen."""
+        self.visits: Counter[int] = Counter()
+        self.searches: Counter[int] = Counter()
+        self.barred: Counter[tuple[int, int]] = Counter()
+        """How often a step from one cell to the next led nowhere."""
+
+    def look_for_stairs(self, chars: np.ndarray) -> None:
+        cell = chars[_MAP].tobytes().find(b">")
+        if cell >= 0:
+            self.stairs = cell + _COLUMNS * _MAP.start
+
+    def ways(self, chars: np.ndarray, colours: np.ndarray, here: int) -> tuple[dict[int, int], int | None]:
+        """Where one can walk from here, nearest first.
+
+        Stops at the stairs, where it meets them.
+
+        Returns:
+            For each cell the one before it on a shortest way, ``here`` for itself; and the nearest cell without a visit
+            that has something unknown beside it, if any.
+        """
+        doors = np.zeros(TERMINAL_SHAPE, dtype=bool)
+        doors[_MAP] = _DOORS[chars[_MAP]] & (colours[_MAP] == _DOOR_COLOUR)
+        passable = doors.copy()
+        passable[_MAP] |= _PASSABLE[chars[_MAP]]
+        passable[:, 0] = False  # never part of the map: no way leads around the terminal's edge
+        promising = (passable & _beside_unknown(chars)).tobytes()
+        is_door, is_passable = doors.tobytes(), passable.tobytes()
+
+        came_from, frontier = {here: here}, None
+        queue = deque([here])
+        while queue:
+            cell = queue.popleft()
+            if cell == self.stairs:
+                break
+            if frontier is None and promising[cell] and cell not in self.visits:
+                frontier = cell
+            for step in _STRAIGHT if is_door[cell] else _STEPS:
+                following = cell + step
+                if following in came_from or not is_passable[following]:
+                    continue
+                if is_door[following] and step not in _STRAIGHT:
+                    continue
+                if self.barred.get((cell, following), 0) < _ATTEMPTS:
+                    came_from[following] = cell
+                    queue.append(following)
+        return came_from, frontier
 
 
-def _passable(chars: list[list[int]], colours: list[list[int]], cell: Cell) -> bool:
-    """Whether the hero may try to go there: floor, doors, things, boulders, and whoever can be fought."""
-    row, column = cell
-    char = chars[row][column]
-    return (
-        char in _FLOOR or char in _THINGS or char == _BOULDER or chr(char).isalpha() or char in b"@&';:"
-    ) or _is_door(chars, colours, cell)
-
-
-def _beside_unknown(chars: list[list[int]], cell: Cell) -> bool:
-    row, column = cell
-    return any(
-        chars[r][c] == _BLANK
-        for r in range(max(row - 1, _MAP_ROWS.start), min(row + 2, _MAP_ROWS.stop))
-        for c in range(max(column - 1, 0), min(column + 2, TERMINAL_SHAPE[1]))
-    )
+def _beside_unknown(chars: np.ndarray) -> np.ndarray:
+    """Bool ``(24, 80)``: which cells have a neighbour on the map that shows nothing."""
+    unknown = np.zeros((_ROWS + 2, _COLUMNS + 2), dtype=bool)
+    unknown[1 + _MAP.start : 1 + _MAP.stop, 2 : 1 + _COLUMNS] = chars[_MAP, 1:] == ord(" ")
+    rows = unknown[:-2] | unknown[1:-1] | unknown[2:]
+    return rows[:, :-2] | rows[:, 1:-1] | rows[:, 2:]

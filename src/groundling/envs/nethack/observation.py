@@ -18,7 +18,7 @@ TERMINAL_SHAPE = (24, 80)
 COLOURS = 16
 BLANK = ord(" ")
 """What the window shows beyond the terminal's edge, in colour 0."""
-VECTOR_LIMIT = 5.0
+VECTOR_LIMIT = np.float32(5)
 """Features are clipped to ± this."""
 
 VECTOR_SCALE: dict[str, float] = {
@@ -53,7 +53,8 @@ VECTOR_SCALE: dict[str, float] = {
 """Factor of each of nle's 27 blstats, in their order, so that early games lie within ± 1."""
 
 _BEFORE = WINDOW // 2
-_SCALE = np.array(list(VECTOR_SCALE.values()))
+_Slices = tuple[slice, slice]
+_SCALE = np.array(list(VECTOR_SCALE.values()), dtype=np.float32)
 
 
 def window(
@@ -71,22 +72,30 @@ def window(
     """
     if out is None:
         out = np.empty((WINDOW, WINDOW), dtype=np.uint8)
-    rows, columns = terminal.shape
-    top, left = row - _BEFORE, column - _BEFORE
-    bottom, right = top + WINDOW, left + WINDOW
-    if top >= 0 and left >= 0 and bottom <= rows and right <= columns:
-        out[...] = terminal[top:bottom, left:right]
-        return out
-    out[...] = fill
-    first, start = max(top, 0), max(left, 0)
-    seen = terminal[first : min(bottom, rows), start : min(right, columns)]
-    out[first - top : first - top + seen.shape[0], start - left : start - left + seen.shape[1]] = seen
+    seen, place = _overlap(row, column, *terminal.shape)
+    if place is None:
+        out[...] = terminal[seen]
+    else:
+        out[...] = fill
+        out[place] = terminal[seen]
     return out
 
 
+@lru_cache(maxsize=1 << 12)
+def _overlap(row: int, column: int, rows: int, columns: int) -> tuple[_Slices, _Slices | None]:
+    """Which part of a terminal a window around a cell shows, and where in the window; None for the whole of it."""
+    top, left = row - _BEFORE, column - _BEFORE
+    first, last = max(top, 0), min(top + WINDOW, rows)
+    start, stop = max(left, 0), min(left + WINDOW, columns)
+    seen = slice(first, last), slice(start, stop)
+    if (last - first, stop - start) == (WINDOW, WINDOW):
+        return seen, None
+    return seen, (slice(first - top, last - top), slice(start - left, stop - left))
+
+
 def vector_features(blstats: np.ndarray, out: np.ndarray) -> None:
-    """Scale and clip blstats ``(..., 27)`` into ``out``, float32 of the same shape (see `VECTOR_SCALE`)."""
-    np.multiply(blstats, _SCALE, out=out, casting="same_kind")
+    """Scale and clip blstats, float32 ``(..., 27)``, into ``out`` of the same type and shape (see `VECTOR_SCALE`)."""
+    np.multiply(blstats, _SCALE, out=out)
     np.maximum(out, -VECTOR_LIMIT, out=out)
     np.minimum(out, VECTOR_LIMIT, out=out)
 

@@ -64,7 +64,7 @@ class EnvSlice:
         self._spec, self._start = spec, start
         self._arrays = {name: array[start:stop] for name, array in arrays.items()}
         self._envs = [spec.make(i) for i in range(start, stop)]
-        self._blstats = np.zeros((len(self._envs), self._arrays["vector"].shape[1]), dtype=np.int64)
+        self._blstats = np.zeros_like(self._arrays["vector"])
         self._counts: list[dict[bytes, int]] = [{} for _ in self._envs]
         self._returns, self._lengths = [0.0] * len(self._envs), [0] * len(self._envs)
         self._lost = lost
@@ -153,7 +153,7 @@ class EnvSlice:
         window(seen["tty_chars"], row, column, arrays["chars"][i])
         window(seen["tty_colors"], row, column, arrays["colours"][i], fill=0)
         arrays["messages"][i] = seen["message"]
-        message = seen["message"].tobytes()
+        message = env.message
         arrays["message_ids"][i] = message_id(message)
         counts[message] = count = counts.get(message, 0) + 1
         arrays["counts"][i] = count

@@ -8,7 +8,7 @@ the question what to eat can be answered; a message survives the ``--More--`` be
 import re
 from collections.abc import Collection
 from enum import IntEnum
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -21,8 +21,10 @@ from groundling.errors import ConfigError
 COMPAT = ("sober", "scout", "crop")
 """The original's faults, mended unless asked for by name: see `NetHackTask`."""
 OBSERVATION_KEYS = ("tty_chars", "tty_colors", "tty_cursor", "blstats", "message")
+RENDER_MODES = ["ansi", "rgb_array"]
 SUCCESS_REWARD = 50.0
 
+_LEVEL = slice(nethack.NLE_BL_DNUM, nethack.NLE_BL_DLEVEL + 1)  # of blstats: which dungeon, which level of it
 _SPACE, _ESCAPE = ord(" "), nethack.C("[")
 _NORTH_WEST = int(nethack.CompassDirection.NW)  # the key "y", which is also how one says yes
 _EAT_QUESTION = b"What do you want to eat"
@@ -56,29 +58,37 @@ class NetHackTask(base.NLE):
         compat: The original's faults to keep, of `COMPAT`: ``sober``: `NetHackOracle` takes the hero for sober unless
             hallucinating is all that ails them; ``scout``: squares explored in earlier episodes still count; ``crop``:
             features look at a window around the square above the hero's (`groundling.envs.nethack.observation`).
+        render_mode: ``ansi`` for `render` to give the screen as text, ``rgb_array`` for a picture.
         args: nle's: ``max_episode_steps``, ``character``, ``savedir``, ``save_ttyrec_every``, ….
 
     Raises:
-        ConfigError: an unknown name in ``compat``.
+        ConfigError: an unknown name in ``compat`` or an unknown ``render_mode``.
     """
 
     StepStatus = EndStatus
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": RENDER_MODES, "render_fps": 10}
 
     def __init__(
         self,
         observation_keys: Collection[str] = OBSERVATION_KEYS,
         compat: Collection[str] = (),
+        render_mode: str | None = None,
         **args: Any,
     ) -> None:
         wrong = sorted(set(compat) - set(COMPAT))
         if wrong:
             raise ConfigError(f"compat must be names out of {', '.join(COMPAT)}, got {', '.join(wrong)}")
+        if render_mode not in (None, *RENDER_MODES):
+            raise ConfigError(f"render_mode must be ansi, rgb_array or None, got {render_mode!r}")
         self.compat = frozenset(compat)
-        args = {"actions": TASK_ACTIONS, "fix_moon_phase": True, "render_mode": None} | args
-        super().__init__(observation_keys=tuple(observation_keys), **args)
+        args = {"actions": TASK_ACTIONS, "fix_moon_phase": True} | args
+        super().__init__(observation_keys=tuple(observation_keys), render_mode=render_mode, **args)
         self.end_status = EndStatus.RUNNING
         self._seeded_by_hand = False
-        self._explored: dict[tuple[int, int], int] = {}
+        self._last_sight: dict[str, np.ndarray] | None = (
+            None  # of a game that `quit` has wiped off the screen
+        )
+        self._explored: dict[tuple[int, ...], int] = {}
         self._keys = [int(action) for action in self.actions]
 
     def seed(self, *args: Any, **kwargs: Any) -> Any:
@@ -95,8 +105,18 @@ class NetHackTask(base.NLE):
         reward, terminated, truncated = self.advance(action)
         observation, info = self._copied(), self._info()
         if terminated or truncated:
+            self._last_sight = observation
             self.quit()
         return observation, reward, terminated, truncated, info
+
+    def render(self) -> str | np.ndarray | None:
+        """The screen as 24 lines of text or as a picture, uint8 ``(height, width, 3)``; None without a render mode."""
+        from groundling.envs.nethack.recording import Screen
+
+        screen = Screen.of(self._last_sight or self.arrays)
+        if self.render_mode == "ansi":
+            return screen.text()
+        return np.asarray(screen.image()) if self.render_mode == "rgb_array" else None
 
     def begin(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """`reset` without its copies: what is to be seen is in `arrays`."""
@@ -105,19 +125,22 @@ class NetHackTask(base.NLE):
             core, disp, lgen = self.np_random.integers(2**31, size=3).tolist()
             super().seed(core, disp, reseed=False, lgen=lgen)
         self._seeded_by_hand = False
-        super().reset(options=options)
+        super().reset(options=options or None)  # nle takes {} amiss
         buffers = dict(zip(self._observation_keys, self.last_observation, strict=True))
         self.arrays: dict[str, np.ndarray] = {key: buffers[key] for key in self._original_observation_keys}
         """What is to be seen now, by observation key: nle's own buffers, which the next step overwrites."""
         self._blstats, self._message = buffers["blstats"], buffers["message"]
         self._glyphs, self._internal = buffers["glyphs"], buffers["internal"]
+        self._last_sight = None
         self.end_status = EndStatus.RUNNING
         self._game_over = False
         self.blstats: list[int] = self._blstats.tolist()
         """nle's blstats while the game is on: those of its last step when it is over."""
+        self.message: bytes = self._message.tobytes()
+        """The message, 256 bytes padded with zeros."""
         if "scout" not in self.compat:
             self._explored.clear()
-        self._explore()
+        self._map = self._glyphs.tobytes()
 
     def advance(self, action: int) -> tuple[float, bool, bool]:
         """`step` without its copies: reward, terminated, truncated; what is to be seen is in `arrays`."""
@@ -125,12 +148,15 @@ class NetHackTask(base.NLE):
         if any(self._internal[1:4].tolist()):
             done = self._answer_prompts(done)
         self._steps += 1
+        self.message = self._message.tobytes()
         before = self.blstats
         now = self._blstats.tolist()
         in_game = self.nethack.in_normal_game()
         if in_game:
+            if now[_LEVEL] != before[_LEVEL]:
+                self._explored[tuple(before[_LEVEL])] = self._explored_here()
             self.blstats = now
-            self._explore()
+            self._map = self._glyphs.tobytes()
         success = not done and self._is_success()
         reward = self._reward(before, now, in_game, success)
         ended = done or (success and self._ends_with_success())
@@ -153,6 +179,7 @@ class NetHackTask(base.NLE):
     def figures(self) -> dict[str, int]:
         """What the episode has come to so far: see the class."""
         stats = self.blstats
+        self._explored[tuple(stats[_LEVEL])] = self._explored_here()
         return {
             "score": stats[nethack.NLE_BL_SCORE],
             "dlvl": stats[nethack.NLE_BL_DEPTH],
@@ -165,10 +192,9 @@ class NetHackTask(base.NLE):
     def _key(self, action: int) -> int:
         """The key for an action. The question what to eat is answered by its first choice or not at all."""
         key = self._keys[action]
-        text = self._message.tobytes()
-        if _EAT_QUESTION not in text:
+        if _EAT_QUESTION not in self.message:
             return key
-        choices = _EAT_CHOICES.search(text)
+        choices = _EAT_CHOICES.search(self.message)
         return choices[1][0] if key == _NORTH_WEST and choices else _SPACE
 
     def _answer_prompts(self, done: bool) -> bool:
@@ -190,9 +216,9 @@ class NetHackTask(base.NLE):
             self._message[:] = np.frombuffer(kept, dtype=np.uint8)
         return bool(done)
 
-    def _explore(self) -> None:
-        level = self.blstats[nethack.NLE_BL_DNUM], self.blstats[nethack.NLE_BL_DLEVEL]
-        self._explored[level] = int(np.count_nonzero(self._glyphs != nethack.GLYPH_CMAP_OFF))
+    def _explored_here(self) -> int:
+        """Squares of the present level, as it was last seen, that show anything."""
+        return int(np.count_nonzero(np.frombuffer(self._map, dtype=np.int16) != nethack.GLYPH_CMAP_OFF))
 
     def _copied(self) -> dict[str, np.ndarray]:
         return {key: array.copy() for key, array in self.arrays.items()}
@@ -249,7 +275,7 @@ class NetHackStaircase(_Once):
         self.level, self.continual = level, continual
 
     def _is_success(self) -> bool:
-        return self.blstats[nethack.NLE_BL_DLEVEL] == self.level and _DESCENDED in self._message.tobytes()
+        return self.blstats[nethack.NLE_BL_DLEVEL] == self.level and _DESCENDED in self.message
 
     def _ends_with_success(self) -> bool:
         return not self.continual
