@@ -3,6 +3,7 @@
 from groundling.algorithms.a2c import A2C
 from groundling.algorithms.advantages import generalized_advantage
 from groundling.algorithms.algorithm import Algorithm, algorithms
+from groundling.algorithms.appo import APPO
 from groundling.algorithms.bc import BehaviouralCloning
 from groundling.algorithms.drrn import DRRN
 from groundling.algorithms.grpo import GRPO
@@ -14,12 +15,14 @@ from groundling.algorithms.reinforce import ReinforcePlusPlus
 from groundling.algorithms.rloo import RLOO
 from groundling.algorithms.rollout import Rollout
 from groundling.algorithms.trpo import TRPO
+from groundling.algorithms.vtrace import v_trace
 
 register = algorithms.register
 create = algorithms.create
 
 __all__ = [
     "A2C",
+    "APPO",
     "DRRN",
     "GRPO",
     "NLPO",
@@ -36,4 +39,5 @@ __all__ = [
     "generalized_advantage",
     "ppo_loss",
     "register",
+    "v_trace",
 ]

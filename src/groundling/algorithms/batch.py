@@ -1,7 +1,7 @@
 """A rollout with its advantages, cut into what a policy evaluates at once."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ class Batch:
     float32 unless said otherwise.
     """
 
-    observations: list[Any]
+    observations: Sequence[Any]
     """``num_elements`` of them, or `Segment`s."""
     actions: Tensor
     """int64."""
@@ -36,10 +36,14 @@ class Batch:
     """What each element costs to compute; None where all cost the same."""
     num_steps: int
     """How many steps count, of all elements together: sizes of minibatches are told in steps."""
+    more: dict[str, Tensor] = field(default_factory=dict)
+    """What else an algorithm needs to know of the steps, by its name."""
 
     @classmethod
-    def of(cls, policy: Policy, rollout: Rollout, advantages: Tensor, returns: Tensor) -> "Batch":
-        """``rollout`` with ``advantages`` and ``returns`` of its steps, ``(num_steps, num_envs)``."""
+    def of(
+        cls, policy: Policy, rollout: Rollout, advantages: Tensor, returns: Tensor, **more: Tensor
+    ) -> "Batch":
+        """``rollout`` with ``advantages``, ``returns`` and ``more`` of its steps, all ``(num_steps, num_envs)``."""
         observations, transitions = rollout.elements(policy.recurrence)
 
         def cut(tensor: Tensor) -> Tensor:
@@ -58,6 +62,7 @@ class Batch:
             weights,
             policy.costs(observations),
             max(counted, len(observations)),
+            {name: cut(tensor) for name, tensor in more.items()},
         )
 
     def __len__(self) -> int:

@@ -41,6 +41,7 @@ def ppo_loss(
     entropy: Tensor,
     *,
     clip_range: float = 0.2,
+    least_ratio: float | None = None,
     value_clip_range: float | None = 0.2,
     value_coefficient: float = 0.5,
     entropy_coefficient: float = 0.01,
@@ -56,6 +57,7 @@ def ppo_loss(
         value, old_value, value_target: V now, V when the action was taken, and the return R.
         entropy: H of the present policy.
         clip_range: ε.
+        least_ratio: The lower bound of the clipped ratio; None: 1 - ε.
         value_clip_range: ε_v; None leaves the value unclipped.
         value_coefficient: c_v.
         entropy_coefficient: c_e.
@@ -65,7 +67,9 @@ def ppo_loss(
     shape (n,) would be regressed on every return, as the original GLAM's was.
     """
     _check_shapes(log_prob, old_log_prob, advantage, value, old_value, value_target, entropy, mask)
-    surrogate = clipped_surrogate(log_prob, old_log_prob, advantage, clip_range=clip_range, mask=mask)
+    surrogate = clipped_surrogate(
+        log_prob, old_log_prob, advantage, clip_range=clip_range, least_ratio=least_ratio, mask=mask
+    )
 
     squared_error = (value - value_target).square()
     if value_clip_range is not None:
@@ -86,6 +90,7 @@ def clipped_surrogate(
     advantage: Tensor,
     *,
     clip_range: float = 0.2,
+    least_ratio: float | None = None,
     mask: Tensor | None = None,
 ) -> Surrogate:
     """PPO's surrogate (arXiv 1707.06347, equation 7): -E[min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)], ρ = π(a) / π_old(a).
@@ -97,11 +102,11 @@ def clipped_surrogate(
     if mask is not None:
         log_ratio = log_ratio.masked_fill(mask == 0, 0.0)  # nothing there may overflow
     ratio = log_ratio.exp()
-    clipped_ratio = ratio.clamp(1 - clip_range, 1 + clip_range)
+    clipped_ratio = ratio.clamp(1 - clip_range if least_ratio is None else least_ratio, 1 + clip_range)
     loss = -masked_mean(torch.minimum(ratio * advantage, clipped_ratio * advantage), mask)
     with torch.no_grad():
         approx_kl = masked_mean(ratio - 1 - log_ratio, mask)
-        clip_fraction = masked_mean(((ratio - 1).abs() > clip_range).to(ratio.dtype), mask)
+        clip_fraction = masked_mean((ratio != clipped_ratio).to(ratio.dtype), mask)
     return Surrogate(loss, approx_kl, clip_fraction)
 
 

@@ -16,9 +16,10 @@ from groundling.world import World
 class Rollout:
     """Transitions as tensors ``(num_steps, num_envs)``, on the CPU; float32 unless said otherwise."""
 
-    observations: list[Any]
+    observations: Sequence[Any]
     """``num_steps * num_envs`` observations, step by step: index ``step * num_envs + env``. Of `sequences` ``num_envs``
-    of them: what each column's steps were taken on."""
+    of them: what each column's steps were taken on. A list, or such as arrays of indices can index and whose class can
+    ``concatenate`` several."""
     actions: Tensor
     """int64."""
     log_probs: Tensor
@@ -29,10 +30,11 @@ class Rollout:
     """bool: the episode ended with this transition."""
     last_values: Tensor
     """``(num_envs,)``: the value of the observations after the last step."""
-    last_observations: list[Any]
+    last_observations: Sequence[Any]
     """``num_envs`` of them, after the last step; where that step ended an episode, the next one's first."""
     memories: Tensor | None = None
-    """``(num_steps, num_envs, memory_size)``: a recurrent policy's memory before each step."""
+    """``(num_steps, num_envs, memory_size)``: a recurrent policy's memory before each step, or before every n-th, where
+    the policy's `recurrence` is a multiple of n."""
     starts: Tensor | None = None
     """bool: the observation was an episode's first; of a recurrent policy."""
     sequences: bool = False
@@ -51,11 +53,9 @@ class Rollout:
         if len(rollouts) == 1:
             return first
         num_steps = 1 if first.sequences else len(first.actions)
-        rows = [  # step by step, the observations of every rollout
-            r.observations[step * len(r.last_values) : (step + 1) * len(r.last_values)]
-            for step in range(num_steps)
-            for r in rollouts
-        ]
+        numbers = torch.arange(sum(len(r.observations) for r in rollouts))
+        blocks = numbers.split([len(r.observations) for r in rollouts])
+        order = torch.cat([block.view(num_steps, -1) for block in blocks], dim=1).flatten()
         per_step = ("actions", "log_probs", "values", "rewards", "dones", "memories", "starts", "mask", "kl")
         tensors = {
             name: None
@@ -64,9 +64,9 @@ class Rollout:
             for name in per_step
         }
         return cls(
-            observations=[o for row in rows for o in row],
+            observations=_pick(_join([r.observations for r in rollouts]), order),
             last_values=torch.cat([r.last_values for r in rollouts]),
-            last_observations=[o for r in rollouts for o in r.last_observations],
+            last_observations=_join([r.last_observations for r in rollouts]),
             sequences=first.sequences,
             groups=None
             if first.groups is None
@@ -82,7 +82,7 @@ class Rollout:
         """How many steps count."""
         return len(self) if self.mask is None else int(self.mask.sum())
 
-    def elements(self, length: int) -> tuple[list[Any], Tensor]:
+    def elements(self, length: int) -> tuple[Sequence[Any], Tensor]:
         """What a policy evaluates at once: single steps, segments of ``length`` steps of one env, or whole sequences.
 
         Returns:
@@ -102,11 +102,26 @@ class Rollout:
                 f"training.steps_per_update={len(indices)} is no multiple of the policy's recurrence, which is {length}"
             )
         segments = indices.unfold(0, length, length).flatten(0, 1)  # (num_elements, length)
-        memories, starts = self.memories.flatten(0, 1), self.starts.flatten()
+        every, starts = len(indices) // len(self.memories), self.starts.flatten()
+        memories = self.memories[:: length // every].flatten(0, 1)  # (num_elements, memory_size)
         return [
-            Segment([self.observations[i] for i in own.tolist()], memories[own[0]], starts[own])
-            for own in segments
+            Segment(_pick(self.observations, own), memory, starts[own])
+            for own, memory in zip(segments, memories, strict=True)
         ], segments
+
+
+def _pick(observations: Sequence[Any], indices: Tensor) -> Sequence[Any]:
+    """Those at ``indices``."""
+    if isinstance(observations, list):
+        return [observations[i] for i in indices.tolist()]
+    return observations[indices.numpy()]  # type: ignore[call-overload]
+
+
+def _join(parts: Sequence[Any]) -> Sequence[Any]:
+    """Several rollouts' observations, one after the other."""
+    if isinstance(parts[0], list):
+        return [o for part in parts for o in part]
+    return type(parts[0]).concatenate(parts)
 
 
 def micro_batches(indices: Tensor, size: int, costs: Sequence[int] | None, world: World) -> Iterator[Tensor]:

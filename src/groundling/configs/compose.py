@@ -222,6 +222,7 @@ def _check_key(key: str) -> None:
 
 _FREE = (
     "env.args",
+    "nethack.reward",
     "model.lora",
     "pool.args",
     "reward.args",
@@ -288,6 +289,7 @@ _MINIMA = {
     "evaluation.batch_size": 1,
     "env.num_envs": 1,
     "env.history": 1,
+    "nethack.num_workers": 0,
     "training.steps": 1,
     "training.steps_per_update": 1,
     "training.checkpoint_every": 1,

@@ -23,7 +23,7 @@ class EnvConfig:
     """The world, and how it is told."""
 
     id: str = MISSING
-    """Any BabyAI or MiniGrid env that Gymnasium knows; TextGeneration-v0 with a pool."""
+    """Any BabyAI or MiniGrid env that Gymnasium knows, a NetHack task, or with a pool TextGeneration-v0."""
     args: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of the env, such as task or num_dists."""
     num_envs: int = 32
@@ -38,6 +38,22 @@ class EnvConfig:
     """Factor on the reward that the agent learns from; figures are logged without it."""
     bootstrap_truncated: bool = False
     """Whether a time-out is valued as if the episode went on (the usual practice) or as its end (GLAM)."""
+
+
+@dataclass
+class NetHackConfig:
+    """What runs in NetHack's tasks (env.id=NetHackScore-v1 and its siblings) can be told besides."""
+
+    num_workers: int = 0
+    """Processes of each learner that step its envs; 0: it steps them itself, which is fastest on a CPU with one learner
+    for each core."""
+    ahead: bool = False
+    """Collect the next rollout while the learner is at work on this one; for GPUs, with workers."""
+    reward_model: str | None = None
+    """A folder that `groundling distill` wrote: what the intrinsic reward comes from."""
+    reward: dict[str, Any] = field(default_factory=dict)
+    """Arguments of `groundling.rewards.intrinsic.MotifReward`: extrinsic_coefficient, intrinsic_coefficient,
+    reward_scale, reward_clip, normalize, threshold_quantile, count_exponent."""
 
 
 @dataclass
@@ -159,6 +175,7 @@ class Config:
     device: str = "auto"
     """cpu, cuda, cuda:1, mps, …; auto takes the accelerator if there is one."""
     env: EnvConfig = field(default_factory=EnvConfig)
+    nethack: NetHackConfig = field(default_factory=NetHackConfig)
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     pool: PoolConfig = field(default_factory=PoolConfig)

@@ -3,6 +3,7 @@
 from groundling.policies.action_head import ActionHeadPolicy
 from groundling.policies.action_scoring import ActionScoringPolicy
 from groundling.policies.drrn import DRRNPolicy
+from groundling.policies.nethack import NetHackObservations, NetHackPolicy
 from groundling.policies.policy import Action, Evaluation, Policy, Segment, policies
 from groundling.policies.random import RandomPolicy
 from groundling.policies.symbolic import SymbolicPolicy
@@ -17,6 +18,8 @@ __all__ = [
     "ActionScoringPolicy",
     "DRRNPolicy",
     "Evaluation",
+    "NetHackObservations",
+    "NetHackPolicy",
     "Policy",
     "RandomPolicy",
     "Segment",

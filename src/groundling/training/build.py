@@ -10,6 +10,8 @@ import torch
 
 from groundling.algorithms.algorithm import Algorithm, algorithms
 from groundling.configs.schema import Config
+from groundling.devices import find_device
+from groundling.envs import nethack
 from groundling.envs.babyai_text import ACTIONS, check_language
 from groundling.envs.make import make_text_env
 from groundling.envs.seeds import training_seed
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
 
 
 def actions_of(config: Config) -> Sequence[str]:
-    """The admissible actions in words: the config's own, or GLAM's in the env's language."""
+    """The admissible actions in words: the config's own, NetHack's, or GLAM's in the env's language."""
+    if config.env.id in nethack.TASKS:
+        return nethack.ACTIONS
     return config.env.actions or ACTIONS[check_language(config.env.language)]
 
 
@@ -69,6 +73,10 @@ def make_collector(config: Config, policy: Policy, algorithm: Algorithm, own: sl
             config.seed,
             training.steps_per_update,
         )
+    if env.id in nethack.TASKS:
+        from groundling.training.nethack import make_nethack_collector  # which imports nle
+
+        return make_nethack_collector(config, own)
     count = own.stop - own.start
     envs = make_envs(config, count, lambda i, k: training_seed(config.seed, own.start + i, k))
     envs.reset()
@@ -157,6 +165,8 @@ def make_policy(config: Config, checkpoint: Path | None = None) -> Policy:
         if "reference" in parameters and not config.model.lora:
             args["reference"] = _make_language_model(config, None)  # as training begins
         policy = policies.create(config.policy.id, **args)
+    if "lm" not in parameters:  # a language model is where it belongs already
+        policy.to(find_device(config.device))
     if checkpoint is not None:
         policy.load_weights(checkpoint)
     return policy

@@ -66,6 +66,13 @@ class Collector(ABC):
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:  # noqa: B027 (most have none)
         """Take up this process's rows of what `tensors` gave."""
 
+    def shared_tensors(self) -> dict[str, Tensor]:
+        """What it knows that is no env's; of several processes, the first one's is kept."""
+        return {}
+
+    def load_shared_tensors(self, tensors: Mapping[str, Tensor]) -> None:  # noqa: B027 (most have none)
+        """Take up what `shared_tensors` gave."""
+
     def close(self) -> None:  # noqa: B027 (most hold nothing open)
         """Let go of envs and processes."""
 

@@ -1,0 +1,153 @@
+"""How many frames a second does NetHack's agent learn from? Motif's network, 64 envs, rollouts of 32 steps.
+
+    python benchmarks/nethack_training.py                                    # some five minutes
+    python benchmarks/nethack_training.py --sample-factory VENV/bin/python   # with sample-factory in the same rounds
+
+Arrangements take turns, so that a machine that others share slows all of them alike. Each runs in processes of its own:
+one or two learners (each with one thread and its share of the envs), with and without the intrinsic reward of a network
+of Motif's size. Sample-factory 2.1.1 gets this task and network, renders in its workers as its NetHack example does,
+and has no intrinsic reward; it needs an environment of its own: see benchmarks/sample_factory_nethack.py.
+
+Writes benchmarks/results/nethack_training.json: per arrangement and round, frames per second and CPU microseconds per
+frame.
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results" / "nethack_training.json"
+SAMPLE_FACTORY = Path(__file__).parent / "sample_factory_nethack.py"
+NUM_ENVS, NUM_STEPS = 64, 32
+ARRANGEMENTS = {
+    "2 learners": {"processes": 2, "intrinsic": True},
+    "2 learners, extrinsic only": {"processes": 2, "intrinsic": False},
+    "1 learner": {"processes": 1, "intrinsic": True},
+}
+
+
+def measure(seconds: float, intrinsic: bool, ahead: bool, workers: int) -> dict[str, float]:
+    """Train in this process, one of those that a launcher started, and tell how fast all of them were."""
+    import torch
+
+    from groundling.algorithms import APPO, Rollout
+    from groundling.envs.nethack.vector import NetHackVectorEnv
+    from groundling.judges.reward_model import Normalization
+    from groundling.judges.reward_models import reward_models
+    from groundling.policies.nethack import NetHackPolicy
+    from groundling.rewards.intrinsic import MotifReward
+    from groundling.rewards.table import RewardTable
+    from groundling.training.nethack import NetHackCollector
+    from groundling.world import World
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    world = World.join("cpu")
+    policy, algorithm = NetHackPolicy(23), APPO(minibatch_size=NUM_ENVS * NUM_STEPS)
+    algorithm.world = world
+    algorithm.setup(policy)
+    table = None
+    if intrinsic:
+        model = reward_models.create("motif")
+        model.normalization = Normalization(0.0, 1.0, tuple(0.1 * i for i in range(-9, 10)))
+        table = RewardTable(model)
+    started = time.monotonic()
+    own = world.share(NUM_ENVS)
+    envs = NetHackVectorEnv(
+        "NetHackScore-v1",
+        own.stop - own.start,
+        num_workers=workers,
+        num_groups=2 if workers else 1,
+        first_env=own.start,
+    )
+    reward = MotifReward(intrinsic_coefficient=0.1 if intrinsic else 0.0)
+    collector = NetHackCollector(envs, NUM_STEPS, reward, table, rank=world.rank, ahead=ahead)
+    generator = torch.Generator().manual_seed(0)
+    frames, update, start_up = 0, 0, 0.0
+    while True:
+        rollout, _ = collector.collect(policy, generator=generator)
+        if update == 0:
+            start_up = time.monotonic() - started
+        if update == 2:  # warm
+            frames, begin, cpu = 0, time.monotonic(), _cpu_seconds()
+        rollout = Rollout.beside(world.gather(rollout))
+        algorithm.update(policy, rollout, generator=generator)
+        frames, update = frames + len(rollout), update + 1
+        if update > 2 and world.agree(time.monotonic() - begin > seconds):
+            break
+    elapsed = time.monotonic() - begin
+    collector.close()
+    spent = sum(world.gather(_cpu_seconds() - cpu))
+    figures = {
+        "frames_per_second": frames / elapsed,
+        "cpu_us_per_frame": 1e6 * spent / frames,
+        "seconds_to_first_rollout": start_up,
+    }
+    world.leave()
+    return figures if world.is_main else {}
+
+
+def run_round(seconds: float, sample_factory: str | None) -> dict[str, Any]:
+    """One round of all arrangements, each in processes of its own."""
+    figures = {}
+    for name, arrangement in ARRANGEMENTS.items():
+        command = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--standalone"]
+        command += [f"--nproc-per-node={arrangement['processes']}", sys.executable, __file__, "--measure"]
+        command += ["--seconds", str(seconds)] + ["--intrinsic"] * arrangement["intrinsic"]
+        figures[name] = _last_line(command)
+        print(name, figures[name], flush=True)
+    if sample_factory is not None:
+        name = "sample-factory 2.1.1"
+        figures[name] = _last_line([sample_factory, str(SAMPLE_FACTORY), "--seconds", str(seconds)])
+        print(name, figures[name], flush=True)
+    return figures
+
+
+def _last_line(command: list[str]) -> dict[str, float]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if not lines:
+        raise SystemExit(f"{' '.join(command)} gave no figures:\n{done.stderr[-3000:]}")
+    return json.loads(lines[-1])
+
+
+def _cpu_seconds() -> float:
+    spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(s.ru_utime + s.ru_stime for s in spent)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="per arrangement and round, after warming up"
+    )
+    parser.add_argument("--sample-factory", help="the Python of an environment that has it")
+    parser.add_argument("--measure", action="store_true", help="be one of the processes of an arrangement")
+    parser.add_argument("--intrinsic", action="store_true")
+    parser.add_argument("--ahead", action="store_true")
+    parser.add_argument("--workers", type=int, default=0)
+    arguments = parser.parse_args()
+    if arguments.measure:
+        if figures := measure(arguments.seconds, arguments.intrinsic, arguments.ahead, arguments.workers):
+            print(json.dumps(figures))
+        return
+    rounds = [run_round(arguments.seconds, arguments.sample_factory) for _ in range(arguments.rounds)]
+    medians = {
+        name: {key: round(statistics.median(r[name][key] for r in rounds), 3) for key in rounds[0][name]}
+        for name in rounds[0]
+    }
+    RESULTS.write_text(json.dumps({"medians": medians, "rounds": rounds}, indent=1) + "\n")
+    print(json.dumps(medians, indent=1))
+
+
+if __name__ == "__main__":
+    main()

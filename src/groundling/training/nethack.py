@@ -1,0 +1,328 @@
+"""Collecting rollouts of NetHack: one group of envs plays while the policy thinks about another."""
+
+import copy
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from groundling.algorithms.rollout import Rollout
+from groundling.configs.schema import Config
+from groundling.devices import find_device
+from groundling.envs.nethack import TASKS
+from groundling.envs.nethack.vector import NetHackEpisode, NetHackVectorEnv
+from groundling.errors import ConfigError
+from groundling.judges.reward_models import load_reward_model
+from groundling.policies.nethack import NetHackObservations
+from groundling.policies.policy import Policy
+from groundling.registry import unknown
+from groundling.rewards.intrinsic import MotifReward
+from groundling.rewards.table import RewardTable
+from groundling.training.collector import Collector
+
+_SEEN = ("chars", "colours", "vector", "messages", "message_ids", "counts")
+"""Of `groundling.envs.nethack.vector.Frames`, what is to be seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedEpisode:
+    """A finished episode, as a run counts it."""
+
+    episode_return: float
+    """Sum of the task's rewards."""
+    length: int
+    """In steps."""
+    success: bool | None
+    """Whether the task's goal was reached; None where the score is all."""
+    figures: Mapping[str, float]
+    """Those of `groundling.envs.nethack.shared.FIGURES`, and ``intrinsic_return``, the sum of intrinsic rewards without
+    their coefficient, and ``messages``, the number of distinct ones."""
+
+
+class NetHackCollector(Collector):
+    """Lets a policy play in NetHack's envs, and mixes the rewards that it learns from.
+
+    The intrinsic reward of a step is that of the message at which its action was chosen, as in Motif, and not of the
+    message that came of it.
+
+    Args:
+        envs: Where; not yet reset.
+        num_steps: Steps of each env in a rollout.
+        reward: How extrinsic and intrinsic reward are mixed.
+        table: The reward model's numbers; not needed where ``reward`` has no intrinsic part.
+        goal: The task is to reach something: an episode with a return above 0 has succeeded.
+        rank: Tells this process from the others, so that each draws actions of its own.
+        ahead: Collect the next rollout, in a thread and with a copy of the weights, while the learner is at work on
+            this one: rollouts are then of weights one update old. For a learner on a GPU; on a CPU nothing is gained.
+
+    Raises:
+        ConfigError: ``reward`` needs a reward model, or one of another kind.
+    """
+
+    def __init__(
+        self,
+        envs: NetHackVectorEnv,
+        num_steps: int,
+        reward: MotifReward,
+        table: RewardTable | None = None,
+        goal: bool = False,
+        rank: int = 0,
+        ahead: bool = False,
+    ) -> None:
+        if reward.needs_reward_model:
+            if table is None:
+                raise ConfigError(
+                    "an intrinsic reward needs a reward model: set nethack.reward_model to a folder that "
+                    "`groundling distill` wrote, or nethack.reward.intrinsic_coefficient=0"
+                )
+            reward.check(table.model.normalization)
+        self.envs, self.num_steps = envs, num_steps
+        self._reward, self._table, self._goal, self._rank = reward, table, goal, rank
+        self._last: dict[str, np.ndarray] = {}  # what all envs show now
+        self._memory: Tensor | None = None
+        self._sums = np.zeros(
+            (2, envs.num_envs)
+        )  # of the present episodes: intrinsic reward, distinct messages
+        self._thread = ThreadPoolExecutor(1, "collector") if ahead else None
+        self._next: Future[_Play] | None = None
+        self._actor: Policy | None = None
+
+    def collect(
+        self,
+        policy: Policy,
+        *,
+        generator: torch.Generator,
+        on_step: Callable[[int], None] = lambda transitions: None,
+    ) -> tuple[Rollout, list[PlayedEpisode]]:
+        """See `Collector.collect`.
+
+        Raises:
+            RunError: the envs cannot be kept alive.
+        """
+        if self._thread is None:
+            return self._reap(self._play(policy, self._draws(generator), on_step))
+        play = (self._next or self._start(self._thread, policy, generator, on_step)).result()
+        self._next = self._start(self._thread, policy, generator, on_step)
+        return self._reap(play)
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        """The episode that each env plays next; one that is under way is lost, for NetHack's state cannot be saved."""
+        state = self.envs.state_dict()
+        states = [{"seed": state["seed"], "next_episode": number} for number in state["next_episode"]]
+        states[0]["incidents"] = state["incidents"]  # of all envs of this process
+        return states
+
+    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        incidents = asdict(self.envs.incidents)
+        for state in states:
+            for name, count in state.get("incidents", {}).items():
+                incidents[name] += count
+        self.envs.load_state_dict(
+            {
+                "seed": states[0]["seed"],
+                "next_episode": [state["next_episode"] for state in states],
+                "incidents": incidents,
+            }
+        )
+
+    def shared_tensors(self) -> dict[str, Tensor]:
+        """What the reward model has said so far."""
+        return {} if self._table is None else self._table.state_dict()
+
+    def load_shared_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        if self._table is not None and tensors:
+            self._table.load_state_dict(tensors)
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown(cancel_futures=True)
+        self.envs.close()
+
+    def _draws(self, generator: torch.Generator) -> torch.Generator:
+        """For one rollout, from the run's generator, from which all processes draw alike."""
+        seed = int(torch.randint(2**62, (1,), generator=generator))
+        return torch.Generator().manual_seed(seed + self._rank)
+
+    def _start(
+        self,
+        thread: ThreadPoolExecutor,
+        policy: Policy,
+        generator: torch.Generator,
+        on_step: Callable[[int], None],
+    ) -> "Future[_Play]":
+        """Let a copy of ``policy`` as it is now collect the next rollout."""
+        if self._actor is None:
+            self._actor = copy.deepcopy(policy)
+        self._actor.load_state_dict(policy.state_dict())
+        return thread.submit(self._play, self._actor, self._draws(generator), on_step)
+
+    @torch.no_grad()
+    def _play(self, policy: Policy, generator: torch.Generator, on_step: Callable[[int], None]) -> "_Play":
+        envs, num_steps = self.envs, self.num_steps
+        if not self._last:
+            frames = envs.reset()
+            self._last = {name: getattr(frames, name) for name in _SEEN}
+            self._last["dones"] = np.ones(envs.num_envs, dtype=bool)
+            self._memory = policy.initial_memory(envs.num_envs)
+        play = _Play.begin(num_steps, self._last, policy)
+        for step in range(num_steps):
+            for group in range(envs.num_groups):
+                if step:
+                    self._receive(group, step - 1, play)
+                self._act(group, step, policy, generator, play)
+                on_step(envs.group_size)
+        for group in range(envs.num_groups):
+            self._receive(group, num_steps - 1, play)
+        memory = None if self._memory is None else play.forget(self._memory, num_steps)
+        play.last_values = policy.values(play.observations(num_steps), memory).cpu()
+        self._last = {name: array[-1] for name, array in play.seen.items()}
+        return play
+
+    def _act(self, group: int, step: int, policy: Policy, generator: torch.Generator, play: "_Play") -> None:
+        own = self._own(group)
+        memory = None if self._memory is None else play.forget(self._memory[own], step, own)
+        if memory is not None and play.memories is not None and step % policy.recurrence == 0:
+            play.memories[step // policy.recurrence, own] = memory
+        action = policy.act(play.observations(step, own), memory=memory, generator=generator)
+        if self._memory is not None and action.memory is not None:
+            self._memory[own] = action.memory
+        play.actions[step, own] = actions = action.actions.cpu()
+        play.log_probs[step, own], play.values[step, own] = action.log_probs, action.values
+        self.envs.send(group, actions.numpy())
+
+    def _receive(self, group: int, step: int, play: "_Play") -> None:
+        """Write down what a group's actions at ``step`` have led to."""
+        frames, own = self.envs.receive(group), self._own(group)
+        for name, array in play.seen.items():
+            array[step + 1, own] = getattr(frames, name)
+        play.extrinsic[step, own] = torch.from_numpy(frames.rewards)
+        play.episodes.update({(step, episode.env_index): episode for episode in frames.episodes})
+
+    def _own(self, group: int) -> slice:
+        return slice(group * self.envs.group_size, (group + 1) * self.envs.group_size)
+
+    def _reap(self, play: "_Play") -> tuple[Rollout, list[PlayedEpisode]]:
+        """The rollout, with its rewards mixed, and its episodes."""
+        counts = torch.from_numpy(play.seen["counts"][:-1])  # (num_steps, num_envs)
+        intrinsic, spread = torch.zeros_like(counts), None
+        rewards = None
+        if self._table is not None and self._reward.needs_reward_model:
+            ids, messages = (torch.from_numpy(play.seen[name][:-1]) for name in ("message_ids", "messages"))
+            rewards, spread = self._table(ids, messages), self._table.model.normalization
+            intrinsic = self._reward.intrinsic(rewards, counts, spread)
+        mixed = self._reward(play.extrinsic, rewards, counts, spread)
+        return play.rollout(mixed), self._tell(play, np.stack([intrinsic, counts == 1]))
+
+    def _tell(self, play: "_Play", per_step: np.ndarray) -> list[PlayedEpisode]:
+        """The episodes that ended, with the sums over their steps of ``per_step`` ``(2, num_steps, num_envs)``."""
+        told, begun = [], np.zeros(self.envs.num_envs, dtype=int)
+        for step, env in np.argwhere(play.seen["dones"][1:]).tolist():  # in the order of steps
+            sums = self._sums[:, env] + per_step[:, begun[env] : step + 1, env].sum(1)
+            self._sums[:, env], begun[env] = 0.0, step + 1
+            if (step, env) in play.episodes:  # not where an env was lost
+                episode = play.episodes[step, env]
+                figures = {**episode.figures, "intrinsic_return": float(sums[0]), "messages": int(sums[1])}
+                success = episode.episode_return > 0 if self._goal else None
+                told.append(PlayedEpisode(episode.episode_return, episode.length, success, figures))
+        for env, first in enumerate(begun.tolist()):
+            self._sums[:, env] += per_step[:, first:, env].sum(1)
+        return told
+
+
+def make_nethack_collector(config: Config, own: slice) -> NetHackCollector:
+    """The collector of a config whose env is one of NetHack's tasks.
+
+    Args:
+        config: The run's.
+        own: Which of the run's envs are this process's.
+
+    Raises:
+        ConfigError: nle is missing, or the reward model, or an option that does not fit.
+    """
+    settings = config.nethack
+    wrong = sorted(settings.reward.keys() - {f.name for f in fields(MotifReward)})
+    if wrong:
+        raise ConfigError(unknown("argument nethack.reward", wrong[0], [f.name for f in fields(MotifReward)]))
+    reward = MotifReward(**settings.reward)
+    table = None
+    if settings.reward_model is not None and reward.needs_reward_model:
+        table = RewardTable(load_reward_model(settings.reward_model, find_device(config.device)))
+    envs = NetHackVectorEnv(
+        config.env.id,
+        own.stop - own.start,
+        num_workers=settings.num_workers,
+        num_groups=2 if settings.num_workers else 1,
+        seed=config.seed,
+        first_env=own.start,
+        args=config.env.args,
+    )
+    return NetHackCollector(
+        envs,
+        config.training.steps_per_update,
+        reward,
+        table,
+        goal=TASKS[config.env.id]["goal"] != "score",
+        rank=own.start,
+        ahead=settings.ahead,
+    )
+
+
+@dataclass
+class _Play:
+    """What the envs showed, the policy did and the envs paid; tensors ``(num_steps, num_envs)``."""
+
+    seen: dict[str, np.ndarray]
+    """``(num_steps + 1, num_envs, ...)``, before each step and after the last: `_SEEN`, and ``dones``, whether an
+    episode ended with the step before."""
+    actions: Tensor
+    log_probs: Tensor
+    values: Tensor
+    extrinsic: Tensor
+    memories: Tensor | None
+    """``(num_segments, num_envs, memory_size)``: before the first step of each segment of the policy's recurrence."""
+    last_values: Tensor
+    episodes: dict[tuple[int, int], NetHackEpisode] = field(default_factory=dict)
+    """By step and env."""
+
+    @classmethod
+    def begin(cls, num_steps: int, first: dict[str, np.ndarray], policy: Policy) -> "_Play":
+        num_envs = len(first["dones"])
+        seen = {name: np.empty((num_steps + 1, *row.shape), row.dtype) for name, row in first.items()}
+        for name, row in first.items():
+            seen[name][0] = row
+        actions = torch.empty(num_steps, num_envs, dtype=torch.int64)
+        log_probs, values, extrinsic = torch.empty(3, num_steps, num_envs)
+        memories = None
+        if policy.memory_size:
+            memories = torch.empty(-(-num_steps // policy.recurrence), num_envs, policy.memory_size)
+        return cls(seen, actions, log_probs, values, extrinsic, memories, torch.empty(num_envs))
+
+    def observations(self, steps: int | slice, own: slice = slice(None)) -> NetHackObservations:
+        """Of one step, or of several, step by step."""
+        arrays = (self.seen[name][steps, own] for name in ("chars", "colours", "vector", "messages"))
+        if isinstance(steps, slice):
+            return NetHackObservations(*(array.reshape(-1, *array.shape[2:]) for array in arrays))
+        return NetHackObservations(*arrays)
+
+    def forget(self, memory: Tensor, step: int, own: slice = slice(None)) -> Tensor:
+        """``memory`` ``(n, memory_size)`` before ``step``: 0 where an episode begins."""
+        return memory * ~torch.from_numpy(self.seen["dones"][step, own])[:, None]
+
+    def rollout(self, rewards: Tensor) -> Rollout:
+        dones = torch.from_numpy(self.seen["dones"])
+        return Rollout(
+            observations=self.observations(slice(0, len(rewards))),
+            actions=self.actions,
+            log_probs=self.log_probs,
+            values=self.values,
+            rewards=rewards,
+            dones=dones[1:],
+            last_values=self.last_values,
+            last_observations=self.observations(len(rewards)),
+            memories=self.memories,
+            starts=None if self.memories is None else dones[:-1],
+        )

@@ -1,0 +1,126 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from groundling.algorithms import generalized_advantage
+from groundling.algorithms.vtrace import v_trace
+
+
+def _slowly(ratios, rewards, values, dones, last_value, gamma, rho_bar, c_bar):
+    """Equation 1 of arXiv 1802.01561 as it stands there: for one env, a sum over all later steps for each step."""
+    num_steps = len(rewards)
+    following = [*values[1:], last_value]
+    targets = []
+    for s in range(num_steps):
+        target, discount, traces = values[s], 1.0, 1.0
+        for t in range(s, num_steps):
+            after = 0.0 if dones[t] else following[t]
+            target += discount * traces * min(rho_bar, ratios[t]) * (rewards[t] + gamma * after - values[t])
+            if dones[t]:
+                break
+            discount *= gamma
+            traces *= min(c_bar, ratios[t])
+        targets.append(target)
+    advantages = []
+    for s in range(num_steps):
+        later = 0.0 if dones[s] else [*targets[1:], last_value][s]
+        advantages.append(min(rho_bar, ratios[s]) * (rewards[s] + gamma * later - values[s]))
+    return targets, advantages
+
+
+def test_worked_by_hand() -> None:
+    # Two steps, γ = 1/2, V = (1, 2), V after them 4, rewards (1, 3), ratios (1/2, 4), bars 1:
+    # v_1 = 2 + 1 (3 + 4/2 - 2) = 5;  v_0 = 1 + 1/2 (1 + 2/2 - 1) + 1/2 · 1/2 (5 - 2) = 2.25
+    # Â_1 = 1 (3 + 4/2 - 2) = 3;      Â_0 = 1/2 (1 + 5/2 - 1) = 1.25
+    targets, advantages = v_trace(
+        torch.tensor([0.5, 4.0]).log(),
+        torch.tensor([1.0, 3.0]),
+        torch.tensor([1.0, 2.0]),
+        torch.tensor([False, False]),
+        torch.tensor(4.0),
+        gamma=0.5,
+    )
+    torch.testing.assert_close(targets, torch.tensor([2.25, 5.0]))
+    torch.testing.assert_close(advantages, torch.tensor([1.25, 3.0]))
+
+
+def test_the_bars_bound_different_things() -> None:
+    # As above with ρ̄ = 2 and c̄ = 1/4: v_1 = 2 + 2 · 3 = 8; v_0 = 1 + 1/2 · 1 + 1/2 · 1/4 (8 - 2) = 2.25
+    # Â_1 = 2 · 3 = 6; Â_0 = 1/2 (1 + 8/2 - 1) = 2
+    targets, advantages = v_trace(
+        torch.tensor([0.5, 4.0]).log(),
+        torch.tensor([1.0, 3.0]),
+        torch.tensor([1.0, 2.0]),
+        torch.tensor([False, False]),
+        torch.tensor(4.0),
+        gamma=0.5,
+        rho_bar=2.0,
+        c_bar=0.25,
+    )
+    torch.testing.assert_close(targets, torch.tensor([2.25, 8.0]))
+    torch.testing.assert_close(advantages, torch.tensor([2.0, 6.0]))
+
+
+def test_nothing_passes_the_end_of_an_episode() -> None:
+    # The first step ends an episode: v_0 = r_0 + V_0 - V_0 whatever follows.
+    targets, advantages = v_trace(
+        torch.zeros(2),
+        torch.tensor([1.0, 3.0]),
+        torch.tensor([10.0, 20.0]),
+        torch.tensor([True, False]),
+        torch.tensor(1e6),
+        gamma=0.9,
+    )
+    assert targets[0] == 1.0 and advantages[0] == -9.0
+
+
+_numbers = st.floats(-10, 10, width=32)
+
+
+@given(st.data(), st.integers(1, 12), st.floats(0, 1), st.floats(0.1, 3), st.floats(0.1, 3))
+def test_is_the_papers_sum(
+    data: st.DataObject, num_steps: int, gamma: float, rho_bar: float, c_bar: float
+) -> None:
+    def column(numbers: st.SearchStrategy) -> list:
+        return data.draw(st.lists(numbers, min_size=num_steps, max_size=num_steps))
+
+    ratios, rewards, values = column(st.floats(0.05, 20)), column(_numbers), column(_numbers)
+    dones, last_value = column(st.booleans()), data.draw(_numbers)
+    expected = _slowly(ratios, rewards, values, dones, last_value, gamma, rho_bar, c_bar)
+    both = [torch.tensor(x, dtype=torch.float64)[:, None] for x in (ratios, rewards, values)]
+    got = v_trace(
+        both[0].log(),
+        both[1],
+        both[2],
+        torch.tensor(dones)[:, None],
+        torch.tensor([last_value], dtype=torch.float64),
+        gamma,
+        rho_bar,
+        c_bar,
+    )
+    for mine, theirs in zip(got, expected, strict=True):
+        np.testing.assert_allclose(mine[:, 0].numpy(), theirs, rtol=1e-6, atol=1e-6)
+
+
+def test_on_policy_it_is_the_return_that_gae_gives_with_lambda_1() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rewards, values = torch.randn(2, 20, 6, generator=generator, dtype=torch.float64)
+    last, dones = torch.randn(6, generator=generator, dtype=torch.float64), torch.rand(20, 6) < 0.1
+    targets, advantages = v_trace(torch.zeros(20, 6).double(), rewards, values, dones, last, 0.97)
+    expected, returns = generalized_advantage(rewards, values, dones, last, 0.97, 1.0)
+    torch.testing.assert_close(targets, returns)
+    torch.testing.assert_close(advantages, expected)
+
+
+def test_has_no_gradient_and_checks_shapes() -> None:
+    values = torch.ones(3, 2, requires_grad=True)
+    targets, advantages = v_trace(
+        values * 0, torch.ones(3, 2), values, torch.zeros(3, 2), torch.ones(2), math.exp(-1)
+    )
+    assert not targets.requires_grad and not advantages.requires_grad
+    with pytest.raises(ValueError, match="one shape"):
+        v_trace(torch.ones(3, 2), torch.ones(3, 2), values, torch.zeros(3, 2), torch.ones(3), 0.9)

@@ -1,0 +1,151 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from groundling.envs.nethack.glyphs import render
+from groundling.errors import ConfigError
+from groundling.policies.nethack import NetHackObservations, NetHackPolicy
+from groundling.policies.policy import Segment
+
+
+def _observations(count: int, distinct: int = 1000, seed: int = 0) -> NetHackObservations:
+    """Random observations in which at most ``distinct`` different windows and messages occur."""
+    generator = np.random.default_rng(seed)
+    chars = generator.integers(32, 127, (distinct, 12, 12)).astype(np.uint8)
+    colours = generator.integers(0, 16, (distinct, 12, 12)).astype(np.uint8)
+    messages = generator.integers(0, 127, (distinct, 256)).astype(np.uint8)
+    windows = generator.integers(distinct, size=count)
+    return NetHackObservations(
+        chars[windows],
+        colours[windows],
+        generator.normal(size=(count, 27)).astype(np.float32),
+        messages[generator.integers(distinct, size=count)],
+    )
+
+
+def _policy(core: str = "gru") -> NetHackPolicy:
+    torch.manual_seed(0)
+    return NetHackPolicy(23, hidden_size=16, core=core, recurrence=5)
+
+
+def _segments(seen: NetHackObservations, starts: Tensor, memory: Tensor) -> list[Segment]:
+    """One segment for each column of ``(num_steps, num_envs)``."""
+    num_envs = starts.shape[1]
+    return [
+        Segment(seen[np.arange(i, len(seen), num_envs)], memory[i], starts[:, i]) for i in range(num_envs)
+    ]
+
+
+def test_the_originals_network_has_its_number_of_parameters() -> None:
+    image = (3 * 8 * 8 + 1) * 32 + (32 * 4 * 4 + 1) * 64 + (64 * 3 * 3 + 1) * 128 + (128 * 3 * 3 + 1) * 512
+    vector, message = (27 + 1) * 128 + (128 + 1) * 128, (256 + 1) * 128 + (128 + 1) * 128
+    gru = 3 * 512 * (512 + 128 + 27 + 128 + 512 + 2)
+    heads = (512 + 1) * 23 + 512 + 1
+    policy = NetHackPolicy(23)
+    assert sum(p.numel() for p in policy.parameters()) == image + vector + message + gru + heads == 2_795_640
+    assert policy.memory_size == 512 and policy.recurrence == 32
+    assert NetHackPolicy(23, core="lstm").memory_size == 1024
+
+
+@pytest.mark.parametrize("core", ["gru", "lstm"])
+def test_segments_are_evaluated_as_they_were_acted(core: str) -> None:
+    policy, steps, envs = _policy(core), 5, 3
+    seen = _observations(steps * envs)
+    starts = torch.zeros(steps, envs, dtype=torch.bool)
+    starts[0, 1] = starts[2, 0] = starts[2, 2] = starts[4, 0] = True
+    first = memory = torch.randn(envs, policy.memory_size)
+    acted = []
+    for t in range(steps):
+        action = policy.act(
+            seen[t * envs : (t + 1) * envs],
+            memory=memory * ~starts[t, :, None],
+            generator=torch.Generator().manual_seed(t),
+        )
+        memory = action.memory
+        acted.append(action)
+    actions = torch.stack([a.actions for a in acted], dim=1)  # (envs, steps)
+    evaluation = policy.evaluate(_segments(seen, starts, first), actions)
+    torch.testing.assert_close(evaluation.log_probs, torch.stack([a.log_probs for a in acted], 1))
+    torch.testing.assert_close(evaluation.values, torch.stack([a.values for a in acted], 1))
+    assert evaluation.log_distributions.shape == (envs, steps, 23)
+    torch.testing.assert_close(
+        policy.values([seen[0], seen[1], seen[2]], first * ~starts[0, :, None]), acted[0].values
+    )
+
+
+def test_no_gradient_and_no_memory_crosses_an_episodes_beginning() -> None:
+    policy = _policy()
+    seen, memory = _observations(5), torch.randn(1, 16, requires_grad=True)
+    starts = torch.tensor([False, False, True, False, False])[:, None]
+    values = policy.evaluate(_segments(seen, starts, memory), torch.zeros(1, 5, dtype=torch.int64)).values
+    assert torch.autograd.grad(values[0, 1], memory, retain_graph=True)[0].abs().sum() > 0
+    assert torch.autograd.grad(values[0, 2:].sum(), memory)[0].abs().sum() == 0
+
+
+def test_computing_distinct_crops_and_messages_once_changes_no_gradient() -> None:
+    policy = _policy()
+    seen = _observations(40, distinct=7)
+    weights = torch.randn(40, 795)
+    (policy._features(seen) * weights).sum().backward()
+    shared = {name: p.grad.clone() for name, p in policy.named_parameters() if p.grad is not None}
+    policy.zero_grad()
+    for i in range(40):  # each frame by itself has nothing to share
+        (policy._features(seen[i : i + 1]) * weights[i : i + 1]).sum().backward()
+    assert len(shared) == 16
+    for name, parameter in policy.named_parameters():
+        if name in shared:
+            torch.testing.assert_close(shared[name], parameter.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_what_was_seen_before_is_computed_again_only_with_other_weights() -> None:
+    policy, seen = _policy(), _observations(30, distinct=7)
+    computed: list[int] = []
+    policy.image.register_forward_hook(lambda module, inputs, output: computed.append(len(output)))
+    fresh = _policy()
+    with torch.no_grad():
+        first, again = policy._features(seen), policy._features(seen)
+        torch.testing.assert_close(first, fresh._features(seen[np.arange(29, -1, -1)]).flip(0))
+    assert torch.equal(first, again) and computed == [7]
+    for change in (_optimizer_step, lambda policy: policy.load_state_dict(_policy().state_dict())):
+        change(policy)
+        with torch.no_grad():
+            policy._features(seen)
+    assert computed == [7, 7, 7]
+    with torch.no_grad():
+        torch.testing.assert_close(policy._features(seen), first)
+
+
+def _optimizer_step(policy: NetHackPolicy) -> None:
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=0.1)
+    for parameter in policy.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+
+
+def test_images_are_rendered_with_their_channels_last() -> None:
+    seen = _observations(2)
+    image = _policy()._render(np.stack([seen.chars, seen.colours], axis=1))
+    expected = render(seen.chars, seen.colours).astype(np.float32) / 255
+    np.testing.assert_allclose(image.numpy(), expected, rtol=1e-6)
+    assert image.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_weights_are_orthogonal_and_come_back_from_their_file(tmp_path: Path) -> None:
+    policy = _policy()
+    gate = policy.core.weight_hh_l0[16:32]
+    torch.testing.assert_close(gate @ gate.T, torch.eye(16))
+    policy.save_pretrained(tmp_path)
+    again = NetHackPolicy(23, hidden_size=16)
+    again.load_weights(tmp_path)
+    assert all(torch.equal(a, b) for a, b in zip(policy.parameters(), again.parameters(), strict=True))
+    assert (tmp_path / "nethack.safetensors").stat().st_size < 4.2 * sum(
+        p.numel() for p in policy.parameters()
+    )
+
+
+def test_an_unknown_core_is_named() -> None:
+    with pytest.raises(ConfigError, match="rnn"):
+        NetHackPolicy(23, core="rnn")

@@ -1,0 +1,263 @@
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from groundling.algorithms import APPO, Rollout
+from groundling.envs.nethack.observation import message_id
+from groundling.envs.nethack.vector import Frames, NetHackEpisode, NetHackVectorEnv
+from groundling.envs.nethack.workers import Incidents
+from groundling.errors import ConfigError
+from groundling.judges.reward_model import Normalization
+from groundling.policies.nethack import NetHackObservations, NetHackPolicy
+from groundling.rewards.intrinsic import MotifReward
+from groundling.rewards.table import RewardTable
+from groundling.training.nethack import NetHackCollector
+
+_MESSAGES = [b"Hello.", b"You see here a gold piece.", b"You hit it!", b""]
+
+
+class ScriptedEnvs:
+    """Env ``i`` is at step ``t`` since the beginning of the rollouts; an episode of env ``i`` lasts ``i + 2`` steps.
+
+    The message at ``t`` is number ``t % 4``; each step pays ``10 * t + i``.
+    """
+
+    num_actions = 23
+
+    def __init__(self, num_envs: int = 4, num_groups: int = 2) -> None:
+        self.num_envs, self.num_groups, self.group_size = num_envs, num_groups, num_envs // num_groups
+        self.incidents = Incidents()
+        self.t = np.zeros(num_envs, dtype=int)
+        self.begun = np.ones(num_envs, dtype=int)
+        self.sent: dict[int, np.ndarray] = {}
+        self.log: list[tuple[str, int]] = []
+        self.closed = False
+
+    def reset(self) -> Frames:
+        return self._frames(np.arange(self.num_envs), False)
+
+    def send(self, group: int, actions: np.ndarray) -> None:
+        assert group not in self.sent and actions.shape == (self.group_size,)
+        self.sent[group] = actions
+        self.log.append(("send", group))
+
+    def receive(self, group: int) -> Frames:
+        del self.sent[group]
+        self.log.append(("receive", group))
+        own = np.arange(self.group_size) + group * self.group_size
+        self.t[own] += 1
+        return self._frames(own, True)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seed": 7, "next_episode": self.begun.tolist(), "incidents": asdict(self.incidents)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        assert state["seed"] == 7
+        self.begun[:] = state["next_episode"]
+        self.incidents = Incidents(**state["incidents"])
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _frames(self, own: np.ndarray, stepped: bool) -> Frames:
+        n, t = len(own), self.t[own]
+        messages = np.zeros((n, 256), dtype=np.uint8)
+        for row, time in zip(messages, t, strict=True):
+            text = _MESSAGES[time % 4]
+            row[: len(text)] = np.frombuffer(text, np.uint8)
+        dones = (t % (own + 2) == 0) & stepped
+        self.begun[own] += dones
+        return Frames(
+            chars=np.full((n, 12, 12), 64, np.uint8) + t[:, None, None].astype(np.uint8),
+            colours=np.zeros((n, 12, 12), np.uint8),
+            vector=np.repeat((t + own / 10)[:, None], 27, 1).astype(np.float32),
+            messages=messages,
+            message_ids=np.array([message_id(m.tobytes()) for m in messages]),
+            counts=(t % (own + 2) // 4 + 1).astype(np.float32),
+            rewards=(10 * (t - 1) + own).astype(np.float32) * stepped,
+            dones=dones,
+            cut=np.zeros(n, bool),
+            episodes=[NetHackEpisode(i, 0, 0, 1.5 * i, i + 2, {"score": 3 * i}) for i in own[dones].tolist()],
+        )
+
+
+class LengthModel:
+    """Its reward of a message is the message's length."""
+
+    normalization: Normalization | None = Normalization(10.0, 4.0, tuple(np.linspace(-0.9, 0.9, 19)))
+    version = 1
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def rewards(self, messages: torch.Tensor) -> torch.Tensor:
+        self.asked.append(len(messages))
+        return (messages != 0).sum(-1).float()
+
+
+def _policy() -> NetHackPolicy:
+    torch.manual_seed(0)
+    return NetHackPolicy(23, hidden_size=8, recurrence=4)
+
+
+_EXTRINSIC = MotifReward(intrinsic_coefficient=0.0)
+
+
+def _collect(collector: NetHackCollector, policy: NetHackPolicy, seed: int = 0) -> tuple[Rollout, list]:
+    return collector.collect(policy, generator=torch.Generator().manual_seed(seed))
+
+
+def test_each_step_is_written_where_it_belongs_and_rollouts_go_on() -> None:
+    envs, policy = ScriptedEnvs(), _policy()
+    collector = NetHackCollector(envs, 4, _EXTRINSIC)
+    steps, first = [], _collect(collector, policy)[0]
+    second = collector.collect(policy, generator=torch.Generator(), on_step=steps.append)[0]
+    assert steps == [2] * 8
+    for begin, rollout in ((0, first), (4, second)):
+        t, env = np.arange(begin, begin + 4)[:, None], np.arange(4)
+        vector = rollout.observations.vector.reshape(4, 4, 27)
+        np.testing.assert_allclose(vector[..., 0], t + env / 10, rtol=1e-6)
+        ended = ((t + 1) % (env + 2)) == 0
+        assert np.array_equal(rollout.dones, ended)
+        began = (t == 0) | (t % (env + 2) == 0)
+        assert np.array_equal(rollout.starts, began)
+        paid = 0.1 * np.clip(0.1 * (10 * t + env), -10, 10)
+        np.testing.assert_allclose(rollout.rewards, paid, rtol=1e-5)
+        assert rollout.memories.shape == (1, 4, 8)
+        assert (rollout.memories[0, began[0]] == 0).all()
+        np.testing.assert_allclose(rollout.last_observations.vector[:, 0], begin + 4 + env / 10, rtol=1e-6)
+
+
+def test_while_one_group_plays_the_policy_thinks_about_the_other() -> None:
+    envs = ScriptedEnvs()
+    _collect(NetHackCollector(envs, 3, _EXTRINSIC), _policy())
+    between = [*([("receive", 0), ("send", 0), ("receive", 1), ("send", 1)] * 2)]
+    assert envs.log == [("send", 0), ("send", 1), *between, ("receive", 0), ("receive", 1)]
+
+
+def test_what_was_done_can_be_evaluated_again() -> None:
+    policy = _policy()
+    collector = NetHackCollector(ScriptedEnvs(), 8, _EXTRINSIC)
+    _collect(collector, policy)
+    rollout = _collect(collector, policy)[0]
+    segments, transitions = rollout.elements(4)
+    evaluation = policy.evaluate(segments, rollout.actions.flatten()[transitions])
+    torch.testing.assert_close(evaluation.log_probs, rollout.log_probs.flatten()[transitions])
+    torch.testing.assert_close(evaluation.values, rollout.values.flatten()[transitions])
+    with torch.no_grad():
+        after = policy.values(rollout.last_observations, collector._memory * ~rollout.dones[-1, :, None])
+    torch.testing.assert_close(rollout.last_values, after)
+
+
+def test_rewards_are_mixed_as_in_the_paper_and_each_message_is_asked_for_once() -> None:
+    model, envs = LengthModel(), ScriptedEnvs()
+    reward = MotifReward(extrinsic_coefficient=0.5, intrinsic_coefficient=0.25, count_exponent=3.0)
+    collector = NetHackCollector(envs, 4, reward, RewardTable(model))
+    policy = _policy()
+    _collect(collector, policy)
+    rollout, episodes = _collect(collector, policy)
+    assert model.asked == [4]
+    for t in range(4, 8):
+        for env in range(4):
+            normalised = (len(_MESSAGES[t % 4]) - 10.0) / 2.0
+            kept = normalised if normalised > 0 else 0.0  # the median of the quantiles above is 0
+            intrinsic = kept / (t % (env + 2) // 4 + 1) ** 3
+            extrinsic = min(0.1 * (10 * t + env), 10.0)
+            expected = 0.5 * extrinsic + 0.25 * intrinsic
+            assert rollout.rewards[t - 4, env] == pytest.approx(expected, rel=1e-5)
+    # Env 3's second episode has the steps 5 to 9; of its first, 0 to 4, four lie in the first rollout.
+    (long,) = [e for e in episodes if e.length == 5]
+    lengths = [len(_MESSAGES[t % 4]) for t in range(5)]
+    values = [max((n - 10) / 2, 0) for n in lengths]
+    values[4] /= 2**3  # its message comes up a second time
+    assert long.figures["intrinsic_return"] == pytest.approx(sum(values))
+    assert long.figures["messages"] == 4 and long.figures["score"] == 9
+    assert long.episode_return == 4.5 and long.success is None
+
+
+def test_episodes_of_a_task_with_a_goal_tell_success() -> None:
+    collector = NetHackCollector(ScriptedEnvs(), 4, _EXTRINSIC, goal=True)
+    _, episodes = _collect(collector, _policy())
+    assert [(e.length, e.success) for e in episodes] == [(2, False), (3, True), (2, False), (4, True)]
+
+
+def test_the_same_weights_collected_ahead_give_the_same_rollouts() -> None:
+    policy = _policy()
+    at_once, ahead = (
+        NetHackCollector(ScriptedEnvs(), 4, _EXTRINSIC),
+        NetHackCollector(ScriptedEnvs(), 4, _EXTRINSIC, ahead=True),
+    )
+    generators = [torch.Generator().manual_seed(3) for _ in range(2)]
+    for _ in range(3):
+        one, other = (
+            c.collect(policy, generator=g)[0] for c, g in zip((at_once, ahead), generators, strict=True)
+        )
+        assert torch.equal(one.actions, other.actions) and torch.equal(one.log_probs, other.log_probs)
+    ahead.close()
+    assert ahead.envs.closed
+
+
+def test_collected_ahead_is_of_weights_one_update_old() -> None:
+    policy, appo = _policy(), APPO(learning_rate=1e-2)
+    appo.setup(policy)
+    collector = NetHackCollector(ScriptedEnvs(), 4, _EXTRINSIC, ahead=True)
+    ratios = []
+    for _ in range(3):
+        rollout, _ = _collect(collector, policy)
+        ratios.append(appo.update(policy, rollout, generator=torch.Generator())["approx_kl"])
+    collector.close()
+    assert ratios[0] < 1e-6 < ratios[1]
+
+
+def test_a_restart_keeps_the_table_and_goes_on_with_new_episodes() -> None:
+    model = LengthModel()
+    collector = NetHackCollector(ScriptedEnvs(), 8, MotifReward(), RewardTable(model))
+    collector.envs.incidents.dead_workers = 2
+    _collect(collector, _policy())
+    states = collector.state_dict()
+    assert [s["next_episode"] for s in states] == [5, 3, 3, 2]
+    again_model = LengthModel()
+    again = NetHackCollector(ScriptedEnvs(2), 8, MotifReward(), RewardTable(again_model))
+    again.load_state_dict(states[:2])  # as the first of two processes
+    again.load_shared_tensors(collector.shared_tensors())
+    assert again.envs.begun.tolist() == [5, 3] and again.envs.incidents.dead_workers == 2
+    _collect(again, _policy())
+    assert model.asked == [4] and again_model.asked == []
+
+
+def test_rollouts_of_two_processes_come_together_as_one() -> None:
+    policy = _policy()
+    parts = [_collect(NetHackCollector(ScriptedEnvs(2), 4, _EXTRINSIC, rank=r), policy)[0] for r in (0, 1)]
+    assert not torch.equal(parts[0].actions, parts[1].actions)
+    whole = Rollout.beside(parts)
+    assert isinstance(whole.observations, NetHackObservations)
+    assert (
+        whole.actions.shape == (4, 4) and len(whole.observations) == 16 and len(whole.last_observations) == 4
+    )
+    times = whole.observations.vector[:, 0].reshape(4, 4)
+    np.testing.assert_allclose(times, np.arange(4)[:, None] + [0, 0.1, 0, 0.1], rtol=1e-6)
+
+
+def test_an_intrinsic_reward_needs_a_model_that_fits() -> None:
+    with pytest.raises(ConfigError, match="reward model"):
+        NetHackCollector(ScriptedEnvs(), 4, MotifReward())
+    labels = LengthModel()
+    labels.normalization = None
+    with pytest.raises(ConfigError, match="normalize=false"):
+        NetHackCollector(ScriptedEnvs(), 4, MotifReward(), RewardTable(labels))
+
+
+def test_nethack_itself_is_played_and_learnt_from() -> None:
+    envs = NetHackVectorEnv("NetHackScore-v1", 4, num_workers=1, num_groups=2)
+    collector = NetHackCollector(envs, 8, MotifReward(), RewardTable(LengthModel()))
+    policy, appo = _policy(), APPO(learning_rate=1e-3, minibatch_size=16)
+    appo.setup(policy)
+    for _ in range(2):
+        rollout, _ = _collect(collector, policy)
+        figures = appo.update(policy, rollout, generator=torch.Generator())
+    collector.close()
+    assert figures["grad_norm"] > 0 and len(rollout) == 32
+    assert rollout.observations.chars.max() > 32
