@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, GroundlingError
 from groundling.lm.steps import Stepper
 
 if TYPE_CHECKING:
@@ -188,17 +188,19 @@ class Decoder:
         uniforms: Tensor,
         max_new_tokens: int | None = None,
     ) -> Decoded:
-        """Continue each prompt (token ids, none empty).
+        """Continue each prompt.
 
         Args:
-            prompts: equal ones are read once.
+            prompts: token ids; equal ones are read once.
             sampling: how tokens are chosen.
-            uniforms: (num_prompts, at least max_new_tokens) float64 in [0, 1): one for each token.
+            uniforms: (num_prompts, num_steps) float64 in [0, 1): one for each token; no text is longer.
             max_new_tokens: takes the place of sampling's own.
+
+        Raises:
+            GroundlingError: a prompt is empty, or too long for the model.
         """
-        new_tokens = max_new_tokens or sampling.max_new_tokens
-        if new_tokens is None:
-            raise ConfigError("max_new_tokens is needed: how long may a text become?")
+        new_tokens = min(max_new_tokens or sampling.max_new_tokens or uniforms.shape[1], uniforms.shape[1])
+        self._check(prompts, new_tokens)
         given = [1 if self.lm.is_encoder_decoder else len(prompt) for prompt in prompts]
         ends = self.ends if sampling.terminate_on_eos else ()
         choice = _Choice(sampling, self.mask, given, self.ends, ends, uniforms[:, :new_tokens])
@@ -208,6 +210,21 @@ class Decoder:
             else:
                 self._generate(prompts, choice)
         return choice.decoded()
+
+    def _check(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> None:
+        room = self.lm.max_positions
+        for index, prompt in enumerate(prompts):
+            if not prompt:
+                raise GroundlingError(f"prompt {index} is empty: a text needs something to begin with")
+            # An encoder-decoder reads the prompt elsewhere; the last token is never read.
+            needed = (
+                max(len(prompt), new_tokens) if self.lm.is_encoder_decoder else len(prompt) + new_tokens - 1
+            )
+            if room is not None and needed > room:
+                raise GroundlingError(
+                    f"prompt {index} has {len(prompt)} tokens, and the text {new_tokens}, but this model has room for "
+                    f"{room}: shorten max_prompt_length or max_new_tokens"
+                )
 
     def _steps_with(self, num_prompts: int, length: int) -> bool:
         window = self.lm.window
@@ -248,22 +265,24 @@ class Decoder:
         device = self.lm.device
         tokens, mask = torch.tensor(lines, device=device), torch.tensor(marks, device=device)
         processor = _Chooser(choice, longest if left else 1, self, mask, tokens)
-        self.lm.model.eval()  # checkpointing gradients would switch the cache off
+        model: Any = self.lm.model
+        own = model.generation_config
+        model.generation_config = (
+            GenerationConfig(  # nothing of the model's own, such as tokens that it forces
+                max_new_tokens=choice.num_steps,
+                do_sample=False,
+                pad_token_id=filler,
+                eos_token_id=list(choice.ends) or None,
+                decoder_start_token_id=self.start_token,
+            )
+        )
+        model.eval()  # checkpointing gradients would switch the cache off
         try:
-            model: Any = self.lm.model
             model.generate(
-                input_ids=tokens,
-                attention_mask=mask,
-                logits_processor=LogitsProcessorList([processor]),
-                generation_config=GenerationConfig(
-                    max_new_tokens=choice.num_steps,
-                    do_sample=False,
-                    pad_token_id=filler,
-                    eos_token_id=list(choice.ends) or None,
-                    decoder_start_token_id=self.start_token,
-                ),
+                input_ids=tokens, attention_mask=mask, logits_processor=LogitsProcessorList([processor])
             )
         finally:
+            model.generation_config = own
             self.lm.train(self.lm.training)
 
 
