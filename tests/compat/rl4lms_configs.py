@@ -1,5 +1,7 @@
 """RL4LMs' 44 YAML files, rebuilt from their entries: what a task's files share, and one line for what a file has."""
 
+# ruff: noqa: E501  (a line is a file)
+
 from typing import Any
 
 Entries = dict[str, Any]
@@ -164,7 +166,11 @@ def _online(name: str) -> Entries:
     args: Entries = {"n_steps": sizes[1], "verbose": 1, "learning_rate": rate, **task.get("args", {})}
     if kind in ("ppo", "nlpo"):
         args |= {"batch_size": batch, "n_epochs": 5}
-    policy: Entries = {"model_name": model, "apply_model_parallel": True, "generation_kwargs": _generation(rollout)}
+    policy: Entries = {
+        "model_name": model,
+        "apply_model_parallel": True,
+        "generation_kwargs": _generation(rollout),
+    }
     env: Entries = {"max_prompt_length": prompt_length, "max_episode_length": episode_length, "terminate_on_eos": True}  # fmt: skip
     if entropy is not None:
         args["ent_coef"] = entropy

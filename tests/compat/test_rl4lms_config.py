@@ -1,7 +1,7 @@
 """RL4LMs' YAML files, rebuilt from their entries, are read, and they train.
 
-Model-based parts are tiny local models put in with overrides: the language models, the sentiment and intent classifiers,
-BERTScore's encoder, the preference model. SPICE, which needs Java, is left out.
+Model-based parts are tiny local models put in with overrides: the language models, the sentiment and intent
+classifiers, BERTScore's encoder, the preference model. SPICE, which needs Java, is left out.
 """
 
 import copy
@@ -41,6 +41,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         ("seq2seq", "t5", AutoModelForSeq2SeqLM),
     ):
         shape = CONFIGS[family]()
+        shape.num_hidden_layers = 1
+        if name == "seq2seq":
+            shape.num_decoder_layers = 1
         shape.vocab_size, shape.bos_token_id, shape.eos_token_id = VOCABULARY, 1, 1
         shape.pad_token_id = 0 if name == "seq2seq" else None
         made[name] = auto.from_config(shape)
@@ -81,6 +84,8 @@ def _put_in(name: str, models: dict[str, str]) -> list[str]:
     kind = "causal" if is_causal(name) else "seq2seq"
     key = "alg.model_name" if entries["alg"]["id"] == "supervised" else "alg.policy.args.model_name"
     given = [f"{key}={models[kind]}"]
+    if "n_epochs" in entries["alg"].get("args", {}):
+        given.append("alg.args.n_epochs=1")
     if entries["datapool"]["id"] != "dummy_pool":
         given.append("datapool.args.offline=true")
     reward = entries.get("reward_fn", {}).get("id")
@@ -95,7 +100,7 @@ def _put_in(name: str, models: dict[str, str]) -> list[str]:
         if metric["id"] == "bert_score":
             metric["args"] |= {"model_name": models["encoder"], "num_layers": 1}
     told = ",".join(
-        f"{{id:{m['id']},args:{{{','.join(f'{k}:{v}' for k, v in m['args'].items())}}}}}"
+        f"{{id:{m['id']},args:{{{','.join(f'{k}:{str(v).rstrip(chr(44))}' for k, v in m['args'].items())}}}}}"
         for m in metrics
         if m["id"] != "spice" and (m["id"] != "meteor" or _has_wordnet())
     )
@@ -234,7 +239,9 @@ def test_supervised_training_goes_through_the_references_as_often_as_asked(
     ]  # fmt: skip
     assert main(["train", "--rl4lms-config", str(path), *_put_in(_SUPERVISED, models), *given]) == 0
     assert len(read_metrics(tmp_path / "run")) == 3  # 2 × 6 texts by 4
-    assert main(["train", "--rl4lms-config", str(path), *_put_in(_SUPERVISED, models), *given]) == 0  # no more
+    assert (
+        main(["train", "--rl4lms-config", str(path), *_put_in(_SUPERVISED, models), *given]) == 0
+    )  # no more
     assert len(read_metrics(tmp_path / "run")) == 3
 
 
@@ -351,9 +358,7 @@ def test_a_summary_may_be_cut_before_it_is_measured(write: Callable[..., Path]) 
         ("~alg.id", "give alg.id"),
     ],
 )
-def test_what_cannot_be_run_is_told_in_one_line(
-    override: str, told: str, write: Callable[..., Path]
-) -> None:
+def test_what_cannot_be_run_is_told_in_one_line(override: str, told: str, write: Callable[..., Path]) -> None:
     with pytest.raises(ConfigError, match=told) as caught:
         read(write(_PPO), [override])
     assert "\n" not in str(caught.value)
@@ -364,9 +369,7 @@ def test_an_unknown_entry_of_a_file_names_the_nearest(write: Callable[..., Path]
         read(write(_PPO, alg__args__n_epoch=3))
 
 
-def test_files_that_are_none_are_told_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_that_are_none_are_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "broken.yaml").write_text("a: [1, 2")
     (tmp_path / "other.yaml").write_text("name: x")
     (tmp_path / "list.yaml").write_text("- x")
@@ -384,7 +387,13 @@ def test_files_that_are_none_are_told_in_one_line(
 
 
 def test_overrides_are_told_apart_by_their_keys() -> None:
-    for key in ("alg.args.n_steps", "reward_fn.id", "env.n_envs", "~env.args.context_start_token", "datapool"):
+    for key in (
+        "alg.args.n_steps",
+        "reward_fn.id",
+        "env.n_envs",
+        "~env.args.context_start_token",
+        "datapool",
+    ):
         assert is_original(f"{key}=1")
     for key in ("env.num_envs", "env.args.max_prompt_length", "algorithm.id", "reward.id", "seed"):
         assert not is_original(f"{key}=1")

@@ -134,9 +134,7 @@ def _compose(
     from groundling.configs.compose import compose, from_file
 
     if foreign is not None:
-        read_ones = [
-            foreign.reader.read(foreign.path, originals, overrides) for originals, overrides in runs
-        ]
+        read_ones = [foreign.reader.read(foreign.path, originals, overrides) for originals, overrides in runs]
         for note in dict.fromkeys(note for _, notes in read_ones for note in notes):
             warn(note)
         return [config for config, _ in read_ones]

@@ -23,9 +23,7 @@ def load(path: Path, option: str) -> DictConfig:
     try:
         loaded = OmegaConf.load(path)
     except FileNotFoundError:
-        raise ConfigError(
-            f"there is no {path}: {option} takes one of the original's YAML files"
-        ) from None
+        raise ConfigError(f"there is no {path}: {option} takes one of the original's YAML files") from None
     except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
     if not isinstance(loaded, DictConfig):
@@ -62,9 +60,7 @@ def flat(prefix: str, node: Mapping[Any, Any]) -> dict[str, Any]:
     """Nested entries with dotted keys."""
     entries: dict[str, Any] = {}
     for key, value in node.items():
-        entries |= (
-            flat(f"{prefix}{key}.", value) if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-        )
+        entries |= flat(f"{prefix}{key}.", value) if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return entries
 
 

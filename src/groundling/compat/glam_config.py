@@ -94,7 +94,7 @@ class _Reader:
         try:
             for section, node in ((str(key), node) for key, node in self.file.items()):
                 if f"{section}." in SECTIONS:
-                    plain = OmegaConf.to_container(node, resolve=True) if node is not None else {}
+                    plain: Any = OmegaConf.to_container(node, resolve=True) if node is not None else {}
                     self.entries |= entries.flat(f"{section}.", plain)
                 elif section == "defaults":
                     others = [

@@ -165,9 +165,7 @@ class _Reader:
             raise ConfigError(unknown("algorithm of RL4LMs, alg.id", str(kind), DEFAULTS))
         values: dict[str, Any] = {"policy.id": "token", **DEFAULTS[kind]}
         values |= {
-            ours: number(self.entries[key])
-            for key, ours in SAME.items()
-            if self.entries.get(key) is not None
+            ours: number(self.entries[key]) for key, ours in SAME.items() if self.entries.get(key) is not None
         }
         for prefix, ours in OPEN.items():
             for key, value in self._within(prefix).items() if ours else ():
@@ -189,9 +187,7 @@ class _Reader:
 
     def _within(self, prefix: str) -> dict[str, Any]:
         return {
-            key: value
-            for key, value in self.entries.items()
-            if key.startswith(prefix) and value is not None
+            key: value for key, value in self.entries.items() if key.startswith(prefix) and value is not None
         }
 
     def _get(self, key: str, default: Any = None) -> Any:

@@ -1,5 +1,7 @@
 """The entries of RL4LMs' YAML files, and what stands in their place here."""
 
+from typing import Any
+
 SECTIONS = ("tokenizer", "reward_fn", "datapool", "env", "alg", "train_evaluation")
 POLICY = "alg.policy.args"
 ROLLOUT = f"{POLICY}.generation_kwargs"
@@ -109,7 +111,7 @@ METRIC_MEANINGLESS = {
 }
 """Arguments of metrics that mean nothing here."""
 
-PPO_DEFAULTS = {
+PPO_DEFAULTS: dict[str, dict[str, Any]] = {
     "algorithm.args.epochs": 10,
     "algorithm.args.learning_rate": 3e-4,
     "algorithm.args.gae_lambda": 0.95,

@@ -42,9 +42,7 @@ def estimate(config: Config) -> Estimate:
     short = replace(config, training=replace(config.training, steps_per_update=steps))
     collector = make_collector(short, policy, algorithm, slice(0, config.env.num_envs))
     if config.training.epochs is not None:  # of whole texts
-        config = in_steps(
-            config, make_collector(config, policy, algorithm, slice(0, config.env.num_envs))
-        )
+        config = in_steps(config, make_collector(config, policy, algorithm, slice(0, config.env.num_envs)))
     generator = torch.Generator().manual_seed(config.seed)
 
     collector.collect(policy, generator=generator)  # warms up
