@@ -55,7 +55,7 @@ _STEPS_PER_UPDATE = 100
 def is_original(override: str) -> bool:
     """Whether an override is about an entry of the original's; those of env.args that mean the same here are ours."""
     key = override.lstrip("+~").partition("=")[0]
-    section, _, rest = key.partition(".")
+    section, _, _ = key.partition(".")
     if section != "env":
         return section in SECTIONS
     return key in KNOWN and key not in SAME
@@ -351,10 +351,10 @@ class _Reader:
     def _prompts(self) -> dict[str, Any]:
         """Where prompts are cut."""
         side = self._get("env.args.prompt_truncation_side", "left")
-        policys = self._get(f"{POLICY}.prompt_truncation_side", side)
-        if policys != side:
+        of_policy = self._get(f"{POLICY}.prompt_truncation_side", side)
+        if of_policy != side:
             self.notes.append(
-                f"{POLICY}.prompt_truncation_side={policys}: env.args.prompt_truncation_side={side} holds for both here"
+                f"{POLICY}.prompt_truncation_side={of_policy}: env.args.prompt_truncation_side={side} holds for both here"
             )
         self._forget(
             "tokenizer.truncation_side", "where prompts are cut is env.args.prompt_truncation_side's to say"
@@ -369,8 +369,8 @@ class _Reader:
         longest = self._count("tokenizer.max_length", _LONGEST)
         schedule = str(self._get(f"{TRAINING}.lr_scheduler_type", "linear"))
         self.notes += [
-            f"{TRAINING}.logging_steps={logged} optimizer steps between evaluations: evaluation.every={logged // steps} "
-            f"updates of env.num_envs={batch * steps} texts, which are {steps} optimizer steps",
+            f"{TRAINING}.logging_steps={logged} optimizer steps between evaluations: "
+            f"evaluation.every={logged // steps} updates of env.num_envs={batch * steps} texts, which are {steps} optimizer steps",
             "computed otherwise than in the original's code: the loss is of the reference's own tokens and the end "
             "token, not of the prompt's too",
         ]

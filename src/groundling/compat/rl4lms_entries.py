@@ -85,7 +85,7 @@ OPEN = {
     f"{EVALUATION}.generation_kwargs.": "evaluation.generation.",
     "alg.generation_kwargs.": "evaluation.generation.",
 }
-"""Sections whose entries are free, and where they go, to be checked by what takes them; "" where the reader does that."""
+"""Sections whose entries are free, and where they go, to be checked there; "" where the reader does both."""
 _PROMPTS = "a model reads prompts without padding here, or with padding that is masked"
 _PLAIN = "whether a model is causal or an encoder-decoder is found out from the model itself"
 _SCRIPT = "figures, checkpoints and samples go to the run's folder"
@@ -111,7 +111,7 @@ METRIC_MEANINGLESS = {
 }
 """Arguments of metrics that mean nothing here."""
 
-PPO_DEFAULTS: dict[str, dict[str, Any]] = {
+PPO_DEFAULTS = {
     "algorithm.args.epochs": 10,
     "algorithm.args.learning_rate": 3e-4,
     "algorithm.args.gae_lambda": 0.95,
@@ -129,7 +129,7 @@ SUPERVISED_DEFAULTS = {
     "training.epochs": 3,
 }
 """The same of Transformers' Trainer."""
-DEFAULTS = {
+DEFAULTS: dict[str, dict[str, Any]] = {
     "ppo": PPO_DEFAULTS,
     "nlpo": PPO_DEFAULTS,
     "a2c": {"algorithm.args.learning_rate": 7e-4},
