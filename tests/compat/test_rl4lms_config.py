@@ -10,56 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from omegaconf import OmegaConf
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
-from transformers.models.bert import BertConfig, BertForSequenceClassification, BertModel
 
 from groundling.cli import main
 from groundling.compat.rl4lms_config import is_original, read, spread
 from groundling.configs.schema import Config
 from groundling.errors import ConfigError, GroundlingError
-from groundling.metrics.words import wordnet
 from groundling.training.build import make_metrics, make_policy
 from groundling.training.tracking import read_metrics, read_rows
+from tests.compat.conftest import has_wordnet
 from tests.compat.rl4lms_configs import NAMES, config, is_causal
-from tests.lm.conftest import _tokenizer
-from tests.lm.families import CONFIGS, VOCABULARY
 
 _PPO, _NLPO, _SUPERVISED = "totto/t5_ppo", "dialog/gpt2_nlpo", "dialog/gpt2_supervised"
 _NUMBERS = "synthetic_generate_increasing_numbers"
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Folders of tiny random models, each with a tokenizer."""
-    root = tmp_path_factory.mktemp("models")
-    torch.manual_seed(0)
-    made: dict[str, Any] = {}
-    for name, family, auto in (
-        ("causal", "gpt2", AutoModelForCausalLM),
-        ("seq2seq", "t5", AutoModelForSeq2SeqLM),
-    ):
-        shape = CONFIGS[family]()
-        shape.num_hidden_layers = 1
-        if name == "seq2seq":
-            shape.num_decoder_layers = 1
-        shape.vocab_size, shape.bos_token_id, shape.eos_token_id = VOCABULARY, 1, 1
-        shape.pad_token_id = 0 if name == "seq2seq" else None
-        made[name] = auto.from_config(shape)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
-    bert = BertConfig(vocab_size=VOCABULARY, pad_token_id=0, **sizes)
-    made["encoder"] = BertModel(bert)
-    made["classifier"] = BertForSequenceClassification(
-        BertConfig(vocab_size=VOCABULARY, pad_token_id=0, num_labels=4, **sizes)
-    )
-    for name, model in made.items():
-        model.save_pretrained(root / name)
-        tokenizer = _tokenizer(ends=name != "causal")
-        if name in ("encoder", "classifier"):
-            tokenizer.model_max_length = 512
-        tokenizer.save_pretrained(root / name)
-    return {name: str(root / name) for name in made}
 
 
 @pytest.fixture
@@ -102,19 +65,11 @@ def _put_in(name: str, models: dict[str, str]) -> list[str]:
     told = ",".join(
         f"{{id:{m['id']},args:{{{','.join(f'{k}:{str(v).rstrip(chr(44))}' for k, v in m['args'].items())}}}}}"
         for m in metrics
-        if m["id"] != "spice" and (m["id"] != "meteor" or _has_wordnet())
+        if m["id"] != "spice" and (m["id"] != "meteor" or has_wordnet())
     )
-    if reward == "meteor" and not _has_wordnet():
+    if reward == "meteor" and not has_wordnet():
         given.append("reward_fn.id=rouge")
     return [*given, f"train_evaluation.metrics=[{told}]"]
-
-
-def _has_wordnet() -> bool:
-    try:
-        wordnet()
-    except GroundlingError:
-        return False
-    return True
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -354,7 +354,8 @@ class _Reader:
         of_policy = self._get(f"{POLICY}.prompt_truncation_side", side)
         if of_policy != side:
             self.notes.append(
-                f"{POLICY}.prompt_truncation_side={of_policy}: env.args.prompt_truncation_side={side} holds for both here"
+                f"{POLICY}.prompt_truncation_side={of_policy}: without meaning here (env.args.prompt_truncation_side="
+                f"{side} holds for both)"
             )
         self._forget(
             "tokenizer.truncation_side", "where prompts are cut is env.args.prompt_truncation_side's to say"
@@ -370,7 +371,8 @@ class _Reader:
         schedule = str(self._get(f"{TRAINING}.lr_scheduler_type", "linear"))
         self.notes += [
             f"{TRAINING}.logging_steps={logged} optimizer steps between evaluations: "
-            f"evaluation.every={logged // steps} updates of env.num_envs={batch * steps} texts, which are {steps} optimizer steps",
+            f"evaluation.every={logged // steps} updates of env.num_envs={batch * steps} texts, each of {steps} such "
+            "steps",
             "computed otherwise than in the original's code: the loss is of the reference's own tokens and the end "
             "token, not of the prompt's too",
         ]
@@ -380,6 +382,7 @@ class _Reader:
             "env.args.max_prompt_length": longest,
             "env.args.prompt_truncation_side": self._get("tokenizer.truncation_side", "right"),
             "policy.args.value": "shared",  # there is none to learn
+            "policy.args.filtered_log_probs": False,  # references may hold what rollouts leave out
             "training.steps_per_update": longest,
             "algorithm.args.learning_rate_schedule": schedule.removesuffix("_with_warmup"),
             "evaluation.every": logged // steps,

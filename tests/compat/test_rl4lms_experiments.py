@@ -1,0 +1,74 @@
+"""Our own experiments of RL4LMs' tasks train, on tiny models and the offline samples."""
+
+from pathlib import Path
+
+import pytest
+
+from groundling.cli import main
+from groundling.configs.compose import compose, experiments
+from groundling.training.tracking import read_metrics, read_rows
+from tests.compat.conftest import has_wordnet
+
+TASKS = ["common_gen", "dialog", "imdb", "iwslt2017", "narrative_qa", "summarization", "totto"]
+
+
+def _small(name: str, models: dict[str, str], run_dir: Path) -> list[str]:
+    config = compose(name)
+    model = models["causal" if "gpt2" in config.model.path else "seq2seq"]
+    given = [
+        f"run_dir={run_dir}", f"model.path={model}", "device=cpu", "env.num_envs=2", "training.steps_per_update=4",
+        "training.epochs=null", "training.steps=9", "evaluation.episodes=2", "evaluation.generation.max_new_tokens=4",
+        "evaluation.generation.min_length=0",
+    ]  # fmt: skip
+    given.append(
+        "algorithm.args.minibatch_size=2" if name.endswith("supervised") else "algorithm.args.epochs=1"
+    )
+    if config.pool.id != "dummy_pool":
+        given.append("pool.args.offline=true")
+    if config.reward.id in ("learned_reward", "intent_accuracy"):
+        given.append(f"reward.args.model_name={models['classifier']}")
+    kept = []
+    for metric in config.evaluation.metrics:
+        args = dict(metric.args)
+        if metric.id in ("learned_reward", "intent_accuracy"):
+            args["model_name"] = models["classifier"]
+        if metric.id == "bert_score":
+            args |= {"model_name": models["encoder"], "num_layers": 1}
+        if metric.id != "meteor" or has_wordnet():
+            kept.append(f"{{id:{metric.id},args:{{{','.join(f'{k}:{v}' for k, v in args.items())}}}}}")
+    return [*given, f"evaluation.metrics=[{','.join(kept)}]"]
+
+
+def test_every_task_has_every_algorithm() -> None:
+    wanted = {f"rl4lms/{task}_{kind}" for task in TASKS for kind in ("supervised", "ppo", "nlpo")}
+    assert wanted <= set(experiments())
+    for name in wanted:
+        config = compose(name)
+        assert config.algorithm.id == name.rpartition("_")[2] and config.evaluation.metrics
+        assert (config.policy.args.get("mask_type") is not None) == name.endswith("nlpo")
+        assert (config.training.epochs is not None) == name.endswith("supervised")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "common_gen_ppo", "dialog_nlpo", "imdb_nlpo", "iwslt2017_nlpo", "narrative_qa_supervised",
+        "summarization_ppo", "totto_supervised", "dates_ppo",
+    ],
+)  # fmt: skip
+def test_a_task_trains(name: str, models: dict[str, str], tmp_path: Path) -> None:
+    if name in ("common_gen_ppo", "dialog_nlpo", "totto_supervised") and not has_wordnet():
+        pytest.skip("METEOR is rewarded, and there is no WordNet")
+    assert main(["train", f"rl4lms/{name}", *_small(f"rl4lms/{name}", models, tmp_path)]) == 0
+    assert len(read_metrics(tmp_path)) >= 2
+    assert read_rows(tmp_path / "validation.jsonl")[0]["metrics"]
+
+
+def test_rl_goes_on_from_a_supervised_model(models: dict[str, str], tmp_path: Path) -> None:
+    first, second = tmp_path / "supervised", tmp_path / "ppo"
+    small = _small("rl4lms/imdb_supervised", models, first)
+    assert main(["train", "rl4lms/imdb_supervised", *small]) == 0
+    (checkpoint, *_) = sorted((first / "checkpoints").iterdir())
+    small = [*_small("rl4lms/imdb_ppo", models, second), f"model.path={checkpoint}"]
+    assert main(["train", "rl4lms/imdb_ppo", *small]) == 0
+    assert read_metrics(second)[0]["kl_mean"] == pytest.approx(0, abs=1e-5)  # the reference is that model
