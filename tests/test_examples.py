@@ -69,3 +69,33 @@ def test_own_pool_is_written_for_and_fits_on_a_page(capsys: pytest.CaptureFixtur
     runpy.run_path(str(script), run_name="__main__")
     assert capsys.readouterr().out == "9 + 16 = 25 1.0\n"
     assert len(script.read_text().splitlines()) < 40
+
+
+@pytest.mark.parametrize(
+    ("module", "changes"),
+    [
+        ("own_algorithm", ["algorithm.id=best_half", "~algorithm.args"]),
+        ("own_policy", ["policy.id=bounded", "~policy.args", "algorithm.args.epochs=1"]),
+    ],
+)
+def test_own_algorithm_and_policy_write(
+    module: str, changes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert len((ROOT / "examples" / f"{module}.py").read_text().splitlines()) <= 40
+    small = [
+        f"run_dir={tmp_path}",
+        "device=cpu",
+        "env.num_envs=4",
+        "training.steps_per_update=6",
+        "training.steps=25",
+    ]
+    words = ["train", "rl4lms/increasing_numbers_ppo", "--import", f"examples.{module}", *changes, *small]
+    assert main(words) == 0
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert len(rows) >= 2
+    if module == "own_algorithm":
+        assert all(2 <= row["kept"] <= 4 and row["loss"] > 0 for row in rows)
+    else:
+        assert all(0 < row["value"] < 1 for row in rows)
+    assert main(words) == 0  # resumes, with its own weights read back

@@ -200,9 +200,12 @@ def test_supervised_training_goes_through_the_references_as_often_as_asked(
     assert len(read_metrics(tmp_path / "run")) == 3
 
 
-def test_epochs_are_of_data(write: Callable[..., Path], models: dict[str, str], tmp_path: Path) -> None:
+def test_epochs_are_of_data(
+    write: Callable[..., Path], models: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     given = [*_put_in(_PPO, models), "training.epochs=1", "device=cpu", f"run_dir={tmp_path}/run"]
     assert main(["train", "--rl4lms-config", str(write(_PPO)), *given]) == 1
+    assert "set training.steps" in capsys.readouterr().err
 
 
 def test_a_boolean_may_stand_there_as_a_string(write: Callable[..., Path]) -> None:
@@ -273,6 +276,14 @@ def test_sweeps_are_spread_into_runs_of_their_own(
     arguments = ["train", "--rl4lms-config", str(path), "--dry-run", "seed=1,2", "--slurm", "array=seeds"]
     assert main(arguments) == 0
     assert capsys.readouterr().out.count("--rl4lms-config") == 8
+    whole = write(
+        _PPO,
+        reward_fn={"expand": True, "values": [{"id": "ter"}, {"id": "rouge_l_max", "args": {"alpha": 0.1}}]},
+    )
+    ter, rouge = (read(whole, run)[0] for run in spread(whole, []))
+    assert (ter.reward.id, ter.reward.args) == ("ter", {}) and rouge.reward.args == {"alpha": 0.1}
+    with pytest.raises(ConfigError, match="list of at least one"):
+        read(write(_PPO, alg__args__n_steps={"expand": True, "values": 3}))
 
 
 def test_a_summary_may_be_cut_before_it_is_measured(write: Callable[..., Path]) -> None:

@@ -70,3 +70,22 @@ def nested(values: Mapping[str, Any]) -> DictConfig:
     for key, value in values.items():
         OmegaConf.update(made, key, value)
     return made
+
+
+def boolean(value: Any) -> Any:
+    """A boolean that stands there as a string, as in ``apply_best: True,``; anything else as it is."""
+    if isinstance(value, str) and value.rstrip(", ").lower() in ("true", "false"):
+        return value.rstrip(", ").lower() == "true"
+    return value
+
+
+def written(value: Any) -> str:
+    """A value as an override holds it."""
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+        return f"'{escaped}'"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{written(own)}" for key, own in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(written, value)) + "]"
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from groundling.compat import entries
-from groundling.compat.entries import number
+from groundling.compat.entries import boolean, number, written
 from groundling.compat.rl4lms_entries import (
     DEFAULTS,
     EVALUATION,
@@ -71,7 +72,7 @@ def spread(path: Path, originals: Sequence[str]) -> list[list[str]]:
     given = {entries.parse(text).key_or_group for text in originals}
     swept = {key: values for key, values in reader.swept.items() if key not in given}
     return [
-        [*originals, *(f"{key}={_written(value)}" for key, value in zip(swept, chosen, strict=True))]
+        [*originals, *(f"{key}={written(value)}" for key, value in zip(swept, chosen, strict=True))]
         for chosen in itertools.product(*swept.values())
     ]
 
@@ -120,28 +121,31 @@ class _Reader:
         self.swept: dict[str, list[Any]] = {}
         self._chosen: dict[str, Any] = {}  # of sweeps
         self._given: set[str] = set()
-        plain = OmegaConf.to_container(file, resolve=True)
-        assert isinstance(plain, dict)
+        try:
+            plain: Any = OmegaConf.to_container(file, resolve=True)
+        except OmegaConfBaseException as error:
+            raise ConfigError(f"cannot read {path}: {error}") from error
         self._add("", plain)
 
     def _add(self, prefix: str, node: Mapping[Any, Any]) -> None:
         for name, value in node.items():
             key = f"{prefix}{name}"
             if isinstance(value, Mapping) and set(value) == {"expand", "values"} and value["expand"]:
-                _check(key)
-                self.swept[key] = list(value["values"])
+                _check(key, section=True)
+                if not isinstance(value["values"], list) or not value["values"]:
+                    raise ConfigError(f"{key}.values must be a list of at least one, got {value['values']!r}")
+                self.swept[key] = value["values"]
             elif isinstance(value, Mapping):
                 self._add(f"{key}.", value)
             elif value is not None or key in KNOWN:
                 _check(key)
-                self.entries[key] = _boolean(value)
+                self.entries[key] = boolean(value)
 
     def override(self, text: str) -> None:
         """Set an entry, or a section of them, from the command line."""
         parsed = entries.parse(text)
         key = parsed.key_or_group
-        if not any(known == key or known.startswith(f"{key}.") for known in KNOWN):
-            _check(key)
+        _check(key, section=True)
         if not parsed.is_delete():
             self._given.add(key)
         if key in self.swept:
@@ -229,7 +233,7 @@ class _Reader:
         for metric in self._get(f"{EVALUATION}.metrics", []):
             if not isinstance(metric, Mapping) or not set(metric) <= {"id", "args"} or "id" not in metric:
                 raise ConfigError(f"{EVALUATION}.metrics: expected {{id: …, args: …}}, got {metric!r}")
-            args = {name: _boolean(value) for name, value in (metric.get("args") or {}).items()}
+            args = {name: boolean(value) for name, value in (metric.get("args") or {}).items()}
             left_out |= {name: METRIC_MEANINGLESS[name] for name in args if name in METRIC_MEANINGLESS}
             kept = {name: value for name, value in args.items() if name not in METRIC_MEANINGLESS}
             made = {"id": metric["id"], "args": kept}
@@ -289,9 +293,10 @@ class _Reader:
             "was drawn from (policy.args.filtered_log_probs=false: of the unfiltered one), texts are learnt from as a "
             "whole, and advantages normalised over all of an update",
         ]
-        return values | self._written() | self._mask(kind) | self._prompts()
+        self._tell_of_prompts()
+        return values | self._rollouts() | self._mask(kind)
 
-    def _written(self) -> dict[str, Any]:
+    def _rollouts(self) -> dict[str, Any]:
         """How rollouts are sampled."""
         from groundling.lm.decoding import Sampling
 
@@ -348,8 +353,8 @@ class _Reader:
             )
         return values
 
-    def _prompts(self) -> dict[str, Any]:
-        """Where prompts are cut."""
+    def _tell_of_prompts(self) -> None:
+        """Where prompts are cut is the env's to say."""
         side = self._get("env.args.prompt_truncation_side", "left")
         of_policy = self._get(f"{POLICY}.prompt_truncation_side", side)
         if of_policy != side:
@@ -360,7 +365,6 @@ class _Reader:
         self._forget(
             "tokenizer.truncation_side", "where prompts are cut is env.args.prompt_truncation_side's to say"
         )
-        return {}
 
     def _supervised(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """What the files of supervised training mean: ``logging_steps`` is also how often they evaluate."""
@@ -396,8 +400,10 @@ class _Reader:
             self.notes.append(f"{key}: without meaning here ({reason})")
 
 
-def _check(key: str) -> None:
-    """Raise on an entry that RL4LMs has not; what is free within a section is checked by its component."""
+def _check(key: str, section: bool = False) -> None:
+    """Raise on an entry that RL4LMs has not (or ``section``); what is free within one is checked by its component."""
+    if section and any(known.startswith(f"{key}.") for known in KNOWN):
+        return
     if key not in KNOWN and not key.startswith(tuple(OPEN)):
         raise ConfigError(unknown("entry of RL4LMs' files", key, KNOWN))
 
@@ -410,22 +416,3 @@ def _check_generation(section: str, settings: Mapping[str, Any]) -> None:
     for name in settings:
         if name not in known and name != "post_processing_fn":
             raise ConfigError(unknown(f"entry of {section[:-1]}", name, known))
-
-
-def _boolean(value: Any) -> Any:
-    """A boolean that stands there as a string, as in ``apply_best: True,``; anything else as it is."""
-    if isinstance(value, str) and value.rstrip(", ").lower() in ("true", "false"):
-        return value.rstrip(", ").lower() == "true"
-    return value
-
-
-def _written(value: Any) -> str:
-    """A value as an override holds it."""
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-        return f"'{escaped}'"
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{_written(own)}" for key, own in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(_written, value)) + "]"
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,30 @@
+"""Your own policy: a language model that writes, with a value function of your own.
+
+groundling train rl4lms/increasing_numbers_ppo --import examples.own_policy policy.id=bounded ~policy.args
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from groundling import LanguageModel
+from groundling.policies import policies
+from groundling.policies.token import TokenPolicy
+
+
+@policies.register("bounded")
+class BoundedPolicy(TokenPolicy):
+    """Values lie in [0, 1], as rewards of most text metrics do; they are read off the policy's own hidden states."""
+
+    def __init__(
+        self,
+        lm: LanguageModel,
+        reference: LanguageModel | None = None,
+        generation: Mapping[str, Any] | None = None,
+        width: int = 32,
+    ) -> None:
+        super().__init__(lm, reference, value="shared", generation=generation)
+        self.value_head = nn.Sequential(
+            nn.Linear(lm.hidden_size, width), nn.Tanh(), nn.Linear(width, 1), nn.Sigmoid(), nn.Flatten(0)
+        ).to(lm.device)  # (num_tokens, hidden_size) to (num_tokens,)
