@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -45,3 +46,26 @@ def test_own_loop_is_the_same_with_any_number_of_processes() -> None:
     )
     assert alone.returncode == 0 and alone.stdout == together.stdout, together.stderr
     assert float(alone.stdout.splitlines()[-2].split()[-1]) > 0.7  # a third by chance
+
+
+def test_own_metric_and_rewards_are_known_by_their_ids(capsys: pytest.CaptureFixture[str]) -> None:
+    assert len((ROOT / "examples" / "own_reward.py").read_text().splitlines()) < 40
+    for kind, id in (("metrics", "long_words"), ("rewards", "long_words"), ("rewards", "new_words")):
+        assert main(["list", kind, "--import", "examples.own_reward"]) == 0
+        assert id in capsys.readouterr().out
+    from groundling import metrics, rewards
+
+    samples = (["the cat sat", "a dog"], ["cat", "yesterday yesterday ran"], [[], []])
+    assert metrics.create("long_words").compute(*samples)["style/long_words"].corpus == pytest.approx(1 / 3)
+    assert rewards.create("no_echo")(*samples).tolist() == [-1, 0]
+    parts = [{"id": "new_words"}, {"id": "no_echo", "weight": 0.5}]
+    texts = [["c", "cat"], ["yesterday", "yesterday yesterday", "yesterday yesterday ran"]]
+    found = rewards.create("weighted_sum", parts=parts).at_tokens(samples[0], texts, samples[2])
+    assert found.tolist() == [[1, -0.5, 0], [1, 0, 1]]
+
+
+def test_own_pool_is_written_for_and_fits_on_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    script = ROOT / "examples" / "own_pool.py"
+    runpy.run_path(str(script), run_name="__main__")
+    assert capsys.readouterr().out == "9 + 16 = 25 1.0\n"
+    assert len(script.read_text().splitlines()) < 40

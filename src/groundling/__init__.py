@@ -10,7 +10,7 @@ from groundling import envs
 from groundling.errors import ConfigError, GroundlingError, RunError
 
 if TYPE_CHECKING:
-    from groundling import algorithms, policies, prompts
+    from groundling import algorithms, metrics, policies, prompts, rewards
     from groundling.lm import LanguageModel
 
 __version__ = "0.1.0"
@@ -21,11 +21,13 @@ __all__ = [
     "RunError",
     "algorithms",
     "envs",
+    "metrics",
     "policies",
     "prompts",
+    "rewards",
 ]
 
-_SUBPACKAGES = ("algorithms", "lm", "policies", "prompts")
+_SUBPACKAGES = ("algorithms", "lm", "metrics", "policies", "prompts", "rewards")
 
 envs.register()
 

@@ -8,11 +8,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from groundling.commands import collect, doctor, evaluate, listing, report, study, train
+from groundling.commands import collect, doctor, evaluate, listing, rate, report, study, train
 from groundling.commands.command import INTERRUPTED, one_line
 from groundling.errors import ConfigError, GroundlingError
 
-_COMMANDS = (train, evaluate, collect, study, report, listing, doctor)
+_COMMANDS = (train, evaluate, collect, study, report, rate, listing, doctor)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -13,7 +13,14 @@ from typing import Any
 
 from groundling.registry import Registry
 
-_EXTRAS = {"peft": "lora", "submitit": "slurm", "datasets": "data"}
+_EXTRAS = {
+    "peft": "lora",
+    "submitit": "slurm",
+    "datasets": "data",
+    "sacrebleu": "metrics",
+    "httpx2": "judge",
+    "nle": "nethack",
+}
 """By module, the extra that installs it."""
 
 
@@ -22,17 +29,25 @@ def inventory() -> dict[str, Callable[[], dict[str, str]]]:
     from groundling.algorithms.algorithm import algorithms
     from groundling.configs import experiments
     from groundling.configs.studies import studies
+    from groundling.envs.text_generation import pools
     from groundling.evaluation.evaluate import AGENTS
     from groundling.evaluation.suites import SUITES
+    from groundling.judges.judge import judges
     from groundling.lm.loading import STARTERS
+    from groundling.metrics import metrics
     from groundling.policies.policy import policies
     from groundling.prompts.prompt import prompts
+    from groundling.rewards import rewards
 
     return {
         "envs": _envs,
         "algorithms": lambda: _components(algorithms),
         "policies": lambda: _components(policies),
         "prompts": lambda: _components(prompts),
+        "pools": lambda: _components(pools),
+        "metrics": lambda: _components(metrics),
+        "rewards": lambda: _components(rewards),
+        "judges": lambda: _components(judges),
         "models": lambda: dict.fromkeys(STARTERS, "bundled") | {"NAME or PATH": "any Transformers model"},
         "agents": lambda: AGENTS | {"RUN, CHECKPOINT or EXPERIMENT": "trained, or as training begins"},
         "suites": lambda: {name: suite.about for name, suite in SUITES.items()},
@@ -77,6 +92,8 @@ def _envs() -> dict[str, str]:
     import groundling  # noqa: F401  (registers)
 
     def said(entry_point: str) -> str:
+        if entry_point.startswith("groundling.envs.text_generation."):
+            return "a text for each prompt of a pool, token by token"
         if entry_point.startswith("groundling."):
             return "GLAM's text levels"
         return "" if entry_point.startswith("minigrid.") else "yours"

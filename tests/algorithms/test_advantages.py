@@ -1,7 +1,15 @@
 import pytest
 import torch
 
-from groundling.algorithms import generalized_advantage
+from groundling.algorithms import Rollout, generalized_advantage
+from groundling.algorithms.advantages import (
+    explained_variance,
+    group_relative,
+    leave_one_out,
+    returns_to_go,
+    standardise,
+)
+from groundling.errors import ConfigError
 
 
 def test_hand_computed_example_with_an_episode_end_in_the_middle() -> None:
@@ -39,3 +47,141 @@ def test_shapes_that_would_broadcast_are_refused() -> None:
         generalized_advantage(
             torch.zeros(4, 2), torch.zeros(4, 2), torch.zeros(4, 2), torch.zeros(2, 1), 0.9, 0.9
         )
+
+
+@pytest.mark.parametrize(
+    ("rewards", "values", "starts", "last_value", "last_done", "expected"),
+    [  # what RL4LMs's buffer gave with gamma 0.99 and lambda 0.95, in float32
+        (
+            [0.067, 0.302, -0.634, -0.363, 0.177, -0.402, -1.63, 0.463, -0.907],
+            [-0.672, -0.36, -0.813, -1.726, 0.129, 1.139, -1.235, 0.402, -0.685],
+            [0, 4],
+            -0.871,
+            False,
+            [
+                0.02900749,
+                -0.37596223,
+                -0.24783862,
+                1.36299992,
+                -2.78274107,
+                -4.20877314,
+                -1.53654778,
+                -1.63692474,
+                -1.08429003,
+            ],
+        ),
+        (
+            [1.764, 0.4, 0.979, 0.95, -0.151, 0.144, 1.454, 0.761, 0.122],
+            [2.241, 1.868, -0.977, -0.103, 0.411, 0.444, 0.334, 1.494, -0.205],
+            [0, 3, 5],
+            0.0,
+            True,
+            [
+                0.81214702,
+                -0.59561205,
+                1.95599997,
+                0.93132895,
+                -0.56200004,
+                1.91922522,
+                2.00804377,
+                -0.62840652,
+                0.32699999,
+            ],
+        ),
+    ],
+)
+def test_advantages_are_those_of_rl4lms(
+    rewards: list[float],
+    values: list[float],
+    starts: list[int],
+    last_value: float,
+    last_done: bool,
+    expected: list[float],
+) -> None:
+    dones = torch.zeros(9, dtype=torch.bool)
+    dones[[start - 1 for start in starts[1:]]] = True
+    dones[-1] = last_done
+    advantages, _ = generalized_advantage(
+        torch.tensor(rewards), torch.tensor(values), dones, torch.tensor(last_value), 0.99, 0.95
+    )
+    assert torch.allclose(advantages, torch.tensor(expected), atol=1e-6)
+
+
+def _texts(returns: list[float], groups: list[int] | None) -> Rollout:
+    """Texts of three steps; those of odd columns end after two. Their reward is at the end."""
+    zero = torch.zeros(3, len(returns))
+    mask, dones, rewards = zero == 0, zero != 0, zero.clone()
+    mask[2, 1::2] = False
+    for column, value in enumerate(returns):
+        dones[2 - column % 2, column] = True
+        rewards[2 - column % 2, column] = value
+    return Rollout(
+        list(range(len(returns))),
+        zero.long(),
+        zero,
+        zero,
+        rewards,
+        dones,
+        zero[0],
+        [],
+        sequences=True,
+        mask=mask,
+        groups=None if groups is None else torch.tensor(groups),
+    )
+
+
+def test_leave_one_out_by_hand() -> None:
+    rollout = _texts([1.0, 2.0, 6.0, 5.0, 9.0], groups=[7, 7, 7, 3, 3])
+    advantages = leave_one_out(rollout, returns_to_go(rollout.rewards, rollout.dones, 1.0))
+    expected = [1 - (2 + 6) / 2, 2 - (1 + 6) / 2, 6 - (1 + 2) / 2, 5 - 9, 9 - 5]
+    assert torch.allclose(advantages[:2], torch.tensor(expected).expand(2, 5))
+    assert torch.allclose(advantages[2, ::2], torch.tensor(expected[::2]))
+    one_group = _texts([1.0, 2.0, 6.0], groups=None)
+    advantages = leave_one_out(one_group, returns_to_go(one_group.rewards, one_group.dones, 1.0))
+    assert torch.allclose(advantages[0], torch.tensor(expected[:3]))
+
+
+def test_group_relative_by_hand() -> None:
+    rollout = _texts([1.0, 2.0, 6.0, 5.0, 9.0], groups=[7, 7, 7, 3, 3])
+    returns = returns_to_go(rollout.rewards, rollout.dones, 1.0)
+    deviations = [7**0.5] * 3 + [8**0.5] * 2  # of 1, 2, 6 and of 5, 9
+    centred = [1 - 3.0, 2 - 3.0, 6 - 3.0, 5 - 7.0, 9 - 7.0]
+    expected = [c / (d + 1e-4) for c, d in zip(centred, deviations, strict=True)]
+    assert torch.allclose(group_relative(rollout, returns)[0], torch.tensor(expected))
+    assert torch.allclose(group_relative(rollout, returns, normalize_std=False)[0], torch.tensor(centred))
+
+
+def test_an_envs_episodes_are_compared_from_where_the_rollout_sees_them_and_by_what_they_gave_so_far() -> (
+    None
+):
+    rewards = torch.tensor([[1.0, 0.0], [2.0, 0.0], [4.0, 3.0], [8.0, 0.0]])
+    dones = torch.tensor([[False, False], [True, False], [False, True], [False, False]])
+    zero = torch.zeros(4, 2)
+    rollout = Rollout(list(range(8)), zero.long(), zero, zero, rewards, dones, zero[0], [])
+    returns = returns_to_go(rewards, dones, 0.5)
+    assert torch.allclose(returns, torch.tensor([[2.0, 0.75], [2.0, 1.5], [8.0, 3.0], [8.0, 0.0]]))
+    # Four episodes, two of them cut off; from their beginnings on they gave 2 and 8, 0.75 and 0.
+    baselines = [(8 + 0.75 + 0) / 3, (2 + 0.75 + 0) / 3, (2 + 8 + 0) / 3, (2 + 8 + 0.75) / 3]
+    which = torch.tensor([[0, 2], [0, 2], [1, 2], [1, 3]])
+    assert torch.allclose(leave_one_out(rollout, returns), returns - torch.tensor(baselines)[which])
+
+
+def test_an_episode_alone_is_told() -> None:
+    for groups in ([1, 1, 2], [3]):
+        rollout = _texts([1.0] * len(groups), groups)
+        for advantages in (leave_one_out, group_relative):
+            with pytest.raises(ConfigError, match="at least twice"):
+                advantages(rollout, rollout.rewards)
+
+
+def test_standardised_under_the_mask() -> None:
+    x, mask = torch.tensor([1.0, 3.0, 100.0]), torch.tensor([True, True, False])
+    assert torch.allclose(standardise(x, mask), torch.tensor([-1.0, 1.0, 0.0]))
+    assert torch.allclose(standardise(x[:2]), torch.tensor([-1.0, 1.0]))
+
+
+def test_explained_variance_under_the_mask() -> None:
+    returns, weights = torch.tensor([0.0, 2.0, 50.0]), torch.tensor([1.0, 1.0, 0.0])
+    assert explained_variance(torch.tensor([0.0, 2.0, 7.0]), returns, weights) == 1.0
+    assert explained_variance(torch.tensor([1.0, 1.0, 7.0]), returns, weights) == 0.0
+    assert explained_variance(torch.tensor([0.5, 1.5, 7.0]), returns, weights) == pytest.approx(0.75)

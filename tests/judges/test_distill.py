@@ -40,13 +40,13 @@ def test_segments_are_compared_by_the_mean_over_their_steps() -> None:
 
 @pytest.mark.parametrize("length", [1, 3])
 def test_gradient_of_distinct_messages_is_that_of_every_message_of_every_pair(length: int) -> None:
-    pairs = random_pairs(64, 0, length)
+    pairs = random_pairs(64 // length, 0, length)
     for dtype, tolerance in ((torch.float32, 1e-6), (torch.float64, 1e-13)):
         torch.manual_seed(0)
         model = MotifRewardModel().to(dtype)
         plain = copy.deepcopy(model)
         model.loss(segment_scores(model, pairs), pairs.targets).backward()
-        everything = pairs.messages[pairs.indices].flatten(0, 2).long()  # (64 * 2 * L, 256)
+        everything = pairs.messages[pairs.indices].flatten(0, 2).long()  # (N * 2 * L, 256)
         rewards = plain_network(plain.network)(everything).view(-1, 2, length).mean(-1)
         nn.CrossEntropyLoss()(rewards, pairs.targets.to(dtype)).backward()
         largest = max(g.abs().max().item() for g in gradients(plain))

@@ -24,17 +24,19 @@ from groundling.policies.action_scoring import ActionScoringPolicy
 from groundling.policies.policy import Policy
 
 
+@algorithms.register("supervised")
 @algorithms.register("bc")
 @dataclass
 class BehaviouralCloning(Algorithm):
-    """Cloning of a dataset's actions (data.path), by maximum likelihood; the defaults are GLAM's.
+    """Cloning of a dataset's actions (data.path) or texts, by maximum likelihood; the defaults are GLAM's.
 
-    L = -E[log P(action | observation)]
+    L = -E[log P(action | observation)], of texts -E[log P(token | prompt and tokens before)] over the text's own tokens
     """
 
     objective: Literal["text", "choice"] = "text"
     """"text": the language model learns to write the action's text after the prompt, of all texts, as in GLAM (whose
-    targets also held padding); for policy.id=action_scoring. "choice": to choose it among the admissible actions."""
+    targets also held padding); for policy.id=action_scoring. "choice": to choose it among the admissible actions.
+    Whole texts are always learnt token by token."""
     learning_rate: float = 5e-4
     """AdamW's step size."""
     learning_rate_schedule: Schedule = "cosine"
@@ -61,17 +63,12 @@ class BehaviouralCloning(Algorithm):
         """Make AdamW for the policy's trainable parameters.
 
         Raises:
-            ConfigError: the policy has a memory, or does not choose by its model's texts.
+            ConfigError: the policy has a memory.
         """
         if policy.memory_size:
             raise ConfigError(
                 f"a dataset tells single steps in words: a {type(policy).__name__}, which sees and remembers others, "
                 "cannot be cloned from it"
-            )
-        if self.objective == "text" and not isinstance(policy, ActionScoringPolicy):
-            raise ConfigError(
-                f"a {type(policy).__name__} does not choose by its model's texts: set "
-                "algorithm.args.objective=choice, or policy.id=action_scoring"
             )
         self.optimizer = make_adamw(policy, self.learning_rate, weight_decay=self.weight_decay)
 
@@ -85,13 +82,14 @@ class BehaviouralCloning(Algorithm):
             ``learning_rate``.
 
         Raises:
+            ConfigError: the objective is texts, and the policy does not choose by its model's.
             RunError: a loss or gradient is NaN or infinite; the step that would have spoilt the weights is not taken.
         """
+        self._check_objective(policy, rollout)
         rate = self.learning_rate * share_of_rate(self.learning_rate_schedule, self.warmup, remaining)
         set_learning_rate(self.optimizer, rate)
-        batch = Batch.of(
-            policy, rollout, rollout.rewards, rollout.rewards
-        )  # whose advantages nobody looks at
+        nothing = torch.zeros_like(rollout.rewards)  # there is no advantage in a dataset
+        batch = Batch.of(policy, rollout, nothing, nothing)
         batch.num_steps = len(batch)  # sizes are told in elements
         figures = learn(
             self,
@@ -101,6 +99,13 @@ class BehaviouralCloning(Algorithm):
         )
         return {**figures, "learning_rate": rate}
 
+    def _check_objective(self, policy: Policy, rollout: Rollout) -> None:
+        if self.objective == "text" and not (rollout.sequences or isinstance(policy, ActionScoringPolicy)):
+            raise ConfigError(
+                f"a {type(policy).__name__} does not choose by its model's texts: set "
+                "algorithm.args.objective=choice, or policy.id=action_scoring"
+            )
+
     def _terms(self, policy: Policy, batch: Batch, micro: Tensor) -> Terms:
         log_probs = self._log_probs(policy, batch, micro)  # (micro,), of sequences (micro, length)
         weights = batch.weights_of(micro)
@@ -109,8 +114,9 @@ class BehaviouralCloning(Algorithm):
 
     def _log_probs(self, policy: Policy, batch: Batch, micro: Tensor) -> Tensor:
         """Of the shown actions, with gradients; float32, of their shape."""
-        if self.objective == "choice" or not isinstance(policy, ActionScoringPolicy):
+        if batch.actions.ndim > 1 or self.objective == "choice":  # the actions of a sequence are its text
             return batch.evaluate(policy, micro).log_probs
+        assert isinstance(policy, ActionScoringPolicy)
         observations = [batch.observations[i] for i in micro.tolist()]
         texts = [[o.actions[a]] for o, a in zip(observations, batch.actions[micro].tolist(), strict=True)]
         with policy.lm.autocast():

@@ -77,6 +77,11 @@ class Rollout:
     def __len__(self) -> int:
         return self.actions.numel()
 
+    @property
+    def num_transitions(self) -> int:
+        """How many steps count."""
+        return len(self) if self.mask is None else int(self.mask.sum())
+
     def elements(self, length: int) -> tuple[Sequence[Any], Tensor]:
         """What a policy evaluates at once: single steps, segments of ``length`` steps of one env, or whole sequences.
 

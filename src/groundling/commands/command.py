@@ -39,7 +39,9 @@ def add_command(
 
 
 @contextmanager
-def episode_bars(console: "Console", num_episodes: int) -> Iterator[Callable[[str], Callable[[], None]]]:
+def episode_bars(
+    console: "Console", num_episodes: int, what: str = "episodes"
+) -> Iterator[Callable[[str], Callable[[], None]]]:
     """Gives a function that shows an agent's progress, from its name."""
     from rich.progress import Progress
 
@@ -48,7 +50,7 @@ def episode_bars(console: "Console", num_episodes: int) -> Iterator[Callable[[st
         def on_agent(name: str) -> Callable[[], None]:
             task = progress.add_task(name, total=num_episodes)
             if not console.is_terminal:
-                console.print(f"{name}: {num_episodes} episodes", highlight=False)
+                console.print(f"{name}: {num_episodes} {what}", highlight=False)
             return lambda: progress.advance(task)
 
         yield on_agent

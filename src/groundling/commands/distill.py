@@ -4,21 +4,17 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from groundling.commands.command import Commands, add_command, make_console, warn
 from groundling.errors import ConfigError
 
 if TYPE_CHECKING:
     from groundling.training.distillation import DistillationConfig
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
-    """Add the command to ``groundling``'s."""
-    help = "train a reward model on what a judge prefers"
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "distill", help=help, description=help, allow_abbrev=False
-    )
-    parser.add_argument(
-        "dataset", help="a folder of preference pairs, see `groundling collect` and `annotate`"
-    )
+def add_parser(commands: Commands) -> None:
+    """Add `groundling distill`."""
+    parser = add_command(commands, "distill", run, "train a reward model on what a judge prefers")
+    parser.add_argument("dataset", help="a folder of preference pairs that `groundling annotate` labelled")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. learning_rate=1e-4 epochs=20")
     parser.add_argument("--preferences", required=True, metavar="NAME", help="whose: the annotator's name")
     parser.add_argument(
@@ -29,35 +25,22 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         type=Path,
         required=True,
         metavar="FOLDER",
-        help="the reward model; the same command resumes",
+        help="the reward model; the same command goes on where it was stopped",
     )
-    parser.add_argument(
-        "--import",
-        dest="imports",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="import a module of yours that registers reward models",
-    )
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train; returns the exit status."""
-    from groundling.cli import warn
+    """Carry the command out; returns its exit status."""
+    config = read_config(arguments)
     from groundling.training.distillation import distill
 
-    config = read_config(arguments)
-    from rich.console import Console
-
-    console = Console()
+    console = make_console()
     row = distill(config, arguments.output, console, warn)
     if row.get("validation_accuracy") is not None:
         console.print(
             f"held-out accuracy {row['validation_accuracy']:.3f} on pairs that are no ties", highlight=False
         )
-    console.print(f"reward model: {arguments.output}", highlight=False)
+    console.print(f"reward model: {arguments.output}", highlight=False, markup=False)
     return 0
 
 
@@ -91,11 +74,10 @@ def read_config(arguments: argparse.Namespace) -> "DistillationConfig":
     }
     try:
         schema = OmegaConf.structured(DistillationConfig)
-        config = OmegaConf.to_object(
-            OmegaConf.merge(schema, named, OmegaConf.from_dotlist(arguments.overrides))
-        )
+        given = OmegaConf.from_dotlist(arguments.overrides)
+        config = OmegaConf.to_object(OmegaConf.merge(schema, named, given))
     except OmegaConfBaseException as error:
-        raise ConfigError(str(error).splitlines()[0]) from error
+        raise ConfigError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
     assert isinstance(config, DistillationConfig)
     check_component(reward_models, "model", config.model)
     return config

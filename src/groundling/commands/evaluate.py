@@ -15,9 +15,11 @@ from groundling.commands.command import (
 from groundling.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from groundling.evaluation.episodes import Summary
+    from groundling.evaluation.evaluate import Target
 
 
 def add_parser(commands: Commands) -> None:
@@ -30,7 +32,14 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--suite", default="held-out", help="which tests: NAME, or NAME,NAME, or all (default: %(default)s)"
     )
-    parser.add_argument("--episodes", type=positive, help="how many (default: the run's evaluation.episodes)")
+    parser.add_argument(
+        "--episodes",
+        type=positive,
+        help="how many, or how many texts (default: the run's evaluation.episodes)",
+    )
+    parser.add_argument(
+        "--split", default="test", help="of a run that writes: train, val or test (default: %(default)s)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -42,6 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
     target = find(arguments.agent, arguments.overrides, warn)
     num_episodes = arguments.episodes or target.config.evaluation.episodes
     console = make_console()
+    if target.config.pool.id is not None:
+        return _evaluate_texts(target, arguments.split, num_episodes, console)
     told = 0
     for suite in suites:
         try:
@@ -56,6 +67,26 @@ def run(arguments: argparse.Namespace) -> int:
         console.print(_table(f"{target.under(suite).env.id} · {suite} · {num_episodes} episodes", summaries))
     console.print(f"written to {target.run_dir / 'evaluation'}", highlight=False)
     return 0 if told else 1
+
+
+def _evaluate_texts(target: "Target", split: str, num_samples: int, console: "Console") -> int:
+    from rich.table import Table
+
+    from groundling.evaluation.writing import evaluate_texts
+
+    with episode_bars(console, num_samples, "texts") as on_agent:
+        found = evaluate_texts(target, split, num_samples, on_agent)
+    figures = {name: written.figures() for name, written in found.items()}
+    count = len(next(iter(found.values())).samples)
+    table = Table(title=f"{target.config.pool.id} · {split} · {count} texts")
+    table.add_column("metric")
+    for name in figures:
+        table.add_column(name, justify="right")
+    for metric in next(iter(figures.values())):
+        table.add_row(metric, *(f"{own[metric]:.4g}" for own in figures.values()))
+    console.print(table)
+    console.print(f"written to {target.run_dir / 'evaluation'}", highlight=False)
+    return 0
 
 
 def _table(title: str, summaries: "dict[str, Summary]") -> "Table":

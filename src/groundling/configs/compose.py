@@ -220,7 +220,16 @@ def _check_key(key: str) -> None:
             break  # a value, or free keyword arguments that their component checks
 
 
-_FREE = ("env.args", "nethack.reward", "model.lora", "policy.args", "algorithm.args")
+_FREE = (
+    "env.args",
+    "nethack.reward",
+    "model.lora",
+    "pool.args",
+    "reward.args",
+    "policy.args",
+    "algorithm.args",
+    "evaluation.generation",
+)
 """Keyword arguments that the components themselves check."""
 
 
@@ -229,6 +238,7 @@ def _checked(composed: Any) -> Config:
     assert isinstance(config, Config)
     check_component(algorithms, "algorithm", config.algorithm)
     check_component(policies, "policy", config.policy)
+    _check_writing(config)
     for key, minimum in _MINIMA.items():
         value = OmegaConf.select(composed, key)
         if value is not None and value < minimum:
@@ -252,7 +262,31 @@ def _checked(composed: Any) -> Config:
     return config
 
 
+def _check_writing(config: Config) -> None:
+    """Check what is written, what it is worth and how it is measured."""
+    if config.pool.id is None:
+        for key, given in (
+            ("reward.id", config.reward.id),
+            ("evaluation.metrics", config.evaluation.metrics),
+        ):
+            if given:
+                raise ConfigError(f"{key} is of texts, and the run has no pool to write to: set pool.id too")
+        return
+    from groundling.envs.text_generation import pools
+    from groundling.metrics import metrics
+    from groundling.rewards import rewards
+
+    check_component(pools, "pool", ComponentConfig(config.pool.id, config.pool.args))
+    if config.reward.id is not None:
+        check_component(rewards, "reward", ComponentConfig(config.reward.id, config.reward.args))
+    for number, metric in enumerate(config.evaluation.metrics):
+        check_component(metrics, f"evaluation.metrics[{number}]", metric)
+
+
 _MINIMA = {
+    "pool.texts_per_prompt": 1,
+    "evaluation.every": 1,
+    "evaluation.batch_size": 1,
     "env.num_envs": 1,
     "env.history": 1,
     "nethack.num_workers": 0,

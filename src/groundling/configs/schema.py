@@ -23,11 +23,11 @@ class EnvConfig:
     """The world, and how it is told."""
 
     id: str = MISSING
-    """Any BabyAI or MiniGrid env that Gymnasium knows, or a NetHack task."""
+    """Any BabyAI or MiniGrid env that Gymnasium knows, a NetHack task, or with a pool TextGeneration-v0."""
     args: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of the env, such as task or num_dists."""
     num_envs: int = 32
-    """Envs stepped together; GLAM used 32."""
+    """Envs stepped together; GLAM used 32. With a pool: texts written in an update."""
     actions: list[str] | None = None
     """The admissible actions in words; the i-th is the env's action i. null: GLAM's six, in the env's language."""
     history: int = 3
@@ -102,13 +102,35 @@ class ComponentConfig:
 
 
 @dataclass
+class PoolConfig:
+    """What is to be written: a pool's prompts and references. A run with a pool writes texts to them."""
+
+    id: str | None = None
+    """One of `groundling list pools`; null: the run is one of envs."""
+    args: dict[str, Any] = field(default_factory=dict)
+    texts_per_prompt: int = 1
+    """How many texts of an update are written to one prompt: the groups of RLOO and GRPO; usually 1, or 4 to 16."""
+    replacement: bool = True
+    """Draw the prompts independently of each other (as RL4LMs), or in epochs that have every prompt once."""
+
+
+@dataclass
+class RewardConfig:
+    """What a text is worth."""
+
+    id: str | None = None
+    """One of `groundling list rewards`; null where an env rewards."""
+    args: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
 class TrainingConfig:
     """How long, and what is kept."""
 
     steps: int = 1_500_000
-    """Env steps in total; GLAM took 1.5 million."""
+    """Env steps, or tokens written, in total; GLAM took 1.5 million."""
     steps_per_update: int = 40
-    """Steps that each env takes between two updates; GLAM took 40."""
+    """Steps that each env takes between two updates; GLAM took 40. With a pool: tokens of a text at most."""
     checkpoint_every: int = 1
     """Updates between checkpoints: what a killed run can lose at most."""
     keep_checkpoints: int = 2
@@ -129,7 +151,16 @@ class EvaluationConfig:
     deterministic: bool = False
     """Take the likeliest action instead of drawing one; GLAM draws."""
     baselines: list[str] = field(default_factory=lambda: list(BASELINES))
-    """What the trained policy is compared with on the same episodes: zero-shot, random, expert."""
+    """What the trained policy is compared with on the same episodes: zero-shot, random, expert (texts: zero-shot)."""
+    metrics: list[ComponentConfig] = field(default_factory=list)
+    """Of texts: ids of `groundling list metrics` and their arguments, as in [{id: rouge}]."""
+    generation: dict[str, Any] = field(default_factory=dict)
+    """How texts are written for evaluation: arguments of Transformers' generate, such as {num_beams: 5}; empty: as
+    in training."""
+    every: int | None = None
+    """Updates between two measurements of the validation split during training, the first before it; null: none."""
+    batch_size: int = 64
+    """Texts written at once for evaluation."""
 
 
 @dataclass
@@ -147,6 +178,8 @@ class Config:
     nethack: NetHackConfig = field(default_factory=NetHackConfig)
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
+    pool: PoolConfig = field(default_factory=PoolConfig)
+    reward: RewardConfig = field(default_factory=RewardConfig)
     policy: ComponentConfig = field(default_factory=ComponentConfig)
     algorithm: ComponentConfig = field(default_factory=ComponentConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)

@@ -1,6 +1,6 @@
 """Worlds: Gymnasium envs whose observations can be told in words."""
 
-from groundling.envs import babyai_text, nethack
+from groundling.envs import babyai_text, nethack, text_generation
 
 
 def register() -> None:
@@ -8,4 +8,5 @@ def register() -> None:
     import minigrid  # noqa: F401  (registers its own, which ours stand beside)
 
     babyai_text.register()
+    text_generation.register()
     nethack.register()

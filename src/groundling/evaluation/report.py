@@ -3,7 +3,7 @@
 import base64
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,16 @@ from groundling.evaluation.episodes import Summary
 from groundling.evaluation.samples import frames
 from groundling.files import write_atomically
 from groundling.training.probes import read_probes, right_actions
-from groundling.training.tracking import read_metrics
+from groundling.training.tracking import read_metrics, read_rows
 
 _MAX_FRAMES = 30
+_MAX_TEXTS = 8
 _LEARNING_FIGURES = (
     "return_mean",
     "loss",
     "probability",
+    "kl_mean",
+    "kl_coefficient",
     "episode_length",
     "entropy",
     "value_loss",
@@ -50,6 +53,21 @@ class Shown:
     samples: list[dict[str, Any]]
     probes: list[dict[str, Any]]
     """By update, the actions' probabilities in fixed situations."""
+    texts: dict[str, list[dict[str, Any]]]
+    """Of a run that writes: by file in ``predictions/``, the texts of the last measurement of each split and agent."""
+    validations: list[dict[str, Any]]
+    """By update, the figures of the validation split, as rows of metrics."""
+
+    @property
+    def figure(self) -> tuple[str, str]:
+        """The metric that tells how well it learns, and what it is called."""
+        if self.config.data.path is not None or not any(
+            row.get("return_mean") is not None for row in self.metrics
+        ):
+            return "loss", "loss"
+        if any(row.get("success_rate") is not None for row in self.metrics):
+            return "success_rate", "success rate"
+        return "return_mean", "return"
 
 
 def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
@@ -68,7 +86,6 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
     for run in runs:
         groups.setdefault(run.config.name, []).append(run.metrics)
     first = runs[0]
-    cloned = all(run.config.data.path is not None for run in runs)  # no episode ended in training
     baselines = _baselines(first) if len(groups) == 1 else None
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("groundling.evaluation", "."),
@@ -78,11 +95,17 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
     page = environment.get_template("report.html.j2").render(
         title=" · ".join(groups),
         runs=runs,
-        cloned=cloned,
-        success_plot=plots.learning_curve(groups, "loss", "loss")
-        if cloned
-        else plots.learning_curve(groups, "success_rate", "success rate", baselines),
+        figure=first.figure[0],
+        main_plot=plots.learning_curve(
+            groups, *first.figure, baselines if first.figure[0] == "success_rate" else None
+        ),
         learning_plots=plots.small_multiples(groups, _LEARNING_FIGURES),
+        validation_plots=[
+            (run, plots.small_multiples({run.config.name: [run.validations]}, list(run.validations[0])[3:]))
+            for run in runs
+            if run.validations
+        ],
+        texts=[(run, name, rows[:_MAX_TEXTS]) for run in runs for name, rows in run.texts.items()],
         probe_plots=[
             (run, plots.probe_multiples(run.probes, right_actions(run.config))) for run in runs if run.probes
         ],
@@ -101,6 +124,11 @@ def _read(run_dir: Path) -> Shown:
         metrics=read_metrics(run_dir),
         evaluations={p.stem: _json(p) for p in sorted((run_dir / "evaluation").glob("*.json"))},
         probes=read_probes(run_dir),
+        texts={
+            path.stem: _json_lines(path)
+            for path in sorted((run_dir / "predictions").glob("*-trained*.jsonl"))
+        },
+        validations=[row | row["metrics"] for row in read_rows(run_dir / "validation.jsonl")],
         samples=[s for p in sorted((run_dir / "samples").glob("*.json")) for s in _json(p)],
     )
 
@@ -133,7 +161,15 @@ def _data_url(picture: np.ndarray) -> str:
 
 
 def _json(path: Path) -> Any:
+    return _parsed(path, json.loads)
+
+
+def _json_lines(path: Path) -> Any:
+    return _parsed(path, lambda text: [json.loads(line) for line in text.splitlines()])
+
+
+def _parsed(path: Path, parse: Callable[[str], Any]) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise RunError(f"{path} cannot be read ({error}): run `groundling evaluate` again") from error

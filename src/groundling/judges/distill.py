@@ -116,8 +116,10 @@ def evaluate(model: RewardModel, pairs: TrainingPairs) -> dict[str, float]:
 
 
 def normalize(model: RewardModel, pairs: TrainingPairs) -> None:
-    """Set ``model.normalization`` from its rewards of the training pairs' messages."""
+    """Set ``model.normalization`` from its rewards of the training pairs' messages, unless these are labels."""
     model.eval()
+    if model.gives_labels:
+        return
     counts = pairs.counts()
     seen = counts > 0
     model.normalization = Normalization.of(model.rewards(pairs.messages[seen]), counts[seen])

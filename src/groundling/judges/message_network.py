@@ -116,6 +116,7 @@ class ClassifierRewardModel(RewardModel):
     """
 
     id = "classifier"
+    gives_labels = True
 
     def __init__(self, threshold: float = 0.5) -> None:
         if not 0 <= threshold < 1:

@@ -6,16 +6,18 @@ Two formats. ``motif`` is the layout of the published Motif data, ``.npy`` files
     DIR/info/<key>.npy              score, turns, ...: (N, 2)
     DIR/preference/<annotator>.npy  int8 (N,): 0 first, 1 second, 2 tie, 3 unknown
     DIR/soft_preference/<annotator>.npy   float32 (N, 3); ours, beside the original's
+    DIR/annotations/<annotator>.json      how they were made; ours, too
 
 ``parquet`` holds the same and opens in Hugging Face ``datasets``: see `groundling.judges.parquet`.
 """
 
+import json
 import re
 import shutil
 from collections.abc import Mapping
 from enum import IntEnum
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,6 +128,24 @@ class Pairs:
         for name in self.annotators():
             new.write_preferences(name, self.preferences(name), self.soft_preferences(name))
         return new
+
+    def read_account(self, name: str) -> dict[str, Any]:
+        """How the labels of an annotator were made; empty if they came without an account."""
+        path = self.folder / "annotations" / f"{name}.json"
+        try:
+            content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            raise ConfigError(f"{path} cannot be read ({error})") from error
+        return content
+
+    def write_account(self, name: str, account: dict[str, Any]) -> None:
+        """Write how the labels of an annotator are made, as JSON holds it."""
+        path = self.folder / "annotations" / f"{name}.json"
+        path.parent.mkdir(exist_ok=True)
+        text = json.dumps(account, indent=1, ensure_ascii=False) + "\n"
+        replace_file(path, lambda partial: partial.write_text(text, encoding="utf-8"))
 
     def __len__(self) -> int:
         return len(self.messages)

@@ -90,11 +90,13 @@ class RewardModel(nn.Module, ABC):
 
     Attributes:
         id: Under which the class is registered.
+        gives_labels: Whether its rewards are labels 0 and 1, which are not normalised.
         args: The keyword arguments that make such a model again.
-        normalization: Of its rewards, set by training; None of a model whose rewards are labels 0 and 1.
+        normalization: Of its rewards, set by training; None of labels.
     """
 
     id: ClassVar[str]
+    gives_labels: ClassVar[bool] = False
 
     def __init__(self, **args: Any) -> None:
         super().__init__()

@@ -78,8 +78,8 @@ class TrainingPairs:
     def split(self, validation_fraction: float, seed: int) -> "tuple[TrainingPairs, TrainingPairs]":
         """Training and validation pairs, so that no pair of segments is in both, in whichever order.
 
-        A pair's side follows from its content and the seed alone: it stays the same when a dataset grows. The sizes
-        are therefore only about those asked for.
+        Distinct pairs are put into an order that follows from their contents and the seed alone, and held out in it
+        with all their repetitions, as long as they fit into the share.
 
         Args:
             validation_fraction: From 0 to less than 1.
@@ -88,9 +88,15 @@ class TrainingPairs:
         Raises:
             ConfigError: one side would be empty.
         """
-        draws = _content_draws(self.messages.numpy(), self.indices.numpy(), seed)
-        held_out = torch.from_numpy(draws < validation_fraction)
-        sides = self[(~held_out).nonzero()[:, 0]], self[held_out.nonzero()[:, 0]]
+        hashes = _content_hashes(self.messages.numpy(), self.indices.numpy(), seed)
+        distinct, group, counts = np.unique(hashes, return_inverse=True, return_counts=True)
+        held_out, room = np.zeros(len(distinct), dtype=bool), int(validation_fraction * len(self))
+        for number, count in enumerate(counts.tolist()):
+            if count <= room:
+                held_out[number] = True
+                room -= count
+        rows = torch.from_numpy(held_out[group])
+        sides = self[(~rows).nonzero()[:, 0]], self[rows.nonzero()[:, 0]]
         if not len(sides[0]) or (validation_fraction > 0 and not len(sides[1])):
             raise ConfigError(
                 f"validation_fraction={validation_fraction} leaves {len(sides[0])} pairs to train on and "
@@ -121,11 +127,11 @@ def _distinct(
     return distinct[order], rank[indices.reshape(ids.shape)]
 
 
-def _content_draws(messages: NDArray[np.uint8], indices: NDArray[np.int64], seed: int) -> NDArray[np.float64]:
-    """One number in [0, 1) per pair (N,), which follows from the two segments, in whichever order, and the seed.
+def _content_hashes(messages: NDArray[np.uint8], indices: NDArray[np.int64], seed: int) -> NDArray[np.uint64]:
+    """One number per pair (N,), which follows from the two segments, in whichever order, and the seed.
 
-    A segment is its messages in their order, without the empty ones and repetitions of the one before, which the judge
-    is not told either.
+    A segment is its messages in their order, without the empty ones and without repetitions, so that captions that
+    differ only in how often something was told are one here.
     """
     ids = message_ids(messages)[indices].view(np.uint64)  # (N, 2, L)
     segments = np.zeros(ids.shape[:2], dtype=np.uint64)
@@ -138,7 +144,7 @@ def _content_draws(messages: NDArray[np.uint8], indices: NDArray[np.int64], seed
         last = np.where(now != empty, now, last)
     unordered = _mixed(segments[:, 0]) + _mixed(segments[:, 1])
     salt = _mixed(np.array([seed], dtype=np.uint64))
-    return (_mixed(unordered ^ salt) >> np.uint64(11)) / 2.0**53
+    return _mixed(unordered ^ salt)
 
 
 def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -23,7 +23,7 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 
 
-def _mlp(sizes: Sequence[int], activation: Activation) -> nn.Sequential:
+def _mlp(sizes: Sequence[int], activation: Activation, bias: bool = True) -> nn.Sequential:
     if min(sizes) < 1:
         raise GroundlingError(f"a head's layers need at least 1 unit each, got sizes {list(sizes[1:-1])}")
     if activation not in _ACTIVATIONS:
@@ -31,7 +31,7 @@ def _mlp(sizes: Sequence[int], activation: Activation) -> nn.Sequential:
     layers: list[nn.Module] = []
     for wide_in, wide_out in pairwise(sizes[:-1]):
         layers += [nn.Linear(wide_in, wide_out), _ACTIVATIONS[activation]()]
-    return nn.Sequential(*layers, nn.Linear(sizes[-2], sizes[-1]))
+    return nn.Sequential(*layers, nn.Linear(sizes[-2], sizes[-1], bias=bias))
 
 
 class ValueHead(nn.Module):
@@ -41,13 +41,18 @@ class ValueHead(nn.Module):
         hidden_size: of the language model, `LanguageModel.hidden_size`.
         hidden_sizes: of the head's own layers; empty for a linear head.
         activation: between them.
+        bias: of the last layer.
     """
 
     def __init__(
-        self, hidden_size: int, hidden_sizes: Sequence[int] = (1024, 1024), activation: Activation = "sigmoid"
+        self,
+        hidden_size: int,
+        hidden_sizes: Sequence[int] = (1024, 1024),
+        activation: Activation = "sigmoid",
+        bias: bool = True,
     ) -> None:
         super().__init__()
-        self.layers = _mlp([hidden_size, *hidden_sizes, 1], activation)
+        self.layers = _mlp([hidden_size, *hidden_sizes, 1], activation, bias)
 
     def forward(self, state: Tensor) -> Tensor:
         """Float (num_prompts, hidden_size) to (num_prompts,).

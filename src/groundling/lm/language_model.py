@@ -32,6 +32,12 @@ class LanguageModel(nn.Module):
         gradient_checkpointing: recompute activations in the backward pass, for less memory and more time.
         max_prompt_tokens: longer prompts keep their last tokens; None raises where they do not fit the model.
         keep_base: save the frozen weights beside a LoRA adapter (for bases that cannot be loaded from elsewhere).
+
+    Attributes:
+        filler: the token that pads.
+        start_token: the token that a decoder reads first.
+        max_positions: how many tokens the model has room for; None where there is no limit.
+        window: the shortest attention window of the model's layers; None where all see everything.
     """
 
     def __init__(
@@ -45,6 +51,7 @@ class LanguageModel(nn.Module):
     ) -> None:
         super().__init__()
         loading.switch_dropout_off(model)
+        loading.fuse_activations(model)
         self.model = model
         self.tokenizer = tokenizer
         self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
@@ -52,8 +59,8 @@ class LanguageModel(nn.Module):
         self._keep_base = keep_base
         if gradient_checkpointing:
             loading.checkpoint_gradients(model)
-        self._filler = _first_known(tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
-        beginning = _first_known(tokenizer.bos_token_id, tokenizer.eos_token_id, self._filler)
+        self.filler = _first_known(tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+        beginning = _first_known(tokenizer.bos_token_id, tokenizer.eos_token_id, self.filler)
         embeddings: Any = model.get_input_embeddings()
         self._tokens = TextTokens(tokenizer, embeddings.weight.shape[0], beginning, max_prompt_tokens)
         config = model.config.get_text_config()
@@ -62,8 +69,10 @@ class LanguageModel(nn.Module):
             model.generation_config.decoder_start_token_id if model.generation_config else None,
             beginning,
         )
-        self._scorer = Scorer(Backbone(model), start, _window(config))
-        self._max_positions: int | None = getattr(config, "max_position_embeddings", None)
+        self.start_token = start
+        self.window = _window(config)
+        self._scorer = Scorer(Backbone(model), start, self.window)
+        self.max_positions: int | None = getattr(config, "max_position_embeddings", None)
         self.train(False)
 
     @classmethod
@@ -140,6 +149,11 @@ class LanguageModel(nn.Module):
         """Width of `state`: what heads take in."""
         head: Any = self.model.get_output_embeddings()
         return int(head.weight.shape[1])
+
+    @property
+    def backbone(self) -> Backbone:
+        """The model's encoder, decoder body and head, one by one."""
+        return self._scorer.backbone
 
     @property
     def device(self) -> torch.device:
@@ -256,10 +270,10 @@ class LanguageModel(nn.Module):
     def _prompt_tokens(self, prompts: Sequence[str], room: int) -> list[list[int]]:
         """Token ids of prompts, each checked to fit the model with `room` tokens after it."""
         tokens = self._tokens.prompts(prompts)
-        if self._max_positions is None:
+        if self.max_positions is None:
             return tokens
         # The last token of a candidate is predicted, never read; an encoder-decoder reads it elsewhere.
-        limit = self._max_positions - (0 if self.is_encoder_decoder else max(0, room - 1))
+        limit = self.max_positions - (0 if self.is_encoder_decoder else max(0, room - 1))
         for index, own in enumerate(tokens):
             if len(own) > limit:
                 raise GroundlingError(
@@ -294,11 +308,13 @@ class LanguageModel(nn.Module):
 
     # Writing
 
-    def generate(self, prompts: Sequence[str], **generation: Any) -> list[Generation]:
+    def generate(
+        self, prompts: Sequence[str] | Sequence[Sequence[int]], **generation: Any
+    ) -> list[Generation]:
         """Continues each prompt, in batches; sampling draws from torch's global generator.
 
         Args:
-            prompts: one text each.
+            prompts: one text each, or its token ids.
             generation: anything that Transformers' `generate` takes (`max_new_tokens`, by default 32, `do_sample`,
                 `temperature`, `top_p`, `num_beams`, `num_return_sequences`, ...).
 
@@ -313,13 +329,16 @@ class LanguageModel(nn.Module):
         if generation.get("max_new_tokens", 1) < 1:
             raise GroundlingError(f"max_new_tokens must be at least 1, got {generation['max_new_tokens']}")
         new_tokens = generation.get("max_new_tokens", 0 if "max_length" in generation else DEFAULT_NEW_TOKENS)
-        tokens = self._prompt_tokens(prompts, new_tokens)
-        if not tokens:
+        if all(isinstance(prompt, str) for prompt in prompts):
+            prompts = self._prompt_tokens(cast(Sequence[str], prompts), new_tokens)
+        if not prompts:
             return []
         # Checkpointing gradients would switch the cache off; there are no gradients here.
         self.model.eval()
         try:
-            return generate(self.model, self.tokenizer, tokens, self._filler, generation)
+            return generate(
+                self.model, self.tokenizer, cast(Sequence[Sequence[int]], prompts), self.filler, generation
+            )
         finally:
             self.train(self.training)
 

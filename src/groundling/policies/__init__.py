@@ -7,6 +7,7 @@ from groundling.policies.nethack import NetHackObservations, NetHackPolicy
 from groundling.policies.policy import Action, Evaluation, Policy, Segment, policies
 from groundling.policies.random import RandomPolicy
 from groundling.policies.symbolic import SymbolicPolicy
+from groundling.policies.token import TokenPolicy, TokenPrompt, Writing, Written
 
 register = policies.register
 create = policies.create
@@ -23,6 +24,10 @@ __all__ = [
     "RandomPolicy",
     "Segment",
     "SymbolicPolicy",
+    "TokenPolicy",
+    "TokenPrompt",
+    "Writing",
+    "Written",
     "create",
     "register",
 ]

@@ -4,7 +4,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,10 +18,14 @@ from groundling.envs.seeds import training_seed
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy, policies
+from groundling.registry import unknown
 from groundling.training.collect import EnvCollector
 from groundling.training.collector import Collector
 from groundling.training.demonstrations import Demonstrations
 from groundling.world import World
+
+if TYPE_CHECKING:
+    from groundling.training.writing import PromptEncoder
 
 
 def actions_of(config: Config) -> Sequence[str]:
@@ -57,6 +61,8 @@ def make_collector(config: Config, policy: Policy, algorithm: Algorithm, own: sl
         own: Which of the envs, or of the dataset's columns, are this process's.
     """
     training, env = config.training, config.env
+    if config.pool.id is not None:
+        return _make_writing(config, policy, algorithm, own)
     if config.data.path is not None:
         return Demonstrations(
             Path(config.data.path),
@@ -84,6 +90,62 @@ def make_collector(config: Config, policy: Policy, algorithm: Algorithm, own: sl
     )
 
 
+def _make_writing(config: Config, policy: Policy, algorithm: Algorithm, own: slice) -> Collector:
+    """Texts that the policy writes, or of an algorithm that clones the references, to the pool's prompts."""
+    from groundling.envs.text_generation import SampleOrder, pools
+    from groundling.training.writing import References, WrittenTexts
+
+    pool, num_texts, num_tokens = config.pool, config.env.num_envs, config.training.steps_per_update
+    assert pool.id is not None
+    samples = pools.create(pool.id, **pool.args).prepare("train")
+    if algorithm.demonstrated:
+        order = SampleOrder(samples, config.seed, replacement=False)
+        return References(order, make_prompt_encoder(config, policy), num_texts, own, num_tokens)
+    reward = make_reward(config)
+    if reward is None:
+        raise ConfigError("a run that writes needs a reward: set reward.id (see `groundling list rewards`)")
+    order = SampleOrder(samples, config.seed, pool.replacement)
+    encode = make_prompt_encoder(config, policy)
+    return WrittenTexts(order, encode, reward, num_texts, own, num_tokens, pool.texts_per_prompt)
+
+
+def make_prompt_encoder(config: Config, policy: Policy) -> "PromptEncoder":
+    """How the config's prompts are read by the policy's language model.
+
+    Raises:
+        ConfigError: the policy does not write, or env.args is not about prompts.
+    """
+    from groundling.training.writing import PromptEncoder, as_writer
+
+    known = ("max_prompt_length", "prompt_truncation_side")
+    for name in config.env.args:
+        if name not in known:
+            raise ConfigError(unknown("argument of a run that writes, env.args", name, known))
+    return PromptEncoder(as_writer(policy).lm.tokenizer, **config.env.args)
+
+
+def make_reward(config: Config) -> Any:
+    """The config's reward of texts; None if it names none."""
+    if config.reward.id is None:
+        return None
+    from groundling.rewards import rewards
+
+    return rewards.create(config.reward.id, **config.reward.args)
+
+
+def make_metrics(config: Config, policy: Any) -> list[Any]:
+    """The config's metrics of texts; one with an argument called ``lm`` measures the policy's language model."""
+    from groundling.metrics import metrics
+
+    made = []
+    for metric in config.evaluation.metrics:
+        args = dict(metric.args)
+        if "lm" in inspect.signature(metrics.get(metric.id)).parameters:
+            args.setdefault("lm", policy.lm)
+        made.append(metrics.create(metric.id, **args))
+    return made
+
+
 def make_policy(config: Config, checkpoint: Path | None = None) -> Policy:
     """The config's policy: as training begins, or with the weights of ``checkpoint``.
 
@@ -100,6 +162,8 @@ def make_policy(config: Config, checkpoint: Path | None = None) -> Policy:
         torch.manual_seed(config.seed)
         if "lm" in parameters:
             args["lm"] = _make_language_model(config, checkpoint)
+        if "reference" in parameters and not config.model.lora:
+            args["reference"] = _make_language_model(config, None)  # as training begins
         policy = policies.create(config.policy.id, **args)
     if "lm" not in parameters:  # a language model is where it belongs already
         policy.to(find_device(config.device))
@@ -123,7 +187,7 @@ def make_algorithm(config: Config, policy: Policy, world: World | None = None) -
             stacklevel=2,
         )
     algorithm: Algorithm = algorithms.create(config.algorithm.id, **config.algorithm.args)
-    if algorithm.demonstrated and config.data.path is None:
+    if algorithm.demonstrated and config.data.path is None and config.pool.id is None:
         raise ConfigError(
             f"algorithm {config.algorithm.id} learns from a dataset: set data.path=FOLDER (see `groundling collect`)"
         )

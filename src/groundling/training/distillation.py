@@ -172,7 +172,7 @@ class DistillationRun:
         counters.epoch += 1
         counters.seconds += seconds
         normalize(self.model, self.train)
-        assert self.model.normalization is not None
+        spread = self.model.normalization
         return {
             "update": counters.epoch,
             "step": counters.step,
@@ -180,8 +180,9 @@ class DistillationRun:
             "pairs_per_second": round(len(self.train) / seconds, 1),
             "train_loss": loss,
             **self._validate(),
-            "reward_mean": self.model.normalization.mean,
-            "reward_deviation": math.sqrt(self.model.normalization.variance),
+            **(
+                {"reward_mean": spread.mean, "reward_deviation": math.sqrt(spread.variance)} if spread else {}
+            ),
         }
 
     def about(self, row: dict[str, Any]) -> dict[str, Any]:

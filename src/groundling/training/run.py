@@ -29,7 +29,7 @@ from groundling.training.collector import Finished, summarise
 from groundling.training.folder import open_run
 from groundling.training.probes import ProbeLog
 from groundling.training.progress import TrainingProgress
-from groundling.training.tracking import Tracker, read_metrics
+from groundling.training.tracking import Log, Tracker, read_metrics
 from groundling.world import World
 
 _LOW_ENTROPY_UPDATES = 5
@@ -112,17 +112,24 @@ class Run:
     def loop(self, console: Console, stop_asked: Callable[[], bool]) -> bool:
         """Update until all steps are taken (True) or a stop is asked for (False)."""
         total = self.config.training.steps
-        probes = tracker = None
+        tracker: Tracker | None = None
+        logs: list[Log] = []
         if self.world.is_main:
-            probes = ProbeLog(self.config, self.policy, self.folder, self.counters.update)
             tracker = Tracker(self.folder, self.counters.update)
+            where = (self.config, self.policy, self.folder, self.counters.update)
+            logs = [tracker, ProbeLog(*where)]
+            if self.config.pool.id is not None:
+                from groundling.training.validation import (
+                    ValidationLog,  # metrics and pools, only where texts are
+                )
+
+                logs.append(ValidationLog(*where))
         try:
             with TrainingProgress(console, total, self.counters.step) as progress:
                 while self.counters.step < total:
                     row = self.update(progress)
-                    if tracker is not None and probes is not None:
-                        tracker.log(row)
-                        probes.log(row)
+                    for log in logs:
+                        log.log(row)
                     stop = any(self.world.gather(stop_asked())) or self.counters.step >= total
                     if stop or self.counters.update % self.config.training.checkpoint_every == 0:
                         self.save()
@@ -163,13 +170,13 @@ class Run:
                     "again from the last checkpoint with a lower learning rate, in float32"
                 )
         seconds = time.monotonic() - started
-        self._count(len(rollout), episodes, seconds, figures)
+        self._count(rollout.num_transitions, episodes, seconds, figures)
         progress.finish_update(episodes, self.counters.step)
         return {
             "update": self.counters.update,
             "step": self.counters.step,
             "seconds": round(self.counters.seconds, 3),
-            "steps_per_second": round(len(rollout) / seconds, 1),
+            "steps_per_second": round(rollout.num_transitions / seconds, 1),
             **summarise(episodes),
             "episodes": self.counters.episodes,
             **figures,
@@ -222,6 +229,8 @@ class Run:
         counters.seconds += seconds
         if not episodes:
             return  # nothing says whether the policy's certainty is deserved
+        if any(e.success is None for e in episodes):
+            return  # this world knows no failure
         success = sum(bool(e.success) for e in episodes) / len(episodes)
         certain = figures.get("entropy", 1.0) < self.config.training.entropy_floor
         failing = success < _SUCCESS_THAT_MAY_BE_CERTAIN

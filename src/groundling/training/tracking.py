@@ -6,7 +6,7 @@ import os
 import platform
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from groundling.errors import RunError
 from groundling.files import write_atomically
@@ -72,6 +72,13 @@ class RowFile:
                 os.fsync(file.fileno())
         except OSError as error:
             raise _unwritable(self.path, error) from error
+
+
+class Log(Protocol):
+    """Is told of every update."""
+
+    def log(self, row: dict[str, Any]) -> None:
+        """Take up what belongs to the update whose figures are ``row``."""
 
 
 class Tracker:

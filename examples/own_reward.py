@@ -1,0 +1,38 @@
+"""A metric, a reward and a reward at every token of your own; `--import examples.own_reward` makes their ids known."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from groundling import metrics, rewards
+
+
+@metrics.register("long_words")
+@dataclass(kw_only=True)
+class LongWords(metrics.Metric):
+    """The share of words with at least ``letters`` letters."""
+
+    letters: int = 6
+
+    def measure(self, prompts: Any, generations: Sequence[str], references: Any, meta: Any) -> Any:
+        lengths = [[len(word) for word in text.split()] for text in generations]
+        shares = [sum(n >= self.letters for n in row) / max(1, len(row)) for row in lengths]
+        return {"style/long_words": metrics.mean_of(shares)}
+
+
+@rewards.register("no_echo")
+@dataclass(kw_only=True)
+class NoEcho(rewards.Reward):
+    """-1 for a text that the prompt holds already."""
+
+    def score(self, prompts: Any, generations: Sequence[str], references: Any, meta: Any) -> list[float]:
+        return [-float(text.strip() in prompt) for prompt, text in zip(prompts, generations, strict=True)]
+
+
+@rewards.register("new_words")
+@dataclass(kw_only=True)
+class NewWords(rewards.TokenReward):
+    """1 for every token that brings a word that was not there before."""
+
+    def at_token(self, prompt: str, previous: str, current: str, done: bool, *_: Any) -> float:
+        return float(len(set(current.split())) > len(set(previous.split())))

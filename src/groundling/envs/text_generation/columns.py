@@ -1,0 +1,209 @@
+"""Pools over data of one's own, by naming columns: JSONL, CSV and Parquet files, and any dataset of the hub."""
+
+import csv
+import json
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from groundling.envs.text_generation.pools import Pool, Sample, Split, check_split, pools
+from groundling.envs.text_generation.sources import HUB_NAMES, Row, parquet_rows
+from groundling.errors import ConfigError, GroundlingError
+from groundling.registry import unknown
+
+_SPLITS: tuple[Split, ...] = ("train", "val", "test")
+
+
+@dataclass(kw_only=True)
+class ColumnPool(Pool):
+    """Rows whose columns make samples.
+
+    Args:
+        prompt_column: Holds the prompt.
+        reference_column: Holds the reference, or a list of them; None where there are none.
+        id_column: Holds each sample's name; None counts.
+        meta_columns: Are kept as meta data.
+        prompt_prefix: Before each prompt.
+        prompt_suffix: After it.
+    """
+
+    prompt_column: str = "prompt"
+    reference_column: str | None = None
+    id_column: str | None = None
+    meta_columns: Sequence[str] = ()
+    prompt_prefix: str = ""
+    prompt_suffix: str = ""
+
+    @abstractmethod
+    def rows(self, split: Split) -> Iterable[Row]:
+        """The rows of a split."""
+
+    def prepare(self, split: Split) -> list[Sample]:
+        """See `Pool.prepare`."""
+        check_split(split)
+        samples = [self._sample(f"{split}_{number}", row) for number, row in enumerate(self.rows(split))]
+        if not samples:
+            raise GroundlingError(f"no samples for split {split} with {self}")
+        return samples
+
+    def _sample(self, name: str, row: Row) -> Sample:
+        wanted = (self.prompt_column, self.reference_column, self.id_column, *self.meta_columns)
+        for column in filter(None, wanted):
+            if column not in row:
+                raise GroundlingError(f"row {name}: {unknown('column', column, row)}")
+        prompt = row[self.prompt_column]
+        references = row[self.reference_column] if self.reference_column else ()
+        references = (references,) if isinstance(references, str) else tuple(references or ())
+        for text in (prompt, *references):
+            if not isinstance(text, str):
+                raise GroundlingError(f"row {name}: prompt and references must be texts, got {text!r}")
+        return Sample(
+            str(row[self.id_column]) if self.id_column else name,
+            self.prompt_prefix + prompt + self.prompt_suffix,
+            references,
+            {column: row[column] for column in self.meta_columns},
+        )
+
+
+@dataclass(kw_only=True)
+class FilePool(ColumnPool):
+    """Rows of files.
+
+    Args:
+        path: One file, cut into splits by `fractions`; or a file for each split: ``{train: …, val: …, test: …}``.
+        fractions: Of one file, the shares of train, val and test.
+        seed: Of the order in which one file's rows go to the splits.
+    """
+
+    path: str | Mapping[str, str]
+    fractions: Sequence[float] = (0.8, 0.1, 0.1)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        shares = self.fractions
+        if len(shares) != 3 or min(shares) < 0 or not np.isclose(sum(shares), 1):
+            raise ConfigError(
+                f"fractions={list(shares)}: give the shares of train, val and test, which sum to 1"
+            )
+        if isinstance(self.path, Mapping):
+            for split in self.path:
+                check_split(split)
+
+    @abstractmethod
+    def read(self, path: Path) -> Iterable[Row]:
+        """The rows of one file."""
+
+    def rows(self, split: Split) -> Iterable[Row]:
+        """See `ColumnPool`."""
+        if isinstance(self.path, Mapping):
+            if split not in self.path:
+                raise ConfigError(f"path names no file for split {split}, only for {', '.join(self.path)}")
+            return self.read(_existing(self.path[split]))
+        rows = list(self.read(_existing(self.path)))
+        order = np.random.default_rng(self.seed).permutation(len(rows))
+        first, second = (np.cumsum(self.fractions)[:2] * len(rows)).round().astype(int)
+        share = np.split(order, [first, second])[_SPLITS.index(split)]
+        return [rows[i] for i in np.sort(share)]
+
+
+@pools.register("jsonl")
+@dataclass(kw_only=True)
+class Jsonl(FilePool):
+    """A file with one JSON object a line."""
+
+    def read(self, path: Path) -> Iterator[Row]:
+        """See `FilePool`."""
+        with path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield _json_object(path, number, line)
+
+
+@pools.register("csv")
+@dataclass(kw_only=True)
+class Csv(FilePool):
+    """A file of comma-separated values whose first line names the columns.
+
+    Args:
+        delimiter: Between values; a tab for TSV files.
+    """
+
+    delimiter: str = ","
+
+    def read(self, path: Path) -> Iterator[Row]:
+        """See `FilePool`."""
+        with path.open(encoding="utf-8-sig", newline="") as lines:
+            for number, row in enumerate(csv.DictReader(lines, delimiter=self.delimiter), start=1):
+                if None in row or None in row.values():
+                    raise GroundlingError(
+                        f"{path}: row {number} has another number of values than the first line"
+                    )
+                yield row
+
+
+@pools.register("parquet")
+@dataclass(kw_only=True)
+class Parquet(FilePool):
+    """A Parquet file."""
+
+    def read(self, path: Path) -> Iterator[Row]:
+        """See `FilePool`."""
+        return parquet_rows(path)
+
+
+@pools.register("huggingface")
+@dataclass(kw_only=True)
+class HuggingFace(ColumnPool):
+    """Any dataset that Hugging Face's ``load_dataset`` opens: of the hub, or a folder.
+
+    Args:
+        dataset: Its id or path.
+        name: Of its configuration.
+        revision: Commit, branch or tag of a dataset of the hub.
+        splits: What the dataset calls train, val and test; also slices such as ``train[:90%]``.
+    """
+
+    dataset: str
+    name: str | None = None
+    revision: str | None = None
+    splits: Mapping[Split, str] = field(default_factory=lambda: dict(HUB_NAMES))
+
+    def rows(self, split: Split) -> Iterable[Row]:
+        """See `ColumnPool`."""
+        try:
+            import datasets
+        except ImportError as error:
+            raise GroundlingError("this pool needs datasets: pip install 'groundling[data]'") from error
+        if split not in self.splits:
+            raise ConfigError(f"splits names no {split}, only {', '.join(self.splits)}")
+        try:
+            loaded: Any = datasets.load_dataset(
+                self.dataset, self.name, split=self.splits[split], revision=self.revision
+            )
+        except Exception as error:  # the library raises what its many readers raise
+            reason = (str(error) or type(error).__name__).strip().splitlines()[0]
+            raise GroundlingError(
+                f"dataset {self.dataset} cannot be loaded ({reason}): check its id, name, revision and splits and the "
+                "connection, or take jsonl, csv or parquet with a file of your own"
+            ) from error
+        return iter(loaded)
+
+
+def _existing(path: str) -> Path:
+    if not Path(path).is_file():
+        raise ConfigError(f"there is no file {path}")
+    return Path(path)
+
+
+def _json_object(path: Path, number: int, line: str) -> Row:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise GroundlingError(f"{path}:{number} is not JSON: {error}") from error
+    if not isinstance(row, dict):
+        raise GroundlingError(f"{path}:{number} is not a JSON object with columns as its keys")
+    return row

@@ -1,0 +1,246 @@
+"""The token MDP: an env whose actions are tokens and whose episodes are texts.
+
+After Ramamurthy et al. 2022, *Is reinforcement learning (not) for natural language processing* (arXiv 2210.01241).
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import gymnasium
+import numpy as np
+
+from groundling.envs.text_generation.pools import Sample
+from groundling.envs.text_generation.prompts import Side, encode_prompts, padding_id
+from groundling.errors import ConfigError, GroundlingError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
+
+Observation = dict[str, np.ndarray]
+
+
+class TextReward(Protocol):
+    """Judges finished texts, as `groundling.rewards.Reward` does."""
+
+    def __call__(
+        self,
+        prompts: list[str],
+        generations: list[str],
+        references: list[list[str]],
+        meta: list[Mapping[str, Any]] | None = None,
+    ) -> Sequence[float] | Tensor:
+        """One number for each text."""
+
+
+class TokenReward(TextReward, Protocol):
+    """Judges every token of a text where `per_token` is true, as `groundling.rewards.TokenReward` does."""
+
+    per_token: bool
+
+    def at_token(
+        self,
+        prompt: str,
+        previous: str,
+        current: str,
+        done: bool,
+        references: list[str],
+        meta: list[Mapping[str, Any]] | None,
+    ) -> float:
+        """What the token is worth that turned the text `previous` into `current`; `done` at the last one."""
+
+
+class TextGenerationEnv(gymnasium.Env[Observation, int]):
+    """Writes a text for a prompt, one token a step.
+
+    An observation has token ids and 0/1 masks, int64, padded on the left: of the prompt (``prompt_ids``,
+    ``prompt_mask``), of what was written (``context_ids``, ``context_mask``), and of both together (``input_ids``,
+    ``input_mask``). The info has ``sample_id``, ``prompt_text``, ``references``, ``meta``, ``actions`` (the tokens so
+    far) and, where it is known, ``context_text`` without special tokens: at the end, and at every step with a
+    reward per token or `decode_every_step`.
+
+    An episode ends, always as terminated, with the end token or at `max_episode_length`: the length belongs to the
+    task, the reward at the end is all there is, and nothing is to be bootstrapped.
+
+    Args:
+        samples: What to write; drawn uniformly with replacement. ``reset(options={"sample": …})`` gives a certain one.
+        tokenizer: Of the model that writes; must have a padding token.
+        reward: Of a finished text or of every token: a callable, or the id of a registered reward; None for 0.
+        reward_args: Arguments of a registered reward.
+        max_prompt_length: Tokens of a prompt; longer ones are cut.
+        max_episode_length: Tokens of a text.
+        prompt_truncation_side: Where long prompts are cut.
+        terminate_on_eos: Whether the tokenizer's end token ends a text.
+        context_start_token: The token that an encoder-decoder's decoder begins with; seen in the context, no action.
+        num_actions: Size of the vocabulary of the model's logits, which may be padded; None for the tokenizer's own.
+        decode_every_step: Tell ``context_text`` at every step.
+
+    Raises:
+        ConfigError: arguments that cannot be.
+        GroundlingError: a tokenizer without padding token; later a prompt without tokens, an action that is no token, a
+            reward that is no number.
+    """
+
+    def __init__(
+        self,
+        samples: Sequence[Sample],
+        tokenizer: PreTrainedTokenizerBase,
+        reward: TextReward | TokenReward | str | None = None,
+        *,
+        reward_args: Mapping[str, Any] | None = None,
+        max_prompt_length: int = 128,
+        max_episode_length: int = 32,
+        prompt_truncation_side: Side = "left",
+        terminate_on_eos: bool = True,
+        context_start_token: int | None = None,
+        num_actions: int | None = None,
+        decode_every_step: bool = False,
+    ) -> None:
+        if not len(samples):
+            raise ConfigError("there are no samples: prepare a pool's split first")
+        if max_prompt_length < 1 or max_episode_length < 1:
+            raise ConfigError(
+                f"max_prompt_length={max_prompt_length} and max_episode_length={max_episode_length} must be at least 1"
+            )
+        if terminate_on_eos and tokenizer.eos_token_id is None:
+            raise ConfigError("the tokenizer has no end token: give terminate_on_eos=false")
+        self.reward: Any = _registered(reward, reward_args or {}) if isinstance(reward, str) else reward
+        self._per_token = bool(getattr(self.reward, "per_token", False))
+        if self._per_token and not hasattr(self.reward, "at_token"):
+            raise ConfigError(
+                f"{type(self.reward).__name__} rewards tokens but has no at_token: it cannot be asked step by step"
+            )
+        self.samples, self.tokenizer = samples, tokenizer
+        self.max_prompt_length, self.max_episode_length = max_prompt_length, max_episode_length
+        self.prompt_truncation_side: Side = prompt_truncation_side
+        self.terminate_on_eos, self.context_start_token = terminate_on_eos, context_start_token
+        self._decodes = decode_every_step or self._per_token
+        self._filler = padding_id(tokenizer)
+        self._done = True
+        num_actions = len(tokenizer) if num_actions is None else num_actions
+        self.num_actions = num_actions
+        self.action_space: Any = gymnasium.spaces.Discrete(num_actions)
+        lengths = {
+            "prompt": max_prompt_length,
+            "context": max_episode_length,
+            "input": max_prompt_length + max_episode_length,
+        }
+        largest = max(num_actions, len(tokenizer)) - 1
+        self.observation_space = gymnasium.spaces.Dict(
+            {
+                f"{name}_{kind}": gymnasium.spaces.Box(0, high, (length,), np.int64)
+                for name, length in lengths.items()
+                for kind, high in (("ids", largest), ("mask", 1))
+            }
+        )
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Begin a text; ``options["sample"]`` says for which sample."""
+        super().reset(seed=seed)
+        given = (options or {}).get("sample")
+        self.sample: Sample = given or self.samples[int(self.np_random.integers(len(self.samples)))]
+        ids, mask = encode_prompts(
+            [self.sample], self.tokenizer, self.max_prompt_length, self.prompt_truncation_side
+        )
+        self._prompt_ids, self._prompt_mask = ids[0].numpy(), mask[0].numpy()
+        start = [] if self.context_start_token is None else [self.context_start_token]
+        prompt = self._prompt_ids[self._prompt_mask == 1].tolist()
+        steps, size = self.max_episode_length, self.max_prompt_length + self.max_episode_length
+        self._context = _Window(start, steps, steps, self._filler)
+        self._input = _Window(prompt + start, size, steps, self._filler)
+        self._actions = np.zeros(steps, np.int64)
+        self._steps, self._done, self._text = 0, False, ""
+        return self._observation(), self._info(self._text if self._decodes else None)
+
+    def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Write one token."""
+        if self._done:
+            raise GroundlingError("the text is finished: reset the env before the next step")
+        token = int(action)
+        if not 0 <= token < self.num_actions:
+            raise GroundlingError(f"action {token} is no token: give one from 0 to {self.num_actions - 1}")
+        self._context.append(token)
+        self._input.append(token)
+        self._actions[self._steps] = token
+        self._steps += 1
+        ended = self.terminate_on_eos and token == self.tokenizer.eos_token_id
+        self._done = ended or self._steps == self.max_episode_length
+        previous, text = self._text, None
+        if self._decodes or self._done:
+            text = self._text = self._decode()
+        reward = self._reward(previous)
+        return self._observation(), reward, self._done, False, self._info(text)
+
+    def _decode(self) -> str:
+        return str(self.tokenizer.decode(self._actions[: self._steps].tolist(), skip_special_tokens=True))
+
+    def _reward(self, previous: str) -> float:
+        if self.reward is None or not (self._per_token or self._done):
+            return 0.0
+        sample = self.sample
+        references, meta = list(sample.references), [sample.meta]
+        if self._per_token:
+            args = (sample.prompt, previous, self._text, self._done, references, meta)
+            reward = float(self.reward.at_token(*args))
+        else:
+            found = self.reward([sample.prompt], [self._text], [references], meta=meta)
+            if len(found) != 1:
+                raise GroundlingError(f"the reward gave {len(found)} numbers for one text: it must give one")
+            reward = float(found[0])
+        if not math.isfinite(reward):
+            raise GroundlingError(f"the reward of sample {sample.id} is {reward}: it must be a finite number")
+        return reward
+
+    def _observation(self) -> Observation:
+        context_ids, context_mask = self._context.seen()
+        input_ids, input_mask = self._input.seen()
+        return {
+            "prompt_ids": self._prompt_ids.copy(),
+            "prompt_mask": self._prompt_mask.copy(),
+            "context_ids": context_ids,
+            "context_mask": context_mask,
+            "input_ids": input_ids,
+            "input_mask": input_mask,
+        }
+
+    def _info(self, text: str | None) -> dict[str, Any]:
+        info = {
+            "sample_id": self.sample.id,
+            "prompt_text": self.sample.prompt,
+            "references": self.sample.references,
+            "meta": self.sample.meta,
+            "actions": self._actions[: self._steps].copy(),
+        }
+        return info if text is None else info | {"context_text": text}
+
+
+def _registered(id: str, args: Mapping[str, Any]) -> Any:
+    return importlib.import_module("groundling.rewards").create(id, **args)
+
+
+class _Window:
+    """Tokens that grow at their right end, seen through a window of one length: its left is padding.
+
+    The tokens lie in an array behind as much padding as the window is long; a step moves the window by one.
+    """
+
+    def __init__(self, tokens: Sequence[int], length: int, room: int, filler: int) -> None:
+        self._ids = np.full(length + len(tokens) + room, filler, np.int64)
+        self._ids[length : length + len(tokens)] = tokens
+        self._mask = (np.arange(len(self._ids)) >= length).astype(np.int64)
+        self._length, self._end = length, length + len(tokens)
+
+    def append(self, token: int) -> None:
+        self._ids[self._end] = token
+        self._end += 1
+
+    def seen(self) -> tuple[np.ndarray, np.ndarray]:
+        """Ids and mask, int64 ``(length,)``."""
+        window = slice(self._end - self._length, self._end)
+        return self._ids[window].copy(), self._mask[window].copy()

@@ -1,0 +1,87 @@
+"""Prompts as token ids of one length: what the env observes and what the batched sampler reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
+
+from torch import Tensor
+
+from groundling.envs.text_generation.pools import Sample
+from groundling.errors import ConfigError, GroundlingError
+from groundling.registry import unknown
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Side = Literal["left", "right"]
+
+
+def encode_prompts(
+    samples: Sequence[Sample],
+    tokenizer: PreTrainedTokenizerBase,
+    max_prompt_length: int,
+    truncation_side: Side = "left",
+) -> tuple[Tensor, Tensor]:
+    """Prompts as the model reads them, with the tokenizer's special tokens, padded on the left.
+
+    Args:
+        samples: Their prompts are encoded.
+        tokenizer: Of the model; must have a padding token.
+        max_prompt_length: In tokens. Longer prompts are cut, special tokens kept.
+        truncation_side: Where they are cut: ``left`` keeps the end of a prompt, ``right`` its beginning.
+
+    Returns:
+        Token ids and 0/1 mask, int64 ``(len(samples), max_prompt_length)``.
+
+    Raises:
+        ConfigError: no such side, or the length is not positive.
+        GroundlingError: a prompt without tokens, or a tokenizer without padding token.
+    """
+    if truncation_side not in ("left", "right"):
+        raise ConfigError(unknown("prompt_truncation_side", truncation_side, ("left", "right")))
+    if max_prompt_length < 1:
+        raise ConfigError(f"max_prompt_length={max_prompt_length}: a prompt needs at least 1 token")
+    padding_id(tokenizer)
+    with _truncating(tokenizer, truncation_side):
+        encoded = tokenizer(
+            [sample.prompt for sample in samples],
+            padding="max_length",
+            padding_side="left",
+            truncation=True,
+            max_length=max_prompt_length,
+            return_attention_mask=True,
+            return_tensors="pt",
+        )
+    ids, mask = encoded["input_ids"].long(), encoded["attention_mask"].long()
+    empty = (mask.sum(1) == 0).nonzero()
+    if len(empty):
+        raise GroundlingError(
+            f"sample {samples[int(empty[0])].id} has an empty prompt: give it a text, or leave it out of the pool"
+        )
+    return ids, mask
+
+
+def padding_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The id of the padding token.
+
+    Raises:
+        GroundlingError: there is none.
+    """
+    if tokenizer.pad_token_id is None:
+        raise GroundlingError(
+            "the tokenizer has no padding token: set tokenizer.pad_token = tokenizer.eos_token, which masks tell apart"
+        )
+    return int(tokenizer.pad_token_id)
+
+
+@contextmanager
+def _truncating(tokenizer: PreTrainedTokenizerBase, side: Side) -> Iterator[None]:
+    """The tokenizer cuts on this side; afterwards on its own again."""
+    before = tokenizer.truncation_side
+    tokenizer.truncation_side = side
+    try:
+        yield
+    finally:
+        tokenizer.truncation_side = before

@@ -1,0 +1,66 @@
+"""Which sample comes next: a pure function of a seed and a count, so that a run resumes exactly."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from groundling.envs.text_generation.pools import Sample
+from groundling.errors import GroundlingError, RunError
+
+
+class SampleOrder:
+    """An endless order of a split's samples.
+
+    The k-th drawn sample depends on the seed and k alone. Of several processes each draws the whole batch and takes its
+    share, so that the order is that of one process.
+
+    Args:
+        samples: The split.
+        seed: Of the order.
+        replacement: Draw each uniformly and independently of the others, as the original does; if not, in epochs that
+            have every sample once, each shuffled anew.
+
+    Raises:
+        GroundlingError: there are no samples.
+    """
+
+    def __init__(self, samples: Sequence[Sample], seed: int, replacement: bool = True) -> None:
+        if not len(samples):
+            raise GroundlingError("there are no samples to draw from")
+        self.samples = samples
+        self.seed = seed
+        self.replacement = replacement
+        self.drawn = 0
+        self._epoch, self._shuffled = -1, np.zeros(0, np.int64)
+
+    def draw(self, count: int) -> list[Sample]:
+        """The next `count` samples."""
+        first, self.drawn = self.drawn, self.drawn + count
+        return [self.samples[self._index(k)] for k in range(first, self.drawn)]
+
+    def state_dict(self) -> dict[str, int]:
+        """Everything that the rest of the order depends on, as JSON holds it."""
+        return {"seed": self.seed, "drawn": self.drawn, "num_samples": len(self.samples)}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on where `state_dict` was taken.
+
+        Raises:
+            RunError: the split had another number of samples then, so that this would be another order.
+        """
+        if state["num_samples"] != len(self.samples):
+            raise RunError(
+                f"the samples have changed: there were {state['num_samples']}, now there are {len(self.samples)}; "
+                "give the data of the run, or begin a new run"
+            )
+        self.seed, self.drawn, self._epoch = state["seed"], state["drawn"], -1
+
+    def _index(self, k: int) -> int:
+        if self.replacement:
+            word = int(np.random.SeedSequence((self.seed, k)).generate_state(1, np.uint64)[0])
+            return word * len(self.samples) >> 64  # even but for one part in 2⁶⁴ / num_samples
+        epoch, place = divmod(k, len(self.samples))
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._shuffled = np.random.default_rng((self.seed, epoch)).permutation(len(self.samples))
+        return int(self._shuffled[place])

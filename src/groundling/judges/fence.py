@@ -1,0 +1,88 @@
+"""Captions come from the game, where players name things and graves speak: they must not speak for the user.
+
+What a caption says stands between two marks that carry a code, on lines of its own that each begin with ``| ``. The
+code is computed from both captions, so that no caption can hold its own; the lines' beginning keeps a caption from
+opening a line with anything else; and what looks like a mark, a verdict or a control token is bent before.
+"""
+
+import hashlib
+import json
+import re
+import unicodedata
+from collections.abc import Sequence
+
+PREFIX = "| "
+NOTHING = "(no message was shown)"
+"""Stands for an empty caption; without the prefix, so that no caption can say it."""
+
+# What chat models read as control tokens: <|im_end|>, </s>, <start_of_turn>, <<SYS>>, [INST], [/INST], [TOOL_CALLS].
+_ANGLES = str.maketrans({"<": "‹", ">": "›"})
+_BRACKETS = re.compile(r"\[(/?[A-Z][A-Z_]{2,})\]")
+_MARK = re.compile("[-\u2010-\u2015\u2212\u2500\u2501]{3,}")  # hyphens, dashes, lines of boxes
+_VERDICT = re.compile(r"verdict\W+", re.IGNORECASE)
+_NO_COLON = str.maketrans(":=", "  ")
+_INVISIBLE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+
+
+def code(captions: Sequence[str]) -> str:
+    """16 hexadecimal digits that depend on every character of all captions, and on their order."""
+    return hashlib.sha256(json.dumps(list(captions)).encode()).hexdigest()[:16]
+
+
+def fence(caption: str, label: str, code: str, control_tokens: Sequence[str] = ()) -> str:
+    """A caption between its marks.
+
+    Args:
+        caption: The text, its lines separated by newlines.
+        label: What the marks call it, "description 1" for instance.
+        code: Of the pair.
+        control_tokens: Texts that the judge's tokenizer reads as something else than text.
+    """
+    lines = [PREFIX + neutralise(line, control_tokens) for line in caption.split("\n")]
+    body = "\n".join(lines) if caption else NOTHING
+    return f"{_opening(label, code)}\n{body}\n{_closing(label, code)}"
+
+
+def read(text: str, number: int) -> str:
+    """The caption number 1 or 2 out of a conversation's text, as the judge reads it (neutralised).
+
+    Raises:
+        ValueError: there is none.
+    """
+    opening = re.search(rf"^--- begin (\w+ {number}) · ([0-9a-f]{{16}}) ---$", text, re.MULTILINE)
+    if opening is None:
+        raise ValueError(f"no caption {number} in {text[:200]!r}")
+    body = text[opening.end() + 1 : text.index(f"\n{_closing(opening[1], opening[2])}", opening.end())]
+    if body == NOTHING:
+        return ""
+    return "\n".join(line.removeprefix(PREFIX) for line in body.split("\n"))
+
+
+def read_both(text: str) -> tuple[str, str]:
+    """Both captions out of a conversation's text: see `read`."""
+    return read(text, 1), read(text, 2)
+
+
+def neutralise(line: str, control_tokens: Sequence[str] = ()) -> str:
+    """One line of a caption with nothing in it that a model, its tokenizer or our parser could take for more than text.
+
+    Runs of three or more hyphens become two, so ``--More--`` stays; angle brackets become ‹ and ›; control words in
+    square brackets get round ones; the colon after "verdict" goes; characters that are not seen are written out.
+    """
+    line = "".join(
+        f"\\u{ord(c):04x}" if unicodedata.category(c) in _INVISIBLE else c for c in line
+    ).translate(_ANGLES)
+    line = _BRACKETS.sub(r"(\1)", _MARK.sub("--", line))
+    line = _VERDICT.sub(lambda found: found[0].translate(_NO_COLON), line)
+    for token in control_tokens:
+        if len(token) > 1 and token in line:
+            line = line.replace(token, " ".join(token))
+    return line
+
+
+def _opening(label: str, code: str) -> str:
+    return f"--- begin {label} · {code} ---"
+
+
+def _closing(label: str, code: str) -> str:
+    return f"--- end {label} · {code} ---"

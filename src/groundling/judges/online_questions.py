@@ -1,0 +1,64 @@
+"""A judge of captions as the judge of online mode: see `groundling.judges.online`."""
+
+from collections.abc import Callable, Sequence
+
+from groundling.errors import RunError
+from groundling.judges.answers import parse
+from groundling.judges.judge import Judge, Reply, Request
+from groundling.judges.pairs import Preference
+from groundling.judges.questions import Question
+
+_NOTHING = ""
+"""The caption of a step without a message, which a single message is compared with."""
+_SHARES = {Preference.FIRST: 1.0, Preference.SECOND: 0.0, Preference.TIE: 0.5}
+
+
+def online_judge(
+    judge: Judge, question: Question | None = None
+) -> Callable[[list[tuple[str, ...]]], list[float | None]]:
+    """Have ``judge`` answer the questions of `OnlineReward`.
+
+    Of two messages it is asked which one it prefers, as in annotation. (ONI asks a yes-or-no question about one
+    message; here a single message is compared with one that says nothing, and is worth a reward if it is preferred. So
+    any judge, goal and prompt serves both.) A reply without a verdict is asked for once more, then it is no answer.
+
+    Args:
+        judge: Anything but a judge by figures.
+        question: What is asked; by default `Question()`.
+    """
+    asked = question or Question()
+
+    def answer(questions: list[tuple[str, ...]]) -> list[float | None]:
+        answers: list[float | None] = [None] * len(questions)
+        retried = [False] * len(questions)
+
+        def tell(request: Request, reply: Reply) -> Request | None:
+            number = request.number
+            if reply.failure is not None:
+                raise RunError(f"the judge gave no answer: {reply.failure}")
+            single = len(questions[number]) == 1
+            if reply.probabilities is not None:
+                first, _, tie = reply.probabilities
+                answers[number] = first if single else first + tie / 2
+                return None
+            verdict = parse(reply.text, judge.answer_format, reply.complete)
+            if verdict is not None:
+                share = _SHARES[verdict.preference]
+                answers[number] = float(share == 1.0) if single else share
+                return None
+            if retried[number]:
+                return None
+            retried[number] = True
+            again = asked.retry(request.conversation, reply.text, judge.answer_format)
+            return Request(number, again, request.goal)
+
+        judge.ask((_request(judge, asked, n, texts) for n, texts in enumerate(questions)), tell)
+        return answers
+
+    return answer
+
+
+def _request(judge: Judge, question: Question, number: int, texts: Sequence[str]) -> Request:
+    first, second = (*texts, _NOTHING)[:2]
+    conversation = question.conversation(first, second, judge.answer_format, judge.control_tokens)
+    return Request(number, conversation, question.goal)

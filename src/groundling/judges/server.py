@@ -1,0 +1,190 @@
+"""Requests to an OpenAI-compatible server that may be slow, busy, broken or hostile."""
+
+import asyncio
+import email.utils
+import json
+import os
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from groundling.errors import ConfigError, RunError
+
+_LONGEST_WAIT = 300.0
+"""Seconds: a server that asks for more patience is taken at this."""
+_LONGEST_CONNECT = 10.0
+"""Seconds in which a server must take a connection."""
+_EXCERPT = 200
+"""Characters of a server's words that a message repeats."""
+
+
+class RequestFailed(Exception):
+    """One request has no answer; others may."""
+
+
+class RequestRefused(RequestFailed):
+    """The server understands the request and does not take it (400, 413, 422): the same one would fare no better."""
+
+
+@dataclass
+class ChatServer:
+    """A client, an async context manager; `complete` may run many times at once.
+
+    Args:
+        base_url: Up to and with ``/v1``.
+        api_key_env: The environment variable with the API key; the key itself stands nowhere else.
+        timeout: Seconds for one request, its reply read to the end.
+        max_retries: How often a request is made again after 408, 409, 429, 5xx, a time-out, a lost connection or a
+            reply that is none.
+        backoff: Seconds before the first such repetition; twice as long before each further one, up to a minute,
+            and then by chance between half of it and all of it. A ``Retry-After`` lengthens it.
+        max_reply_bytes: A longer reply is cut off and counts as none.
+
+    Raises:
+        ConfigError: the URL is none, or holds a secret; or the key is none.
+    """
+
+    base_url: str
+    api_key_env: str = "OPENAI_API_KEY"
+    timeout: float = 120.0
+    max_retries: int = 6
+    backoff: float = 1.0
+    max_reply_bytes: int = 4 * 2**20
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.base_url)
+        if "@" in parts.netloc or parts.query or parts.fragment:
+            raise ConfigError(
+                "base_url holds a user, password or query: give a bare URL, and the key in the environment variable "
+                f"{self.api_key_env}"
+            )
+        try:
+            fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # a port that is no number
+            fits = False
+        if not fits:
+            raise ConfigError(f"base_url {self.base_url!r}: expected something like http://127.0.0.1:8000/v1")
+        self._key = os.environ.get(self.api_key_env, "").strip()
+        if not all("!" <= c <= "~" for c in self._key):  # the client's own message would tell the key
+            raise ConfigError(
+                f"the API key in {self.api_key_env} holds characters that no key has: set it anew"
+            )
+
+    async def __aenter__(self) -> Self:
+        try:
+            import httpx2
+        except ImportError:
+            raise ConfigError("this judge needs httpx2: pip install 'groundling[judge]'") from None
+        self._httpx = httpx2
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        self._client = httpx2.AsyncClient(
+            headers=headers,
+            timeout=httpx2.Timeout(self.timeout, connect=min(self.timeout, _LONGEST_CONNECT)),
+            limits=httpx2.Limits(max_connections=None),
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.aclose()
+
+    def scrub(self, text: str) -> str:
+        """A text without the API key, should a server repeat it."""
+        return text.replace(self._key, "[key]") if self._key else text
+
+    async def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Post ``body`` to ``chat/completions``; the reply's JSON object.
+
+        Raises:
+            RequestRefused: the server does not take this request.
+            RequestFailed: no answer after all repetitions.
+            RunError: no request can succeed (no connection after all repetitions, no access, no such model).
+        """
+        for attempt in range(self.max_retries + 1):
+            try:
+                status, headers, content = await self._post(body)
+            except (self._httpx.ConnectError, self._httpx.ConnectTimeout) as error:
+                problem, lost, wait = f"no connection ({error or 'time-out'})", True, None
+            except (self._httpx.TimeoutException, TimeoutError):
+                problem, lost, wait = f"no reply within {self.timeout:g} s", False, None
+            except (self._httpx.RequestError, _TooLong) as error:
+                problem, lost, wait = f"{type(error).__name__.lstrip('_')}: {error}", False, None
+            else:
+                if status == 200:
+                    reply = _object(content)
+                    if reply is not None:
+                        return reply
+                    problem = f"a reply that is no JSON object: {self._excerpt(content)}"
+                else:
+                    problem = f"HTTP {status}: {self._excerpt(content)}"
+                    self._check_status(status, problem)
+                lost, wait = False, _retry_after(headers)
+            if attempt < self.max_retries:
+                await asyncio.sleep(self._pause(attempt, wait))
+        if lost:
+            raise RunError(
+                f"{self.base_url}: {problem}, {self.max_retries + 1} times: is the server running?"
+            )
+        raise RequestFailed(problem)
+
+    async def _post(self, body: Mapping[str, Any]) -> tuple[int, Mapping[str, str], bytes]:
+        url = f"{self.base_url.rstrip('/')}/chat/completions"
+        # The client's own timeouts are for each piece; a server that sends a byte now and then would outwit them.
+        async with asyncio.timeout(self.timeout), self._client.stream("POST", url, json=body) as response:
+            content = bytearray()
+            async for piece in response.aiter_bytes():
+                content += piece
+                if len(content) > self.max_reply_bytes:
+                    raise _TooLong(f"more than {self.max_reply_bytes:,} bytes")
+            return response.status_code, response.headers, bytes(content)
+
+    def _check_status(self, status: int, problem: str) -> None:
+        """Raise what a repetition would not mend."""
+        if status in (400, 413, 422):
+            raise RequestRefused(problem)
+        if status in (401, 403):
+            told = "the API key in" if self._key else "no API key in the environment variable"
+            raise RunError(f"{self.base_url}: {problem} ({told} {self.api_key_env})")
+        if status in (408, 409, 425, 429) or status >= 500:
+            return
+        raise RunError(f"{self.base_url}: {problem}: check base_url and model")
+
+    def _excerpt(self, content: bytes) -> str:
+        # The key is taken out before the text is cut, lest half of it remain.
+        text = self.scrub(content[: 2**16].decode("utf-8", "replace"))
+        return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:_EXCERPT]
+
+    def _pause(self, attempt: int, wait: float | None) -> float:
+        """Seconds before the next repetition; jitter keeps many requests from coming back together."""
+        longest = min(60.0, self.backoff * 2**attempt)
+        return max(longest * random.uniform(0.5, 1.0), min(wait or 0.0, _LONGEST_WAIT))
+
+
+class _TooLong(Exception):
+    """A reply of more bytes than allowed."""
+
+
+def _object(content: bytes) -> dict[str, Any] | None:
+    try:
+        reply = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    return reply if isinstance(reply, dict) else None
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds, from a header that holds them or a date."""
+    text = headers.get("retry-after", "").strip()
+    try:
+        return max(0.0, float(text))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+    except (ValueError, TypeError, IndexError):
+        return None

@@ -1,0 +1,416 @@
+"""Sampling a batch of texts, with the log-probability of every token: what a writer's rollouts are made of.
+
+One uniform number decides each token, by the inverse of the cumulative distribution, so that a text depends on its own
+numbers alone and not on how a batch is spread. Searches over several texts (beams) are `LanguageModel.generate`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+
+from groundling.errors import ConfigError, GroundlingError
+from groundling.lm.steps import Stepper
+
+if TYPE_CHECKING:
+    from groundling.lm.language_model import LanguageModel
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are chosen. The defaults leave the model's distribution as it is."""
+
+    do_sample: bool = True
+    """False takes the likeliest token."""
+    temperature: float = 1.0
+    """Divides the logits."""
+    top_k: int = 0
+    """Keep the k likeliest tokens (and those as likely as the last of them); 0 keeps all."""
+    top_p: float = 1.0
+    """Keep the fewest likeliest tokens that together have at least this probability (arXiv 1904.09751)."""
+    min_new_tokens: int = 0
+    """A text cannot end before it has so many tokens."""
+    min_length: int = 0
+    """The same, counted as Transformers does: with the prompt of a causal model, or a decoder's start token."""
+    max_new_tokens: int | None = None
+    """A text ends after so many tokens; None leaves it to the caller."""
+    terminate_on_eos: bool = True
+    """False goes on writing after an end token."""
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` on settings that cannot be followed."""
+        if not self.temperature > 0:
+            raise ConfigError(
+                f"temperature must be greater than 0, got {self.temperature}: use do_sample=False for the likeliest"
+            )
+        if not 0 < self.top_p <= 1:
+            raise ConfigError(f"top_p must lie in (0, 1], got {self.top_p}")
+        for name in ("top_k", "min_new_tokens", "min_length"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if self.max_new_tokens is not None and self.max_new_tokens < 1:
+            raise ConfigError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
+
+    @property
+    def chooses_a_set(self) -> bool:
+        """Whether some tokens are left out because of what the model thinks of them."""
+        return self.top_k > 0 or self.top_p < 1
+
+    def first_end(self, given: int) -> int:
+        """The first step, from 0, at which a text may end, where a model reads ``given`` tokens before it writes."""
+        return max(self.min_new_tokens - 1, self.min_length - given, 0)
+
+
+@dataclass(frozen=True)
+class Mask:
+    """NLPO's action mask (arXiv 2210.01241, section 4.2): only what a model thinks likely may be written."""
+
+    mask_type: Literal["learned_top_p", "learned_top_k", "topk"]
+    """Top-p or top-k of the mask model, a late copy of the policy; "topk": of the policy itself."""
+    top_mask: float
+    """The p, or the k."""
+    min_tokens_to_keep: int
+    """At least so many tokens are allowed, of top-p."""
+    special: Tensor
+    """int64: the special tokens, which are always allowed."""
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """The allowed tokens, bool, of the mask model's (or policy's) logits, (rows, vocabulary)."""
+        size = logits.shape[-1]
+        if self.mask_type == "learned_top_p":
+            allowed = _top_p(logits, self.top_mask, min(self.min_tokens_to_keep, size))
+        else:
+            allowed = _top_k(logits, min(int(self.top_mask), size))
+        allowed[:, self.special.to(allowed.device)] = True
+        return allowed
+
+
+@dataclass(frozen=True)
+class TokenSets:
+    """Of each token of a text the set that it was drawn from, one after the other."""
+
+    ids: Tensor
+    """int32 (total,): tokens."""
+    counts: Tensor
+    """int64 (num_tokens,): how many of them belong to each token."""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Texts; what follows a text's last token is 0. Without gradients, on the CPU."""
+
+    tokens: Tensor
+    """int64 (num_texts, num_steps); the end token is a text's last where it was reached."""
+    lengths: Tensor
+    """int64 (num_texts,)."""
+    log_probs: Tensor
+    """float32 (num_texts, num_steps): of the distribution that each token was sampled from."""
+    raw_log_probs: Tensor
+    """The same of the model's own distribution, before temperature, filters and masks."""
+    sets: list[TokenSets] | None
+    """Of each text, where a filter or mask left tokens out; None where none did."""
+
+
+def filtered(
+    logits: Tensor, sampling: Sampling, banned: Tensor | None = None, allowed: Tensor | None = None
+) -> Tensor:
+    """Log-probabilities of what tokens are sampled from, -inf where a token is left out.
+
+    Args:
+        logits: (rows, vocabulary), float32.
+        sampling: temperature and filters.
+        banned: bool (rows, vocabulary): tokens that cannot come yet, None where all can.
+        allowed: bool (rows, vocabulary): of NLPO's mask.
+    """
+    if sampling.temperature != 1:
+        logits = logits / sampling.temperature
+    if allowed is not None:
+        logits = logits.masked_fill(~allowed, -torch.inf)
+    if banned is not None:
+        logits = logits.masked_fill(banned, -torch.inf)
+    if 0 < sampling.top_k < logits.shape[-1]:
+        logits = logits.masked_fill(~_top_k(logits, sampling.top_k), -torch.inf)
+    if sampling.top_p < 1:
+        logits = logits.masked_fill(~_top_p(logits, sampling.top_p, 1, reached=True), -torch.inf)
+    return logits.log_softmax(-1)
+
+
+def draw(log_probs: Tensor, uniforms: Tensor) -> Tensor:
+    """One token of each row of ``log_probs`` (rows, vocabulary) by ``uniforms`` (rows,) in [0, 1)."""
+    cumulative = log_probs.exp().cumsum(-1, dtype=torch.float64)
+    # Scaled by the last sum, which rounding may leave a hair away from 1.
+    sought = uniforms[:, None].to(cumulative.device) * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, sought, right=True)[:, 0].clamp_(max=log_probs.shape[-1] - 1)
+
+
+def end_tokens(lm: LanguageModel) -> list[int]:
+    """What ends a text: the tokenizer's end token, and those of the model's generation config."""
+    ends: Any = lm.model.generation_config.eos_token_id if lm.model.generation_config else None
+    found = [] if ends is None else ends if isinstance(ends, list) else [ends]
+    own = lm.tokenizer.eos_token_id
+    return sorted({*found, *([] if own is None else [own])})
+
+
+class Decoder:
+    """Writes with a language model, and with NLPO's mask model beside it where there is one.
+
+    Args:
+        lm: what writes.
+        start_token: what a decoder reads first; None takes the model's own.
+        mask: which tokens NLPO allows.
+        mask_lm: whose logits ``mask`` is taken from; None takes the writer's own.
+    """
+
+    def __init__(
+        self,
+        lm: LanguageModel,
+        start_token: int | None = None,
+        mask: Mask | None = None,
+        mask_lm: LanguageModel | None = None,
+    ) -> None:
+        self.lm = lm
+        self.start_token = lm.start_token if start_token is None else start_token
+        self.mask = mask
+        self.ends = end_tokens(lm)
+        self._stepper = Stepper(lm.backbone, self.start_token)
+        self._mask_stepper = Stepper(mask_lm.backbone, self.start_token) if mask_lm is not None else None
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        uniforms: Tensor,
+        max_new_tokens: int | None = None,
+    ) -> Decoded:
+        """Continue each prompt.
+
+        Args:
+            prompts: token ids; equal ones are read once.
+            sampling: how tokens are chosen.
+            uniforms: (num_prompts, num_steps) float64 in [0, 1): one for each token; no text is longer.
+            max_new_tokens: takes the place of sampling's own.
+
+        Raises:
+            GroundlingError: a prompt is empty, or too long for the model.
+        """
+        new_tokens = min(max_new_tokens or sampling.max_new_tokens or uniforms.shape[1], uniforms.shape[1])
+        self._check(prompts, new_tokens)
+        given = [1 if self.lm.is_encoder_decoder else len(prompt) for prompt in prompts]
+        ends = self.ends if sampling.terminate_on_eos else ()
+        choice = _Choice(sampling, self.mask, given, self.ends, ends, uniforms[:, :new_tokens])
+        with self.lm.autocast():
+            if self._steps_with(len(prompts), max(given) + new_tokens):
+                self._write(prompts, choice)
+            else:
+                self._generate(prompts, choice)
+        return choice.decoded()
+
+    def _check(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> None:
+        room = self.lm.max_positions
+        for index, prompt in enumerate(prompts):
+            if not prompt:
+                raise GroundlingError(f"prompt {index} is empty: a text needs something to begin with")
+            # An encoder-decoder reads the prompt elsewhere; the last token is never read.
+            needed = (
+                max(len(prompt), new_tokens) if self.lm.is_encoder_decoder else len(prompt) + new_tokens - 1
+            )
+            if room is not None and needed > room:
+                raise GroundlingError(
+                    f"prompt {index} has {len(prompt)} tokens, and the text {new_tokens}, but this model has room for "
+                    f"{room}: shorten max_prompt_length or max_new_tokens"
+                )
+
+    def _steps_with(self, num_prompts: int, length: int) -> bool:
+        window = self.lm.window
+        steppers = [self._stepper, *([self._mask_stepper] if self._mask_stepper else [])]
+        return (window is None or length <= window) and all(stepper.exact for stepper in steppers)
+
+    def _write(self, prompts: Sequence[Sequence[int]], choice: _Choice) -> None:
+        own = self._stepper.begin(prompts, choice.num_steps)
+        masking = self._mask_stepper.begin(prompts, choice.num_steps) if self._mask_stepper else None
+        rows = torch.arange(len(prompts), device=own.logits.device)
+        for step in range(choice.num_steps):
+            tokens = choice(own.logits, rows, step, None if masking is None else masking.logits)
+            going = choice.going.to(rows.device)[rows]
+            alive = int(going.sum())
+            if alive == 0 or step == choice.num_steps - 1:
+                return
+            if alive <= len(rows) // 2:  # copying what is remembered costs about as much as a step
+                rows, tokens = rows[going], tokens[going]
+                for texts in (own, masking) if masking is not None else (own,):
+                    texts.keep(going.nonzero()[:, 0])
+            self._stepper.add(own, tokens)
+            if self._mask_stepper and masking is not None:
+                self._mask_stepper.add(masking, tokens)
+
+    def _generate(self, prompts: Sequence[Sequence[int]], choice: _Choice) -> None:
+        """The same through Transformers' loop, for models that cannot be stepped otherwise: recurrent ones, say."""
+        filler = self.lm.filler
+        longest = max(map(len, prompts))
+        left = not self.lm.is_encoder_decoder
+        pads = [[filler] * (longest - len(prompt)) for prompt in prompts]
+        lines = [
+            [*pad, *prompt] if left else [*prompt, *pad] for pad, prompt in zip(pads, prompts, strict=True)
+        ]
+        marks = [
+            [0] * len(pad) + [1] * len(p) if left else [1] * len(p) + [0] * len(pad)
+            for pad, p in zip(pads, prompts, strict=True)
+        ]
+        device = self.lm.device
+        tokens, mask = torch.tensor(lines, device=device), torch.tensor(marks, device=device)
+        processor = _Chooser(choice, longest if left else 1, self, mask, tokens)
+        model: Any = self.lm.model
+        own = model.generation_config
+        model.generation_config = (
+            GenerationConfig(  # nothing of the model's own, such as tokens that it forces
+                max_new_tokens=choice.num_steps,
+                do_sample=False,
+                pad_token_id=filler,
+                eos_token_id=list(choice.ends) or None,
+                decoder_start_token_id=self.start_token,
+            )
+        )
+        model.eval()  # checkpointing gradients would switch the cache off
+        try:
+            model.generate(
+                input_ids=tokens, attention_mask=mask, logits_processor=LogitsProcessorList([processor])
+            )
+        finally:
+            model.generation_config = own
+            self.lm.train(self.lm.training)
+
+
+class _Choice:
+    """Chooses tokens step by step, and keeps what was chosen."""
+
+    def __init__(
+        self,
+        sampling: Sampling,
+        mask: Mask | None,
+        given: Sequence[int],
+        cannot_end: Collection[int],
+        ends: Collection[int],
+        uniforms: Tensor,
+    ) -> None:
+        self.sampling = sampling
+        self.mask = mask
+        self.uniforms = uniforms
+        self.num_steps = uniforms.shape[1]
+        self.ends = ends
+        self.first_end = torch.tensor([sampling.first_end(count) for count in given])
+        self.cannot_end = torch.tensor(sorted(cannot_end), dtype=torch.long)
+        self.end_ids = torch.tensor(sorted(ends), dtype=torch.long)
+        self.going = torch.ones(len(given), dtype=torch.bool)
+        shape = (len(given), self.num_steps)
+        self.tokens = torch.zeros(shape, dtype=torch.long)
+        self.log_probs, self.raw_log_probs = torch.zeros(shape), torch.zeros(shape)
+        self.lengths = torch.zeros(len(given), dtype=torch.long)
+        self.kept: list[tuple[Tensor, Tensor]] = []  # of each step: which text, and a token of its set
+
+    def __call__(self, logits: Tensor, rows: Tensor, step: int, mask_logits: Tensor | None) -> Tensor:
+        """The tokens (rows,) that follow, chosen from (rows, vocabulary); ``rows`` says which texts these are."""
+        logits = logits.float()
+        places = rows.cpu()
+        raw = logits.log_softmax(-1)
+        log_probs = self._sampled_from(logits, raw, places, step, mask_logits)
+        if self.sampling.do_sample:
+            tokens = draw(log_probs, self.uniforms[places, step])
+        else:
+            tokens = log_probs.argmax(-1)
+        going = self.going[places]
+        chosen = tokens[:, None]
+        self.tokens[places, step] = torch.where(going, tokens.cpu(), 0)
+        self.log_probs[places, step] = torch.where(going, log_probs.gather(1, chosen)[:, 0].cpu(), 0.0)
+        self.raw_log_probs[places, step] = torch.where(going, raw.gather(1, chosen)[:, 0].cpu(), 0.0)
+        self.lengths[places] += going.long()
+        if self.mask is not None or self.sampling.chooses_a_set:
+            where, token = (~log_probs.isinf()).cpu().nonzero().T
+            counted = going[where]
+            self.kept.append((places[where[counted]], token[counted].int()))
+        if len(self.end_ids):
+            self.going[places] = going & ~torch.isin(tokens.cpu(), self.end_ids)
+        return tokens
+
+    def _sampled_from(
+        self, logits: Tensor, raw: Tensor, places: Tensor, step: int, mask_logits: Tensor | None
+    ) -> Tensor:
+        early = self.first_end[places] > step  # (rows,)
+        banned = None
+        if early.any() and len(self.cannot_end):
+            banned = torch.zeros_like(logits, dtype=torch.bool)
+            banned[:, self.cannot_end.to(logits.device)] = early[:, None].to(logits.device)
+        allowed = None
+        if self.mask is not None:
+            scores = (logits if mask_logits is None else mask_logits).float()
+            # A mask that an end token fills alone would leave nothing where it cannot come yet.
+            allowed = self.mask(scores if banned is None else scores.masked_fill(banned, -torch.inf))
+        if (
+            banned is None
+            and allowed is None
+            and not self.sampling.chooses_a_set
+            and self.sampling.temperature == 1
+        ):
+            return raw
+        return filtered(logits, self.sampling, banned, allowed)
+
+    def decoded(self) -> Decoded:
+        num_steps = max(1, int(self.lengths.max())) if len(self.lengths) else 1
+        cut = (self.tokens[:, :num_steps], self.log_probs[:, :num_steps], self.raw_log_probs[:, :num_steps])
+        return Decoded(cut[0], self.lengths, cut[1], cut[2], self._sets() if self.kept else None)
+
+    def _sets(self) -> list[TokenSets]:
+        texts = torch.cat([text for text, _ in self.kept])
+        ids = torch.cat([token for _, token in self.kept])
+        counts = torch.stack(
+            [torch.bincount(text, minlength=len(self.lengths)) for text, _ in self.kept], dim=1
+        )  # (num_texts, num_steps)
+        own = ids[texts.argsort(stable=True)].split(counts.sum(1).tolist())
+        return [
+            TokenSets(of_text, count[:length])
+            for of_text, count, length in zip(own, counts, self.lengths.tolist(), strict=True)
+        ]
+
+
+class _Chooser(LogitsProcessor):
+    """Lets Transformers' greedy loop take what a `_Choice` chose."""
+
+    def __init__(self, choice: _Choice, given: int, decoder: Decoder, mask: Tensor, prompts: Tensor) -> None:
+        self.choice, self.given, self.decoder, self.mask, self.prompts = choice, given, decoder, mask, prompts
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        step = input_ids.shape[1] - self.given
+        rows = torch.arange(len(scores), device=scores.device)
+        tokens = self.choice(scores, rows, step, self._mask_logits(input_ids))
+        return torch.full_like(scores, -torch.inf).scatter_(1, tokens[:, None], 0.0)
+
+    def _mask_logits(self, written: Tensor) -> Tensor | None:
+        """Of the mask model, read anew at each step: slow, and right for every model."""
+        stepper = self.decoder._mask_stepper
+        if stepper is None:
+            return None
+        model = stepper.backbone.model
+        if stepper.backbone.is_encoder_decoder:
+            read = {"input_ids": self.prompts, "attention_mask": self.mask, "decoder_input_ids": written}
+            return model(**read, use_cache=False).logits[:, -1]
+        mask = torch.cat([self.mask, self.mask.new_ones(len(written), written.shape[1] - self.given)], dim=1)
+        return model(input_ids=written, attention_mask=mask, use_cache=False).logits[:, -1]
+
+
+def _top_k(logits: Tensor, k: int) -> Tensor:
+    return logits >= logits.topk(k, dim=-1).values[:, -1:]
+
+
+def _top_p(logits: Tensor, p: float, at_least: int, reached: bool = False) -> Tensor:
+    """The likeliest tokens whose sum exceeds p; ``reached``: or equals it, as Transformers has it."""
+    probabilities, order = logits.softmax(-1).sort(-1, descending=True)
+    before = probabilities.cumsum(-1) - probabilities
+    keep = before < p if reached else before <= p
+    keep[:, :at_least] = True
+    keep &= probabilities > 0
+    return torch.zeros_like(keep).scatter_(1, order, keep)

@@ -1,0 +1,363 @@
+"""Writing token by token: what a model remembers of its texts, and the step that adds a token to each.
+
+Transformers' own loop spends most of a small model's time in Python: it builds masks, grows its cache and goes through
+some twenty calls per layer for each token. Here keys and values lie in tensors made once for the whole text, and the
+step is traced once with `torch.jit.trace`, for any batch and length, after which no Python runs in it. It calls the
+model's own modules and holds its own weights, so nothing is written here for any family; on a first small example the
+result is held against the model's plain forward, and models for which it differs are written with otherwise.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache, DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import CacheLayerMixin
+
+from groundling.lm.backbone import Backbone
+from groundling.lm.kernels import FastKernels
+from groundling.lm.packing import batches
+
+_PREFILL_TOKENS = 8192
+"""Prompts up to so many tokens are read at once, unless padding would waste more than half as much again."""
+
+
+@dataclass
+class Texts:
+    """What a model remembers of a batch of texts.
+
+    Rows are texts; prompts lie from slot 0 on, what is written to all of them from slot ``slot`` on, and slots between
+    are hidden by ``mask``: positions, not places, tell a model the order.
+    """
+
+    logits: Tensor
+    """(rows, vocabulary): of the next token."""
+    slot: int
+    """Where the next token goes."""
+    positions: Tensor
+    """(rows, 1) int64: its position in each text."""
+    mask: Tensor
+    """(rows, 1, 1, slots), added to attention scores: 0 or the dtype's least number."""
+    cross: tuple[Tensor, Tensor]
+    """Of an encoder-decoder: the encoder's mask like ``mask``, and its states (rows, length, hidden)."""
+    memory: list[Tensor]
+    """Of each layer keys and values, (rows, heads, slots, size), and those of its cross-attention, likewise."""
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these rows alone."""
+        self.logits, self.positions, self.mask = self.logits[rows], self.positions[rows], self.mask[rows]
+        self.memory = [tensor[rows] for tensor in self.memory]
+        mask, states = self.cross
+        self.cross = (mask[rows], states[rows])
+
+
+class Stepper:
+    """Reads prompts with one model, then adds token after token to them. Without gradients."""
+
+    def __init__(self, backbone: Backbone, start_token: int) -> None:
+        self.backbone = backbone
+        self.start_token = start_token
+        self._begin = _Begin(backbone, start_token)
+        self._step = _Step(backbone)
+        self._traced: _Traced | None = None
+        self._checked: bool | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the trace, which is made anew by copies: it holds the weights of the original."""
+        return self.__dict__ | {"_traced": None, "_checked": None}
+
+    @property
+    def exact(self) -> bool:
+        """Whether this is the same as the model's plain forward; tried once, on a small example."""
+        if self._checked is None:
+            self._checked = self._is_exact()
+        return self._checked
+
+    def begin(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> Texts:
+        """Read prompts (token ids, none empty), with room for so many tokens after them. Equal ones are read once."""
+        encodes = self.backbone.is_encoder_decoder
+        lengths = torch.tensor([1 if encodes else len(prompt) for prompt in prompts])
+        longest = max(map(len, prompts))
+        texts = self._empty(lengths, new_tokens, longest if encodes else 0)
+        for own, rows, place in self._distinct(prompts):
+            tokens, mask = _right_padded(own, self.backbone.device)
+            last = torch.tensor([0 if encodes else len(prompt) - 1 for prompt in own], device=tokens.device)
+            if self._traced:
+                logits, states, *memory = self._traced.begin(tokens, mask, last)
+            else:
+                with FastKernels():
+                    logits, states, *memory = self._begin(tokens, mask, last)
+            if encodes:
+                texts.cross[0][rows, 0, 0, : mask.shape[1]] = _additive(mask, states.dtype)[place]
+            self._put(texts, rows, place, logits, states, memory)
+        return texts
+
+    def add(self, texts: Texts, tokens: Tensor) -> None:
+        """Append ``tokens`` (rows,) to the texts and predict what comes next."""
+        texts.mask[..., texts.slot] = 0
+        step = self._traced.step if self._traced else self._step
+        slot = torch.tensor([texts.slot], device=tokens.device)
+        texts.logits = step(tokens[:, None], texts.positions, slot, texts.mask, *texts.cross, *texts.memory)
+        texts.slot += 1
+        texts.positions = texts.positions + 1
+
+    def _empty(self, lengths: Tensor, new_tokens: int, encoded: int) -> Texts:
+        """Texts whose memory is still to come; of ``encoded`` tokens each at most where there is an encoder."""
+        device, dtype = self.backbone.device, self.backbone.model.dtype
+        slot = int(lengths.max())
+        visible = torch.arange(slot + new_tokens - 1) < lengths[:, None]  # (rows, slots)
+        hidden = torch.zeros(len(lengths), 1, 1, encoded, dtype=dtype, device=device)
+        return Texts(
+            logits=torch.zeros(0),
+            slot=slot,
+            positions=lengths[:, None].to(device),
+            mask=_additive(visible, dtype)[:, None, None].to(device),
+            cross=(hidden.fill_(torch.finfo(dtype).min), torch.zeros(0, device=device)),
+            memory=[],
+        )
+
+    def _distinct(self, prompts: Sequence[Sequence[int]]) -> list[tuple[list[Sequence[int]], Tensor, Tensor]]:
+        """Batches of distinct prompts of like length; of each the rows that have them, and which one each row has."""
+        places: dict[tuple[int, ...], list[int]] = {}
+        for row, prompt in enumerate(prompts):
+            places.setdefault(tuple(prompt), []).append(row)
+        distinct = list(places)
+        found = []
+        for batch in batches([len(prompt) for prompt in distinct], _PREFILL_TOKENS, 0.5):
+            own: list[Sequence[int]] = [distinct[index] for index in batch]
+            rows = [(row, place) for place, index in enumerate(batch) for row in places[distinct[index]]]
+            where = torch.tensor(rows, device=self.backbone.device).T  # (2, number of rows)
+            found.append((own, where[0], where[1]))
+        return found
+
+    def _put(
+        self,
+        texts: Texts,
+        rows: Tensor,
+        place: Tensor,
+        logits: Tensor,
+        states: Tensor,
+        memory: Sequence[Tensor],
+    ) -> None:
+        """Lay down what was read of distinct prompts for each row that has them."""
+        num_rows, slots, encoded = len(texts.mask), texts.mask.shape[-1], texts.cross[0].shape[-1]
+        if not texts.memory:
+            rooms = (
+                [slots] * len(memory)
+                if not encoded
+                else [slots, slots, encoded, encoded] * (len(memory) // 4)
+            )
+            texts.logits = logits.new_zeros(num_rows, logits.shape[-1])
+            texts.cross = (texts.cross[0], states.new_zeros(num_rows, encoded, states.shape[-1]))
+            texts.memory = [
+                tensor.new_zeros(num_rows, tensor.shape[1], room, tensor.shape[3])
+                for tensor, room in zip(memory, rooms, strict=True)
+            ]
+        for kept, read in zip(texts.memory, memory, strict=True):
+            kept[rows, :, : read.shape[2]] = read[place]
+        texts.logits[rows] = logits[place]
+        if encoded:
+            texts.cross[1][rows, : states.shape[1]] = states[place]
+
+    @torch.no_grad()
+    def _is_exact(self) -> bool:
+        """Try on two small batches of other sizes, after tracing on the first."""
+        vocabulary = self.backbone.model.config.get_text_config().vocab_size
+        words = [(7 * index + 5) % vocabulary for index in range(16)]
+        small = [words[:3], words[2:9], words[5:7]]
+        large = [*small, words[4:12], words[1:5]]
+        model = self.backbone.model
+        tolerance = 1e-3 if model.dtype == torch.float32 else 0.2
+        try:
+            self._trace(small)
+            for traced in (self._traced, None) if self._traced else (None,):
+                self._traced = traced
+                found = [self._try(prompts, words) for prompts in (small, large)]
+                expected = [self._plain(prompts, words) for prompts in (small, large)]
+                if all(
+                    torch.allclose(a, b, atol=tolerance, rtol=tolerance)
+                    for a, b in zip(found, expected, strict=True)
+                ):
+                    return True
+        except (TypeError, ValueError, RuntimeError, IndexError, AttributeError, NotImplementedError):
+            pass  # a body that remembers, or takes masks and positions, in its own way
+        self._traced = None
+        return False
+
+    def _trace(self, prompts: Sequence[Sequence[int]]) -> None:
+        if self.backbone.device.type != "cpu":
+            return  # not tried
+        texts = self.begin(prompts, 4)
+        tokens, mask = _right_padded(prompts, self.backbone.device)
+        last = mask.sum(1) - 1 if not self.backbone.is_encoder_decoder else torch.zeros_like(mask[:, 0])
+        slot = torch.tensor([texts.slot])
+        example = (tokens[:, :1], texts.positions, slot, texts.mask, *texts.cross, *texts.memory)
+        with warnings.catch_warnings(), FastKernels():
+            warnings.simplefilter("ignore")  # of tensors turned into numbers, which the example tells apart
+            try:
+                begin = torch.jit.trace(self._begin, (tokens, mask, last), check_trace=False)
+                step = torch.jit.trace(self._step, example, check_trace=False)
+            except (TypeError, ValueError, RuntimeError, IndexError, AttributeError):
+                return
+        self._traced = _Traced(begin, step)
+
+    def _try(self, prompts: Sequence[Sequence[int]], words: list[int]) -> Tensor:
+        """(rows, vocabulary): logits after three more tokens."""
+        texts = self.begin(prompts, 6)
+        for step in range(3):
+            tokens = torch.tensor(words[step : step + len(prompts)], device=self.backbone.device)
+            self.add(texts, tokens)
+        return texts.logits.float()
+
+    def _plain(self, prompts: Sequence[Sequence[int]], words: list[int]) -> Tensor:
+        """The same from the model's own forward, text by text."""
+        rows = []
+        for row, prompt in enumerate(prompts):
+            written = [words[step + row] for step in range(3)]
+            read = torch.tensor([list(prompt)], device=self.backbone.device)
+            if self.backbone.is_encoder_decoder:
+                line = torch.tensor([[self.start_token, *written]], device=read.device)
+                output = self.backbone.model(input_ids=read, decoder_input_ids=line, use_cache=False)
+            else:
+                line = torch.tensor([[*prompt, *written]], device=read.device)
+                output = self.backbone.model(input_ids=line, use_cache=False)
+            rows.append(output.logits[0, -1].float())
+        return torch.stack(rows)
+
+
+class _Slots(CacheLayerMixin):
+    """A layer's keys and values in tensors made beforehand; what comes is put into one slot."""
+
+    def __init__(self, keys: Tensor, values: Tensor, slot: Tensor) -> None:
+        super().__init__()
+        self.keys, self.values, self.slot = keys, values, slot
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Nothing is left to do."""
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Put (rows, heads, 1, size) into the slot; give back all slots, which the mask tells apart."""
+        assert self.keys is not None and self.values is not None
+        self.keys.index_copy_(2, self.slot, key_states)
+        self.values.index_copy_(2, self.slot, value_states)
+        return self.keys, self.values
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        assert self.keys is not None
+        return self.keys.shape[2], 0
+
+    def get_seq_length(self) -> int:
+        return self.slot  # type: ignore[return-value]  # a tensor, as of Transformers' static caches
+
+    def get_max_length(self) -> int:
+        assert self.keys is not None
+        return self.keys.shape[2]
+
+    get_max_cache_shape = get_max_length  # its name up to Transformers 5.20
+
+
+class _Traced(NamedTuple):
+    begin: Any
+    step: Any
+
+
+class _Begin(nn.Module):
+    """Prompts read; as a module, so that a trace holds the weights themselves."""
+
+    def __init__(self, backbone: Backbone, start_token: int) -> None:
+        super().__init__()
+        self.model = backbone.model
+        self.start_token = start_token
+        self._backbone = (backbone,)  # in a tuple: its body is the model's own
+
+    def forward(self, tokens: Tensor, mask: Tensor, last: Tensor) -> tuple[Tensor, ...]:
+        """Logits (rows, vocabulary) after position ``last`` (rows,), the encoder's states, and a `Texts` memory.
+
+        ``tokens`` and 0/1 ``mask`` (rows, length), padded on the right.
+        """
+        backbone = self._backbone[0]
+        if backbone.is_encoder_decoder:
+            states = backbone.encode(tokens, mask)
+            past: Any = EncoderDecoderCache(DynamicCache(), DynamicCache())
+            more = {"encoder_hidden_states": states, "encoder_attention_mask": mask}
+            tokens = torch.full_like(tokens[:, :1], self.start_token)
+        else:
+            # What pads a row on its right is seen by nothing before it: plain causal attention is right.
+            states, past, more = torch.zeros(0), DynamicCache(), {"attention_mask": torch.ones_like(tokens)}
+        hidden = backbone.body(
+            input_ids=tokens, past_key_values=past, use_cache=True, **more
+        ).last_hidden_state
+        caches = (
+            [past.self_attention_cache, past.cross_attention_cache]
+            if more.get("encoder_hidden_states") is not None
+            else [past]
+        )
+        memory = [
+            t
+            for layer in zip(*(cache.layers for cache in caches), strict=True)
+            for part in layer
+            for t in (part.keys, part.values)
+        ]
+        rows = torch.arange(hidden.shape[0], device=hidden.device)
+        return backbone.logits(hidden[rows, last]), states, *memory
+
+
+class _Step(nn.Module):
+    """One token read by every text; as a module, so that a trace holds the weights themselves."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.model = backbone.model
+        self._backbone = (backbone,)  # in a tuple: its body is the model's own
+
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        slot: Tensor,
+        mask: Tensor,
+        cross_mask: Tensor,
+        states: Tensor,
+        *memory: Tensor,
+    ) -> Tensor:
+        """Logits (rows, vocabulary); arguments as in `Texts`, slot (1,) int64. Writes into the memory."""
+        backbone = self._backbone[0]
+        layers: list[Any] = [
+            _Slots(keys, values, slot) for keys, values in zip(memory[::2], memory[1::2], strict=True)
+        ]
+        if backbone.is_encoder_decoder:
+            past: Any = EncoderDecoderCache(Cache(layers=layers[::2]), Cache(layers=layers[1::2]))
+            past.is_updated = dict.fromkeys(range(len(layers) // 2), True)
+            more = {"encoder_hidden_states": states, "encoder_attention_mask": cross_mask}
+        else:
+            past, more = Cache(layers=layers), {"position_ids": positions}
+        hidden = backbone.body(
+            input_ids=tokens, attention_mask=mask, past_key_values=past, use_cache=True, **more
+        ).last_hidden_state
+        return backbone.logits(hidden[:, 0])
+
+
+def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where something is visible, the dtype's least number where not."""
+    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(
+        ~visible.bool(), torch.finfo(dtype).min
+    )
+
+
+def _right_padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Token ids and 0/1 mask, int64 (batch, longest)."""
+    longest = max(map(len, prompts))
+    tokens = torch.zeros(len(prompts), longest, dtype=torch.long)
+    mask = torch.zeros_like(tokens)
+    for row, prompt in enumerate(prompts):
+        tokens[row, : len(prompt)] = torch.tensor(prompt)
+        mask[row, : len(prompt)] = 1
+    return tokens.to(device), mask.to(device)

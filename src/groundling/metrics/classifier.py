@@ -1,0 +1,222 @@
+"""Sequence classifiers as judges of text: learned reward, intent, BLEURT."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from groundling.devices import find_device
+from groundling.errors import ConfigError, GroundlingError, RunError
+from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of, metrics
+
+END_OF_UTTERANCE = "<EOU>"
+"""Stands after each utterance of a dialogue's prompt."""
+
+
+class Classifier:
+    """A Transformers sequence classifier, loaded from a folder or the hub when it is first asked."""
+
+    def __init__(
+        self, model_name: str, *, device: str = "auto", batch_size: int = 32, truncation_side: str = "left"
+    ) -> None:
+        if batch_size < 1:
+            raise ConfigError(f"batch_size must be at least 1, got {batch_size}")
+        self.model_name, self.device, self.batch_size = model_name, device, batch_size
+        self._truncation_side = truncation_side
+        self._loaded: tuple[Any, Any] | None = None
+
+    def logits(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Tensor:
+        """``(len(texts), num_labels)`` float32, on the CPU, of texts or of (text, pair) couples.
+
+        Too long a text loses its beginning (or end, by ``truncation_side``); of a couple the first text does.
+
+        Raises:
+            GroundlingError: the model cannot be loaded.
+        """
+        tokenizer, model = self._load()
+        device = next(model.parameters()).device
+        rows = []
+        for first in range(0, len(texts), self.batch_size):
+            batch = slice(first, first + self.batch_size)
+            inputs = tokenizer(
+                list(texts[batch]),
+                list(pairs[batch]) if pairs is not None else None,
+                padding=True,
+                truncation=True if pairs is None else "only_first",
+                max_length=_longest(tokenizer, model),
+                return_tensors="pt",
+            )
+            with torch.inference_mode():
+                rows.append(model(**inputs.to(device)).logits.float().cpu())
+        return torch.cat(rows)
+
+    @property
+    def labels(self) -> dict[str, int]:
+        """The index of each label, names in lower case."""
+        return {str(name).lower(): index for name, index in self._load()[1].config.label2id.items()}
+
+    def _load(self) -> tuple[Any, Any]:
+        if self._loaded is None:
+            from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+            try:
+                tokenizer = AutoTokenizer.from_pretrained(
+                    self.model_name, truncation_side=self._truncation_side
+                )
+                model = AutoModelForSequenceClassification.from_pretrained(self.model_name)
+            except (
+                Exception
+            ) as error:  # the hub, a broken folder, a missing file: Transformers raises many kinds
+                raise GroundlingError(
+                    f"the classifier {self.model_name} cannot be loaded (a folder or a hub id is needed, and the hub "
+                    f"must be reachable for the latter): {(str(error).splitlines() or [''])[0]}"
+                ) from error
+            if tokenizer.pad_token is None:  # decoder models: padding is masked, so any token will do
+                tokenizer.pad_token = tokenizer.eos_token
+            model.config.pad_token_id = tokenizer.pad_token_id
+            self._loaded = tokenizer, model.eval().to(find_device(self.device))
+        return self._loaded
+
+
+def _longest(tokenizer: Any, model: Any) -> int | None:
+    """Tokens that the model can read; None if nothing limits them."""
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if positions is not None:
+        positions -= (
+            (getattr(model.config, "pad_token_id", 0) or 0) + 1 if "roberta" in model.config.model_type else 0
+        )
+    limits = [n for n in (tokenizer.model_max_length, positions) if n is not None and n < 10**9]
+    return min(limits, default=None)
+
+
+@metrics.register("learned_reward")
+@dataclass(kw_only=True)
+class LearnedReward(Metric):
+    """How likely a sequence classifier finds a label, given prompt and generation (IMDB: positive sentiment)."""
+
+    model_name: str
+    """Folder or hub id of the classifier (original's configs: lvwerra/distilbert-imdb)."""
+    label_ix: int
+    """Index of the label whose probability is the score."""
+    include_prompt_for_eval: bool = True
+    """Whether the classifier reads the prompt before the generation."""
+    batch_size: int = 32
+    device: str = "auto"
+
+    _classifier: Classifier = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Name the classifier; nothing is loaded yet."""
+        super().__post_init__()
+        self._classifier = Classifier(self.model_name, device=self.device, batch_size=self.batch_size)
+
+    def measure(
+        self,
+        prompts: Sequence[str],
+        generations: Sequence[str],
+        references: Sequence[Sequence[str]],
+        meta: Meta | None,
+    ) -> dict[str, MetricResult]:
+        """``semantic/learned_automodel_metric``."""
+        texts = generations
+        if self.include_prompt_for_eval:
+            texts = [prompt + generation for prompt, generation in zip(prompts, generations, strict=True)]
+        probabilities = self._classifier.logits(texts).softmax(-1)
+        if not 0 <= self.label_ix < probabilities.shape[1]:
+            raise ConfigError(
+                f"label_ix={self.label_ix}: {self.model_name} has labels 0 to {probabilities.shape[1] - 1}"
+            )
+        return {"semantic/learned_automodel_metric": mean_of(probabilities[:, self.label_ix].tolist())}
+
+
+@metrics.register("intent_accuracy")
+@dataclass(kw_only=True)
+class IntentAccuracy(Metric):
+    """How often an answer has the intent that it should have, by a classifier of dialogue acts.
+
+    It reads the last utterance of the prompt and the answer; ``meta["intent"]`` is DailyDialog's act, 1 to 4.
+    """
+
+    model_name: str = "rajkumarrrk/roberta-daily-dialog-intent-classifier"
+    batch_size: int = 32
+    device: str = "auto"
+
+    needs_meta = ("intent",)
+
+    _classifier: Classifier = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Name the classifier; nothing is loaded yet."""
+        super().__post_init__()
+        self._classifier = Classifier(self.model_name, device=self.device, batch_size=self.batch_size)
+
+    def measure(
+        self,
+        prompts: Sequence[str],
+        generations: Sequence[str],
+        references: Sequence[Sequence[str]],
+        meta: Meta | None,
+    ) -> dict[str, MetricResult]:
+        """``intent/accuracy``: 1 or 0."""
+        texts = [
+            _last_utterance(prompt) + generation
+            for prompt, generation in zip(prompts, generations, strict=True)
+        ]
+        found = self._classifier.logits(texts).argmax(-1).tolist()
+        wanted = [_act(sample["intent"]) - 1 for sample in meta or ()]
+        return {"intent/accuracy": mean_of([float(f == w) for f, w in zip(found, wanted, strict=True)])}
+
+
+def _last_utterance(prompt: str) -> str:
+    utterances = [text for text in prompt.split(END_OF_UTTERANCE) if text.strip()]
+    return utterances[-1] if utterances else ""
+
+
+def _act(intent: Any) -> int:
+    """The act as an int; some pools give it as a list of one."""
+    try:
+        return int(intent[0] if isinstance(intent, Sequence) and not isinstance(intent, str) else intent)
+    except (TypeError, ValueError, IndexError) as error:
+        raise RunError(f"meta['intent'] must be a number from 1 to 4, got {intent!r}") from error
+
+
+@metrics.register("bleurt")
+@dataclass(kw_only=True)
+class Bleurt(Metric):
+    """BLEURT (Sellam et al. 2020): a regression model that compares generation and reference; of the best reference.
+
+    The checkpoint is one converted for Transformers, so that TensorFlow is not needed.
+    """
+
+    model_name: str = "Elron/bleurt-base-128"
+    batch_size: int = 32
+    device: str = "auto"
+
+    needs_references = True
+
+    _classifier: Classifier = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Name the model; nothing is loaded yet."""
+        super().__post_init__()
+        self._classifier = Classifier(
+            self.model_name, device=self.device, batch_size=self.batch_size, truncation_side="right"
+        )
+
+    def measure(
+        self,
+        prompts: Sequence[str],
+        generations: Sequence[str],
+        references: Sequence[Sequence[str]],
+        meta: Meta | None,
+    ) -> dict[str, MetricResult]:
+        """``semantic/bleurt``."""
+        flat = [text for given in references for text in given]
+        repeated = [
+            text for text, given in zip(generations, references, strict=True) for _ in range(len(given))
+        ]
+        scores = self._classifier.logits(flat, repeated)[:, 0]
+        best = [part.max().item() for part in scores.split([len(given) for given in references])]
+        return {"semantic/bleurt": mean_of(best)}

@@ -1,0 +1,99 @@
+"""How varied texts are, whatever they say: the diversity figures of GEM (Gehrmann et al. 2021, arXiv 2102.01672)."""
+
+import math
+import statistics
+import string
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from groundling.errors import ConfigError
+from groundling.metrics.metric import Meta, Metric, MetricResult, metrics
+from groundling.metrics.words import words
+
+_PUNCTUATION = frozenset(string.punctuation)
+_MAX_ORDER = 3
+
+
+@metrics.register("diversity")
+@dataclass(kw_only=True)
+class Diversity(Metric):
+    """Vocabulary, distinct n-grams, entropies and lengths of lower-cased words, with and without punctuation."""
+
+    window_size: int = 100
+    """Words per segment of the mean segmental type-token ratio (MSTTR); shorter texts have none: NaN."""
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` unless ``window_size`` is positive."""
+        super().__post_init__()
+        if self.window_size < 1:
+            raise ConfigError(f"window_size must be at least 1, got {self.window_size}")
+
+    def measure(
+        self,
+        prompts: Sequence[str],
+        generations: Sequence[str],
+        references: Sequence[Sequence[str]],
+        meta: Meta | None,
+    ) -> dict[str, MetricResult]:
+        """``diversity_metrics/…``: msttr, lengths, and of each n ≤ 3 distinct, vocab_size, unique and entropies."""
+        texts = [[word.lower() for word in words(text)] for text in generations]
+        bare = [[word for word in text if word not in _PUNCTUATION] for text in texts]
+        figures = {
+            f"msttr-{self.window_size}": _msttr(texts, self.window_size),
+            f"msttr-{self.window_size}_nopunct": _msttr(bare, self.window_size),
+        }
+        figures |= _lengths(texts) | _ngram_figures(texts)
+        figures |= {
+            f"{name}-nopunct": figure for name, figure in (_lengths(bare) | _ngram_figures(bare)).items()
+        }
+        return {f"diversity_metrics/{name}": MetricResult(float(figure)) for name, figure in figures.items()}
+
+
+def _msttr(texts: Sequence[Sequence[str]], size: int) -> float:
+    """Mean type-token ratio of consecutive segments of ``size`` words, texts strung together, to five decimals."""
+    joined = [word for text in texts for word in text]
+    ratios = [
+        len(set(joined[start : start + size])) / size for start in range(0, len(joined) - size + 1, size)
+    ]
+    return round(statistics.fmean(ratios), 5) if ratios else math.nan
+
+
+def _lengths(texts: Sequence[Sequence[str]]) -> dict[str, float]:
+    lengths = list(map(len, texts))
+    return {
+        "total_length": sum(lengths),
+        "mean_pred_length": statistics.fmean(lengths),
+        "std_pred_length": statistics.pstdev(lengths),
+        "median_pred_length": statistics.median(lengths),
+        "min_pred_length": min(lengths),
+        "max_pred_length": max(lengths),
+    }
+
+
+def _ngram_figures(texts: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Of n = 1, 2, 3: n-grams within texts, counted over all of them; entropies in bits."""
+    figures: dict[str, float] = {}
+    shorter: Counter[tuple[str, ...]] = Counter()
+    for order in range(1, _MAX_ORDER + 1):
+        counts = Counter(
+            tuple(text[start : start + order]) for text in texts for start in range(len(text) - order + 1)
+        )
+        total = counts.total()
+        figures[f"distinct-{order}"] = len(counts) / total if total else 0
+        figures[f"vocab_size-{order}"] = len(counts)
+        figures[f"unique-{order}"] = sum(count == 1 for count in counts.values())
+        figures[f"entropy-{order}"] = -sum(c / total * math.log2(c / total) for c in counts.values())
+        if shorter:
+            figures[f"cond_entropy-{order}"] = _conditional_entropy(counts, shorter)
+        shorter = counts
+    return figures
+
+
+def _conditional_entropy(counts: Counter[tuple[str, ...]], shorter: Counter[tuple[str, ...]]) -> float:
+    """H(last word | words before it), each count by its own order's total, as van Miltenburg et al. have it."""
+    total, shorter_total = counts.total(), shorter.total()
+    return -sum(
+        count / total * math.log2((count / total) / (shorter[ngram[:-1]] / shorter_total))
+        for ngram, count in counts.items()
+    )

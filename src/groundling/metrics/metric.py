@@ -1,0 +1,147 @@
+"""What a metric is: prompts, generations and references in, named figures out."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from groundling.errors import ConfigError, RunError
+from groundling.registry import Registry
+
+Meta = Sequence[Mapping[str, Any]]
+"""One mapping a sample: what its data pool knows beyond prompt and references (`concepts`, `raw_table`, `intent`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricResult:
+    """One figure of a metric."""
+
+    corpus: float
+    """Over all samples; NaN where it is not defined (a text too short to measure)."""
+    sentences: list[float] | None = None
+    """One for each sample; None of a figure that only a corpus has."""
+
+
+@dataclass(kw_only=True)
+class Metric(ABC):
+    """Measures generations; the defaults are right, ``compat="rl4lms"`` gives what the original gave.
+
+    A subclass says in `needs_references` whether every sample must have a reference, in `needs_meta` which keys its
+    meta must have, and measures in `measure`.
+    """
+
+    compat: Literal["rl4lms"] | None = None
+    """"rl4lms" reproduces RL4LMs's figures, faults included; `docs/metrics.md` lists where they differ."""
+
+    needs_references: ClassVar[bool] = False
+    needs_meta: ClassVar[tuple[str, ...]] = ()
+    by_sample: ClassVar[bool] = True
+    """Whether a sample's figure is the same whatever other samples are measured with it."""
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` on a ``compat`` that does not exist."""
+        if self.compat not in (None, "rl4lms"):
+            raise ConfigError(f'compat must be null or "rl4lms", got {self.compat!r}')
+
+    def compute(
+        self,
+        prompts: Sequence[str],
+        generations: Sequence[str],
+        references: Sequence[Sequence[str]],
+        meta: Meta | None = None,
+    ) -> dict[str, MetricResult]:
+        """Measure a batch of samples.
+
+        Args:
+            prompts: What was read, one for each sample.
+            generations: What was written.
+            references: What might have been written; an empty list where there is no reference.
+            meta: What else is known of each sample.
+
+        Returns:
+            By the name it is logged under, each figure.
+
+        Raises:
+            RunError: the lists differ in length, or a sample lacks the reference or the meta that is needed.
+        """
+        check_samples(prompts, generations, references, meta)
+        self._check_needs(prompts, references, meta)
+        return self.measure(prompts, generations, references, meta)
+
+    @abstractmethod
+    def measure(
+        self,
+        prompts: Sequence[str],
+        generations: Sequence[str],
+        references: Sequence[Sequence[str]],
+        meta: Meta | None,
+    ) -> dict[str, MetricResult]:
+        """The figures of samples that have been checked."""
+
+    def _check_needs(
+        self, prompts: Sequence[str], references: Sequence[Sequence[str]], meta: Meta | None
+    ) -> None:
+        name = type(self).__name__
+        for index, prompt in enumerate(prompts):
+            if self.needs_references and not references[index]:
+                raise RunError(
+                    f"{name} needs a reference for every sample: sample {index} has none (prompt {prompt[:60]!r}); "
+                    "choose a metric that needs none, or a data pool with references"
+                )
+            for key in self.needs_meta:
+                if meta is None or key not in meta[index]:
+                    raise RunError(
+                        f"{name} needs {key!r} in the meta of every sample: sample {index} has none; "
+                        "choose a data pool that gives it"
+                    )
+
+
+class MetricRegistry(Registry[Metric]):
+    """Knows every metric, and every reward as the metric that is its mean."""
+
+    def get(self, id: str) -> Callable[..., Metric]:
+        """Return what ``id`` names; `ConfigError` if nothing."""
+        if id not in self._factories:
+            from groundling.rewards.adapters import reward_as_metric  # late: rewards are made of metrics
+
+            found = reward_as_metric(id)
+            if found is not None:
+                return found
+        return super().get(id)
+
+    def own(self) -> Iterator[str]:
+        """The ids of what was registered as a metric, rewards left out."""
+        return super().__iter__()
+
+    def __iter__(self) -> Iterator[str]:
+        from groundling.rewards.reward import rewards  # late: rewards are made of metrics
+
+        return iter(sorted({*self._factories, *rewards.own()}))
+
+    def __contains__(self, id: object) -> bool:
+        return id in set(self)
+
+
+metrics = MetricRegistry("metric")
+
+
+def check_samples(
+    prompts: Sequence[str],
+    generations: Sequence[str],
+    references: Sequence[Sequence[str]],
+    meta: Meta | None,
+) -> None:
+    """Raise `RunError` unless there are samples, and as many of everything."""
+    lengths = {"prompts": len(prompts), "generations": len(generations), "references": len(references)}
+    if meta is not None:
+        lengths["meta"] = len(meta)
+    if len(set(lengths.values())) > 1:
+        found = ", ".join(f"{count} {name}" for name, count in lengths.items())
+        raise RunError(f"every sample needs one of each, got {found} (references may be empty lists)")
+    if not prompts:
+        raise RunError("there is no sample to measure")
+
+
+def mean_of(scores: Sequence[float]) -> MetricResult:
+    """The figure whose corpus value is the mean of its samples'."""
+    return MetricResult(sum(scores) / len(scores), list(scores))

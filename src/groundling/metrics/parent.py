@@ -1,0 +1,191 @@
+"""PARENT (Dhingra et al. 2019, arXiv 1906.01081) and BLEU for texts written from tables."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from groundling.errors import ConfigError, RunError
+from groundling.metrics.libraries import library
+from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of, metrics
+
+_MAX_ORDER = 4
+_TINY = 1e-8
+"""Keeps the F-score of two zeros from dividing by zero, as in the authors' program."""
+
+Words = tuple[str, ...]
+
+
+@metrics.register("parent_totto")
+@dataclass(kw_only=True)
+class Parent(Metric):
+    """PARENT: precision and recall against references and table, of the reference with the best F-score.
+
+    Texts are lower-cased and cut by mteval's tokeniser 13a. The table is ``meta[…]["raw_table"]`` (or ``["table"]``):
+    ToTTo's own mapping, of which the titles and the highlighted cells count, or pairs of attribute and value.
+    """
+
+    lambda_weight: float | None = None
+    """Weight of the table in recall; null: what share of the table the reference leaves out."""
+    smoothing: float = 1e-5
+    """Put in place of a precision or recall of 0, but for single words' precision."""
+
+    needs_references = True
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` on weights out of range."""
+        super().__post_init__()
+        if self.lambda_weight is not None and not 0 <= self.lambda_weight <= 1:
+            raise ConfigError(f"lambda_weight must lie in [0, 1] or be null, got {self.lambda_weight}")
+        if self.smoothing <= 0:
+            raise ConfigError(f"smoothing must be greater than 0, got {self.smoothing}")
+
+    def measure(
+        self,
+        prompts: Sequence[str],
+        generations: Sequence[str],
+        references: Sequence[Sequence[str]],
+        meta: Meta | None,
+    ) -> dict[str, MetricResult]:
+        """``table_to_text/parent_overall_precision``, ``…_recall``, ``…_f_score``."""
+        rows = []
+        for index, (generation, given) in enumerate(zip(generations, references, strict=True)):
+            values = [_words(value) for value in table_values((meta or {index: {}})[index], index)]
+            scores = (self._score(_words(generation), _words(text), values) for text in given)
+            rows.append(max(scores, key=lambda score: score[-1]))
+        names = ("precision", "recall", "f_score")
+        columns = zip(*rows, strict=True)
+        return {
+            f"table_to_text/parent_overall_{name}": mean_of(column)
+            for name, column in zip(names, columns, strict=True)
+        }
+
+    def _score(
+        self, generation: Words, reference: Words, values: Sequence[Words]
+    ) -> tuple[float, float, float]:
+        """Precision, recall and F-score against one reference (sections 3.1 to 3.3 of the paper)."""
+        in_table = {word for value in values for word in value}
+        precisions, recalls = [], []
+        for order in range(1, _MAX_ORDER + 1):
+            written, wanted = _ngrams(generation, order), _ngrams(reference, order)
+            precisions.append(_entailed_precision(written, wanted, in_table))
+            recalls.append(_recall(written, wanted, in_table))
+        precisions[1:] = [precision or self.smoothing for precision in precisions[1:]]
+        recalls[1:] = [recall or self.smoothing for recall in recalls[1:]]
+        precision = _geometric_mean(precisions)
+        reference_recall = _geometric_mean(recalls) or self.smoothing
+        table_recall = _mentioned(values, generation) or self.smoothing
+        weight = 1 - _mentioned(values, reference) if self.lambda_weight is None else self.lambda_weight
+        recall = reference_recall ** (1 - weight) * table_recall**weight
+        return precision, recall, 2 * precision * recall / (precision + recall + _TINY)
+
+
+def _words(text: str) -> Words:
+    tokenizer = library("sacrebleu.tokenizers.tokenizer_13a", "metrics").Tokenizer13a()
+    return tuple(tokenizer(text.lower()).split())
+
+
+def _ngrams(text: Words, order: int) -> Counter[Words]:
+    return Counter(text[start : start + order] for start in range(len(text) - order + 1))
+
+
+def _overlap(ngram: Words, in_table: set[str]) -> float:
+    """How likely the table entails the n-gram: the share of its words that stand in the table (equation 3)."""
+    return sum(word in in_table for word in ngram) / len(ngram)
+
+
+def _entailed_precision(written: Counter[Words], wanted: Counter[Words], in_table: set[str]) -> float:
+    """Share of the n-grams written that reference or table entail (equation 2); 0 if there is none."""
+    entailed = 0.0
+    for ngram, count in written.items():
+        in_reference = min(1.0, wanted[ngram] / count)
+        entailed += count * (in_reference + (1 - in_reference) * _overlap(ngram, in_table))
+    return entailed / written.total() if written else 0.0
+
+
+def _recall(written: Counter[Words], wanted: Counter[Words], in_table: set[str]) -> float:
+    """Share of the reference's n-grams written, each weighed by what the table entails of it; 1 if there is none."""
+    weights = {ngram: count * _overlap(ngram, in_table) for ngram, count in wanted.items()}
+    total = sum(weights.values())
+    found = sum(weight * min(1.0, written[ngram] / wanted[ngram]) for ngram, weight in weights.items())
+    return found / total if total else 1.0
+
+
+def _mentioned(values: Sequence[Words], text: Words) -> float:
+    """Mean over the table's values of the share of their words that ``text`` has in order (equation 6)."""
+    shares = [_common_subsequence(value, text) / len(value) for value in values if value]
+    return sum(shares) / len(shares) if shares else 0.0
+
+
+def _common_subsequence(first: Words, second: Words) -> int:
+    """Length of the longest common subsequence."""
+    lengths = [0] * (len(second) + 1)
+    for word in first:
+        diagonal = 0
+        for index, other in enumerate(second, start=1):
+            diagonal, lengths[index] = (
+                lengths[index],
+                diagonal + 1 if word == other else max(lengths[index], lengths[index - 1]),
+            )
+    return lengths[-1]
+
+
+def _geometric_mean(shares: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, shares)) / len(shares)) if all(shares) else 0.0
+
+
+def table_values(meta: Mapping[str, Any], index: int) -> list[str]:
+    """The values of the table in a sample's ``meta``.
+
+    Raises:
+        RunError: there is no table, or none that can be read.
+    """
+    table = meta.get("raw_table", meta.get("table"))
+    try:
+        if isinstance(table, Mapping):
+            return list(_totto_values(table))
+        return [str(value) for _, value in table or _missing()]
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise RunError(
+            f"Parent needs meta['raw_table'] of every sample, of ToTTo's form or [[attribute, value], …]: "
+            f"sample {index} has {str(table)[:60]}"
+        ) from error
+
+
+def _missing() -> Iterable[Any]:
+    raise KeyError("raw_table")
+
+
+def _totto_values(table: Mapping[str, Any]) -> Iterable[str]:
+    """Page title, section title, and the highlighted cells (all where none is)."""
+    yield from (table[key] for key in ("table_page_title", "table_section_title") if table.get(key))
+    rows = table["table"]
+    cells = [rows[row][column] for row, column in table.get("highlighted_cells") or ()]
+    for cell in cells or [cell for row in rows for cell in row if not cell["is_header"]]:
+        if cell["value"]:
+            yield str(cell["value"])
+
+
+@metrics.register("bleu_totto")
+@dataclass(kw_only=True)
+class BleuTotto(Metric):
+    """BLEU as ToTTo's script has it: tokeniser 13a, lower case, no smoothing, the closest reference's length."""
+
+    needs_references = True
+
+    def measure(
+        self,
+        prompts: Sequence[str],
+        generations: Sequence[str],
+        references: Sequence[Sequence[str]],
+        meta: Meta | None,
+    ) -> dict[str, MetricResult]:
+        """``table_to_text/bleu_overall``."""
+        bleu = library("sacrebleu.metrics", "metrics").BLEU(
+            tokenize="13a", lowercase=True, smooth_method="none"
+        )
+        most = max(map(len, references))
+        streams = [[given[i] if i < len(given) else None for given in references] for i in range(most)]
+        score = bleu.corpus_score(list(generations), streams).score
+        return {"table_to_text/bleu_overall": MetricResult(score / 100)}

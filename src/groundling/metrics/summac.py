@@ -1,0 +1,148 @@
+"""SummaC (Laban et al. 2022, arXiv 2111.09525): does the source entail each sentence of the summary?"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from groundling.errors import ConfigError, GroundlingError
+from groundling.metrics.classifier import Classifier
+from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of, metrics
+
+NLI_MODELS = {"mnli": "roberta-large-mnli", "vitc": "tals/albert-xlarge-vitaminc-mnli"}
+"""By the names of the paper's authors, hub ids."""
+_LABELS = {
+    "roberta-large-mnli": {"contradiction": 0, "neutral": 1, "entailment": 2},
+    "tals/albert-xlarge-vitaminc-mnli": {"entailment": 0, "contradiction": 1, "neutral": 2},
+}
+"""Where a model's own config names no labels."""
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+_SHORTEST_SENTENCE = 10
+_MOST_SOURCE_SENTENCES = 100
+_BINS = (
+    0.0, 0.01, 0.02, 0.03, 0.04, 0.07, 0.13, 0.37, 0.90, 0.91, 0.92, 0.93, 0.94, 0.95, 0.955, 0.96, 0.965, 0.97,
+    0.975, 0.98, 0.985, 0.99, 0.995, 1.0,
+)  # fmt: skip
+_MOST_SUMMARY_SENTENCES = 10
+
+
+@dataclass(kw_only=True)
+class _SummaC(Metric):
+    """What both have: the probabilities of a natural-language-inference model for all pairs of sentences."""
+
+    model_name: str = "vitc"
+    """ "mnli", "vitc", a folder or a hub id of a model whose labels are entailment, neutral, contradiction."""
+    batch_size: int = 32
+    device: str = "auto"
+
+    _classifier: Classifier = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Name the model; nothing is loaded yet."""
+        super().__post_init__()
+        name = NLI_MODELS.get(self.model_name, self.model_name)
+        self._classifier = Classifier(
+            name, device=self.device, batch_size=self.batch_size, truncation_side="right"
+        )
+
+    def pair_probabilities(self, source: str, summary: str) -> tuple[Tensor, Tensor] | None:
+        """Of entailment and of contradiction, ``(source sentences, summary sentences)`` float32; None of no pair."""
+        premises, claims = _sentences(source)[:_MOST_SOURCE_SENTENCES], _sentences(summary)
+        if not premises or not claims:
+            return None
+        pairs = [(premise, claim) for premise in premises for claim in claims]
+        logits = self._classifier.logits([p for p, _ in pairs], [c for _, c in pairs])
+        probabilities = logits.softmax(-1).view(len(premises), len(claims), -1)
+        entailment, contradiction = self._label("entailment"), self._label("contradiction")
+        return probabilities[..., entailment], probabilities[..., contradiction]
+
+    def _label(self, name: str) -> int:
+        labels = _LABELS.get(self._classifier.model_name, self._classifier.labels)
+        if name not in labels:
+            raise ConfigError(
+                f"model_name={self.model_name} has no label {name!r} but {', '.join(labels)}: "
+                "SummaC needs a model of natural language inference"
+            )
+        return labels[name]
+
+
+@metrics.register("summaCZS")
+@dataclass(kw_only=True)
+class SummaCZeroShot(_SummaC):
+    """SummaC-ZS of the prompt as source: mean over sentences written of the strongest entailment less contradiction.
+
+    Each sentence's entailment is the strongest by any sentence of the source, and so is its contradiction. A text
+    with no sentence of more than ten characters scores 0.
+    """
+
+    def measure(
+        self,
+        prompts: Sequence[str],
+        generations: Sequence[str],
+        references: Sequence[Sequence[str]],
+        meta: Meta | None,
+    ) -> dict[str, MetricResult]:
+        """``consistency/summaczs``."""
+        scores = []
+        for prompt, generation in zip(prompts, generations, strict=True):
+            found = self.pair_probabilities(prompt, generation)
+            difference = found[0].amax(0) - found[1].amax(0) if found else torch.zeros(1)
+            scores.append(difference.mean().item())
+        return {"consistency/summaczs": mean_of(scores)}
+
+
+@metrics.register("summaCConv")
+@dataclass(kw_only=True)
+class SummaCConvolution(_SummaC):
+    """SummaC-Conv: a trained linear layer over each sentence's histogram of entailments, the prompt as source."""
+
+    weights: str | None = None
+    """The trained layers: summac_conv_vitc_sent_perc_e.bin of github.com/tingofurro/summac, or as safetensors."""
+
+    def measure(
+        self,
+        prompts: Sequence[str],
+        generations: Sequence[str],
+        references: Sequence[Sequence[str]],
+        meta: Meta | None,
+    ) -> dict[str, MetricResult]:
+        """``consistency/summacconv``."""
+        weights = self._weights()
+        scores = []
+        for prompt, generation in zip(prompts, generations, strict=True):
+            found = self.pair_probabilities(prompt, generation)
+            scores.append(_convolved(found[0] if found else None, weights))
+        return {"consistency/summacconv": mean_of(scores)}
+
+    def _weights(self) -> dict[str, Tensor]:
+        if self.weights is None or not Path(self.weights).is_file():
+            raise GroundlingError(
+                f"summaCConv needs its trained layers, weights={self.weights} is no file: download "
+                "summac_conv_vitc_sent_perc_e.bin from github.com/tingofurro/summac and name it"
+            )
+        if self.weights.endswith(".safetensors"):
+            from safetensors.torch import load_file
+
+            return load_file(self.weights)
+        return dict(torch.load(self.weights, map_location="cpu", weights_only=True))
+
+
+def _sentences(text: str) -> list[str]:
+    found = [sentence.strip() for line in text.splitlines() for sentence in _SENTENCE_END.split(line)]
+    return [sentence for sentence in found if len(sentence) > _SHORTEST_SENTENCE]
+
+
+def _convolved(entailment: Tensor | None, weights: dict[str, Tensor]) -> float:
+    """The probability of "consistent", from entailments ``(source sentences, summary sentences)`` (section 3.2.2)."""
+    mean = torch.zeros(())
+    if entailment is not None:
+        columns = entailment.T[:_MOST_SUMMARY_SENTENCES]
+        bins = torch.tensor(_BINS)
+        histograms = torch.stack([torch.histogram(column.contiguous(), bins).hist for column in columns])
+        mean = (histograms @ weights["mlp.weight"].T + weights["mlp.bias"]).mean()
+    features = mean.expand(3)  # the authors' layer reads minimum, mean and maximum, all three the mean
+    logits = weights["layer_final.weight"] @ features + weights["layer_final.bias"]
+    return logits.softmax(-1)[1].item()

@@ -1,0 +1,510 @@
+"""A language model that writes: its actions are tokens, its episodes texts (RL4LMs, arXiv 2210.01241)."""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+
+from groundling.errors import ConfigError, GroundlingError
+from groundling.lm import LanguageModel, ValueHead
+from groundling.lm.decoding import Decoded, Decoder, Mask, Sampling, TokenSets, filtered
+from groundling.policies.policy import Action, Evaluation, Policy, policies
+from groundling.registry import unknown
+
+_MASK_TYPES = ("learned_top_p", "learned_top_k", "topk")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrompt:
+    """What a text is written to."""
+
+    ids: tuple[int, ...]
+    """Token ids, special ones included, without padding."""
+
+    @classmethod
+    def unpad(cls, ids: Tensor, mask: Tensor) -> list["TokenPrompt"]:
+        """Of token ids and 0/1 mask, int64 ``(num_prompts, length)``, padded on either side."""
+        return [
+            cls(tuple(own[kept.bool()].tolist())) for own, kept in zip(ids.cpu(), mask.cpu(), strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a text was written on: the observation of a whole sequence of actions."""
+
+    prompt: tuple[int, ...]
+    """Token ids."""
+    length: int
+    """How many actions count: tokens of the text."""
+    sets: TokenSets | None
+    """What each token was drawn from, where filters or masks left tokens out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """Texts, as a rollout of sequences holds them; tensors ``(num_tokens, num_texts)`` on the CPU, 0 after the end."""
+
+    observations: list[Written]
+    actions: Tensor
+    """int64."""
+    log_probs: Tensor
+    values: Tensor
+    dones: Tensor
+    """bool: at each text's last token, whether it is an end token or not."""
+    mask: Tensor
+    """bool: the token belongs to the text."""
+    kl: Tensor | None
+    """log π(token) - log π_ref(token) before any filter; None without a reference."""
+    groups: Tensor
+    """``(num_texts,)`` int64: equal for equal prompts."""
+
+    def token_ids(self) -> list[Tensor]:
+        """The tokens of each text, int64 ``(length,)``."""
+        return [own[: text.length] for own, text in zip(self.actions.T, self.observations, strict=True)]
+
+
+@policies.register("token")
+class TokenPolicy(Policy):
+    """π(token | prompt, text so far) is the language model's, as it is sampled from.
+
+    Log-probabilities are those of the distribution that was *sampled from*: after temperature, top-k, top-p, the ban
+    of early ends, and NLPO's mask. PPO's ratio corrects for the policy's change since then, and does so rightly only
+    if its denominator is what drew the token; with the model's unfiltered ones, as in RL4LMs, every ratio starts at 1
+    all the same, but the gradient belongs to a policy that never acted. Filters choose a set of tokens by what the
+    model thought *then*. That set is kept with each token, as a list of ids, so that the present policy is restricted
+    to the same one: with a set of its own the old token might lie outside, and no ratio would exist. Keeping NLPO's
+    sets also spares the mask model's forward pass in every epoch, and holds when the mask model is refreshed.
+
+    Args:
+        lm: The language model; its weights are the policy's.
+        reference: The frozen language model that the KL is taken to. None takes ``lm`` with its adapters off where it
+            has LoRA adapters, which costs no memory; else there is no reference.
+        value: Where values come from: "separate", a copy of ``lm``'s weights of its own, as in RL4LMs; or "shared",
+            the policy's hidden states.
+        value_hidden_sizes: Widths of the value head's hidden layers; none in RL4LMs.
+        value_bias: Whether the linear value head has a bias; not in RL4LMs.
+        generation: How rollouts are sampled: the fields of `Sampling`.
+        filtered_log_probs: False takes log-probabilities of the unfiltered distribution, as RL4LMs does.
+        context_start_token: What an encoder-decoder's decoder reads first; None takes the model's own.
+        mask_type: NLPO's mask: "learned_top_p" or "learned_top_k" of a late copy of the policy, or "topk" of the
+            policy itself; None for no mask.
+        top_mask: p or k of the mask.
+        min_tokens_to_keep: At least so many tokens are allowed by a top-p mask.
+    """
+
+    def __init__(
+        self,
+        lm: LanguageModel,
+        reference: LanguageModel | None = None,
+        value: Literal["separate", "shared"] = "separate",
+        value_hidden_sizes: Sequence[int] = (),
+        value_bias: bool = False,
+        generation: Mapping[str, Any] | None = None,
+        filtered_log_probs: bool = True,
+        context_start_token: int | None = None,
+        mask_type: Literal["learned_top_p", "learned_top_k", "topk"] | None = None,
+        top_mask: float = 0.9,
+        min_tokens_to_keep: int = 100,
+    ) -> None:
+        super().__init__()
+        if value not in ("separate", "shared"):
+            raise ConfigError(unknown("value function", value, ("separate", "shared")))
+        if context_start_token is not None and not lm.is_encoder_decoder:
+            raise ConfigError(
+                f"context_start_token={context_start_token} is for encoder-decoder models, this one is causal: leave it"
+            )
+        self.lm = lm
+        self.sampling = _sampling(generation or {})
+        self.filtered_log_probs = filtered_log_probs
+        self.context_start_token = context_start_token
+        self.reference = None if reference is None else _frozen(reference)
+        self.value_lm = _trunk(lm) if value == "separate" else None
+        self.value_head = ValueHead(lm.hidden_size, tuple(value_hidden_sizes), bias=value_bias).to(lm.device)
+        mask = _mask(lm, mask_type, top_mask, min_tokens_to_keep)
+        learned = mask_type in ("learned_top_p", "learned_top_k")
+        self.mask_lm = _frozen(_copy(lm)) if learned else None
+        self._decoder = Decoder(lm, context_start_token, mask, self.mask_lm)
+
+    # Writing whole texts
+
+    @torch.no_grad()
+    def write(
+        self, prompts: Sequence[TokenPrompt], uniforms: Tensor, max_new_tokens: int | None = None
+    ) -> Writing:
+        """Sample a text to each prompt, with one pass for values and one for the reference's log-probabilities.
+
+        Args:
+            prompts: What to write to; equal ones are read once.
+            uniforms: ``(num_prompts, max_new_tokens)`` float64 in [0, 1): one for each token, drawn beforehand, so
+                that texts do not depend on how prompts are spread over processes.
+            max_new_tokens: Texts end after so many tokens; takes the place of the settings' own.
+
+        Raises:
+            GroundlingError: a prompt is empty, or too long for the model.
+        """
+        num_tokens = max_new_tokens or self.sampling.max_new_tokens or uniforms.shape[1]
+        decoded = self._decoder([p.ids for p in prompts], self.sampling, uniforms, num_tokens)
+        observations = self._observations(prompts, decoded)
+        mask = torch.arange(num_tokens) < decoded.lengths[:, None]  # (num_texts, num_tokens)
+        actions, log_probs, raw = (
+            F.pad(tensor, (0, num_tokens - tensor.shape[1]))
+            for tensor in (decoded.tokens, decoded.log_probs, decoded.raw_log_probs)
+        )
+        lines = self._text_lines(observations, actions)
+        values = torch.zeros(mask.shape).masked_scatter_(mask, self._values(lines).cpu())
+        reference = self._reference_log_probs(lines, actions[mask])
+        kl = None if reference is None else raw.masked_scatter(mask, raw[mask] - reference.cpu())
+        ends = torch.arange(num_tokens) == decoded.lengths[:, None] - 1
+        groups = {prompt: number for number, prompt in enumerate(dict.fromkeys(p.ids for p in prompts))}
+        return Writing(
+            observations,
+            actions.T.contiguous(),
+            (log_probs if self.filtered_log_probs else raw).T.contiguous(),
+            values.T.contiguous(),
+            ends.T.contiguous(),
+            mask.T.contiguous(),
+            None if kl is None else kl.T.contiguous(),
+            torch.tensor([groups[p.ids] for p in prompts]),
+        )
+
+    def _observations(self, prompts: Sequence[TokenPrompt], decoded: Decoded) -> list[Written]:
+        sets: Sequence[TokenSets | None] = decoded.sets or [None] * len(prompts)
+        lengths = decoded.lengths.tolist()
+        return [Written(p.ids, n, s) for p, n, s in zip(prompts, lengths, sets, strict=True)]
+
+    def _values(self, lines: "_Lines") -> Tensor:
+        lm = self.value_lm or self.lm
+        with lm.autocast():
+            states = _states(lm, lines)
+        return self.value_head(states.float())
+
+    def _reference_log_probs(self, lines: "_Lines", chosen: Tensor) -> Tensor | None:
+        """float32 (number of tokens that count,) of the tokens ``chosen``; None without a reference."""
+        reference = self.reference or self.lm
+        adapters = self.reference is None
+        if adapters and not _has_adapters(self.lm):
+            return None
+        with reference.autocast(), _without_adapters(reference) if adapters else nullcontext():
+            logits = reference.backbone.logits(_states(reference, lines))
+        chosen = chosen.to(logits.device)
+        return logits.float().log_softmax(-1).gather(1, chosen[:, None])[:, 0]
+
+    def _text_lines(self, texts: Sequence[Written], actions: Tensor) -> "_Lines":
+        """What is read to predict the texts' tokens, of which `actions` (num_texts, num_tokens) begins with."""
+        own = [ids[: text.length].tolist() for ids, text in zip(actions, texts, strict=True)]
+        return self._lines([t.prompt for t in texts], [ids[:-1] for ids in own], [t.length for t in texts])
+
+    def _lines(
+        self, prompts: Sequence[Sequence[int]], written: Sequence[Sequence[int]], counts: Sequence[int]
+    ) -> "_Lines":
+        if self.lm.is_encoder_decoder:
+            return _Lines(prompts, [[self._decoder.start_token, *ids] for ids in written], counts)
+        return _Lines(None, [[*prompt, *ids] for prompt, ids in zip(prompts, written, strict=True)], counts)
+
+    # Both kinds of observation
+
+    def evaluate(self, observations: Sequence[Any], actions: Tensor) -> Evaluation:
+        """Log-probabilities, entropies and values of written texts, or of single tokens.
+
+        Args:
+            observations: `Written` of each text; or the token env's, one for each action.
+            actions: ``(batch, num_tokens)`` int64, of texts; ``(batch,)`` of single tokens. What comes after a text's
+                last token is not read; there everything is 0.
+        """
+        if not isinstance(observations[0], Written):
+            return self._evaluate_tokens(observations, actions)
+        mask = torch.arange(actions.shape[1]) < torch.tensor([[text.length] for text in observations])
+        mask = mask.to(actions.device)
+        logits, values = self._forward(self._text_lines(observations, actions))
+        found = Evaluation.of(self._restricted(logits, observations), actions[mask].to(logits.device), values)
+        return Evaluation(
+            _spread(found.log_probs, mask),
+            _spread(found.entropies, mask),
+            _spread(found.values, mask),
+            _spread(found.log_distributions, mask),
+        )
+
+    def _forward(self, lines: "_Lines") -> tuple[Tensor, Tensor]:
+        """float32 logits (number of tokens that count, vocabulary) and values (number of tokens that count,)."""
+        with self.lm.autocast():
+            states = _states(self.lm, lines)
+            logits = self.lm.backbone.logits(states).float()
+        # The head stays out of autocast: bfloat16 tells values apart no finer than 1 in 256.
+        return logits, self._values(lines) if self.value_lm else self.value_head(states.float())
+
+    def _restricted(self, logits: Tensor, texts: Sequence[Written]) -> Tensor:
+        """Log-probabilities (number of tokens, vocabulary) among what each token was drawn from."""
+        if not self.filtered_log_probs:
+            return logits.log_softmax(-1)
+        logits = logits / self.sampling.temperature if self.sampling.temperature != 1 else logits
+        sets = [text.sets for text in texts if text.sets is not None]
+        if sets:
+            counts = torch.cat([own.counts for own in sets])
+            rows = torch.repeat_interleave(torch.arange(len(logits)), counts)
+            left_out = torch.ones_like(logits, dtype=torch.bool)
+            left_out[
+                rows.to(logits.device), torch.cat([own.ids for own in sets]).long().to(logits.device)
+            ] = False
+        else:
+            early = torch.cat([torch.arange(t.length) < self._first_end(t.prompt) for t in texts])
+            left_out = self._banned(early, logits)
+        return logits.masked_fill(left_out, -torch.inf).log_softmax(-1)
+
+    def _first_end(self, prompt: Sequence[int]) -> int:
+        return self.sampling.first_end(1 if self.lm.is_encoder_decoder else len(prompt))
+
+    def _banned(self, early: Tensor, logits: Tensor) -> Tensor:
+        """Bool (rows, vocabulary): the end tokens where it is too ``early`` (rows,) for them."""
+        banned = torch.zeros_like(logits, dtype=torch.bool)
+        if early.any() and self._decoder.ends:
+            banned[:, self._decoder.ends] = early[:, None].to(logits.device)
+        return banned
+
+    # Token by token
+
+    def act(
+        self,
+        observations: Sequence[Mapping[str, Any]],
+        *,
+        memory: Tensor | None = None,
+        deterministic: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> Action:
+        """Choose the next token at each of the token env's observations, by the settings of `write`."""
+        with torch.no_grad():
+            raw, sampled, values = self._tokens(observations)
+            action = Action.choose(
+                sampled,
+                values,
+                deterministic=deterministic or not self.sampling.do_sample,
+                generator=generator,
+            )
+            if self.filtered_log_probs:
+                return action
+            return Action(action.actions, raw.gather(1, action.actions[:, None])[:, 0], values)
+
+    def values(self, observations: Sequence[Mapping[str, Any]], memory: Tensor | None = None) -> Tensor:
+        with torch.no_grad():
+            return self._values(self._token_lines(observations)[0])
+
+    def action_log_probs(self, observations: Sequence[Mapping[str, Any]]) -> Tensor:
+        with torch.no_grad():
+            raw, sampled, _ = self._tokens(observations)
+            return sampled if self.filtered_log_probs else raw
+
+    def _evaluate_tokens(self, observations: Sequence[Mapping[str, Any]], actions: Tensor) -> Evaluation:
+        chooses = self.sampling.chooses_a_set or (self._decoder.mask is not None and self.mask_lm is None)
+        if self.filtered_log_probs and chooses:
+            raise ConfigError(
+                "token by token the sets that top_k, top_p or mask_type=topk chose are not kept, and the present "
+                "policy's would be others: set filtered_log_probs=false, or train on whole texts"
+            )
+        raw, sampled, values = self._tokens(observations)
+        return Evaluation.of(sampled if self.filtered_log_probs else raw, actions, values)
+
+    def _tokens(self, observations: Sequence[Mapping[str, Any]]) -> tuple[Tensor, Tensor, Tensor]:
+        """Of the next token: log-probabilities, unfiltered and filtered (batch, vocabulary), and values (batch,)."""
+        lines, first_ends, steps = self._token_lines(observations)
+        logits, values = self._forward(lines)
+        early = torch.tensor([step < first for step, first in zip(steps, first_ends, strict=True)])
+        banned, allowed = self._banned(early, logits), None
+        if self._decoder.mask is not None:
+            scores = logits.detach() if self.mask_lm is None else self._mask_logits(self.mask_lm, lines)
+            allowed = self._decoder.mask(scores.masked_fill(banned, -torch.inf))
+        return logits.log_softmax(-1), filtered(logits, self.sampling, banned, allowed), values
+
+    def _mask_logits(self, mask_lm: LanguageModel, lines: "_Lines") -> Tensor:
+        with torch.no_grad(), mask_lm.autocast():
+            return mask_lm.backbone.logits(_states(mask_lm, lines)).float()
+
+    def _token_lines(
+        self, observations: Sequence[Mapping[str, Any]]
+    ) -> tuple["_Lines", list[int], list[int]]:
+        """What the token env's observations tell to read; the first step that may end each text, and the step it is."""
+        prompts, contexts = (
+            [
+                [int(t) for t, kept in zip(o[f"{part}_ids"], o[f"{part}_mask"], strict=True) if kept]
+                for o in observations
+            ]
+            for part in ("prompt", "context")
+        )
+        if self.context_start_token is not None:
+            contexts = [context[1:] for context in contexts]  # which the env shows, and `_lines` adds
+        lines = self._lines(prompts, contexts, [1] * len(prompts))
+        return lines, [self._first_end(prompt) for prompt in prompts], [len(context) for context in contexts]
+
+    def costs(self, observations: Sequence[Any]) -> Sequence[int]:
+        return [
+            len(o.prompt) + o.length
+            if isinstance(o, Written)
+            else int(o["prompt_mask"].sum() + o["context_mask"].sum())
+            for o in observations
+        ]
+
+    @property
+    def refresh_mask(self) -> Callable[[], None] | None:
+        """Makes the mask model a copy of the present policy; None where there is no mask."""
+        return None if self._decoder.mask is None else self._refresh_mask
+
+    @torch.no_grad()
+    def _refresh_mask(self) -> None:
+        if self.mask_lm is not None:
+            for late, present in zip(self.mask_lm.parameters(), self.lm.parameters(), strict=True):
+                late.copy_(present)
+
+    # Keeping it
+
+    def save_pretrained(self, folder: Path) -> None:
+        """The language model at the folder's root; beside it ``value.safetensors`` and ``mask.safetensors``.
+
+        Of the value function's trunk and the mask model, the weights that training changes: others are ``lm``'s.
+        """
+        self.lm.save_pretrained(folder)
+        save_file(self._value_weights(), folder / "value.safetensors")
+        if self.mask_lm is not None:
+            save_file(self._mask_weights(self.mask_lm), folder / "mask.safetensors")
+
+    def load_weights(self, folder: Path) -> None:
+        """Read values and mask; the language model is made from ``folder`` by `LanguageModel.from_pretrained`."""
+        _take_up(self._value_weights(), folder / "value.safetensors")
+        if self.mask_lm is not None:
+            _take_up(self._mask_weights(self.mask_lm), folder / "mask.safetensors")
+
+    def _value_weights(self) -> dict[str, Tensor]:
+        parts = {"head": self.value_head} | ({"trunk": self.value_lm} if self.value_lm else {})
+        return {
+            f"{part}.{name}": parameter.detach()
+            for part, module in parts.items()
+            for name, parameter in module.named_parameters()
+            if parameter.requires_grad
+        }
+
+    def _mask_weights(self, mask_lm: LanguageModel) -> dict[str, Tensor]:
+        trained = {name for name, parameter in self.lm.named_parameters() if parameter.requires_grad}
+        return {name: p.detach() for name, p in mask_lm.named_parameters() if name in trained}
+
+
+class _Lines(NamedTuple):
+    """What is read at once; of each line the last positions count."""
+
+    prompts: Sequence[Sequence[int]] | None
+    """Of an encoder-decoder: what the encoder reads."""
+    read: Sequence[Sequence[int]]
+    """What the causal model, or the decoder, reads."""
+    counts: Sequence[int]
+    """How many of its last positions."""
+
+
+def _states(lm: LanguageModel, lines: _Lines) -> Tensor:
+    """Final hidden states of the positions that count, line by line: (their number, hidden)."""
+    read, _ = _padded(lines.read, lm.device)
+    if lines.prompts is None:
+        # What pads a row on its right is seen by nothing before it.
+        hidden = lm.backbone.read(read, None, None)
+    else:
+        distinct = list(dict.fromkeys(map(tuple, lines.prompts)))
+        places = {prompt: place for place, prompt in enumerate(distinct)}
+        tokens, mask = _padded(distinct, lm.device)
+        encoded = lm.backbone.encode(tokens, mask)
+        if len(distinct) < len(read):
+            own = torch.tensor([places[tuple(prompt)] for prompt in lines.prompts], device=mask.device)
+            encoded, mask = encoded[own], mask[own]
+        hidden = lm.backbone.decode(read, encoded, mask, None)
+    width = hidden.shape[1]
+    rows = [
+        torch.arange(row * width + len(ids) - count, row * width + len(ids))
+        for row, (ids, count) in enumerate(zip(lines.read, lines.counts, strict=True))
+    ]
+    # A look-up, whose backward pass is one addition; logits are then taken of these rows alone.
+    return F.embedding(torch.cat(rows).to(hidden.device), hidden.flatten(0, 1))
+
+
+def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Token ids, padded on the right, and 0/1 mask, int64 (batch, longest)."""
+    tokens = pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+    mask = torch.arange(tokens.shape[1]) < torch.tensor([[len(row)] for row in rows])
+    return tokens.to(device), mask.long().to(device)
+
+
+def _spread(found: Tensor, mask: Tensor) -> Tensor:
+    """What was found of the tokens that count, (their number, ...), at their places (*mask.shape, ...); elsewhere 0."""
+    if bool(mask.all()):
+        return found.view(*mask.shape, *found.shape[1:])
+    places = mask.flatten().nonzero()[:, 0].to(found.device)
+    spread = found.new_zeros(mask.numel(), *found.shape[1:]).index_copy(0, places, found)
+    return spread.view(*mask.shape, *found.shape[1:])
+
+
+def _sampling(settings: Mapping[str, Any]) -> Sampling:
+    known = [field.name for field in fields(Sampling)]
+    for name in settings:
+        if name not in known:
+            raise ConfigError(unknown("generation setting", name, known))
+    return Sampling(**settings)
+
+
+def _mask(lm: LanguageModel, mask_type: str | None, top_mask: float, min_tokens_to_keep: int) -> Mask | None:
+    if mask_type is None:
+        return None
+    if mask_type not in _MASK_TYPES:
+        raise ConfigError(unknown("mask_type", mask_type, _MASK_TYPES))
+    if mask_type == "learned_top_p" and not 0 < top_mask <= 1:
+        raise ConfigError(f"top_mask={top_mask}: of learned_top_p it is a probability, in (0, 1]")
+    if mask_type != "learned_top_p" and not (top_mask >= 1 and top_mask == int(top_mask)):
+        raise ConfigError(f"top_mask={top_mask}: of {mask_type} it is a number of tokens, at least 1")
+    if min_tokens_to_keep < 1:
+        raise ConfigError(f"min_tokens_to_keep must be at least 1, got {min_tokens_to_keep}")
+    special = torch.tensor(sorted(lm.tokenizer.all_special_ids), dtype=torch.long)
+    return Mask(mask_type, top_mask, min_tokens_to_keep, special)  # type: ignore[arg-type]  # checked above
+
+
+def _copy(lm: LanguageModel) -> LanguageModel:
+    return copy.deepcopy(lm, {id(lm.tokenizer): lm.tokenizer})
+
+
+def _frozen(lm: LanguageModel) -> LanguageModel:
+    return lm.requires_grad_(False)
+
+
+def _trunk(lm: LanguageModel) -> LanguageModel:
+    """A copy for values, which has no use for an output layer of its own."""
+    trunk = _copy(lm)
+    head, embeddings = trunk.model.get_output_embeddings(), trunk.model.get_input_embeddings()
+    if head is not None and head.weight is not embeddings.weight:
+        head.requires_grad_(False)
+    return trunk
+
+
+def _has_adapters(lm: LanguageModel) -> bool:
+    return bool(getattr(lm.model, "_hf_peft_config_loaded", False))
+
+
+@contextmanager
+def _without_adapters(lm: LanguageModel) -> Iterator[None]:
+    lm.model.disable_adapters()
+    try:
+        yield
+    finally:
+        lm.model.enable_adapters()
+
+
+def _take_up(weights: dict[str, Tensor], file: Path) -> None:
+    """Copy into ``weights`` those of a file that `save_file` wrote of the same ones."""
+    saved = load_file(file)
+    if saved.keys() != weights.keys():
+        odd = sorted(saved.keys() ^ weights.keys())
+        raise GroundlingError(
+            f"{file} is not of this policy: {odd[0]} is in one of them only; check policy.args"
+        )
+    with torch.no_grad():
+        for name, weight in weights.items():
+            weight.copy_(saved[name])

@@ -1,0 +1,133 @@
+"""Any metric as a reward, any reward as a metric."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor
+
+from groundling.errors import ConfigError
+from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of
+from groundling.registry import unknown
+from groundling.rewards.composite import shaped
+from groundling.rewards.reward import Reward, rewards
+
+
+@dataclass(kw_only=True)
+class MetricReward(Reward):
+    """``offset + scale`` · what a metric says of each sample.
+
+    Of a figure that only a corpus has, each sample is a corpus of its own.
+    """
+
+    metric: Metric
+    key: str | None = None
+    """Which of the metric's figures; may be left out if there is one."""
+    scale: float = 1.0
+    """Negative where less is better (perplexity, TER)."""
+    offset: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Depend on the batch if the metric does."""
+        super().__post_init__()
+        self.by_sample = self.metric.by_sample
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"{type(self.metric).__name__} as a reward"
+
+    def score(
+        self,
+        prompts: Sequence[str],
+        generations: Sequence[str],
+        references: Sequence[Sequence[str]],
+        meta: Meta | None,
+    ) -> list[float]:
+        """The figure of each sample, scaled."""
+        figure = self._pick(self.metric.compute(prompts, generations, references, meta))
+        scores = figure.sentences
+        if scores is None:
+            singles = (slice(i, i + 1) for i in range(len(prompts)))
+            scores = [
+                self._pick(
+                    self.metric.compute(
+                        prompts[i], generations[i], references[i], None if meta is None else meta[i]
+                    )
+                ).corpus
+                for i in singles
+            ]
+        return [self.offset + self.scale * score for score in scores]
+
+    def _pick(self, figures: Mapping[str, MetricResult]) -> MetricResult:
+        if self.key is None and len(figures) == 1:
+            return next(iter(figures.values()))
+        if self.key is None:
+            raise ConfigError(
+                f"{self.name} has several figures, name one with key=…: {', '.join(sorted(figures))}"
+            )
+        if self.key not in figures:
+            raise ConfigError(unknown(f"key of {self.name}", self.key, figures))
+        return figures[self.key]
+
+
+def metric_as_reward(make_metric: Callable[..., Metric], **fixed: Any) -> Callable[..., Reward]:
+    """A function that makes a metric a reward.
+
+    It takes the metric's arguments, `MetricReward`'s that are not ``fixed`` here, and ``shaping_fn`` (as `shaped`).
+    """
+
+    def make(
+        *,
+        shaping_fn: str | Mapping[str, Any] | None = None,
+        compat: Literal["rl4lms"] | None = None,
+        **args: Any,
+    ) -> Reward:
+        own = {name: args.pop(name) for name in open_ if name in args}
+        metric = make_metric(compat=compat, **args)
+        return shaped(MetricReward(metric=metric, compat=compat, **fixed, **own), shaping_fn)
+
+    open_ = [name for name in ("key", "scale", "offset") if name not in fixed]
+    named = inspect.signature(MetricReward).parameters
+    kept = [p for p in inspect.signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    taken = {"compat", "shaping_fn", *open_}
+    others = [p for p in inspect.signature(make_metric).parameters.values() if p.name not in taken]
+    signature = inspect.Signature([*kept, *(named[name] for name in open_), *others])
+    make.__signature__ = signature  # type: ignore[attr-defined]  # so that a registry can check arguments
+    make.__doc__ = inspect.getdoc(make_metric)
+    make.__qualname__ = f"{make_metric.__qualname__} as a reward"
+    return make
+
+
+@dataclass(kw_only=True)
+class RewardMetric(Metric):
+    """A reward's mean, and its value for each sample."""
+
+    id: str
+    reward: Reward
+
+    def measure(
+        self,
+        prompts: Sequence[str],
+        generations: Sequence[str],
+        references: Sequence[Sequence[str]],
+        meta: Meta | None,
+    ) -> dict[str, MetricResult]:
+        """``reward/ID``."""
+        scores: Tensor = self.reward(prompts, generations, references, meta)
+        return {f"reward/{self.id}": mean_of(scores.tolist())}
+
+
+def reward_as_metric(id: str) -> Callable[..., Metric] | None:
+    """A function that makes the reward ``id`` a metric, with its arguments; None if there is no such reward."""
+    if id not in rewards.own():
+        return None
+    make_reward = rewards.get(id)
+
+    def make(*, compat: Literal["rl4lms"] | None = None, **args: Any) -> Metric:
+        return RewardMetric(id=id, reward=make_reward(compat=compat, **args), compat=compat)
+
+    make.__signature__ = inspect.signature(make_reward)  # type: ignore[attr-defined]
+    make.__doc__ = inspect.getdoc(make_reward)
+    return make

@@ -1,0 +1,109 @@
+"""Rewards that take long: computed in several processes, and not twice for the same text."""
+
+import multiprocessing
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from groundling.errors import ConfigError
+from groundling.metrics.metric import Meta
+from groundling.rewards.reward import Reward, rewards
+
+_SAMPLES_AT_ONCE = 4
+"""What a process is given at a time: few, as TER takes a thousand times longer for some texts than for others."""
+
+Sample = tuple[str, str, tuple[str, ...], str]
+
+
+@rewards.register("pooled")
+@dataclass(kw_only=True)
+class Pooled(Reward):
+    """The same as ``reward``, its samples spread over processes, and remembered.
+
+    Meant for TER of long texts (a second a sample); the other lexical rewards take milliseconds. Processes start at
+    the first call. What does not judge each sample by itself (CIDEr) cannot be pooled.
+    """
+
+    reward: Mapping[str, Any] | Reward
+    """An ``id`` and its ``args``; in Python also a reward."""
+    num_processes: int = 0
+    """0: none but this one."""
+    remembered: int = 100_000
+    """How many samples' rewards are kept, the latest."""
+
+    _inner: Reward = field(init=False, repr=False)
+    _known: dict[Sample, float] = field(default_factory=dict, init=False, repr=False)
+    _pool: ProcessPoolExecutor | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Make the reward; raise `ConfigError` if it cannot be pooled, or numbers are negative."""
+        super().__post_init__()
+        if isinstance(self.reward, Reward):
+            self._inner = self.reward
+        else:
+            args = {"compat": self.compat} | dict(self.reward.get("args") or {})
+            self._inner = rewards.create(self.reward["id"], **args)
+        if not self._inner.by_sample or self._inner.per_token:
+            raise ConfigError(f"{self._inner.name} cannot be pooled: it does not judge each sample by itself")
+        for name in ("num_processes", "remembered"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must be at least 0, got {getattr(self, name)}")
+
+    def score(
+        self,
+        prompts: Sequence[str],
+        generations: Sequence[str],
+        references: Sequence[Sequence[str]],
+        meta: Meta | None,
+    ) -> list[float]:
+        """What the reward gives for each sample, now or earlier."""
+        samples: list[Sample] = [
+            (prompt, generation, tuple(given), repr(meta[i]) if meta is not None else "")
+            for i, (prompt, generation, given) in enumerate(
+                zip(prompts, generations, references, strict=True)
+            )
+        ]
+        new = {sample: i for i, sample in enumerate(samples) if sample not in self._known}
+        found = dict(
+            zip(new, self._rewarded(list(new.values()), prompts, generations, references, meta), strict=True)
+        )
+        scores = [found[sample] if sample in found else self._known[sample] for sample in samples]
+        self._known |= found
+        for sample in list(self._known)[: max(0, len(self._known) - self.remembered)]:
+            del self._known[sample]
+        return scores
+
+    def _rewarded(
+        self,
+        chosen: Sequence[int],
+        prompts: Sequence[str],
+        generations: Sequence[str],
+        references: Sequence[Sequence[str]],
+        meta: Meta | None,
+    ) -> list[float]:
+        """The rewards of the ``chosen`` samples."""
+        size = _SAMPLES_AT_ONCE if self.num_processes else max(1, len(chosen))
+        jobs = []
+        for first in range(0, len(chosen), size):
+            part = chosen[first : first + size]
+            columns = ([column[i] for i in part] for column in (prompts, generations, references))
+            jobs.append((self._inner, *columns, None if meta is None else [meta[i] for i in part]))
+        if not self.num_processes:
+            return [score for job in jobs for score in _reward(job)]
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(
+                self.num_processes, multiprocessing.get_context("spawn"), _one_thread
+            )
+        return [score for scores in self._pool.map(_reward, jobs) for score in scores]
+
+
+def _reward(job: tuple[Any, ...]) -> list[float]:
+    reward, *samples = job
+    return list(map(float, reward(*samples)))
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)

@@ -1,0 +1,201 @@
+"""What a reward is: a number for each generation, or for each of its tokens."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from groundling.errors import ConfigError, RunError
+from groundling.metrics.metric import Meta, check_samples, metrics
+from groundling.registry import Registry
+
+
+@dataclass(kw_only=True)
+class Reward(ABC):
+    """Rewards generations. A subclass gives the numbers in `score`; calling it checks them."""
+
+    compat: Literal["rl4lms"] | None = None
+    """"rl4lms" reproduces RL4LMs's rewards, faults included; `docs/metrics.md` lists where they differ."""
+
+    per_token = False
+    """Whether `at_tokens` looks at every token; else only at whole generations, and their last token is rewarded."""
+
+    by_sample = True
+    """Whether a sample's reward is the same whatever other samples are rewarded with it or were before."""
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` on a ``compat`` that does not exist."""
+        if self.compat not in (None, "rl4lms"):
+            raise ConfigError(f'compat must be null or "rl4lms", got {self.compat!r}')
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return type(self).__name__
+
+    def __call__(
+        self,
+        prompts: Sequence[str],
+        generations: Sequence[str],
+        references: Sequence[Sequence[str]],
+        meta: Meta | None = None,
+    ) -> Tensor:
+        """Reward a batch of samples.
+
+        Args:
+            prompts: What was read, one for each sample.
+            generations: What was written.
+            references: What might have been written; an empty list where there is no reference.
+            meta: What else is known of each sample.
+
+        Returns:
+            ``(batch,)`` float32, on the CPU.
+
+        Raises:
+            RunError: the lists differ in length; a sample lacks what the reward needs; a reward is not a finite
+                number, or there are not as many as samples.
+        """
+        check_samples(prompts, generations, references, meta)
+        rewards = torch.as_tensor(self.score(prompts, generations, references, meta), dtype=torch.float32)
+        return _checked(rewards, (len(generations),), self.name)
+
+    def at_tokens(
+        self,
+        prompts: Sequence[str],
+        texts: Sequence[Sequence[str]],
+        references: Sequence[Sequence[str]],
+        meta: Meta | None = None,
+    ) -> Tensor:
+        """Reward every token; the last one gets the reward of the whole, the others 0.
+
+        Args:
+            prompts: What was read.
+            texts: Of each sample, what was written after each token; the last is the whole generation. Where not
+                `per_token`, only their number and the last of them matter.
+            references: As in calling.
+            meta: As in calling.
+
+        Returns:
+            ``(batch, longest)`` float32, 0 after a sample's last token.
+
+        Raises:
+            RunError: as in calling, or a sample has no token.
+        """
+        lengths = token_counts(texts)
+        whole = self(prompts, [written[-1] for written in texts], references, meta)
+        rewards = torch.zeros(len(texts), max(lengths))
+        rewards[torch.arange(len(texts)), torch.tensor(lengths) - 1] = whole
+        return rewards
+
+    @abstractmethod
+    def score(
+        self,
+        prompts: Sequence[str],
+        generations: Sequence[str],
+        references: Sequence[Sequence[str]],
+        meta: Meta | None,
+    ) -> Sequence[float] | Tensor:
+        """One finite number for each sample."""
+
+
+@dataclass(kw_only=True)
+class TokenReward(Reward):
+    """A reward at every token. A subclass gives it in `at_token`, from what stood there before and after it."""
+
+    per_token = True
+
+    @abstractmethod
+    def at_token(
+        self,
+        prompt: str,
+        previous: str,
+        current: str,
+        done: bool,
+        references: Sequence[str],
+        meta: Mapping[str, Any] | None,
+    ) -> float:
+        """The reward of the token that turned the text ``previous`` into ``current``.
+
+        ``done`` says whether it is the sample's last; ``references`` and ``meta`` are the sample's own.
+        """
+
+    def at_tokens(
+        self,
+        prompts: Sequence[str],
+        texts: Sequence[Sequence[str]],
+        references: Sequence[Sequence[str]],
+        meta: Meta | None = None,
+    ) -> Tensor:
+        """``(batch, longest)`` float32, 0 after a sample's last token; arguments and errors as `Reward.at_tokens`."""
+        check_samples(prompts, texts, references, meta)  # type: ignore[arg-type]
+        lengths = token_counts(texts)
+        rewards = torch.zeros(len(texts), max(lengths))
+        for row, written in enumerate(texts):
+            own = None if meta is None else meta[row]
+            for step, current in enumerate(written):
+                previous = written[step - 1] if step else ""
+                done = step == len(written) - 1
+                rewards[row, step] = self.at_token(
+                    prompts[row], previous, current, done, references[row], own
+                )
+        return _checked(rewards, tuple(rewards.shape), self.name)
+
+    def score(
+        self,
+        prompts: Sequence[str],
+        generations: Sequence[str],
+        references: Sequence[Sequence[str]],
+        meta: Meta | None,
+    ) -> Tensor:
+        """Of whole generations: each as if it were one token."""
+        return self.at_tokens(prompts, [[text] for text in generations], references, meta)[:, 0]
+
+
+class RewardRegistry(Registry[Reward]):
+    """Knows every reward, and every metric as the reward that each sample's figure is."""
+
+    def get(self, id: str) -> Callable[..., Reward]:
+        """Return what ``id`` names; `ConfigError` if nothing."""
+        if id not in self._factories and id in metrics.own():
+            from groundling.rewards.adapters import metric_as_reward  # late: it is made of rewards
+
+            return metric_as_reward(metrics.get(id))
+        return super().get(id)
+
+    def own(self) -> Iterator[str]:
+        """The ids of what was registered as a reward, metrics left out."""
+        return super().__iter__()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted({*self._factories, *metrics.own()}))
+
+    def __contains__(self, id: object) -> bool:
+        return id in set(self)
+
+
+rewards = RewardRegistry("reward")
+
+
+def token_counts(texts: Sequence[Sequence[str]]) -> list[int]:
+    """How many tokens each sample has; `RunError` if one has none."""
+    lengths = list(map(len, texts))
+    if not lengths or 0 in lengths:
+        raise RunError("every sample needs at least one token to be rewarded for")
+    return lengths
+
+
+def _checked(rewards: Tensor, shape: tuple[int, ...], name: str) -> Tensor:
+    if tuple(rewards.shape) != shape:
+        raise RunError(
+            f"{name} must give one reward for each of {shape[0]} samples, got shape {tuple(rewards.shape)}"
+        )
+    broken = (~rewards.isfinite()).nonzero()
+    if len(broken):
+        first = tuple(broken[0].tolist())
+        raise RunError(
+            f"{name} gave {rewards[first].item()} for sample {first[0]}: rewards must be finite numbers"
+        )
+    return rewards

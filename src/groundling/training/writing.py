@@ -1,0 +1,262 @@
+"""Rollouts of texts: the policy writes to a pool's prompts, or reads the pool's references."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from groundling.algorithms.rollout import Rollout
+from groundling.envs.text_generation import Sample, SampleOrder
+from groundling.envs.text_generation.prompts import Side, encode_prompts
+from groundling.errors import ConfigError
+from groundling.policies.policy import Policy
+from groundling.policies.token import TokenPolicy, TokenPrompt, Writing, Written
+from groundling.rewards import Reward
+from groundling.training.collector import Collector, Finished
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text that was written, as a run counts it: an episode whose steps are tokens."""
+
+    sample: Sample
+    generation: str
+    episode_return: float
+    length: int
+    figures: Mapping[str, float] = field(default_factory=dict)
+    success: bool | None = None
+
+
+class PromptEncoder:
+    """Samples' prompts as a language model reads them.
+
+    Args:
+        tokenizer: The model's; one without padding token pads with its end token, which masks tell apart.
+        max_prompt_length: In tokens; longer prompts are cut.
+        prompt_truncation_side: Where: "left" keeps a prompt's end, "right" its beginning.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        max_prompt_length: int = 128,
+        prompt_truncation_side: Side = "left",
+    ) -> None:
+        if tokenizer.pad_token_id is None:
+            tokenizer.pad_token = tokenizer.eos_token
+        self.tokenizer, self._length, self._side = tokenizer, max_prompt_length, prompt_truncation_side
+
+    def __call__(self, samples: Sequence[Sample]) -> list[TokenPrompt]:
+        """Token ids of each prompt.
+
+        Raises:
+            GroundlingError: a prompt is empty.
+        """
+        return TokenPrompt.unpad(*encode_prompts(samples, self.tokenizer, self._length, self._side))
+
+
+class WrittenTexts(Collector):
+    """Lets a policy write ``num_texts`` texts a rollout, and rewards them.
+
+    Args:
+        order: Of the prompts.
+        encode: Reads them.
+        reward: Of the texts.
+        num_texts: Texts of a rollout, of all processes together.
+        own: Which of them this process writes.
+        num_tokens: Tokens of a text at most.
+        texts_per_prompt: How many texts are written to each prompt: a group, for RLOO and GRPO.
+
+    Raises:
+        ConfigError: the texts cannot be dealt out to whole groups.
+    """
+
+    def __init__(
+        self,
+        order: SampleOrder,
+        encode: PromptEncoder,
+        reward: Reward,
+        num_texts: int,
+        own: slice,
+        num_tokens: int,
+        texts_per_prompt: int = 1,
+    ) -> None:
+        if texts_per_prompt < 1 or num_texts % texts_per_prompt:
+            raise ConfigError(
+                f"env.num_envs={num_texts} texts an update are no whole number of groups of "
+                f"pool.texts_per_prompt={texts_per_prompt}"
+            )
+        self._order, self._encode, self._reward, self._own = order, encode, reward, own
+        self._num_texts, self._num_tokens, self._group_size = num_texts, num_tokens, texts_per_prompt
+
+    @torch.no_grad()
+    def collect(
+        self,
+        policy: Policy,
+        *,
+        generator: torch.Generator,
+        on_step: Callable[[int], None] = lambda transitions: None,
+    ) -> tuple[Rollout, list[Finished]]:
+        """Texts to the next prompts.
+
+        Raises:
+            ConfigError: the policy does not write.
+            RunError: a reward is missing or not finite.
+        """
+        writer = as_writer(policy)
+        drawn = self._order.draw(self._num_texts // self._group_size)
+        samples = [sample for sample in drawn for _ in range(self._group_size)][self._own]
+        # Drawn for all processes, so that a text does not depend on who writes it.
+        uniforms = torch.rand(self._num_texts, self._num_tokens, dtype=torch.float64, generator=generator)
+        writing = writer.write(self._encode(samples), uniforms[self._own], self._num_tokens)
+        texts = self._texts([ids.tolist() for ids in writing.token_ids()])
+        by_text = self._rewards(samples, texts)  # (num_texts, longest)
+        rewards = torch.zeros_like(writing.values)  # (num_tokens, num_texts)
+        rewards[: by_text.shape[1]] = by_text.T
+        rollout = Rollout(
+            observations=writing.observations,
+            actions=writing.actions,
+            log_probs=writing.log_probs,
+            values=writing.values,
+            rewards=rewards,
+            dones=writing.dones,
+            last_values=torch.zeros(len(samples)),  # every text has ended
+            last_observations=[],
+            sequences=True,
+            mask=writing.mask,
+            groups=torch.arange(self._num_texts)[self._own] // self._group_size,
+            kl=writing.kl,
+        )
+        on_step(rollout.num_transitions)
+        return rollout, [
+            Text(sample, text[-1], total, len(text), own)
+            for sample, text, total, own in zip(
+                samples, texts, by_text.sum(1).tolist(), _figures(writing), strict=True
+            )
+        ]
+
+    def _texts(self, rows: list[list[int]]) -> list[list[str]]:
+        """Of each text, what stood there after each token; where only whole texts are rewarded, the last alone."""
+        tokenizer = self._encode.tokenizer
+        if self._reward.per_token:
+            return [
+                tokenizer.batch_decode([row[: i + 1] for i in range(len(row))], skip_special_tokens=True)
+                for row in rows
+            ]
+        whole = tokenizer.batch_decode(rows, skip_special_tokens=True)
+        return [[""] * (len(row) - 1) + [text] for row, text in zip(rows, whole, strict=True)]
+
+    def _rewards(self, samples: Sequence[Sample], texts: Sequence[Sequence[str]]) -> Tensor:
+        return self._reward.at_tokens(
+            [sample.prompt for sample in samples],
+            texts,
+            [list(sample.references) for sample in samples],
+            [dict(sample.meta) for sample in samples],
+        )
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        return [self._order.state_dict()] * (self._own.stop - self._own.start)
+
+    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        self._order.load_state_dict(states[0])
+
+
+class References(Collector):
+    """Gives a pool's references as rollouts, as if the policy had written them: supervised training.
+
+    Args:
+        order: Of the samples; one with several references gives another of them each time it comes.
+        encode: Reads the prompts.
+        num_texts: Texts of a rollout, of all processes together.
+        own: Which of them this process reads.
+        num_tokens: Tokens of a text at most, its end token included; longer ones are cut.
+
+    Raises:
+        ConfigError: a sample has no reference.
+    """
+
+    def __init__(
+        self, order: SampleOrder, encode: PromptEncoder, num_texts: int, own: slice, num_tokens: int
+    ) -> None:
+        for sample in order.samples:
+            if not any(sample.references):
+                raise ConfigError(
+                    f"sample {sample.id} has no reference, so there is nothing to learn from: choose another pool"
+                )
+        self._order, self._encode, self._own = order, encode, own
+        self._num_texts, self._num_tokens = num_texts, num_tokens
+
+    def collect(
+        self,
+        policy: Policy,
+        *,
+        generator: torch.Generator,
+        on_step: Callable[[int], None] = lambda transitions: None,
+    ) -> tuple[Rollout, list[Finished]]:
+        """The next samples' references; values and log-probabilities are 0.
+
+        Raises:
+            ConfigError: the policy does not write.
+        """
+        as_writer(policy)
+        first = self._order.drawn
+        drawn = self._order.draw(self._num_texts)
+        turn = [(first + k) // len(self._order.samples) for k in range(self._num_texts)]
+        texts = [s.references[t % len(s.references)] for s, t in zip(drawn, turn, strict=True)][self._own]
+        prompts = self._encode(drawn[self._own])
+        tokens = [self._tokens(text) for text in texts]
+        actions = torch.zeros(len(tokens), self._num_tokens, dtype=torch.int64)  # (num_texts, num_tokens)
+        for row, own in zip(actions, tokens, strict=True):
+            row[: len(own)] = torch.tensor(own)
+        lengths = torch.tensor([len(own) for own in tokens])[:, None]
+        mask = (torch.arange(self._num_tokens) < lengths).T  # (num_tokens, num_texts)
+        nothing = torch.zeros(mask.shape)
+        rollout = Rollout(
+            observations=[Written(p.ids, len(t), None) for p, t in zip(prompts, tokens, strict=True)],
+            actions=actions.T.contiguous(),
+            log_probs=nothing,
+            values=nothing,
+            rewards=nothing,
+            dones=(torch.arange(self._num_tokens) == lengths - 1).T,
+            last_values=torch.zeros(len(tokens)),
+            last_observations=[],
+            sequences=True,
+            mask=mask,
+        )
+        on_step(rollout.num_transitions)
+        return rollout, []
+
+    def _tokens(self, text: str) -> list[int]:
+        tokenizer = self._encode.tokenizer
+        ids: list[int] = tokenizer(text, add_special_tokens=False).input_ids
+        return [*ids[: self._num_tokens - 1], tokenizer.eos_token_id]
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        return [self._order.state_dict()] * (self._own.stop - self._own.start)
+
+    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        self._order.load_state_dict(states[0])
+
+
+def as_writer(policy: Policy) -> TokenPolicy:
+    """The policy, if it is one that writes.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if not isinstance(policy, TokenPolicy):
+        raise ConfigError(f"{type(policy).__name__} does not write texts: set policy.id=token for a pool")
+    return policy
+
+
+def _figures(writing: Writing) -> list[dict[str, float]]:
+    """What RL4LMs logs of each text beside its reward and length: means over its tokens."""
+    lengths = writing.mask.sum(0)  # (num_texts,)
+    told = {"log_prob": writing.log_probs, "value": writing.values}
+    if writing.kl is not None:
+        told["kl"] = writing.kl
+    means = {name: ((x * writing.mask).sum(0) / lengths).tolist() for name, x in told.items()}
+    return [dict(zip(means, own, strict=True)) for own in zip(*means.values(), strict=True)]

@@ -1,0 +1,53 @@
+"""Supervised learning of whole texts; of single choices see tests/training/test_cloning.py."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from groundling.algorithms import Rollout, create
+from groundling.errors import ConfigError
+from tests.conftest import SequencePolicy, TablePolicy
+
+
+def _references() -> Rollout:
+    """To prompt p the text p+1, p+1, 0; and to prompt 0 also one of full length."""
+    texts = torch.tensor([[1, 1, 0, 0, 0], [2, 2, 0, 0, 0], [3, 3, 0, 0, 0], [1, 1, 1, 1, 1]]).T  # (5, 4)
+    mask = torch.tensor([[1, 1, 1, 0, 0]] * 3 + [[1] * 5]).bool().T
+    zero = torch.zeros(5, 4)
+    return Rollout([0, 1, 2, 0], texts, zero, zero, zero, zero.bool(), zero[0], [], sequences=True, mask=mask)
+
+
+def test_the_loss_is_the_cross_entropy_of_the_texts_tokens() -> None:
+    torch.manual_seed(0)
+    policy, rollout = SequencePolicy(), _references()
+    scores = policy._look_up(policy.actor, rollout.observations, policy._before(rollout.actions.T))
+    assert rollout.mask is not None
+    labels = rollout.actions.T.masked_fill(~rollout.mask.T, -100)
+    expected = F.cross_entropy(scores.flatten(0, 1), labels.flatten()).item()
+    for micro in (None, 1, 3):
+        algorithm = create("supervised", learning_rate=1e-9, micro_batch_size=micro)
+        algorithm.setup(policy)
+        figures = algorithm.update(policy, rollout, generator=torch.Generator())
+        assert figures["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_texts_are_learnt_and_a_minibatch_is_so_many_of_them() -> None:
+    torch.manual_seed(0)
+    policy, rollout = SequencePolicy(), _references()
+    algorithm = create("supervised", learning_rate=0.3, learning_rate_schedule="constant", minibatch_size=2)
+    algorithm.setup(policy)
+    for _ in range(60):
+        figures = algorithm.update(policy, rollout, generator=torch.Generator(), remaining=0.5)
+    assert algorithm.optimizer.state[policy.actor]["step"] == 120
+    # Who sees only the token before knows the first, half of what follows a 2 or 3, and that a 1 mostly follows a 1.
+    best = (2 * (1 + 0.5 + 0.5) + (1 + 5 / 6 + 1 / 6) + (1 + 4 * 5 / 6)) / 14
+    assert figures["probability"] == pytest.approx(best, abs=0.03)
+
+
+def test_texts_are_not_what_a_table_chooses_by() -> None:
+    policy, rollout = TablePolicy(), _references()
+    rollout.sequences = False
+    algorithm = create("supervised")
+    algorithm.setup(policy)
+    with pytest.raises(ConfigError, match="objective=choice"):
+        algorithm.update(policy, rollout, generator=torch.Generator())

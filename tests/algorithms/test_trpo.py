@@ -1,0 +1,145 @@
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from groundling.algorithms import TRPO, Rollout
+from groundling.algorithms.batch import Batch
+from groundling.algorithms.losses import kl_divergence
+from groundling.algorithms.trpo import _flat_gradient, _parts, conjugate_gradient
+from groundling.policies.policy import Evaluation, Policy
+from tests.algorithms.test_ppo import _policy_and_rollout
+from tests.conftest import SequencePolicy
+
+
+def _texts() -> tuple[SequencePolicy, Rollout]:
+    torch.manual_seed(0)
+    policy = SequencePolicy()
+    return policy, policy.write([0, 1, 2] * 8, torch.Generator().manual_seed(0))
+
+
+def _corridor() -> tuple[Policy, Rollout]:
+    return _policy_and_rollout()
+
+
+def _batch(policy: Policy, rollout: Rollout) -> Batch:
+    advantages, returns = TRPO().advantages(rollout, 0.95, normalize=True)
+    return Batch.of(policy, rollout, advantages, returns)
+
+
+def _mean(x: Tensor, batch: Batch) -> Tensor:
+    return x.mean() if batch.weights is None else (x * batch.weights).sum() / batch.weights.sum()
+
+
+@pytest.mark.parametrize("world", [_texts, _corridor])
+@pytest.mark.parametrize("target_kl", [0.001, 0.03])
+def test_a_step_keeps_its_bound_and_improves_the_surrogate(world, target_kl: float) -> None:  # type: ignore[no-untyped-def]
+    policy, rollout = world()
+    old = copy.deepcopy(policy)
+    trpo = TRPO(target_kl=target_kl, damping=1e-3, micro_batch_size=16)
+    trpo.setup(policy)
+    figures = trpo.update(policy, rollout, generator=torch.Generator().manual_seed(0))
+    batch = _batch(policy, rollout)
+    everything = torch.arange(len(batch))
+    with torch.no_grad():
+        before, after = batch.evaluate(old, everything), batch.evaluate(policy, everything)
+    kl = _mean(kl_divergence(before.log_distributions, after.log_distributions), batch)
+    gain = _mean((after.log_probs - before.log_probs).exp() * batch.advantages, batch) - _mean(
+        batch.advantages, batch
+    )
+    assert 0.2 * target_kl < kl <= target_kl and gain > 1e-3
+    assert figures["step_kl"] == pytest.approx(kl.item(), abs=1e-6)
+    assert figures["surrogate_gain"] == pytest.approx(gain.item(), abs=1e-5)
+    assert figures["step_size"] > 0
+
+
+def test_the_curvature_is_the_hessian_of_the_kl() -> None:
+    policy, rollout = _texts()
+    batch = _batch(policy, rollout)
+    with torch.no_grad():
+        present = batch.evaluate(policy, torch.arange(len(batch))).log_distributions
+
+    def kl(actor: Tensor) -> Tensor:
+        before = policy._before(batch.actions)
+        new = policy._look_up(actor, batch.observations, before).log_softmax(-1)
+        return _mean(kl_divergence(present, new), batch)
+
+    size = policy.actor.numel()
+    hessian = torch.autograd.functional.hessian(kl, policy.actor.detach()).reshape(size, size)
+    vector = torch.randn(size, generator=torch.Generator().manual_seed(0))
+    trpo = TRPO(damping=0.3, micro_batch_size=20)
+    trpo.setup(policy)
+    product = trpo._curvature(policy, batch, [policy.actor], vector)
+    assert torch.allclose(product, hessian @ vector + 0.3 * vector, atol=1e-5)
+
+
+def test_conjugate_gradients_solve_what_is_positive_definite() -> None:
+    torch.manual_seed(0)
+    root = torch.randn(12, 12, dtype=torch.float64)
+    matrix, b = root @ root.T + torch.eye(12), torch.randn(12, dtype=torch.float64)
+    assert torch.allclose(conjugate_gradient(lambda v: matrix @ v, b, 30), torch.linalg.solve(matrix, b))
+    assert not conjugate_gradient(lambda v: matrix @ v, torch.zeros(12), 5).any()
+
+
+class _Shared(SequencePolicy):
+    """A value head, and nothing more of its own, on what the choice depends on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.unused = nn.Linear(5, 1), nn.Linear(2, 2)
+
+    def evaluate(self, observations: list[int], actions: Tensor) -> Evaluation:
+        scores = self._look_up(self.actor, observations, self._before(actions))
+        return Evaluation.of(scores.log_softmax(-1), actions, self.head(scores)[..., 0])
+
+
+def test_weights_are_told_apart_by_what_depends_on_them() -> None:
+    torch.manual_seed(0)
+    policy = _Shared()
+    policy.critic.requires_grad_(False)
+    batch = _batch(policy, policy.write([0, 1, 2] * 4, torch.Generator().manual_seed(0)))
+    actor, critic = _parts(policy, batch)
+    assert [id(p) for p in actor] == [id(policy.actor)]
+    assert [id(p) for p in critic] == [id(policy.head.weight), id(policy.head.bias)]
+    separate, rollout = _texts()
+    actor, critic = _parts(separate, _batch(separate, rollout))
+    assert [id(p) for p in actor] == [id(separate.actor)] and [id(p) for p in critic] == [id(separate.critic)]
+
+
+def test_the_value_function_is_fitted() -> None:
+    torch.manual_seed(0)
+    policy = _Shared()
+    rollout = policy.write([0, 1, 2] * 8, torch.Generator().manual_seed(0))
+    trpo = TRPO(learning_rate=0.05, normalize_rewards=True, minibatch_size=10)
+    trpo.setup(policy)
+    losses = [
+        trpo.update(policy, rollout, generator=torch.Generator().manual_seed(0))["value_loss"]
+        for _ in range(3)
+    ]
+    assert losses[-1] < losses[0]
+
+
+def test_where_no_try_improves_the_policy_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, rollout = _texts()
+    before = policy.actor.detach().clone()
+    monkeypatch.setattr(
+        "groundling.algorithms.trpo.conjugate_gradient", lambda product, b, steps: -b
+    )  # downhill
+    trpo = TRPO()
+    trpo.setup(policy)
+    figures = trpo.update(policy, rollout, generator=torch.Generator().manual_seed(0))
+    assert figures["step_size"] == figures["step_kl"] == figures["surrogate_gain"] == 0
+    assert torch.equal(policy.actor, before)
+
+
+def test_without_a_gradient_nothing_moves() -> None:
+    policy, rollout = _texts()
+    trpo = TRPO(normalize_advantages=False, critic_epochs=1, gamma=1.0, gae_lambda=1.0)
+    rollout.rewards.zero_()
+    rollout.values.zero_()
+    trpo.setup(policy)
+    before = policy.actor.detach().clone()
+    assert trpo.update(policy, rollout, generator=torch.Generator())["step_size"] == 0
+    assert torch.equal(policy.actor, before)
+    assert not _flat_gradient([policy.actor]).any()

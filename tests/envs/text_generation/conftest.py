@@ -1,0 +1,30 @@
+import pytest
+from transformers import PreTrainedTokenizerBase
+
+from groundling.envs.text_generation import Sample
+from groundling.lm import loading
+
+
+def _tokenizer(starter: str) -> PreTrainedTokenizerBase:
+    return loading.load_tokenizer(loading.Source(loading.resolve(starter), None, False))
+
+
+@pytest.fixture(scope="session")
+def causal_tokenizer() -> PreTrainedTokenizerBase:
+    """Adds no special tokens."""
+    return _tokenizer("starter-causal")
+
+
+@pytest.fixture(scope="session")
+def seq2seq_tokenizer() -> PreTrainedTokenizerBase:
+    """Ends every prompt with its end token, as T5 does."""
+    return _tokenizer("starter")
+
+
+@pytest.fixture
+def samples() -> list[Sample]:
+    return [
+        Sample("a", "go to the red ball", ("red",), {"number": 1}),
+        Sample("b", "pick up the blue key and open the yellow door", ("blue", "yellow")),
+        Sample("c", "wait"),
+    ]

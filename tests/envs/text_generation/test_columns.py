@@ -1,0 +1,150 @@
+"""Pools over files and datasets of one's own."""
+
+import csv
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from groundling.envs.text_generation import Sample, pools
+from groundling.errors import ConfigError, GroundlingError
+
+ROWS = [{"question": f"q{n}", "answer": f"a{n}", "key": f"k{n}", "topic": "x"} for n in range(10)]
+
+
+def _write(folder: Path, id: str, rows: list[dict[str, Any]], name: str = "rows") -> Path:
+    path = folder / f"{name}.{id}"
+    if id == "jsonl":
+        path.write_text("\n".join(map(json.dumps, rows)) + "\n\n")
+    elif id == "csv":
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+@pytest.mark.parametrize("id", ["jsonl", "csv", "parquet"])
+def test_columns_of_a_file_become_samples(id: str, tmp_path: Path) -> None:
+    pool = pools.create(
+        id,
+        path={"train": str(_write(tmp_path, id, ROWS))},
+        prompt_column="question",
+        reference_column="answer",
+        id_column="key",
+        meta_columns=["topic"],
+        prompt_prefix="> ",
+        prompt_suffix="?",
+    )
+    samples = pool.prepare("train")
+    assert samples == [Sample(f"k{n}", f"> q{n}?", (f"a{n}",), {"topic": "x"}) for n in range(10)]
+    with pytest.raises(ConfigError, match="no file for split val, only for train"):
+        pool.prepare("val")
+
+
+def test_a_list_of_references_and_none(tmp_path: Path) -> None:
+    rows = [{"prompt": "a", "answers": ["x", "y"]}, {"prompt": "b", "answers": None}]
+    path = {"test": str(_write(tmp_path, "jsonl", rows))}
+    samples = pools.create("jsonl", path=path, reference_column="answers").prepare("test")
+    assert [s.references for s in samples] == [("x", "y"), ()]
+    assert [s.references for s in pools.create("jsonl", path=path).prepare("test")] == [(), ()]
+    assert [s.id for s in samples] == ["test_0", "test_1"]
+
+
+@given(
+    count=st.integers(0, 40),
+    shares=st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 5)).filter(any),
+    seed=st.integers(0, 9),
+)
+def test_fractions_cut_a_file_into_disjoint_splits(
+    count: int, shares: tuple[int, ...], seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("cut") / "rows.jsonl"
+    path.write_text("".join(json.dumps({"prompt": str(n)}) + "\n" for n in range(count)))
+    fractions = [share / sum(shares) for share in shares]
+    pool: Any = pools.create("jsonl", path=str(path), fractions=fractions, seed=seed)
+    parts = [[row["prompt"] for row in pool.rows(split)] for split in ("train", "val", "test")]
+    assert sorted(itertools.chain(*parts), key=int) == [str(n) for n in range(count)]
+    assert all(abs(len(part) - f * count) <= 1 for part, f in zip(parts, fractions, strict=True))
+    assert parts == [[row["prompt"] for row in pool.rows(split)] for split in ("train", "val", "test")]
+
+
+def test_another_seed_cuts_otherwise(tmp_path: Path) -> None:
+    path = str(_write(tmp_path, "jsonl", ROWS))
+    pool = [pools.create("jsonl", path=path, prompt_column="question", seed=seed) for seed in (0, 0, 1)]
+    first, again, other = (p.prepare("train") for p in pool)
+    assert first == again != other
+
+
+def test_bad_files_are_told(tmp_path: Path) -> None:
+    good = str(_write(tmp_path, "jsonl", ROWS))
+    with pytest.raises(GroundlingError, match=r"row train_0: unknown column 'prompt'.*answer, key, question"):
+        pools.create("jsonl", path=good).prepare("train")
+    with pytest.raises(ConfigError, match="there is no file nowhere"):
+        pools.create("jsonl", path="nowhere.jsonl").prepare("train")
+    with pytest.raises(ConfigError, match="fractions="):
+        pools.create("jsonl", path=good, fractions=[0.5, 0.1, 0.1])
+    with pytest.raises(ConfigError, match="unknown split 'dev'"):
+        pools.create("jsonl", path={"dev": good})
+    with pytest.raises(GroundlingError, match="no samples for split val"):
+        pools.create("jsonl", path=good, prompt_column="key", fractions=[1, 0, 0]).prepare("val")
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text('{"prompt": "a"}\n{"prompt"\n')
+    with pytest.raises(GroundlingError, match=r"broken\.jsonl:2 is not JSON"):
+        pools.create("jsonl", path={"train": str(broken)}).prepare("train")
+    broken.write_text("[1]\n")
+    with pytest.raises(GroundlingError, match=r"broken\.jsonl:1 is not a JSON object"):
+        pools.create("jsonl", path={"train": str(broken)}).prepare("train")
+    broken.write_text('{"prompt": 7}\n')
+    with pytest.raises(GroundlingError, match=r"row train_0: .* texts, got 7"):
+        pools.create("jsonl", path={"train": str(broken)}).prepare("train")
+    ragged = tmp_path / "ragged.csv"
+    ragged.write_text("prompt,answer\na,b\nc\n")
+    with pytest.raises(GroundlingError, match="row 2 has another number of values"):
+        pools.create("csv", path={"train": str(ragged)}).prepare("train")
+    with pytest.raises(GroundlingError, match=r"ragged\.csv cannot be read as Parquet"):
+        pools.create("parquet", path={"train": str(ragged)}).prepare("train")
+
+
+def test_a_tab_separated_file(tmp_path: Path) -> None:
+    path = tmp_path / "rows.tsv"
+    path.write_text("\ufeffprompt\tanswer\na, b\tc\n")
+    pool = pools.create("csv", path={"train": str(path)}, delimiter="\t", reference_column="answer")
+    assert [(s.prompt, s.references) for s in pool.prepare("train")] == [("a, b", ("c",))]
+
+
+def test_any_dataset_that_hugging_face_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "data"
+    folder.mkdir()
+    _write(folder, "jsonl", ROWS, "train")
+    pool = pools.create(
+        "huggingface",
+        dataset=str(folder),
+        prompt_column="question",
+        reference_column="answer",
+        splits={"train": "train[:70%]", "val": "train[70%:]"},
+    )
+    assert [s.prompt for s in pool.prepare("train")] == [f"q{n}" for n in range(7)]
+    assert [s.references for s in pool.prepare("val")] == [(f"a{n}",) for n in (7, 8, 9)]
+    with pytest.raises(ConfigError, match="splits names no test"):
+        pool.prepare("test")
+
+
+def test_a_dataset_that_cannot_be_loaded_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*_: object, **__: object) -> None:
+        raise ConnectionError("no route to host\nsecond line")
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    with pytest.raises(GroundlingError, match=r"some/thing cannot be loaded \(no route") as error:
+        pools.create("huggingface", dataset="some/thing").prepare("train")
+    assert "\n" not in str(error.value)

@@ -1,0 +1,319 @@
+"""The token MDP against what is computed by hand from tokens."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerBase
+
+import groundling  # noqa: F401  (registers)
+from groundling.envs.text_generation import Sample
+from groundling.envs.text_generation.env import TextGenerationEnv
+from groundling.envs.text_generation.prompts import encode_prompts
+from groundling.errors import ConfigError, GroundlingError
+
+
+class Calls:
+    """A reward that gives the text's length and keeps what it was called with."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def __call__(
+        self,
+        prompts: list[str],
+        generations: list[str],
+        references: list[list[str]],
+        meta: list[Mapping[str, Any]] | None = None,
+    ) -> list[float]:
+        self.calls.append((prompts, generations, references, meta))
+        return [float(len(text)) for text in generations]
+
+
+def _tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def _padded(tokens: list[int], length: int, filler: int) -> tuple[list[int], list[int]]:
+    kept = tokens[-length:]
+    empty = length - len(kept)
+    return [filler] * empty + kept, [0] * empty + [1] * len(kept)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_prompts_are_cut_on_one_side_and_padded_on_the_left(
+    side: Any, samples: list[Sample], causal_tokenizer: Any, seq2seq_tokenizer: Any
+) -> None:
+    for tokenizer, end in ((causal_tokenizer, []), (seq2seq_tokenizer, [seq2seq_tokenizer.eos_token_id])):
+        before = tokenizer.truncation_side, tokenizer.padding_side
+        ids, mask = encode_prompts(samples, tokenizer, 8, side)
+        room = 8 - len(end)
+        for row, sample in enumerate(samples):
+            tokens = _tokens(tokenizer, sample.prompt)
+            kept = (tokens[-room:] if side == "left" else tokens[:room]) + end
+            expected = _padded(kept, 8, tokenizer.pad_token_id)
+            assert (ids[row].tolist(), mask[row].tolist()) == expected
+        assert (tokenizer.truncation_side, tokenizer.padding_side) == before
+        assert ids.dtype == mask.dtype and str(ids.dtype) == "torch.int64"
+
+
+def test_prompts_that_cannot_be_encoded_are_told(samples: list[Sample], causal_tokenizer: Any) -> None:
+    with pytest.raises(GroundlingError, match="sample empty has an empty prompt"):
+        encode_prompts([*samples, Sample("empty", "")], causal_tokenizer, 8)
+    with pytest.raises(ConfigError, match="max_prompt_length=0"):
+        encode_prompts(samples, causal_tokenizer, 0)
+    with pytest.raises(ConfigError, match="unknown prompt_truncation_side 'top'"):
+        encode_prompts(samples, causal_tokenizer, 8, "top")  # type: ignore[arg-type]
+
+
+def test_a_tokenizer_without_padding_token_is_told(samples: list[Sample]) -> None:
+    class Bare:
+        pad_token_id = None
+        eos_token_id = 0
+
+        def __len__(self) -> int:
+            return 8
+
+    with pytest.raises(GroundlingError, match=r"tokenizer\.pad_token = tokenizer\.eos_token"):
+        TextGenerationEnv(samples, Bare())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("start", [None, 0])
+def test_the_env_passes_gymnasiums_checker(
+    start: int | None, samples: list[Sample], seq2seq_tokenizer: Any
+) -> None:
+    env = gymnasium.make(
+        "TextGeneration-v0",
+        samples=samples,
+        tokenizer=seq2seq_tokenizer,
+        reward=Calls(),
+        max_prompt_length=6,
+        max_episode_length=4,
+        context_start_token=start,
+    )
+    check_env(env.unwrapped)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    data=st.data(),
+    start=st.sampled_from([None, 0]),
+    max_prompt_length=st.integers(1, 20),
+    max_episode_length=st.integers(1, 6),
+)
+def test_observations_are_what_the_tokens_say(
+    causal_tokenizer: Any,
+    data: st.DataObject,
+    start: int | None,
+    max_prompt_length: int,
+    max_episode_length: int,
+) -> None:
+    sample = Sample("a", "pick up the blue key", ("x",), {"k": 1})
+    env = TextGenerationEnv(
+        [sample],
+        causal_tokenizer,
+        Calls(),
+        max_prompt_length=max_prompt_length,
+        max_episode_length=max_episode_length,
+        context_start_token=start,
+    )
+    filler, end = causal_tokenizer.pad_token_id, causal_tokenizer.eos_token_id
+    observation, info = env.reset(seed=0)
+    prompt = _tokens(causal_tokenizer, sample.prompt)[-max_prompt_length:]
+    written: list[int] = []
+    done = False
+    while True:
+        context = ([] if start is None else [start]) + written
+        for name, tokens, length in (
+            ("prompt", prompt, max_prompt_length),
+            ("context", context, max_episode_length),
+            ("input", prompt + context, max_prompt_length + max_episode_length),
+        ):
+            ids, mask = _padded(tokens, length, filler)
+            assert observation[f"{name}_ids"].tolist() == ids and observation[f"{name}_mask"].tolist() == mask
+        assert info["actions"].tolist() == written and info["prompt_text"] == sample.prompt
+        assert env.observation_space.contains(observation)
+        if done:
+            break
+        token = data.draw(st.integers(0, len(causal_tokenizer) - 1) | st.just(end))
+        observation, reward, done, truncated, info = env.step(token)
+        written.append(token)
+        assert done == (token == end or len(written) == max_episode_length) and not truncated
+        assert reward == (len(info["context_text"]) if done else 0)
+    assert info["context_text"] == causal_tokenizer.decode(written, skip_special_tokens=True)
+    assert info["references"] == ("x",) and info["meta"] == {"k": 1} and info["sample_id"] == "a"
+
+
+def test_what_was_seen_stays_as_it_was(samples: list[Sample], causal_tokenizer: Any) -> None:
+    env = TextGenerationEnv(samples, causal_tokenizer, max_episode_length=4)
+    seen = [env.reset(seed=0)]
+    seen += [(step[0], step[4]) for step in (env.step(token) for token in (5, 6, 7, 8))]
+    for steps, (observation, info) in enumerate(seen):
+        assert observation["context_ids"][observation["context_mask"] == 1].tolist() == [5, 6, 7, 8][:steps]
+        assert info["actions"].tolist() == [5, 6, 7, 8][:steps]
+
+
+def test_changing_an_observation_changes_no_other(samples: list[Sample], causal_tokenizer: Any) -> None:
+    envs = [TextGenerationEnv(samples, causal_tokenizer, max_episode_length=4) for _ in range(2)]
+    observation = envs[0].reset(seed=0)[0]
+    envs[1].reset(seed=0)
+    for token in (5, 6, 7):
+        for array in observation.values():
+            array[:] = 1
+        observation = envs[0].step(token)[0]
+        untouched = envs[1].step(token)[0]
+        assert all((observation[name] == untouched[name]).all() for name in untouched)
+
+
+def test_the_reward_sees_the_finished_text_once(samples: list[Sample], causal_tokenizer: Any) -> None:
+    reward = Calls()
+    env = TextGenerationEnv(samples, causal_tokenizer, reward, max_episode_length=3)
+    env.reset(options={"sample": samples[1]})
+    tokens = [*_tokens(causal_tokenizer, "turn left")[:2], causal_tokenizer.eos_token_id]
+    rewards = [env.step(token)[1] for token in tokens]
+    text = causal_tokenizer.decode(tokens, skip_special_tokens=True)
+    assert reward.calls == [([samples[1].prompt], [text], [["blue", "yellow"]], [{}])]
+    assert rewards == [0, 0, len(text)]
+
+
+class Growth(Calls):
+    """A reward per token: how much longer the text became."""
+
+    per_token = True
+
+    def at_token(
+        self, prompt: str, previous: str, current: str, done: bool, references: list[str], meta: Any
+    ) -> float:
+        self.calls.append((prompt, previous, current, done, references, meta))
+        return len(current) - len(previous)
+
+
+def test_a_token_reward_sees_each_text_and_the_one_before(
+    samples: list[Sample], causal_tokenizer: Any
+) -> None:
+    reward = Growth()
+    env = TextGenerationEnv(samples, causal_tokenizer, reward, max_episode_length=2)
+    _, info = env.reset(options={"sample": samples[0]})
+    assert info["context_text"] == ""
+    tokens = _tokens(causal_tokenizer, "turn left")[:2]
+    one, two = (causal_tokenizer.decode(tokens[:n]) for n in (1, 2))
+    steps = [env.step(token) for token in tokens]
+    known = (["red"], [{"number": 1}])
+    prompt = samples[0].prompt
+    assert reward.calls == [(prompt, "", one, False, *known), (prompt, one, two, True, *known)]
+    assert [step[1] for step in steps] == [len(one), len(two) - len(one)]
+    assert [step[4]["context_text"] for step in steps] == [one, two]
+    reward.per_token = False  # then it is asked at the end alone
+    env = TextGenerationEnv(samples, causal_tokenizer, reward, max_episode_length=2)
+    env.reset(options={"sample": samples[0]})
+    assert [env.step(token)[1] for token in tokens] == [0, len(two)]
+
+
+def test_a_reward_per_token_that_cannot_be_asked_is_told(
+    samples: list[Sample], causal_tokenizer: Any
+) -> None:
+    class Sum(Calls):
+        per_token = True
+
+    with pytest.raises(ConfigError, match="Sum rewards tokens but has no at_token"):
+        TextGenerationEnv(samples, causal_tokenizer, Sum())
+
+
+def test_text_is_decoded_when_it_is_asked_for_only(samples: list[Sample], causal_tokenizer: Any) -> None:
+    told = []
+    for every_step in (False, True):
+        env = TextGenerationEnv(samples, causal_tokenizer, max_episode_length=2, decode_every_step=every_step)
+        infos = [env.reset(seed=0)[1], env.step(9)[4], env.step(9)[4]]
+        told.append(["context_text" in info for info in infos])
+    assert told == [[False, False, True], [True, True, True]]
+
+
+def test_an_end_token_that_does_not_end(samples: list[Sample], causal_tokenizer: Any) -> None:
+    env = TextGenerationEnv(samples, causal_tokenizer, terminate_on_eos=False, max_episode_length=3)
+    env.reset(seed=0)
+    assert [env.step(causal_tokenizer.eos_token_id)[2] for _ in range(3)] == [False, False, True]
+
+
+def test_a_padded_vocabulary_may_be_written(samples: list[Sample], causal_tokenizer: Any) -> None:
+    size = len(causal_tokenizer) + 5
+    env: Any = TextGenerationEnv(samples, causal_tokenizer, num_actions=size, max_episode_length=1)
+    assert env.action_space.n == size
+    env.reset(seed=0)
+    observation, _, _, _, info = env.step(size - 1)
+    assert env.observation_space.contains(observation) and info["context_text"] == ""
+
+
+def test_equal_seeds_give_equal_samples_and_all_are_drawn(
+    samples: list[Sample], causal_tokenizer: Any
+) -> None:
+    envs = [TextGenerationEnv(samples, causal_tokenizer) for _ in range(2)]
+    drawn = [[env.reset(seed=seed)[1]["sample_id"] for seed in range(30)] for env in envs]
+    assert drawn[0] == drawn[1] and set(drawn[0]) == {"a", "b", "c"}
+    envs[0].reset(seed=1)
+    assert len({envs[0].reset()[1]["sample_id"] for _ in range(30)}) == 3  # goes on without a seed
+
+
+def test_a_registered_reward_is_made_from_its_id(
+    samples: list[Sample], causal_tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Rewards:
+        @staticmethod
+        def create(id: str, **args: float) -> Any:
+            return lambda *_, meta: [args["value"] if id == "constant" else 0.0]
+
+    monkeypatch.setitem(sys.modules, "groundling.rewards", Rewards)
+    env = TextGenerationEnv(
+        samples, causal_tokenizer, "constant", reward_args={"value": 2.5}, max_episode_length=1
+    )
+    env.reset(seed=0)
+    assert env.step(3)[1] == 2.5
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ([float("nan")], "the reward of sample . is nan"),
+        ([float("inf")], "is inf"),
+        ([1.0, 2.0], "gave 2 numbers for one text"),
+        ([], "gave 0 numbers"),
+    ],
+)
+def test_bad_rewards_are_told(
+    found: list[float], message: str, samples: list[Sample], causal_tokenizer: Any
+) -> None:
+    env = TextGenerationEnv(samples, causal_tokenizer, lambda *_, meta: found, max_episode_length=1)
+    env.reset(seed=0)
+    with pytest.raises(GroundlingError, match=message):
+        env.step(3)
+
+
+def test_bad_arguments_and_actions_are_told(samples: list[Sample], causal_tokenizer: Any) -> None:
+    with pytest.raises(ConfigError, match="no samples"):
+        TextGenerationEnv([], causal_tokenizer)
+    with pytest.raises(ConfigError, match="max_episode_length=0"):
+        TextGenerationEnv(samples, causal_tokenizer, max_episode_length=0)
+    env = TextGenerationEnv(samples, causal_tokenizer, max_episode_length=1)
+    with pytest.raises(GroundlingError, match="reset the env"):
+        env.step(3)
+    env.reset(seed=0)
+    with pytest.raises(GroundlingError, match=f"action {len(causal_tokenizer)} is no token"):
+        env.step(len(causal_tokenizer))
+    env.step(np.int64(3))  # type: ignore[arg-type]
+    with pytest.raises(GroundlingError, match="reset the env"):
+        env.step(3)
+
+
+def test_importing_groundling_registers_it_and_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, groundling, gymnasium; assert 'TextGeneration-v0' in gymnasium.registry; "
+        "print([m for m in ('torch', 'transformers', 'datasets', 'pyarrow') if m in sys.modules])"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"

@@ -1,0 +1,287 @@
+"""The judge behind a server, against a real one on loopback that misbehaves."""
+
+import logging
+import math
+import socket
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from groundling.errors import ConfigError, RunError
+from groundling.judges import Annotation, OpenAIJudge, Pairs, Question
+from groundling.judges.judge import Reply, Request
+from groundling.judges.server import _retry_after
+from tests.judges.chat_server import ChatServer, captions, serving, verdict
+from tests.judges.test_pairs import encode
+
+KEY = "sk-very-secret-0123456789"
+
+
+def judge(server: ChatServer, **arguments: object) -> OpenAIJudge:
+    defaults = {"timeout": 0.5, "max_retries": 3, "backoff": 0.01, "concurrency": 4}
+    return OpenAIJudge("model", server.url, **{**defaults, **arguments})  # type: ignore[arg-type]
+
+
+def dataset(folder: Path, count: int) -> Pairs:
+    """``count`` rows with as many distinct pairs, the first one longer in even rows."""
+    texts = [(f"a{n}" + "x" * 9, f"b{n}")[:: 1 if n % 2 == 0 else -1] for n in range(count)]
+    return Pairs.create(
+        folder, {"message": encode(*(t for pair in texts for t in pair)).reshape(count, 2, 1, 256)}
+    )
+
+
+EXPECTED = [0, 1] * 50
+
+
+def ask(one: OpenAIJudge, count: int = 1) -> list[Reply]:
+    question = Question()
+    requests = [
+        Request(n, question.conversation(f"a{n}xx", f"b{n}", one.answer_format), "defaultgoal")
+        for n in range(count)
+    ]
+    replies: dict[int, Reply] = {}
+
+    def tell(request: Request, reply: Reply) -> None:
+        replies[request.number] = reply
+
+    one.ask(requests, tell)
+    return [replies[n] for n in range(count)]
+
+
+@pytest.mark.parametrize(
+    "trouble", ["429", "500", "503", "408", "hang", "drip", "half", "drop", "nonsense", "huge"]
+)
+def test_a_server_that_misbehaves_now_and_then_is_asked_again(tmp_path: Path, trouble: str) -> None:
+    with serving(ChatServer(treat=lambda number: trouble if number % 3 == 0 else "ok")) as server:
+        pairs = dataset(tmp_path / "pairs", 8)
+        summary = Annotation(pairs, judge(server, max_retries=8), Question()).run("llm")
+    assert pairs.preferences("llm").tolist() == EXPECTED[:8]
+    assert (summary.asked, summary.failed, summary.invalid) == (8, 0, 0)
+    assert len(server.bodies) > 8
+
+
+@pytest.mark.parametrize("trouble", ["429", "500", "hang", "drip", "half", "drop", "nonsense", "huge"])
+def test_requests_that_get_no_answer_are_named_and_asked_next_time(tmp_path: Path, trouble: str) -> None:
+    broken = True
+
+    def treat(number: int) -> str:
+        return trouble if broken and number >= 5 else "ok"
+
+    with serving(ChatServer(treat=treat)) as server:
+        pairs = dataset(tmp_path / "pairs", 8)
+        annotation = Annotation(pairs, judge(server, max_retries=0, concurrency=1, timeout=0.2), Question())
+        summary = annotation.run("llm")
+        assert (summary.asked, summary.failed, summary.labels["unknown"]) == (5, 3, 3)
+        assert summary.first_failure
+        broken = False
+        again = annotation.run("llm")
+    assert (again.asked, again.failed) == (3, 0)
+    assert pairs.preferences("llm").tolist() == EXPECTED[:8]
+    assert len(server.bodies) == 5 + 3 + 3
+
+
+def test_a_server_that_only_fails_stops_the_run(tmp_path: Path) -> None:
+    with serving(ChatServer(treat=lambda number: "ok" if number < 4 else "500")) as server:
+        pairs = dataset(tmp_path / "pairs", 40)
+        with pytest.raises(RunError, match="20 requests in a row got no answer; the last one: HTTP 500"):
+            Annotation(pairs, judge(server, max_retries=0), Question()).run("llm")
+    labels = pairs.preferences("llm")
+    assert (labels != 3).sum() == 4, "what it was told before is kept"
+    assert all(labels[n] in (3, EXPECTED[n]) for n in range(40))
+
+
+def test_no_server_no_access_and_no_such_model_stop_the_run(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nowhere = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    with pytest.raises(RunError, match=r"no connection .* 4 times: is the server running\?"):
+        ask(OpenAIJudge("model", nowhere, max_retries=3, backoff=0.01))
+    for status, said in (
+        ("401", "no API key in the environment variable OPENAI_API_KEY"),
+        ("404", "check base_url and model"),
+    ):
+        with serving(ChatServer(treat=lambda number, status=status: status)) as server:
+            with pytest.raises(RunError, match=said):
+                ask(judge(server, concurrency=1))
+            assert len(server.bodies) == 1, "a repetition would mend nothing"
+
+
+def test_retry_after_is_heeded() -> None:
+    treat = lambda number: "429" if number == 0 else "ok"  # noqa: E731
+    with serving(ChatServer(treat=treat, reply_headers={"Retry-After": "0.4"})) as server:
+        began = time.monotonic()
+        assert ask(judge(server))[0].failure is None
+    assert 0.4 <= time.monotonic() - began < 3
+    assert _retry_after({"retry-after": "7"}) == 7 and _retry_after({"retry-after": "soon"}) is None
+    assert _retry_after({}) is None
+    in_a_minute = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 60))
+    assert _retry_after({"retry-after": in_a_minute}) == pytest.approx(60, abs=2)
+
+
+def test_pauses_grow_and_differ() -> None:
+    server = judge(ChatServer(url="http://127.0.0.1:1/v1"), backoff=1.0).server
+    for attempt, longest in ((0, 1), (1, 2), (3, 8), (20, 60)):
+        pauses = [server._pause(attempt, None) for _ in range(50)]
+        assert longest / 2 <= min(pauses) < max(pauses) <= longest
+    assert server._pause(0, 30.0) == 30 and server._pause(0, 1e9) == 300
+
+
+def test_concurrency_is_bounded() -> None:
+    with serving(ChatServer(latency=0.02)) as server:
+        ask(judge(server, concurrency=3), 20)
+    assert server.most_at_once == 3
+
+
+def test_the_key_is_sent_and_stands_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setenv("MY_KEY", KEY)
+    # The server repeats the key: in the model's words, and in its errors.
+    write = lambda body: f"I was given {KEY}.\nVerdict: {verdict(*captions(body))}"  # noqa: E731
+    told = []
+    with serving(ChatServer(write=write)) as server:
+        pairs = dataset(tmp_path / "pairs", 4)
+        annotation = Annotation(pairs, judge(server, api_key_env="MY_KEY"), Question(), notice=told.append)
+        summary = annotation.run("llm")
+        assert {headers["Authorization"] for headers in server.headers} == {f"Bearer {KEY}"}
+    with serving(ChatServer(treat=lambda number: "401")) as server, pytest.raises(RunError) as error:
+        ask(judge(server, api_key_env="MY_KEY"))
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert b"I was given [key]." in written
+    for text in (caplog.text, str(error.value), repr(summary), repr(told), written.decode("latin-1")):
+        assert KEY not in text
+    assert "Bearer [key]" in str(error.value) and "the API key in MY_KEY" in str(error.value)
+    assert KEY not in repr(vars(annotation.judge)["server"]), "the client's repr shows its fields"
+
+
+@pytest.mark.parametrize("key", [f"{KEY}\n{KEY}", f"{KEY} x", f"{KEY}\u20ac", f"{KEY}\x7f"])
+def test_a_key_that_is_none_is_not_told(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    monkeypatch.setenv("MY_KEY", key)
+    with pytest.raises(ConfigError, match="the API key in MY_KEY holds characters") as error:
+        OpenAIJudge("model", api_key_env="MY_KEY")
+    assert KEY not in str(error.value)
+
+
+def test_an_error_that_repeats_the_key_is_scrubbed_before_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", KEY)
+    server = judge(ChatServer(url="http://127.0.0.1:1/v1"), api_key_env="MY_KEY").server
+    for lead in range(160, 205):
+        assert "sk-very" not in server._excerpt(b"x" * lead + KEY.encode())
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://user:pw@127.0.0.1/v1",
+        "http://127.0.0.1/v1?key=x",
+        "ftp://127.0.0.1",
+        "no url",
+        "http://host:port/v1",
+    ],
+)
+def test_urls_that_hold_secrets_or_are_none_are_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="base_url") as error:
+        OpenAIJudge("model", url)
+    assert "pw" not in str(error.value) and "key=x" not in str(error.value)
+
+
+def test_a_schema_is_asked_for_and_left_out_where_it_is_refused() -> None:
+    seen: list[tuple[bool, bool]] = []
+
+    def treat(number: int) -> str:
+        body = server.bodies[number]
+        seen.append(("response_format" in body, "logprobs" in body))
+        return "400" if "response_format" in body else "ok"
+
+    reply = '{"analysis": "x", "verdict": "1"}'
+    with serving(ChatServer(treat=treat, write=lambda body: reply)) as server:
+        one = judge(server, answer="json", concurrency=1)
+        assert [r.text for r in ask(one, 3)] == [reply] * 3
+    assert seen == [(True, True), (True, False), (False, False), (False, False), (False, False)]
+    schema = server.bodies[0]["response_format"]["json_schema"]
+    assert schema["schema"]["properties"]["verdict"]["enum"] == ["1", "2", "tie"]
+
+
+def test_a_request_that_is_refused_fails_alone() -> None:
+    def treat(number: int) -> str:
+        return "400" if "a1xx" in server.bodies[number]["messages"][1]["content"] else "ok"
+
+    with serving(ChatServer(treat=treat)) as server:
+        replies = ask(judge(server), 3)
+    assert [reply.failure is None for reply in replies] == [True, False, True]
+    assert "HTTP 400" in str(replies[1].failure)
+
+
+def _token(text: str, **alternatives: float) -> dict:
+    top = [{"token": token, "logprob": math.log(p)} for token, p in alternatives.items()]
+    return {"token": text, "top_logprobs": top}
+
+
+def test_soft_labels_come_from_the_verdicts_token() -> None:
+    # The first "1" and the tokens before are none of the verdict's; "t" begins "tie"; " 2" is the same verdict as "2".
+    tokens = [
+        _token("1 of", **{"1 of": 0.9}),
+        _token("\n", **{"\n": 1.0}),
+        _token("Verdict:", **{"Verdict:": 1.0}),
+        _token(" 2", **{" 2": 0.4, " 1": 0.2, " t": 0.1, " tie": 0.1, "2": 0.15, " two": 0.05}),
+    ]
+    with serving(
+        ChatServer(
+            write=lambda body: "1 of\nVerdict: 2",
+            more=lambda body: {"logprobs": {"content": tokens}},
+        )
+    ) as server:
+        reply = ask(judge(server))[0]
+    assert reply.probabilities == pytest.approx((0.25, 0.5, 0.25))
+    assert (reply.prompt_tokens, reply.completion_tokens) == (100, 7)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"logprobs": None},
+        {"logprobs": {"content": [{"token": "other text", "top_logprobs": []}]}},
+        {"logprobs": {"content": [{"token": "Verdict: 1", "top_logprobs": [{"token": "1"}]}]}},
+        {"logprobs": {"content": "nonsense"}},
+        {"logprobs": {"content": [_token("Verdict: 1", zebra=0.5)]}},
+    ],
+)
+def test_without_fitting_log_probabilities_there_are_no_soft_labels(more: dict) -> None:
+    with serving(ChatServer(write=lambda body: "Verdict: 1", more=lambda body: more)) as server:
+        reply = ask(judge(server))[0]
+    assert reply.failure is None and reply.probabilities is None
+
+
+def test_soft_labels_reach_the_rows_in_their_order(tmp_path: Path) -> None:
+    def more(body: dict) -> dict:
+        sure = verdict(*captions(body))
+        return {
+            "logprobs": {"content": [_token("Verdict: "), _token(sure, **{"1": 0.5, "2": 0.5, sure: 0.8})]}
+        }
+
+    def write(body: dict) -> str:
+        return f"Verdict: {verdict(*captions(body))}"
+
+    with serving(ChatServer(write=write, more=more)) as server:
+        pairs = dataset(tmp_path / "pairs", 6)
+        Annotation(pairs, judge(server), Question()).run("llm")
+    soft = pairs.soft_preferences("llm")
+    assert soft is not None
+    high, low = 0.8 / 1.3, 0.5 / 1.3
+    np.testing.assert_allclose(soft, [[high, low, 0], [low, high, 0]] * 3, rtol=1e-5)
+
+
+@pytest.mark.parametrize("content", [None, 3, ["Verdict: 1"]])
+def test_odd_contents_are_no_answer(content: object) -> None:
+    with serving(ChatServer(write=lambda body: content)) as server:  # type: ignore[arg-type, return-value]
+        reply = ask(judge(server))[0]
+    assert (reply.failure is None) == (content is None)  # null is an empty reply
+
+
+def test_a_reply_that_was_cut_off_is_not_complete() -> None:
+    with serving(ChatServer(more=lambda body: {"finish_reason": "length"})) as server:
+        assert not ask(judge(server))[0].complete

@@ -1,0 +1,153 @@
+"""Sampling a batch of texts by traced steps, against Transformers' own loop and the plain computation."""
+
+import copy
+
+import pytest
+import torch
+from transformers import GenerationConfig
+
+from groundling.errors import ConfigError
+from groundling.lm.decoding import Decoder, Sampling, draw, filtered
+from groundling.lm.kernels import FastKernels
+from tests.lm.families import VOCABULARY
+from tests.lm.reference import plain_ids_log_probs
+
+PROMPTS = [[5, 6, 7], [8, 9], [10, 11, 12, 13, 14, 15], [5, 6, 7]]
+STEPPED = ["gpt2", "llama", "qwen3", "gemma2", "t5", "flan-t5", "bart"]
+OTHERWISE = ["mamba"]
+
+
+def uniforms(rows, steps, seed=0):
+    return torch.rand(rows, steps, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("family", [*STEPPED, "opt", "bloom", "mistral", *OTHERWISE])
+def test_log_probs_are_those_of_the_plain_computation(make_lm, family):
+    lm = make_lm(family)
+    decoder = Decoder(lm)
+    decoded = decoder(PROMPTS, Sampling(), uniforms(4, 5))
+    if family in STEPPED:
+        assert decoder._stepper.exact and decoder._stepper._traced is not None
+    if family in OTHERWISE:
+        assert not decoder._stepper.exact
+    for row, prompt in enumerate(PROMPTS):
+        ids = decoded.tokens[row, : decoded.lengths[row]].tolist()
+        with torch.no_grad():
+            expected = plain_ids_log_probs(lm, prompt, ids)
+        torch.testing.assert_close(decoded.log_probs[row, : len(ids)], expected, atol=1e-3, rtol=0)
+        torch.testing.assert_close(decoded.raw_log_probs, decoded.log_probs)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "t5", "bart"])
+def test_greedy_is_what_transformers_generates(make_lm, family):
+    lm = make_lm(family)
+    lm.model.generation_config.forced_eos_token_id = None  # as BART's; the decoder forces nothing
+    decoded = Decoder(lm)(PROMPTS, Sampling(do_sample=False), uniforms(4, 8))
+    for row, prompt in enumerate(PROMPTS):
+        made = lm.model.generate(
+            input_ids=torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+            generation_config=GenerationConfig(
+                max_new_tokens=8, pad_token_id=0, eos_token_id=1, decoder_start_token_id=lm.start_token
+            ),
+        )[0, 1 if lm.is_encoder_decoder else len(prompt) :]
+        length = int(decoded.lengths[row])
+        assert decoded.tokens[row, :length].tolist() == made[:length].tolist()
+
+
+def test_weights_that_change_are_seen_by_the_trace(make_lm):
+    lm = make_lm("gpt2")
+    decoder = Decoder(lm)
+    before = decoder(PROMPTS, Sampling(), uniforms(4, 4))
+    with torch.no_grad():
+        for parameter in lm.parameters():
+            parameter.mul_(1.1)
+    after = decoder(PROMPTS, Sampling(), uniforms(4, 4))
+    assert not torch.equal(before.log_probs, after.log_probs)
+    with torch.no_grad():
+        expected = plain_ids_log_probs(lm, PROMPTS[0], after.tokens[0].tolist())
+    torch.testing.assert_close(after.log_probs[0], expected, atol=1e-3, rtol=0)
+
+
+def test_a_copy_writes_with_its_own_weights(make_lm):
+    decoder = Decoder(make_lm("gpt2"))
+    first = decoder(PROMPTS, Sampling(), uniforms(4, 4))
+    again = copy.deepcopy(decoder)
+    with torch.no_grad():
+        for parameter in decoder.lm.parameters():
+            parameter.zero_()
+    assert torch.equal(again(PROMPTS, Sampling(), uniforms(4, 4)).tokens, first.tokens)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "t5", "mamba"])
+def test_texts_end(make_lm, family):
+    """Ended texts leave the batch; what goes on is not disturbed."""
+    lm = make_lm(family)
+    endless = Decoder(lm)(PROMPTS * 4, Sampling(terminate_on_eos=False), uniforms(16, 10))
+    lm.model.generation_config.eos_token_id = list(range(1, VOCABULARY, 5))
+    ends = torch.tensor(lm.model.generation_config.eos_token_id)
+    decoded = Decoder(lm)(PROMPTS * 4, Sampling(), uniforms(16, 10))
+    for row in range(16):
+        hits = torch.isin(endless.tokens[row], ends).nonzero()[:, 0].tolist()
+        length = min([hit + 1 for hit in hits] + [10])
+        assert decoded.lengths[row] == length
+        assert decoded.tokens[row, :length].tolist() == endless.tokens[row, :length].tolist()
+        assert not decoded.tokens[row, length:].any() and not decoded.log_probs[row, length:].any()
+    assert decoded.lengths.min() < 4 and decoded.lengths.max() > 6
+
+
+def test_min_length_counts_as_transformers_does(make_lm):
+    for family, given in (("gpt2", 3), ("t5", 1)):
+        lm = make_lm(family)
+        lm.model.generation_config.eos_token_id = list(range(VOCABULARY - 5))
+        decoded = Decoder(lm)([[5, 6, 7]] * 20, Sampling(min_length=6), uniforms(20, 9))
+        assert decoded.lengths.min() == 6 - given + 1  # as long, and then the end token
+
+
+def test_filters_keep_what_transformers_keeps():
+    from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+    logits = torch.randn(50, 30, generator=torch.Generator().manual_seed(0)) * 3
+    sampling = Sampling(temperature=0.7, top_k=9, top_p=0.8)
+    expected = logits
+    for warp in (TemperatureLogitsWarper(0.7), TopKLogitsWarper(9), TopPLogitsWarper(0.8)):
+        expected = warp(None, expected)
+    torch.testing.assert_close(filtered(logits, sampling), expected.log_softmax(-1))
+
+
+def test_frequencies_follow_the_probabilities():
+    probabilities = torch.tensor([0.5, 0.3, 0.0, 0.2])
+    drawn = draw(probabilities.log().expand(20_000, 4), uniforms(20_000, 1)[:, 0])
+    counts = torch.bincount(drawn, minlength=4) / 20_000
+    assert counts[2] == 0
+    assert torch.allclose(counts, probabilities, atol=0.02)
+    ends = torch.tensor([[-torch.inf, 0.0, -torch.inf]]).expand(2, 3)
+    assert draw(ends, torch.tensor([0.0, 1 - 1e-16], dtype=torch.float64)).tolist() == [1, 1]
+
+
+def test_fast_kernels_compute_the_same():
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(6, 40), torch.randn(32, 40), torch.randn(32)
+    query, keys, mask = torch.randn(3, 2, 1, 8), torch.randn(3, 2, 5, 8), torch.zeros(3, 1, 1, 5)
+    mask[0, ..., 3:] = torch.finfo(torch.float32).min
+
+    def compute():
+        return (
+            torch.nn.functional.linear(x, weight, bias),
+            torch.nn.functional.linear(x[None], weight),
+            torch.addmm(bias, x, weight.T.contiguous()),
+            torch.addmm(torch.ones(6, 32), x, weight.T),
+            torch.nn.functional.scaled_dot_product_attention(query, keys, keys, attn_mask=mask, scale=0.3),
+        )
+
+    with torch.no_grad():
+        expected = compute()
+        with FastKernels():
+            found = compute()
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+
+
+def test_a_length_is_needed(make_lm):
+    with pytest.raises(ConfigError, match="max_new_tokens must be at least 1"):
+        Sampling(max_new_tokens=0)

@@ -1,0 +1,244 @@
+"""What each metric computes, on examples worked out by hand or by another library."""
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from groundling import metrics
+from groundling.errors import ConfigError, GroundlingError, RunError
+from groundling.metrics import cider, words
+
+WORDS = st.lists(st.sampled_from(["a", "b", "c", "d", "e"]), min_size=1, max_size=12).map(" ".join)
+
+
+def corpus(id: str, generations: list[str], references: list[list[str]], **args: Any) -> float:
+    prompts = args.pop("prompts", [f"p{i}" for i in range(len(generations))])
+    meta = args.pop("meta", None)
+    figures = metrics.create(id, **args).compute(prompts, generations, references, meta)
+    assert len(figures) == 1
+    return next(iter(figures.values())).corpus
+
+
+@given(st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=4))
+def test_bleu_of_one_reference_is_sacrebleus_without_tokeniser_or_smoothing(
+    pairs: list[tuple[str, str]],
+) -> None:
+    from sacrebleu.metrics import BLEU
+
+    generations, references = [g for g, _ in pairs], [r for _, r in pairs]
+    wanted = BLEU(tokenize="none", smooth_method="none").corpus_score(generations, [references]).score / 100
+    assert corpus("bleu", generations, [[r] for r in references]) == pytest.approx(wanted, abs=1e-12)
+
+
+def test_bleu_takes_the_shortest_reference_and_the_most_matches_of_any() -> None:
+    # Five words, of which "a b c d" in one reference and "b c d e" in the other: all n-grams but the 5-gram match.
+    assert corpus("bleu", ["a b c d e"], [["a b c d", "b c d e f g h"]]) == 1.0
+
+
+def test_empty_texts_have_bleu_zero_and_undefined_as_the_original() -> None:
+    for generation, reference in (("", "a"), ("a", "")):
+        assert corpus("bleu", [generation], [[reference]]) == 0.0
+        assert math.isnan(corpus("bleu", [generation], [[reference]], compat="rl4lms"))
+
+
+@pytest.mark.parametrize("id", ["sacre_bleu", "chrf", "ter"])
+def test_samples_may_have_different_numbers_of_references(id: str) -> None:
+    generations = ["the cat sat on the mat", "a dog ran over the hill today"]
+    ragged = [["the cat sat on a mat", "the cat sat on the mat"], ["a dog ran over the hill"]]
+    full = [
+        ragged[0],
+        ragged[1] * 2,
+    ]  # a reference that stands there twice changes nothing but TER's mean length
+    assert corpus(id, generations, ragged) == pytest.approx(corpus(id, generations, full), abs=1e-9)
+    with pytest.raises(RunError, match="same number of references"):
+        corpus(id, generations, ragged, compat="rl4lms")
+
+
+def test_rouge_may_look_at_the_first_reference_only() -> None:
+    references = [["x y", "a b"]]
+    figures = {
+        single: metrics.create("rouge", use_single_ref=single).compute(["p"], ["a b"], references)
+        for single in (None, False, True)
+    }
+    assert [figures[s]["lexical/rouge_rouge1"].corpus for s in (None, False, True)] == [1.0, 1.0, 0.0]
+
+
+def test_rouge_of_a_corpus_is_the_mean_and_compat_leaves_numpys_state_alone() -> None:
+    import numpy as np
+
+    args = (["p", "q"], ["a b", "a"], [["a b"], ["b"]])
+    assert metrics.create("rouge").compute(*args)["lexical/rouge_rouge1"].corpus == 0.5
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    metrics.create("rouge", compat="rl4lms").compute(*args)
+    assert (np.random.get_state()[1] == before).all()  # noqa: NPY002
+
+
+def test_rouge_l_max_takes_the_best_reference_and_stems() -> None:
+    assert corpus("rouge_l_max", ["the dogs barked"], [["x", "the dog barks"]]) == 1.0
+    # Two of four words in common, in order: precision and recall 1/2, to the power of 1 / 1.2.
+    assert corpus("rouge_l_max", ["a b c d"], [["a x b y"]]) == pytest.approx(0.5 ** (1 / 1.2))
+    assert corpus("rouge_l_max", ["a b c d"], [["a x b y"]], weight_factor=1.0) == pytest.approx(0.5)
+    assert corpus("rouge_l_max", ["a b c d"], [["a b y z"]], length_limit=2) == 1.0
+
+
+def test_cider_by_hand() -> None:
+    # Three documents; "a" in two of them, all else in one: idf(a) = log 3/2, others log 3.
+    generations, references = ["a b", "c d e f", "g"], [["a b"], ["c d e f"], ["a"]]
+    assert corpus("cider", generations, references) == pytest.approx((5 + 10 + 0) / 3)
+    found = metrics.create("cider").compute(["p"] * 3, generations, references)["lexical/cider"].sentences
+    assert found == pytest.approx(
+        [5, 10, 0]
+    )  # "a b" has unigrams and a bigram: two of four orders match fully
+    # Of "a x": cosine of unigrams idf(a)² / (√(idf(a)² + idf(x)²) √(idf(a)² + idf(b)²)), x unseen: idf log 3.
+    low, high = math.log(3 / 2) ** 2, math.log(3) ** 2
+    found = (
+        metrics.create("cider").compute(["p"] * 3, ["a x", "c", "g"], references)["lexical/cider"].sentences
+    )
+    assert found is not None and found[0] == pytest.approx(10 * low / (low + high) / 4)
+    # "c" of "c d e f": unigram cosine 1/2, three words shorter.
+    assert found[1] == pytest.approx(10 * 0.5 / 4 * math.exp(-9 / 72))
+
+
+def test_cider_keeps_samples_with_equal_prompts() -> None:
+    args = (["p", "p", "q"], ["x", "a b", "c"], [["y"], ["a b"], ["c"]])
+    assert metrics.create("cider").compute(*args)["lexical/cider"].sentences == pytest.approx([0, 5, 2.5])
+    collapsed = metrics.create("cider", compat="rl4lms").compute(*args)["lexical/cider"].sentences
+    assert collapsed == pytest.approx([5, 2.5])
+    assert corpus("cider", ["a"], [[""]]) == 0.0
+
+
+def test_cider_does_not_reward_repetition() -> None:
+    once, thrice = cider._ngrams("a"), cider._ngrams("a a a")
+    vectors = [
+        {ngram: float(count) for ngram, count in counts.items() if len(ngram) == 1}
+        for counts in (once, thrice)
+    ]
+    assert cider._clipped_cosine(vectors[1], vectors[0]) == pytest.approx(1 / 3)
+
+
+def test_parent_reads_tottos_own_tables() -> None:
+    cells = [
+        [{"value": "Name", "is_header": True}, {"value": "Year", "is_header": True}],
+        [{"value": "Ann", "is_header": False}, {"value": "1901", "is_header": False}],
+    ]
+    table = {
+        "table": cells,
+        "table_page_title": "Queens",
+        "table_section_title": "",
+        "highlighted_cells": [[1, 0]],
+    }
+    pairs = [["page", "Queens"], ["name", "Ann"]]
+    args = ([""], ["ann of 1901"], [["ann was a queen"]])
+    metric = metrics.create("parent_totto")
+    found = metric.compute(*args, [{"raw_table": table}])
+    assert found == metric.compute(*args, [{"raw_table": pairs}])
+    everything = metric.compute(*args, [{"raw_table": table | {"highlighted_cells": []}}])
+    precision = "table_to_text/parent_overall_precision"
+    assert everything[precision].corpus > found[precision].corpus  # now the table entails 1901
+
+
+def test_parent_without_a_table_is_one_clear_line() -> None:
+    for meta in (None, [{}], [{"raw_table": "x"}], [{"raw_table": []}]):
+        with pytest.raises(RunError, match="raw_table"):
+            metrics.create("parent_totto").compute(["p"], ["g"], [["r"]], meta)
+
+
+def test_bleu_totto_lower_cases_and_cuts_off_punctuation() -> None:
+    assert corpus(
+        "bleu_totto", ["Ann was born in 1901."], [["x", "ann was born in 1901 ."]]
+    ) == pytest.approx(1.0)
+    assert corpus("bleu_totto", ["ann"], [["ann"]]) == 0.0  # no bigram, no smoothing
+
+
+def test_diversity_counts() -> None:
+    figures = metrics.create("diversity", window_size=2).compute(["p", "q"], ["A a b!", "c"], [[], []])
+    figure = {name.removeprefix("diversity_metrics/"): result.corpus for name, result in figures.items()}
+    assert figure["total_length"] == 5 and figure["total_length-nopunct"] == 4
+    assert figure["vocab_size-1"] == 4 and figure["unique-1"] == 3 and figure["distinct-1"] == 4 / 5
+    assert figure["entropy-1"] == pytest.approx(0.4 * math.log2(2.5) + 0.6 * math.log2(5))
+    assert figure["vocab_size-2"] == 3 and figure["entropy-2"] == pytest.approx(math.log2(3))
+    assert figure["msttr-2"] == 0.75  # "a a", "b !", and "c" left over
+    assert figure["msttr-2_nopunct"] == 0.75
+    assert figure["median_pred_length"] == 2.5 and figure["std_pred_length"] == 1.5
+
+
+@pytest.mark.usefixtures("with_wordnet")
+def test_meteor_is_of_the_best_reference_and_scores_the_notation_of_the_list_as_the_original() -> None:
+    assert corpus("meteor", ["a small cat"], [["x y", "a little cat"]]) == corpus(
+        "meteor", ["a small cat"], [["a little cat"]]
+    )
+    assert corpus("meteor", ["hello"], [["hello"]]) == 0.5  # one match, one chunk: penalty 1/2
+    assert corpus("meteor", ["hello"], [["hello"]], compat="rl4lms") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "date"),
+    [("on 2020-01-31, I", 1), ("2020-1-31", 0), ("2020/01/31", 0), ("12020-01-311", 1), ("", 0)],
+)
+def test_dates(text: str, date: int) -> None:
+    assert corpus("dates", [text], [[]]) == date
+
+
+def test_words_are_cut_as_before_nltk_changed_its_rules() -> None:
+    assert words.words("['hello', 'a b']") == ["[", "'hello", "'", ",", "'", "a", "b", "'", "]"]
+    assert words.words("one—two") == ["one—two"]
+    assert words.words("I can't go. She'll go.") == ["I", "ca", "n't", "go.", "She", "'ll", "go", "."]
+
+
+def test_spice_without_java_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(GroundlingError, match="needs Java: apt install"):
+        corpus("spice", ["a"], [["a"]])
+
+
+def test_meteor_without_wordnet_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ensure_loaded() -> None:
+        raise LookupError
+
+    corpora = SimpleNamespace(wordnet=SimpleNamespace(ensure_loaded=ensure_loaded))
+    monkeypatch.setattr(words, "library", lambda module, extra: corpora)
+    monkeypatch.setattr(words, "DEBIAN_WORDNET", Path("nowhere"))
+    with pytest.raises(GroundlingError, match=r"nltk\.downloader wordnet, or apt install wordnet-base"):
+        words.wordnet.__wrapped__()
+
+
+@pytest.mark.parametrize(
+    "id", ["meteor", "rouge", "rouge_l_max", "bleu", "sacre_bleu", "ter", "chrf", "cider", "parent_totto"]
+)
+def test_a_missing_reference_is_one_clear_line(id: str) -> None:
+    with pytest.raises(RunError, match=r"sample 1 has none \(prompt 'q'\)"):
+        metrics.create(id).compute(["p", "q"], ["a", "b"], [["a"], []], [{}, {}])
+
+
+def test_wrong_input_is_told() -> None:
+    with pytest.raises(RunError, match="1 prompts, 2 generations, 1 references"):
+        metrics.create("dates").compute(["p"], ["a", "b"], [[]])
+    with pytest.raises(RunError, match="no sample"):
+        metrics.create("dates").compute([], [], [])
+    with pytest.raises(ConfigError, match="did you mean 'meteor'"):
+        metrics.create("metoer")
+    with pytest.raises(ConfigError, match="unknown argument of metric 'rouge'"):
+        metrics.create("rouge", single=True)
+    with pytest.raises(ConfigError, match='"rl4lms"'):
+        metrics.create("rouge", compat="rl4lm")
+    for id, args in (
+        ("increasing_numbers", {"min_tokens": 0}),
+        ("diversity", {"window_size": 0}),
+        ("parent_totto", {"lambda_weight": 2}),
+        ("rouge_l_max", {"length_limit_type": "letters"}),
+        ("sacre_bleu", {"smooth_method": "some"}),
+    ):
+        with pytest.raises(ConfigError):
+            metric = metrics.create(id, **args)
+            metric.compute(["p"], ["a"], [["a"]])
+
+
+def test_every_reward_is_a_metric() -> None:
+    assert "rouge_combined" in metrics.metrics and "rouge_combined" in list(metrics.metrics)
+    found = metrics.create("rouge_combined").compute(["p", "q"], ["a b", "x"], [["a b"], ["a b"]])
+    assert found["reward/rouge_combined"] == metrics.MetricResult(0.5, [1.0, 0.0])

@@ -1,0 +1,270 @@
+"""Metrics that ask a model, on tiny ones made and saved here."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+from groundling import metrics, rewards
+from groundling.errors import ConfigError, GroundlingError, RunError
+from groundling.lm import LanguageModel
+from tests.metrics.conftest import WORDS, tokenizer
+
+PROMPTS = ["the cat", "the film"]
+GENERATIONS = [" sat on the mat .", " was bad ."]
+DEVICES = [
+    "cpu",
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")),
+]
+
+
+def ids(text: str) -> list[int]:
+    return [2, *(WORDS.index(word) for word in text.split()), 3]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("with_prompt", [True, False])
+def test_learned_reward_is_the_labels_probability(
+    classifier: Callable[..., str], with_prompt: bool, device: str
+) -> None:
+    folder = classifier(size=3)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    args = {"model_name": folder, "label_ix": 2, "include_prompt_for_eval": with_prompt, "device": device}
+    metric = metrics.create("learned_reward", batch_size=1, **args)
+    found = metric.compute(PROMPTS, GENERATIONS, [[], []])["semantic/learned_automodel_metric"]
+    with torch.no_grad():
+        for prompt, generation, score in zip(PROMPTS, GENERATIONS, found.sentences or [], strict=True):
+            text = prompt + generation if with_prompt else generation
+            logits = model(torch.tensor([ids(text)])).logits[0]
+            assert score == pytest.approx(logits.softmax(-1)[2].item(), abs=1e-5)
+    reward = rewards.create("learned_reward", batch_size=2, **args)  # padded together
+    assert reward(PROMPTS, GENERATIONS, [[], []]).tolist() == pytest.approx(found.sentences, abs=1e-5)
+
+
+def test_too_long_a_text_loses_its_beginning(classifier: Callable[..., str]) -> None:
+    metric = metrics.create("learned_reward", model_name=classifier(), label_ix=0, device="cpu")
+    texts = [
+        "cat " * 40 + "dog ran",
+        "dog " * 40 + "cat " * 28 + "dog ran",
+    ]  # equal at the end: 30 words and 2 special
+    scores = metric.compute(["", ""], texts, [[], []])["semantic/learned_automodel_metric"].sentences
+    assert scores[0] == pytest.approx(scores[1], abs=1e-6)
+
+
+def test_a_label_that_is_not_there_is_told(classifier: Callable[..., str]) -> None:
+    metric = metrics.create("learned_reward", model_name=classifier(), label_ix=2, device="cpu")
+    with pytest.raises(ConfigError, match="labels 0 to 1"):
+        metric.compute(["p"], ["g"], [[]])
+
+
+def test_a_model_that_is_not_there_is_told_when_it_is_needed(tmp_path: Path) -> None:
+    for id, args in (
+        ("learned_reward", {"label_ix": 0}),
+        ("bleurt", {}),
+        ("bert_score", {"num_layers": 1}),
+        ("summaCZS", {}),
+    ):
+        metric = metrics.create(id, model_name=str(tmp_path / "nowhere"), device="cpu", **args)
+        with pytest.raises(GroundlingError, match="cannot be loaded"):
+            metric.compute(["The cat sat on the mat."], ["The cat sat there."], [["a"]])
+
+
+@pytest.mark.parametrize("intent", [3, [3]])
+def test_intents_are_acts_less_one(classifier: Callable[..., str], intent: object) -> None:
+    metric = metrics.create("intent_accuracy", model_name=classifier([0.0, 0, 9, 0]), device="cpu")
+    found = metric.compute(
+        ["the cat<EOU>"] * 2, ["sat", "ran"], [[], []], [{"intent": intent}, {"intent": 1}]
+    )
+    assert found["intent/accuracy"] == metrics.MetricResult(0.5, [1.0, 0.0])
+    with pytest.raises(RunError, match="'intent'"):
+        metric.compute(["p"], ["g"], [[]])
+
+
+def test_intents_are_read_from_the_last_utterance_and_the_answer(classifier: Callable[..., str]) -> None:
+    metric = metrics.create("intent_accuracy", model_name=classifier(size=4), device="cpu")
+    seen: list[str] = []
+    logits = metric._classifier.logits
+    metric._classifier.logits = lambda texts: seen.extend(texts) or logits(texts)
+    metric.compute(["the dog ran <EOU> the cat <EOU>"], ["sat"], [[]], [{"intent": 1}])
+    assert seen == [" the cat sat"]
+
+
+@pytest.mark.usefixtures("with_wordnet")
+def test_the_intent_reward_adds_meteor_of_the_sample_and_as_the_original_the_running_mean(
+    classifier: Callable[..., str],
+) -> None:
+    args = {"model_name": classifier([0.0, 9.0]), "device": "cpu", "intent_coeff": 0.75, "auto_coeff": 0.25}
+    batch = (["p", "p"], ["hello", "x"], [["hello"], ["y"]], [{"intent": 2}, {"intent": 1}])
+    assert rewards.create("intent_accuracy", **args)(*batch).tolist() == [0.75 + 0.25 * 0.5, 0.0]
+    reward = rewards.create("intent_accuracy", compat="rl4lms", **args)
+    ten = "a b c d e f g h i j"
+    meteor = metrics.create("meteor", compat="rl4lms").compute(["p"], [ten], [[ten]])["lexical/meteor"].corpus
+    first = reward(["p"], [ten], [[ten]], [{"intent": 1}])
+    assert first.item() == pytest.approx(0.25 * meteor)
+    assert reward(["p"], ["x"], [["y"]], [{"intent": 1}]).item() == pytest.approx(0.25 * meteor / 2)
+
+
+def test_bleurt_is_the_regression_of_the_best_reference(classifier: Callable[..., str]) -> None:
+    folder = classifier(size=1)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    references = [["the dog ran", "the cat"], ["bad film"]]
+    found = metrics.create("bleurt", model_name=folder, device="cpu").compute(
+        PROMPTS, ["cat sat", "film was bad"], references
+    )
+    pairs = [("the dog ran", "cat sat"), ("the cat", "cat sat"), ("bad film", "film was bad")]
+    scores = []
+    for first, second in pairs:
+        tokens = torch.tensor([[*ids(first), *ids(second)[1:]]])  # the reference first, as BLEURT was trained
+        with torch.no_grad():
+            scores.append(model(tokens).logits.item())
+    wanted = [max(scores[:2]), scores[2]]
+    assert found["semantic/bleurt"].sentences == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_bert_score_of_equal_texts_is_one_and_of_empty_ones_zero(encoder: str, device: str) -> None:
+    metric = metrics.create("bert_score", model_name=encoder, num_layers=2, device=device)
+    generations = ["the cat sat", "", "film was bad", "the dog"]
+    references = [["the dog ran", "the cat sat"], ["the mat"], [""], ["the mat ."]]
+    scores = metric.compute(["p"] * 4, generations, references)["semantic/bert_score"].sentences
+    assert scores[0] == pytest.approx(1, abs=1e-5) and scores[1:3] == [0.0, 0.0] and 0 < scores[3] < 1
+
+
+def test_bert_score_asks_for_the_layer_of_a_model_it_does_not_know(encoder: str) -> None:
+    with pytest.raises(ConfigError, match="num_layers"):
+        metrics.create("bert_score", model_name=encoder).compute(["p"], ["g"], [["r"]])
+
+
+NLI = ["entailment", "neutral", "contradiction"]
+SOURCE = "The cat sat on the mat. The dog ran on the mat! It was good"
+
+
+def test_summac_zero_shot_is_entailment_less_contradiction(classifier: Callable[..., str]) -> None:
+    metric = metrics.create("summaCZS", model_name=classifier([2.0, 0, 1], labels=NLI), device="cpu")
+    found = metric.compute([SOURCE] * 2, ["The cat sat there. The dog ran.", "short"], [[], []])
+    probabilities = torch.tensor([2.0, 0, 1]).softmax(-1)
+    wanted = (probabilities[0] - probabilities[2]).item()
+    assert found["consistency/summaczs"].sentences == pytest.approx([wanted, 0.0], abs=1e-6)
+
+
+def test_summac_takes_the_strongest_of_the_sources_sentences(classifier: Callable[..., str]) -> None:
+    metric = metrics.create("summaCZS", model_name=classifier(labels=NLI), device="cpu")
+    whole = metric.pair_probabilities(SOURCE, "The cat sat on it. The dog was good.")
+    assert whole is not None and whole[0].shape == (3, 2)  # "It was good" has eleven characters
+    score = metric.compute([SOURCE], ["The cat sat on it. The dog was good."], [[]])["consistency/summaczs"]
+    by_hand = [(whole[0][:, j].max() - whole[1][:, j].max()).item() for j in range(2)]
+    assert score.corpus == pytest.approx(sum(by_hand) / 2, abs=1e-6)
+
+
+def test_summac_needs_a_model_of_inference(classifier: Callable[..., str]) -> None:
+    metric = metrics.create("summaCZS", model_name=classifier(size=2), device="cpu")
+    with pytest.raises(ConfigError, match="no label 'entailment'"):
+        metric.compute([SOURCE], ["The cat sat there."], [[]])
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "bin"])
+def test_summac_conv_by_hand(classifier: Callable[..., str], tmp_path: Path, kind: str) -> None:
+    weights = {
+        "mlp.weight": torch.zeros(1, 23),
+        "mlp.bias": torch.tensor([0.5]),
+        "layer_final.weight": torch.tensor([[0.0, 0, 0], [1.0, 2, 3]]),
+        "layer_final.bias": torch.tensor([0.0, -1.0]),
+    }
+    weights["mlp.weight"][0, 7] = 0.25  # the bin from 0.37 to 0.90
+    file = tmp_path / f"weights.{kind}"
+    if kind == "bin":
+        torch.save(weights, file)
+    else:
+        save_file(weights, file)
+    folder = classifier([1.0, 0, 0], labels=NLI)  # entailment 0.576
+    metric = metrics.create("summaCConv", model_name=folder, weights=str(file), device="cpu")
+    found = metric.compute([SOURCE] * 2, ["The cat sat there. The dog ran on.", ""], [[], []])
+    mean = 0.25 * 3 + 0.5  # three source sentences fall into the bin, for each of two sentences written
+    wanted = [1 / (1 + math.exp(-(6 * mean - 1))), 1 / (1 + math.exp(1))]
+    assert found["consistency/summacconv"].sentences == pytest.approx(wanted, abs=1e-6)
+
+
+def test_summac_conv_asks_for_its_weights(classifier: Callable[..., str]) -> None:
+    with pytest.raises(GroundlingError, match=r"summac_conv_vitc_sent_perc_e\.bin"):
+        metrics.create("summaCConv", model_name=classifier(labels=NLI)).compute([SOURCE], ["g"], [[]])
+
+
+@pytest.mark.parametrize("stride", [3, 12, 100])
+@pytest.mark.parametrize("length", [2, 11, 12, 13, 30])
+def test_perplexity_is_that_of_each_token_given_what_its_window_shows(
+    causal: str, stride: int, length: int
+) -> None:
+    lm = LanguageModel(AutoModelForCausalLM.from_pretrained(causal), tokenizer())
+    words = [WORDS[4 + (7 * i) % 12] for i in range(length - 2)]
+    references = [[" ".join(words)]]
+    tokens = torch.tensor(ids(" ".join(words)))
+    step = min(stride, 12)
+    losses = []
+    for first in range(0, length, step):
+        start = max(0, first + step - 12)
+        for place in range(max(first, start + 1), min(first + step, length)):
+            with torch.no_grad():
+                logits = lm.model(tokens[None, start:place]).logits[0, -1]
+            losses.append(-logits.log_softmax(-1)[tokens[place]].item())
+    metric = metrics.create("causal_perplexity", lm=lm, stride=stride)
+    found = metric.compute(["p"], ["g"], references)["fluency_metrics/perplexity"]
+    assert found.corpus == pytest.approx(math.exp(sum(losses) / len(losses)), rel=1e-5)
+
+
+def test_perplexity_of_a_model_that_knows_nothing_is_its_vocabulary(causal: str) -> None:
+    lm = LanguageModel(AutoModelForCausalLM.from_pretrained(causal), tokenizer())
+    with torch.no_grad():
+        lm.model.transformer.wte.weight.zero_()
+    for compat in (None, "rl4lms"):
+        metric = metrics.create("causal_perplexity", lm=lm, stride=4, compat=compat)
+        found = metric.compute(["p"], ["g"], [["the cat sat on the mat ."] * 3])
+        assert found["fluency_metrics/perplexity"].corpus == pytest.approx(len(WORDS), rel=1e-5)
+
+
+def test_perplexity_reads_a_folder_and_refuses_what_reads_both_ways(
+    causal: str, encoder_decoder: str
+) -> None:
+    args = (["p"], ["g"], [["the cat sat"]])
+    assert (
+        metrics.create("causal_perplexity", lm=causal).compute(*args)["fluency_metrics/perplexity"].corpus > 1
+    )
+    with pytest.raises(ConfigError, match="causal language model"):
+        metrics.create("causal_perplexity", lm=encoder_decoder).compute(*args)
+
+
+def test_the_preference_model_is_asked_for_good_or_bad(encoder_decoder: str) -> None:
+    from transformers import T5ForConditionalGeneration
+
+    meta = [{"concepts": ["cat", "mat"]}, {"concepts": "dog mat run"}]
+    generations = ["the cats sat on the mat", "the dog ran"]
+    args = {
+        "model_name": encoder_decoder,
+        "device": "cpu",
+        "template": "{concepts} {generation}",
+        "batch_size": 1,
+    }
+    found = rewards.create("common_gen_preference_model", missing_coeff=0.5, **args)(
+        ["p", "p"], generations, [[], []], meta
+    )
+    model = T5ForConditionalGeneration.from_pretrained(encoder_decoder).eval()
+    texts = ["cat mat the [UNK] sat on the mat", "dog mat [UNK] the dog ran"]
+    for score, text, missing in zip(
+        found.tolist(), texts, (0, 2), strict=True
+    ):  # no "mat", no "run" in the second
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([ids(text)]), decoder_input_ids=torch.tensor([[0]])).logits[
+                0, 0
+            ]
+        good = logits[[WORDS.index("good"), WORDS.index("bad")]].softmax(-1)[0].item()
+        assert score == pytest.approx(good / (1 + 0.5 * missing), abs=1e-5)
+
+
+def test_the_preference_model_says_what_it_needs(encoder_decoder: str) -> None:
+    with pytest.raises(GroundlingError, match="needs model_name=FOLDER: the authors' 11b model"):
+        rewards.create("common_gen_preference_model")(["p"], ["g"], [[]], [{"concepts": ["a"]}])
+    with pytest.raises(RunError, match="'concepts'"):
+        rewards.create("common_gen_preference_model", model_name=encoder_decoder)(["p"], ["g"], [[]])

@@ -1,0 +1,3 @@
+from tests.lm.conftest import _one_thread, lms, make_lm, tokenizers
+
+__all__ = ["_one_thread", "lms", "make_lm", "tokenizers"]

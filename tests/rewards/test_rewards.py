@@ -1,0 +1,279 @@
+"""What rewards are made of: metrics, sums, tokens; and what happens when one goes wrong."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from groundling import metrics, rewards
+from groundling.errors import ConfigError, RunError
+from groundling.metrics import Metric, MetricResult
+from groundling.rewards import MetricReward, Pooled, Reward, TokenReward, WeightedSum
+
+BATCH: tuple[list[str], list[str], list[list[str]]] = (
+    ["p", "q"],
+    ["1 2 3", "2020-01-31"],
+    [["1 2 3"], ["x"]],
+)
+
+
+@dataclass(kw_only=True)
+class Given(Reward):
+    """Whatever it is told to give."""
+
+    values: Any
+
+    def score(self, *samples: Any) -> Any:
+        return self.values
+
+
+@dataclass(kw_only=True)
+class Longer(TokenReward):
+    """What each token adds in characters; 100 more at the end."""
+
+    def at_token(
+        self, prompt: str, previous: str, current: str, done: bool, references: Sequence[str], meta: Any
+    ) -> float:
+        return len(current) - len(previous) + 100 * done
+
+
+def test_every_metric_is_a_reward() -> None:
+    assert set(metrics.metrics.own()) <= set(rewards.rewards) and "chrf" in rewards.rewards
+    found = rewards.create("increasing_numbers", min_tokens=6)(*BATCH)
+    assert found.dtype == torch.float32 and found.tolist() == [1.0, 0.0]
+
+
+def test_a_figure_of_corpora_is_taken_of_each_sample_alone() -> None:
+    both = rewards.create("chrf")(*BATCH)
+    alone = [
+        metrics.create("chrf").compute(["p"], [g], [r])["lexical/chrf"].corpus
+        for g, r in zip(*BATCH[1:], strict=True)
+    ]
+    assert both.tolist() == pytest.approx(alone) and alone[0] == 1.0
+
+
+def test_one_of_several_figures_must_be_named() -> None:
+    with pytest.raises(ConfigError, match="several figures, name one with key"):
+        rewards.create("diversity")(*BATCH)
+    distinct = rewards.create("diversity", key="diversity_metrics/distinct-1")(["p"], ["a a b"], [[]])
+    assert distinct.item() == pytest.approx(2 / 3)
+    with pytest.raises(ConfigError, match="did you mean 'diversity_metrics/distinct-1'"):
+        rewards.create("diversity", key="diversity_metrics/distnct-1")(*BATCH)
+
+
+def test_figures_of_which_less_is_better_are_turned_round() -> None:
+    ter = metrics.create("ter").compute(["p"], ["a b c"], [["a b"]])["lexical/ter"].corpus
+    assert rewards.create("ter")(["p"], ["a b c"], [["a b"]]).item() == pytest.approx(1 - ter) == 0.5
+    lengths = rewards.create("diversity", key="diversity_metrics/total_length", scale=-0.5, offset=2.0)
+    assert lengths(["p"], ["a b c"], [[]]).item() == 0.5
+
+
+def test_rouge_rewards() -> None:
+    args = (["p"], ["a b c"], [["x", "a b"]])
+    values = {
+        name: rewards.create("rouge", rouge_type=name)(*args).item()
+        for name in ("rouge1", "rouge2", "rougeL")
+    }
+    assert values == pytest.approx({"rouge1": 0.8, "rouge2": 2 / 3, "rougeL": 0.8})
+    assert rewards.create("rouge_combined")(*args).item() == pytest.approx(sum(values.values()) / 3)
+    assert rewards.create("rouge", use_single_ref=True)(*args).item() == 0.0
+    with pytest.raises(ConfigError, match="rouge_type must be one of"):
+        rewards.create("rouge", rouge_type="rouge3")
+
+
+def test_parent_is_rewarded_by_its_f_score() -> None:
+    args = (["p"], ["ann was"], [["ann was a queen"]], [{"raw_table": [["name", "ann"]]}])
+    figures = metrics.create("parent_totto").compute(*args)
+    assert rewards.create("parent")(*args).item() == pytest.approx(
+        figures["table_to_text/parent_overall_f_score"].corpus
+    )
+
+
+def test_spider_weighs_spice_and_cider(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spice(
+        self: Metric, prompts: Any, generations: Any, references: Any, meta: Any
+    ) -> dict[str, MetricResult]:
+        return {"lexical/spice": MetricResult(0.5, [0.25, 0.75])}
+
+    monkeypatch.setattr(metrics.Spice, "measure", spice)
+    cider = metrics.create("cider").compute(*BATCH)["lexical/cider"].sentences or []
+    found = rewards.create("spider", spice_coeff=2.0, cider_coeff=0.1)(*BATCH)
+    assert found.tolist() == pytest.approx([0.5 + 0.1 * cider[0], 1.5 + 0.1 * cider[1]])
+
+
+@pytest.mark.parametrize("id", ["common_gen_repeat_penalty", "common_gen_repeat_penalty_batched"])
+@pytest.mark.parametrize(
+    ("generation", "penalty"),
+    [
+        ("A dog runs on a field.", 0),
+        ("Dog run field is what", -1),
+        ("now Generate it", -1),
+        ("the sentence is", -1),
+        ("the concepts ball throw here", -1),
+        ("", 0),
+    ],
+)
+def test_repeating_the_prompt_costs_one(id: str, generation: str, penalty: int) -> None:
+    prompt = "generate a sentence with: dog run field."
+    found = rewards.create(id)([prompt], [generation], [[]], [{"concepts": ["ball", "throw"]}])
+    assert found.item() == penalty
+
+
+def test_a_prompt_without_the_prefix_forbids_no_text() -> None:
+    assert rewards.create("common_gen_repeat_penalty")(["p3"], ["anything"], [[]]).item() == 0
+
+
+def test_shaping_is_added() -> None:
+    prompt, generation = "generate a sentence with: dog run.", "dog run"
+    for shaping in ("common_gen_repeat_penalty", {"id": "common_gen_repeat_penalty", "weight": 0.5}):
+        reward = rewards.create("chrf", shaping_fn=shaping)
+        weight = 1.0 if isinstance(shaping, str) else 0.5
+        assert reward([prompt], [generation], [[generation]]).item() == pytest.approx(1 - weight)
+
+
+def test_a_weighted_sum_of_rewards() -> None:
+    parts = [
+        {"id": "increasing_numbers", "args": {"min_tokens": 6}, "weight": 2.0},
+        {"id": "sentences_with_dates"},
+        {"id": "ter", "weight": -1},
+    ]
+    assert rewards.create("weighted_sum", parts=parts)(*BATCH).tolist() == pytest.approx(
+        [2 + 0 - 1, 0 + 1 - 0]
+    )
+    with pytest.raises(ConfigError, match="id, args and weight, got id, factor"):
+        rewards.create("weighted_sum", parts=[{"id": "ter", "factor": 1}])
+    with pytest.raises(ConfigError, match="at least one part"):
+        rewards.create("weighted_sum", parts=[])
+
+
+def test_the_last_token_is_rewarded_for_the_whole() -> None:
+    texts = [["1", "1 2", "1 2 3"], ["2020-01-31"]]
+    reward = rewards.create("chrf")
+    assert not reward.per_token
+    at_tokens = reward.at_tokens(BATCH[0], texts, BATCH[2])
+    whole = reward(*BATCH)
+    assert at_tokens.tolist() == [[0, 0, whole[0]], [whole[1], 0, 0]]
+
+
+def test_tokens_are_rewarded_by_what_stood_before_and_after_them() -> None:
+    texts = [["a", "abc"], ["", "x", "xy"]]
+    assert Longer().at_tokens(["p", "q"], texts, [[], []]).tolist() == [[1, 102, 0], [0, 1, 101]]
+    assert Longer()(["p", "q"], ["abc", "xy"], [[], []]).tolist() == [103, 102]
+
+
+def test_a_sum_is_per_token_where_one_of_its_parts_is() -> None:
+    both = WeightedSum(parts=[(Longer(), 1.0), (Given(values=[10.0, 20.0]), 0.5)])
+    assert both.per_token
+    found = both.at_tokens(["p", "q"], [["a", "abc"], ["x"]], [[], []])
+    assert found.tolist() == [[1, 102 + 5], [101 + 10, 0]]
+    assert both(["p", "q"], ["abc", "x"], [[], []]).tolist() == [108, 111]
+
+
+def test_a_token_reward_sees_the_meta_of_its_sample() -> None:
+    class Seen(TokenReward):
+        def at_token(
+            self, prompt: str, previous: str, current: str, done: bool, references: Any, meta: Any
+        ) -> float:
+            return meta["weight"] * len(references)
+
+    found = Seen().at_tokens(
+        ["p", "q"], [["a"], ["b"]], [["x"], ["y", "z"]], [{"weight": 1.0}, {"weight": 3.0}]
+    )
+    assert found.tolist() == [[1], [6]]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([1.0], r"Given must give one reward for each of 2 samples, got shape \(1,\)"),
+        ([[1.0], [2.0]], r"got shape \(2, 1\)"),
+        ([1.0, float("nan")], "Given gave nan for sample 1: rewards must be finite"),
+        (torch.tensor([float("inf"), 0]), "Given gave inf for sample 0"),
+    ],
+)
+def test_a_reward_gone_wrong_is_one_clear_line(values: Any, message: str) -> None:
+    with pytest.raises(RunError, match=message):
+        Given(values=values)(*BATCH)
+
+
+def test_a_metric_that_is_not_defined_is_no_reward() -> None:
+    with pytest.raises(RunError, match="Bleu as a reward gave nan for sample 0"):
+        rewards.create("bleu", compat="rl4lms")(["p"], [""], [["a"]])
+
+
+def test_wrong_input_is_told() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'rouge_combined'"):
+        rewards.create("rouge_combine")
+    with pytest.raises(ConfigError, match="unknown argument of reward 'ter' 'normalised'"):
+        rewards.create("ter", normalised=True)
+    with pytest.raises(ConfigError, match='"rl4lms"'):
+        rewards.create("rouge_combined", compat="other")
+    with pytest.raises(RunError, match="needs a reference"):
+        rewards.create("chrf")(["p"], ["g"], [[]])
+    with pytest.raises(RunError, match="at least one token"):
+        rewards.create("chrf").at_tokens(["p"], [[]], [["r"]])
+
+
+def test_ones_own_metric_is_a_reward_and_ones_own_reward_a_metric() -> None:
+    @metrics.register("test-vowels")
+    @dataclass(kw_only=True)
+    class Vowels(Metric):
+        letters: str = "aeiou"
+
+        def measure(self, prompts: Any, generations: Sequence[str], references: Any, meta: Any) -> Any:
+            return {"test/vowels": metrics.mean_of([sum(c in self.letters for c in g) for g in generations])}
+
+    rewards.register("test-given")(Given)
+    assert rewards.create("test-vowels", letters="b", scale=2.0)(["p"], ["abba"], [[]]).item() == 4.0
+    assert isinstance(rewards.create("test-vowels"), MetricReward)
+    found = metrics.create("test-given", values=[1.0, 3.0]).compute(*BATCH)
+    assert found == {"reward/test-given": MetricResult(2.0, [1.0, 3.0])}
+
+
+@dataclass(kw_only=True)
+class Counting(Reward):
+    """The length of each text; counts the samples that it was asked for."""
+
+    asked: int = 0
+
+    def score(self, prompts: Any, generations: Sequence[str], references: Any, meta: Any) -> list[float]:
+        self.asked += len(generations)
+        return [float(len(text)) for text in generations]
+
+
+def test_what_was_rewarded_is_remembered_by_prompt_text_references_and_meta() -> None:
+    counting = Counting()
+    pooled = Pooled(reward=counting, remembered=3)
+    assert (
+        pooled(["p", "p", "q"], ["ab", "ab", "ab"], [[], [], []]).tolist() == [2, 2, 2]
+        and counting.asked == 2
+    )
+    assert pooled(["p", "p"], ["ab", "c"], [[], ["x"]]).tolist() == [2, 1] and counting.asked == 3
+    pooled(["p"], ["ab"], [[]], [{"weight": 1}])
+    assert counting.asked == 4  # three are remembered, the oldest no more
+    pooled(["p"], ["ab"], [[]])
+    assert counting.asked == 5
+
+
+def test_processes_give_the_same_rewards() -> None:
+    samples = [f"the cat {word} on the mat" for word in ["sat", "lay", "ran", "jumped", "slept", "stood"]]
+    args = (["p"] * 6, samples, [["the cat sat on the mat"]] * 6)
+    pooled = rewards.create("pooled", reward={"id": "ter"}, num_processes=1)
+    assert pooled(*args).equal(rewards.create("ter")(*args))
+
+
+@pytest.mark.parametrize("id", ["cider", "weighted_sum", "intent_accuracy"])
+def test_what_depends_on_other_samples_is_not_pooled(id: str) -> None:
+    args: dict[str, Any] = {
+        "cider": {},
+        "weighted_sum": {"parts": [{"id": "chrf"}, {"id": "cider"}]},
+        "intent_accuracy": {"compat": "rl4lms"},
+    }[id]
+    with pytest.raises(ConfigError, match="cannot be pooled"):
+        rewards.create("pooled", reward={"id": id, "args": args})
+    with pytest.raises(ConfigError, match="cannot be pooled"):
+        Pooled(reward=Longer())
+    with pytest.raises(ConfigError, match="num_processes"):
+        Pooled(reward=Counting(), num_processes=-1)

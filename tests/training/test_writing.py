@@ -1,0 +1,133 @@
+"""Runs that write texts: their rollouts, their figures, and what they leave behind."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from groundling.cli import main
+from groundling.configs.compose import compose
+from groundling.configs.schema import Config
+from groundling.errors import ConfigError
+from groundling.training.build import make_algorithm, make_collector, make_policy
+from groundling.training.folder import open_run
+from groundling.training.run import Run, train
+from groundling.training.tracking import TIME_KEYS, read_metrics, read_rows
+from groundling.world import World
+
+
+def _config(run_dir: Path, *overrides: str) -> Config:
+    small = [
+        f"run_dir={run_dir}",
+        "device=cpu",
+        "env.num_envs=4",
+        "training.steps_per_update=6",
+        "training.steps=60",
+        "algorithm.args={minibatch_size:12,epochs:1}",
+        "evaluation.episodes=3",
+        "pool.args.n_samples=3",
+    ]
+    return compose("rl4lms/increasing_numbers_ppo", [*small, *overrides])
+
+
+def _rollout(config: Config, world: World | None = None):
+    policy = make_policy(config)
+    algorithm = make_algorithm(config, policy)
+    own = (world or World()).share(config.env.num_envs)
+    collector = make_collector(config, policy, algorithm, own)
+    return policy, collector.collect(policy, generator=torch.Generator().manual_seed(0))
+
+
+def test_texts_are_rewarded_at_their_last_token(tmp_path: Path) -> None:
+    policy, (rollout, texts) = _rollout(_config(tmp_path, "reward.args.min_tokens=2"))
+    assert rollout.actions.shape == (6, 4) and rollout.mask is not None
+    for column, text in enumerate(texts):
+        length = int(rollout.mask[:, column].sum())
+        assert length == text.length and bool(rollout.dones[length - 1, column])
+        assert rollout.rewards[length - 1, column] == pytest.approx(text.episode_return)
+        assert not rollout.rewards[: length - 1, column].any() and not rollout.rewards[length:, column].any()
+        written = rollout.actions[:length, column].tolist()
+        assert policy.lm.tokenizer.decode(written, skip_special_tokens=True) == text.generation
+        assert text.figures["kl"] == pytest.approx(0, abs=1e-5)  # the policy is still its reference
+
+
+def test_processes_write_what_one_would(tmp_path: Path) -> None:
+    config = _config(tmp_path)
+    _, (whole, texts) = _rollout(config)
+    shares = [_rollout(config, World(rank, 2))[1] for rank in (0, 1)]
+    assert torch.equal(torch.cat([r.actions for r, _ in shares], dim=1), whole.actions)
+    assert [t.generation for _, own in shares for t in own] == [t.generation for t in texts]
+
+
+def test_groups_are_texts_to_one_prompt(tmp_path: Path) -> None:
+    config = _config(tmp_path, "pool.texts_per_prompt=2")
+    _, (rollout, texts) = _rollout(config)
+    assert rollout.groups is not None and rollout.groups.tolist() == [0, 0, 1, 1]
+    assert texts[0].sample is texts[1].sample
+    with pytest.raises(ConfigError, match="texts_per_prompt=3"):
+        _rollout(_config(tmp_path, "pool.texts_per_prompt=3"))
+
+
+def test_references_are_learnt_word_for_word(tmp_path: Path) -> None:
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps({"ask": f"go {i}", "say": "turn left"}) + "\n" for i in range(3)))
+    config = _config(
+        tmp_path / "run",
+        "algorithm.id=bc",
+        "~algorithm.args",
+        "algorithm.args={objective:text,learning_rate:1e-2,minibatch_size:4}",
+        "~pool.args",
+        f"pool={{id:jsonl,args:{{path:{data},prompt_column:ask,reference_column:say}}}}",
+        "training.steps=400",
+    )
+    policy, (rollout, _) = _rollout(config)
+    tokenizer = policy.lm.tokenizer
+    assert rollout.mask is not None
+    own = rollout.actions[rollout.mask[:, 0], 0].tolist()
+    assert tokenizer.decode(own) == "turn left" + tokenizer.eos_token
+    train(config, Console(quiet=True))
+    losses = [row["loss"] for row in read_metrics(tmp_path / "run")]
+    assert losses[-1] < losses[0] / 4
+
+
+def test_a_run_resumes_validates_and_is_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = ["evaluation.every=2", "evaluation.metrics=[{id:diversity},{id:increasing_numbers}]"]
+    train(_config(tmp_path / "whole", *parts), Console(quiet=True))
+    stopped = _config(tmp_path / "stopped", *parts)
+    with open_run(stopped):
+        assert not Run(stopped, tmp_path / "stopped", print).loop(Console(quiet=True), lambda: True)
+    train(stopped, Console(quiet=True))
+
+    def figures(name: str) -> list[dict]:
+        return [{k: v for k, v in row.items() if k not in TIME_KEYS} for row in read_metrics(tmp_path / name)]
+
+    assert figures("whole") == figures("stopped")
+    rows = read_rows(tmp_path / "whole" / "validation.jsonl")
+    assert [row["update"] for row in rows][:2] == [0, 2] and "reward" in rows[0]["metrics"]
+    assert rows == read_rows(tmp_path / "stopped" / "validation.jsonl")
+    assert main(["evaluate", str(tmp_path / "whole"), "--split", "test"]) == 0
+    assert "zero-shot" in capsys.readouterr().out
+    predictions = (tmp_path / "whole" / "predictions" / "test-trained.jsonl").read_text().splitlines()
+    assert {"sample_id", "prompt", "generation", "references", "metrics"} == set(json.loads(predictions[0]))
+    assert main(["report", str(tmp_path / "whole")]) == 0
+    page = (tmp_path / "whole" / "report.html").read_text()
+    assert "Texts: test-trained" in page and "Validation" in page
+
+
+def test_what_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def error(*overrides: str) -> str:
+        capsys.readouterr()
+        words = ["train", "rl4lms/increasing_numbers_ppo", f"run_dir={tmp_path / 'run'}", "device=cpu"]
+        assert main([*words, *overrides]) == 1
+        told = capsys.readouterr().err
+        assert told.startswith("error: ") and told.count("\n") == 1, told
+        return told
+
+    assert "did you mean 'increasing_numbers'" in error("reward.id=increasing_number")
+    assert "unknown pool" in error("pool.id=nowhere")
+    assert "argument of reward" in error("reward.args.most=3")
+    assert "policy.id=token" in error("policy.id=action_scoring", "~policy.args")
+    assert "max_prompt_length" in error("env.args.max_length=3")
+    assert "set pool.id" in error("pool.id=null")
