@@ -2,8 +2,10 @@
 
 import argparse
 import sys
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
 
 from groundling.commands.command import INTERRUPTED, Commands, add_command, make_console, warn
 from groundling.errors import ConfigError
@@ -29,6 +31,20 @@ def add_parser(commands: Commands) -> None:
         help="a file of GLAM's or Lamorel's in place of an experiment; rl_script_args.… overrides its entries",
     )
     parser.add_argument(
+        "--rl4lms-config",
+        type=Path,
+        metavar="FILE",
+        help="a file of RL4LMs' in place of an experiment; alg.…, datapool.…, reward_fn.… override its entries",
+    )
+    parser.add_argument(
+        "--set",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="key=value",
+        help="the same as key=value without --set",
+    )
+    parser.add_argument(
         "--slurm",
         nargs="*",
         metavar="key=value",
@@ -46,27 +62,27 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.config_dir is not None and not arguments.config_dir.is_dir():
         raise ConfigError(f"--config-dir {arguments.config_dir} is no folder")
-    if arguments.glam_config is not None and arguments.experiment is not None:
+    foreign = _foreign_file(arguments)
+    if foreign is not None and arguments.experiment is not None:
         arguments.overrides.insert(0, arguments.experiment)  # the file stands in its place
         arguments.experiment = None
-    if arguments.glam_config is None and arguments.experiment is None:
+    if foreign is None and arguments.experiment is None:
         raise ConfigError(
-            "name an experiment (see `groundling list experiments`), or give --glam-config FILE"
+            "name an experiment (see `groundling list experiments`), or give --glam-config or --rl4lms-config FILE"
         )
-    originals = []
-    if arguments.glam_config is not None:
-        from groundling.compat.glam_config import is_original
-
-        originals = [text for text in arguments.overrides if is_original(text)]
-    ours = [text for text in arguments.overrides if text not in originals]
-    runs = sweep(ours)
-    configs = _compose(arguments, originals, runs)
+    overrides = [*arguments.overrides, *arguments.set]
+    originals = [text for text in overrides if foreign is not None and foreign.reader.is_original(text)]
+    ours = [text for text in overrides if text not in originals]
+    spread = [originals] if foreign is None else foreign.reader.spread(foreign.path, originals)
+    runs = [(own, swept) for own in spread for swept in sweep(ours)]
+    configs = _compose(arguments, foreign, runs)
     if len({config.run_dir for config in configs}) < len(configs):
         raise ConfigError(
             "two runs of this sweep have one run_dir: put what differs into it, as in run_dir=runs/${seed}"
         )
     if arguments.slurm is not None:
-        commands = [_command_words(arguments, originals, overrides) for overrides in [ours, *runs]]
+        whole = (originals, ours)
+        commands = [_command_words(arguments, foreign, *words) for words in [whole, *runs]]
         return _submit(arguments, commands, configs)
     if arguments.dry_run:
         return max(_dry_run(config) for config in configs)
@@ -87,20 +103,44 @@ def _train_each(configs: list["Config"]) -> int:
     return 0
 
 
-def _compose(arguments: argparse.Namespace, originals: list[str], runs: list[list[str]]) -> list["Config"]:
+class _Foreign(NamedTuple):
+    """Another system's file."""
+
+    option: str
+    path: Path
+    reader: ModuleType
+    """Has ``is_original``, ``spread`` and ``read``."""
+
+
+def _foreign_file(arguments: argparse.Namespace) -> _Foreign | None:
+    """The file that stands in an experiment's place, if one does.
+
+    Raises:
+        ConfigError: two do.
+    """
+    given = {name: getattr(arguments, name) for name in ("glam_config", "rl4lms_config")}
+    found = [(name, path) for name, path in given.items() if path is not None]
+    if len(found) > 1:
+        raise ConfigError("--glam-config and --rl4lms-config name a file each: give one of them")
+    for name, path in found:
+        return _Foreign(f"--{name.replace('_', '-')}", path, import_module(f"groundling.compat.{name}"))
+    return None
+
+
+def _compose(
+    arguments: argparse.Namespace, foreign: _Foreign | None, runs: list[tuple[list[str], list[str]]]
+) -> list["Config"]:
     """The sweep's configs; what a reader of another system's file has to say is told once."""
     from groundling.configs.compose import compose, from_file
 
-    if arguments.glam_config is not None:
-        from groundling.compat.glam_config import read
-
-        read_ones = [read(arguments.glam_config, originals, overrides) for overrides in runs]
+    if foreign is not None:
+        read_ones = [foreign.reader.read(foreign.path, originals, overrides) for originals, overrides in runs]
         for note in dict.fromkeys(note for _, notes in read_ones for note in notes):
             warn(note)
         return [config for config, _ in read_ones]
     if _is_file(arguments.experiment):
-        return [from_file(Path(arguments.experiment), overrides) for overrides in runs]
-    return [compose(arguments.experiment, overrides, arguments.config_dir) for overrides in runs]
+        return [from_file(Path(arguments.experiment), overrides) for _, overrides in runs]
+    return [compose(arguments.experiment, overrides, arguments.config_dir) for _, overrides in runs]
 
 
 def _is_file(experiment: str) -> bool:
@@ -138,11 +178,13 @@ def _submit(arguments: argparse.Namespace, commands: list[list[str]], configs: l
     return 0
 
 
-def _command_words(arguments: argparse.Namespace, originals: list[str], overrides: list[str]) -> list[str]:
+def _command_words(
+    arguments: argparse.Namespace, foreign: _Foreign | None, originals: list[str], overrides: list[str]
+) -> list[str]:
     """The words after ``groundling`` that train with these overrides, from any folder's shell script."""
     words = ["train"]
-    if arguments.glam_config is not None:
-        words += ["--glam-config", str(arguments.glam_config.resolve())]
+    if foreign is not None:
+        words += [foreign.option, str(foreign.path.resolve())]
     else:
         name = arguments.experiment
         words.append(str(Path(name).resolve()) if _is_file(name) else name)

@@ -4,17 +4,16 @@ Every entry has a meaning here, or a note that says what stands in its place; no
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
+from groundling.compat import entries
+from groundling.compat.entries import number
 from groundling.compat.glam_entries import (
     KNOWN,
     LLM,
@@ -38,6 +37,11 @@ from groundling.registry import unknown
 def is_original(override: str) -> bool:
     """Whether an override is about an entry of the original's."""
     return override.lstrip("+~").startswith(SECTIONS)
+
+
+def spread(path: Path, originals: Sequence[str]) -> list[list[str]]:
+    """One run: these files know no sweeps."""
+    return [list(originals)]
 
 
 def read(
@@ -65,22 +69,12 @@ def read(
     if "env.id" not in values and "env.id" not in given:
         raise ConfigError(reader.why_no_env())
     reader.tell()
-    nested = OmegaConf.create({})
-    for key, value in values.items():
-        OmegaConf.update(nested, key, value)
-    return from_values(nested, overrides), reader.notes
+    return from_values(entries.nested(values), overrides), reader.notes
 
 
 def _load(path: Path) -> DictConfig:
-    try:
-        loaded = OmegaConf.load(path)
-    except FileNotFoundError:
-        raise ConfigError(
-            f"there is no {path}: --glam-config takes one of the original's YAML files"
-        ) from None
-    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
-    if not isinstance(loaded, DictConfig) or not any(f"{key!s}." in SECTIONS for key in loaded):
+    loaded = entries.load(path, "--glam-config")
+    if not any(f"{key!s}." in SECTIONS for key in loaded):
         raise ConfigError(
             f"{path} has neither lamorel_args nor rl_script_args: it is no file of the original's"
         )
@@ -100,8 +94,8 @@ class _Reader:
         try:
             for section, node in ((str(key), node) for key, node in self.file.items()):
                 if f"{section}." in SECTIONS:
-                    plain = OmegaConf.to_container(node, resolve=True) if node is not None else {}
-                    self.entries |= _flat(f"{section}.", plain)
+                    plain: Any = OmegaConf.to_container(node, resolve=True) if node is not None else {}
+                    self.entries |= entries.flat(f"{section}.", plain)
                 elif section == "defaults":
                     others = [
                         d for d in node if d != "_self_" and not "".join(d).startswith("override hydra")
@@ -120,14 +114,9 @@ class _Reader:
 
     def override(self, text: str) -> None:
         """Set an entry from the command line."""
-        try:
-            parsed = OverridesParser.create().parse_override(text)
-        except HydraException as error:
-            raise ConfigError(f"cannot read the override {text!r}: expected key=value") from error
+        parsed = entries.parse(text)
         if parsed.key_or_group not in KNOWN:
             raise ConfigError(unknown("entry of the original's files", parsed.key_or_group, KNOWN))
-        if parsed.is_sweep_override():
-            raise ConfigError(f"{text}: one value at a time; several runs are asked for as in seed=1,2,3")
         self.entries.pop(parsed.key_or_group, None)
         if not parsed.is_delete():
             self.entries[parsed.key_or_group] = parsed.value()
@@ -148,7 +137,7 @@ class _Reader:
         values: dict[str, Any] = {"policy.id": "action_scoring", "algorithm.id": "ppo"}
         for key, ours in SAME.items():
             if self.entries.get(key) is not None:
-                values[ours] = _number(self.entries[key]) if ours.startswith(NUMBERS) else self.entries[key]
+                values[ours] = number(self.entries[key]) if ours.startswith(NUMBERS) else self.entries[key]
         if "algorithm.args.clip_range" in values:
             values["algorithm.args.value_clip_range"] = values["algorithm.args.clip_range"]
         values |= self._names()
@@ -192,7 +181,7 @@ class _Reader:
         return default if value is None else value
 
     def _count(self, name: str, default: int) -> int:
-        value = _number(self._get(name, default))
+        value = number(self._get(name, default))
         if not isinstance(value, int) or value < 0:
             raise ConfigError(f"{name} must be a whole number, got {value!r}")
         return value
@@ -294,7 +283,7 @@ class _Reader:
 
     def _refuse(self) -> None:
         """Raise on what would be another experiment without it."""
-        beta = _number(self._get("reward_shaping_beta", 0))
+        beta = number(self._get("reward_shaping_beta", 0))
         if beta:
             raise ConfigError(
                 f"{RL}.reward_shaping_beta={beta}: shaping by the model's own probabilities is not here; give 0"
@@ -304,21 +293,3 @@ class _Reader:
                 f"{RL}.loading_path is a pickled checkpoint, which is never read here: save the model with "
                 f"save_pretrained and set {LLM}.model_path to that folder, and {RL}.loading_path=null"
             )
-
-
-def _number(value: Any) -> Any:
-    """A number that may stand there as a string, whole if it is whole; anything else as it is."""
-    if isinstance(value, str):
-        try:
-            value = float(value)
-        except ValueError:
-            return value
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _flat(prefix: str, node: Any) -> dict[str, Any]:
-    """Nested entries with dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in node.items():
-        flat |= _flat(f"{prefix}{key}.", value) if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat

@@ -283,6 +283,10 @@ def _check_writing(config: Config) -> None:
         check_component(rewards, "reward", ComponentConfig(config.reward.id, config.reward.args))
     for number, metric in enumerate(config.evaluation.metrics):
         check_component(metrics, f"evaluation.metrics[{number}]", metric)
+    if config.evaluation.post_process is not None:
+        from groundling.metrics.post_processing import post_processors
+
+        post_processors.get(config.evaluation.post_process)
 
 
 _MINIMA = {
@@ -293,6 +297,7 @@ _MINIMA = {
     "env.history": 1,
     "nethack.num_workers": 0,
     "training.steps": 1,
+    "training.epochs": 1,
     "training.steps_per_update": 1,
     "training.checkpoint_every": 1,
     "training.keep_checkpoints": 1,

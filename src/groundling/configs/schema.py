@@ -91,6 +91,8 @@ class ModelConfig:
     """A folder, a hub id, or one of the bundled models: starter, starter-causal."""
     revision: str | None = None
     """Branch, tag or commit on the hub."""
+    tokenizer: str | None = None
+    """Folder or hub id of the tokenizer, for models saved without one; null: where the model is."""
     init: Init = Init.pretrained
     """pretrained; random: from its config alone; embeddings: random but for the token embeddings."""
     dtype: str = "float32"
@@ -147,6 +149,8 @@ class TrainingConfig:
 
     steps: int = 1_500_000
     """Env steps, or tokens written, in total; GLAM took 1.5 million."""
+    epochs: int | None = None
+    """In the place of steps, where a dataset or a pool's references are learnt: how often all of it."""
     steps_per_update: int = 40
     """Steps that each env takes between two updates; GLAM took 40. With a pool: tokens of a text at most."""
     checkpoint_every: int = 1
@@ -175,6 +179,9 @@ class EvaluationConfig:
     generation: dict[str, Any] = field(default_factory=dict)
     """How texts are written for evaluation: arguments of Transformers' generate, such as {num_beams: 5}; empty: as
     in training."""
+    post_process: str | None = None
+    """What is done to a text before it is measured: three_sentence_summary keeps its first three sentences; null:
+    nothing."""
     every: int | None = None
     """Updates between two measurements of the validation split during training, the first before it; null: none."""
     batch_size: int = 64

@@ -89,6 +89,7 @@ class LanguageModel(nn.Module):
         lora: Mapping[str, Any] | None = None,
         gradient_checkpointing: bool = False,
         attention: str | None = None,
+        tokenizer: str | Path | None = None,
         revision: str | None = None,
         trust_remote_code: bool = False,
         max_prompt_tokens: int | None = None,
@@ -109,6 +110,7 @@ class LanguageModel(nn.Module):
             lora: keyword arguments of `peft.LoraConfig`; the rest of the model is frozen. Needs the `lora` extra.
             gradient_checkpointing: less memory for more time in the backward pass.
             attention: Transformers' `attn_implementation`; None for its own choice.
+            tokenizer: folder, hub id or starter whose tokenizer is taken; None for the model's own.
             revision: of a hub model.
             trust_remote_code: run the code that comes with a hub model.
             max_prompt_tokens: longer prompts keep their last tokens; None raises where they do not fit the model.
@@ -132,7 +134,11 @@ class LanguageModel(nn.Module):
                 loading.add_lora(model, lora)
         return cls(
             model,
-            loading.load_tokenizer(source),
+            loading.load_tokenizer(
+                source
+                if tokenizer is None
+                else loading.Source(loading.resolve(tokenizer), trust_remote_code=trust_remote_code)
+            ),
             gradient_checkpointing=gradient_checkpointing,
             max_prompt_tokens=max_prompt_tokens,
             # The bundled models lie in the installed package, whose place another machine does not share.

@@ -1,6 +1,5 @@
 """SummaC (Laban et al. 2022, arXiv 2111.09525): does the source entail each sentence of the summary?"""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from torch import Tensor
 from groundling.errors import ConfigError, GroundlingError
 from groundling.metrics.classifier import Classifier
 from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of, metrics
+from groundling.metrics.post_processing import SENTENCE_END
 
 NLI_MODELS = {"mnli": "roberta-large-mnli", "vitc": "tals/albert-xlarge-vitaminc-mnli"}
 """By the names of the paper's authors, hub ids."""
@@ -19,7 +19,6 @@ _LABELS = {
     "tals/albert-xlarge-vitaminc-mnli": {"entailment": 0, "contradiction": 1, "neutral": 2},
 }
 """Where a model's own config names no labels."""
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _SHORTEST_SENTENCE = 10
 _MOST_SOURCE_SENTENCES = 100
 _BINS = (
@@ -131,7 +130,7 @@ class SummaCConvolution(_SummaC):
 
 
 def _sentences(text: str) -> list[str]:
-    found = [sentence.strip() for line in text.splitlines() for sentence in _SENTENCE_END.split(line)]
+    found = [sentence.strip() for line in text.splitlines() for sentence in SENTENCE_END.split(line)]
     return [sentence for sentence in found if len(sentence) > _SHORTEST_SENTENCE]
 
 

@@ -3,6 +3,7 @@
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,6 +108,18 @@ def _make_writing(config: Config, policy: Policy, algorithm: Algorithm, own: sli
     order = SampleOrder(samples, config.seed, pool.replacement)
     encode = make_prompt_encoder(config, policy)
     return WrittenTexts(order, encode, reward, num_texts, own, num_tokens, pool.texts_per_prompt)
+
+
+def in_steps(config: Config, collector: Collector) -> Config:
+    """The config with training.steps for training.epochs, if it has these.
+
+    Raises:
+        ConfigError: there are no data to go through.
+    """
+    epochs = config.training.epochs
+    if epochs is None:
+        return config
+    return replace(config, training=replace(config.training, steps=collector.steps_of(epochs)))
 
 
 def make_prompt_encoder(config: Config, policy: Policy) -> "PromptEncoder":
@@ -219,6 +232,7 @@ def _make_language_model(config: Config, checkpoint: Path | None) -> Any:
         lora=None if checkpoint else model.lora or None,  # a checkpoint brings its adapter
         gradient_checkpointing=model.gradient_checkpointing,
         attention=model.attention,
+        tokenizer=None if checkpoint else model.tokenizer,
         revision=model.revision,  # also of the weights that a checkpoint's adapter stands on
         trust_remote_code=model.trust_remote_code,
         max_prompt_tokens=model.max_prompt_tokens,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from groundling.algorithms.rollout import Rollout
+from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
 
 
@@ -51,6 +52,17 @@ class Collector(ABC):
             generator: Draws them; all processes have one that is alike, and draw as often from it.
             on_step: Called now and then with the number of transitions gathered since.
         """
+
+    def steps_of(self, epochs: int) -> int:
+        """How many steps so many passes over all data take.
+
+        Raises:
+            ConfigError: there are no data, but what the policy does itself.
+        """
+        raise ConfigError(
+            f"training.epochs={epochs} counts passes over a dataset or a pool's references, and this algorithm learns "
+            "from what the policy does itself: set training.steps"
+        )
 
     @abstractmethod
     def state_dict(self) -> list[dict[str, Any]]:

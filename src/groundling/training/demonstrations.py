@@ -91,6 +91,10 @@ class Demonstrations(Collector):
             last_observations=[],
         )
 
+    def steps_of(self, epochs: int) -> int:
+        """A step is a transition."""
+        return epochs * int(self._rows.num_rows)
+
     def state_dict(self) -> list[dict[str, Any]]:
         """Where it stands, as JSON; the same for each env."""
         return [{"position": self._position, "rows": self._rows.num_rows}] * self.num_envs

@@ -9,7 +9,7 @@ import torch
 from groundling.configs.schema import Config
 from groundling.devices import find_device
 from groundling.policies.policy import Policy
-from groundling.training.build import make_algorithm, make_collector, make_policy
+from groundling.training.build import in_steps, make_algorithm, make_collector, make_policy
 
 _PROBE_STEPS = 3
 
@@ -41,6 +41,8 @@ def estimate(config: Config) -> Estimate:
     steps = -(-_PROBE_STEPS // policy.recurrence) * policy.recurrence
     short = replace(config, training=replace(config.training, steps_per_update=steps))
     collector = make_collector(short, policy, algorithm, slice(0, config.env.num_envs))
+    if config.training.epochs is not None:  # of whole texts
+        config = in_steps(config, make_collector(config, policy, algorithm, slice(0, config.env.num_envs)))
     generator = torch.Generator().manual_seed(config.seed)
 
     collector.collect(policy, generator=generator)  # warms up

@@ -17,6 +17,7 @@ from groundling.training.tracking import read_metrics
 _MAY_CHANGE = (
     "run_dir",
     "training.steps",
+    "training.epochs",
     "training.checkpoint_every",
     "training.keep_checkpoints",
     "training.entropy_floor",

@@ -24,7 +24,7 @@ from groundling.configs.schema import Config
 from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.policies.policy import Policy
 from groundling.training import checkpoint
-from groundling.training.build import make_algorithm, make_collector, make_policy
+from groundling.training.build import in_steps, make_algorithm, make_collector, make_policy
 from groundling.training.collector import Finished, summarise
 from groundling.training.folder import open_run
 from groundling.training.probes import ProbeLog
@@ -106,6 +106,7 @@ class Run:
         self.algorithm: Algorithm = make_algorithm(config, self.policy, self.world)
         self.own = self.world.share(config.env.num_envs)  # which envs this process steps
         self.collector = make_collector(config, self.policy, self.algorithm, self.own)
+        self.config = in_steps(config, self.collector)
         if found is not None:
             self._load(found)
 

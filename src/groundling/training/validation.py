@@ -14,6 +14,7 @@ from groundling.envs.text_generation import Sample, pools
 from groundling.errors import RunError
 from groundling.files import write_atomically
 from groundling.metrics import Metric, MetricResult
+from groundling.metrics.post_processing import post_processors
 from groundling.policies.token import TokenPolicy, TokenPrompt
 from groundling.rewards import Reward
 from groundling.training.build import make_metrics, make_prompt_encoder, make_reward
@@ -69,13 +70,14 @@ def write_and_measure(
     if not samples:
         raise RunError(f"pool {config.pool.id!r} has no samples in this split")
     generations: list[str] = []
+    process = post_processors.get(config.evaluation.post_process) if config.evaluation.post_process else str
     encode = make_prompt_encoder(config, policy)
     size = config.evaluation.batch_size
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(config.seed)
         for first in range(0, len(samples), size):
             batch = samples[first : first + size]
-            generations += _write(policy, encode(batch), config)
+            generations += map(process, _write(policy, encode(batch), config))
             for _ in batch:
                 on_text()
     prompts = [sample.prompt for sample in samples]

@@ -1,0 +1,406 @@
+"""RL4LMs' YAML files, rebuilt from their entries, are read, and they train.
+
+Model-based parts are tiny local models put in with overrides: the language models, the sentiment and intent
+classifiers, BERTScore's encoder, the preference model. SPICE, which needs Java, is left out.
+"""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+from transformers.models.bert import BertConfig, BertForSequenceClassification, BertModel
+
+from groundling.cli import main
+from groundling.compat.rl4lms_config import is_original, read, spread
+from groundling.configs.schema import Config
+from groundling.errors import ConfigError, GroundlingError
+from groundling.metrics.words import wordnet
+from groundling.training.build import make_metrics, make_policy
+from groundling.training.tracking import read_metrics, read_rows
+from tests.compat.rl4lms_configs import NAMES, config, is_causal
+from tests.lm.conftest import _tokenizer
+from tests.lm.families import CONFIGS, VOCABULARY
+
+_PPO, _NLPO, _SUPERVISED = "totto/t5_ppo", "dialog/gpt2_nlpo", "dialog/gpt2_supervised"
+_NUMBERS = "synthetic_generate_increasing_numbers"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Folders of tiny random models, each with a tokenizer."""
+    root = tmp_path_factory.mktemp("models")
+    torch.manual_seed(0)
+    made: dict[str, Any] = {}
+    for name, family, auto in (
+        ("causal", "gpt2", AutoModelForCausalLM),
+        ("seq2seq", "t5", AutoModelForSeq2SeqLM),
+    ):
+        shape = CONFIGS[family]()
+        shape.num_hidden_layers = 1
+        if name == "seq2seq":
+            shape.num_decoder_layers = 1
+        shape.vocab_size, shape.bos_token_id, shape.eos_token_id = VOCABULARY, 1, 1
+        shape.pad_token_id = 0 if name == "seq2seq" else None
+        made[name] = auto.from_config(shape)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    bert = BertConfig(vocab_size=VOCABULARY, pad_token_id=0, **sizes)
+    made["encoder"] = BertModel(bert)
+    made["classifier"] = BertForSequenceClassification(
+        BertConfig(vocab_size=VOCABULARY, pad_token_id=0, num_labels=4, **sizes)
+    )
+    for name, model in made.items():
+        model.save_pretrained(root / name)
+        tokenizer = _tokenizer(ends=name != "causal")
+        if name in ("encoder", "classifier"):
+            tokenizer.model_max_length = 512
+        tokenizer.save_pretrained(root / name)
+    return {name: str(root / name) for name in made}
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """`write(name, **changes)`: a file of the original's, with entries changed by their dotted keys."""
+
+    def write(name: str, **changes: Any) -> Path:
+        path = tmp_path / f"{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made = OmegaConf.create(config(name))
+        for key, value in changes.items():
+            OmegaConf.update(made, key.replace("__", "."), value, merge=False)
+        OmegaConf.save(made, path)
+        return path
+
+    return write
+
+
+def _put_in(name: str, models: dict[str, str]) -> list[str]:
+    """What is given in the place of models and data that must be downloaded."""
+    entries = config(name)
+    kind = "causal" if is_causal(name) else "seq2seq"
+    key = "alg.model_name" if entries["alg"]["id"] == "supervised" else "alg.policy.args.model_name"
+    given = [f"{key}={models[kind]}"]
+    if "n_epochs" in entries["alg"].get("args", {}):
+        given.append("alg.args.n_epochs=1")
+    if entries["datapool"]["id"] != "dummy_pool":
+        given.append("datapool.args.offline=true")
+    reward = entries.get("reward_fn", {}).get("id")
+    if reward in ("learned_reward", "intent_accuracy"):
+        given.append(f"reward_fn.args.model_name={models['classifier']}")
+    if reward == "common_gen_preference_model":
+        given.append(f"reward_fn.args.model_name={models['seq2seq']}")
+    metrics = copy.deepcopy(entries["train_evaluation"]["metrics"])
+    for metric in metrics:
+        if metric["id"] in ("learned_reward", "intent_accuracy"):
+            metric["args"]["model_name"] = models["classifier"]
+        if metric["id"] == "bert_score":
+            metric["args"] |= {"model_name": models["encoder"], "num_layers": 1}
+    told = ",".join(
+        f"{{id:{m['id']},args:{{{','.join(f'{k}:{str(v).rstrip(chr(44))}' for k, v in m['args'].items())}}}}}"
+        for m in metrics
+        if m["id"] != "spice" and (m["id"] != "meteor" or _has_wordnet())
+    )
+    if reward == "meteor" and not _has_wordnet():
+        given.append("reward_fn.id=rouge")
+    return [*given, f"train_evaluation.metrics=[{told}]"]
+
+
+def _has_wordnet() -> bool:
+    try:
+        wordnet()
+    except GroundlingError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_file_is_read_unchanged(name: str, write: Callable[..., Path]) -> None:
+    made, notes = read(write(name))
+    assert made.name == name.replace("/", "-") and len(set(notes)) == len(notes)
+    entries = config(name)
+    assert made.pool.id == entries["datapool"]["id"] and made.algorithm.id == entries["alg"]["id"]
+    tokens = made.env.num_envs * made.training.steps_per_update
+    if "env" in entries:
+        asked = entries["env"]["n_envs"] * entries["alg"]["args"]["n_steps"]
+        assert asked <= tokens < asked + made.training.steps_per_update
+        assert made.training.steps == asked * entries["train_evaluation"]["n_iters"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_file_trains(
+    name: str, write: Callable[..., Path], models: dict[str, str], tmp_path: Path
+) -> None:
+    small = [
+        "device=cpu",
+        "env.num_envs=2",
+        "training.steps_per_update=4",
+        "training.steps=9",  # at most 8 tokens an update
+        "training.epochs=null",
+        "training.checkpoint_every=100",
+        "evaluation.episodes=2",
+        f"run_dir={tmp_path}/run",
+    ]
+    if (config(name).get("train_evaluation").get("generation_kwargs") or {}).get("max_new_tokens"):
+        small.append("evaluation.generation={max_new_tokens:4,min_length:0}")
+    if config(name)["alg"]["id"] == "supervised":
+        small.append("evaluation.generation={max_new_tokens:4,min_length:0}")
+    arguments = ["train", "--rl4lms-config", str(write(name)), "--set", *_put_in(name, models), *small]
+    assert main(arguments) == 0
+    assert len(read_metrics(tmp_path / "run")) >= 2
+    first = read_rows(tmp_path / "run" / "validation.jsonl")[0]
+    assert first["update"] == 0 and first["metrics"]
+
+
+def test_the_arithmetic_and_the_defaults_of_ppo(write: Callable[..., Path]) -> None:
+    made, notes = read(write("common_gen/t5_ppo"))
+    assert (made.env.num_envs, made.training.steps_per_update) == (128, 20)  # 10 × 256 tokens
+    assert made.training.steps == 200 * 2560 and made.training.checkpoint_every == 1
+    assert made.env.args == {"max_prompt_length": 20, "prompt_truncation_side": "right"}
+    assert made.algorithm.args == {
+        "learning_rate": 2e-6,
+        "epochs": 5,
+        "minibatch_size": 64,
+        "entropy_coefficient": 0.01,
+        "gae_lambda": 0.95,
+        "normalize_advantages": True,
+        "value_clip_range": None,
+        "value_coefficient": 1.0,  # of half the squared error: Stable-Baselines3's 0.5
+        "adam_epsilon": 1e-8,
+        "weight_decay": 1e-6,
+        "kl_coefficient": 0.001,
+        "kl_target": 2,
+    }
+    assert made.policy.args == {
+        "generation": {"do_sample": True, "top_k": 0, "min_length": 5, "terminate_on_eos": True},
+        "context_start_token": 0,
+    }
+    assert (made.reward.id, made.reward.args) == ("meteor", {"shaping_fn": "common_gen_repeat_penalty"})
+    assert (made.evaluation.every, made.evaluation.batch_size) == (20, 100)
+    assert made.evaluation.generation == {"num_beams": 5, "min_length": 5, "max_new_tokens": 20}
+    assert [m.id for m in made.evaluation.metrics][-3:] == ["cider", "spice", "diversity"]
+    told = "\n".join(notes)
+    for entry in ("apply_model_parallel", "padding_side", "verbose", "2560 tokens", "filtered_log_probs"):
+        assert told.count(entry) == 1
+
+
+def test_texts_of_an_odd_number_of_tokens_are_rounded_up(write: Callable[..., Path]) -> None:
+    made, _ = read(write("synthetic_generate_dates/gpt2_ppo"))
+    assert (made.env.num_envs, made.training.steps_per_update) == (43, 30)  # 1280 = 42 × 30 + 20
+
+
+def test_nlpos_mask_is_the_policys_and_its_refresh_the_algorithms(write: Callable[..., Path]) -> None:
+    made, notes = read(write(f"{_NUMBERS}/gpt2_nlpo"))
+    assert made.policy.args["mask_type"] == "learned_top_p" and made.policy.args["top_mask"] == 0.9
+    args = made.algorithm.args
+    assert args["target_update_iterations"] == 100
+    assert (args["gae_lambda"], args["value_coefficient"]) == (0.9, 0.2)
+    assert "context_start_token" not in made.policy.args  # the model is causal
+    told = "\n".join(notes)
+    assert "context_start_token=0: left out" in told and "mask model is refreshed" in told
+
+
+def test_algorithms_keep_the_originals_defaults(write: Callable[..., Path]) -> None:
+    a2c, _ = read(write("imdb_text_continuation/gpt2_a2c"))
+    assert (a2c.env.num_envs, a2c.training.steps_per_update) == (2, 48)
+    assert a2c.algorithm.args["value_coefficient"] == 1.0 and "epochs" not in a2c.algorithm.args
+    assert a2c.policy.args["generation"]["top_k"] == 50  # Transformers' own default then
+    trpo, _ = read(write(f"{_NUMBERS}/gpt2_trpo"))
+    assert "value_coefficient" not in trpo.algorithm.args and trpo.algorithm.args["learning_rate"] == 1e-5
+
+
+def test_supervised_epochs_and_evaluations_are_counted_in_updates(write: Callable[..., Path]) -> None:
+    made, _ = read(write("totto/t5_supervised"))
+    assert (made.training.epochs, made.training.keep_checkpoints) == (5, 1)
+    assert made.env.num_envs == 8 * 100 and made.evaluation.every == 20000 // 100
+    assert made.algorithm.args == {
+        "minibatch_size": 8,
+        "learning_rate": 1e-4,
+        "learning_rate_schedule": "constant",
+        "warmup": 0.0,
+        "weight_decay": 0.1,
+    }
+    generation = {"do_sample": True, "num_beams": 10, "min_length": 10, "max_new_tokens": 50, "top_k": 50}
+    assert made.evaluation.generation == generation
+    dialog, _ = read(write(_SUPERVISED))
+    assert (dialog.env.args["max_prompt_length"], dialog.training.steps_per_update) == (128, 128)
+
+
+def test_supervised_training_goes_through_the_references_as_often_as_asked(
+    write: Callable[..., Path], models: dict[str, str], tmp_path: Path
+) -> None:
+    path = write(_SUPERVISED)
+    given = [
+        f"run_dir={tmp_path}/run", "training.epochs=2", "env.num_envs=4", "algorithm.args.minibatch_size=4",
+        "evaluation.every=null", "device=cpu", "datapool.args.max_size=6",
+    ]  # fmt: skip
+    assert main(["train", "--rl4lms-config", str(path), *_put_in(_SUPERVISED, models), *given]) == 0
+    assert len(read_metrics(tmp_path / "run")) == 3  # 2 × 6 texts by 4
+    assert (
+        main(["train", "--rl4lms-config", str(path), *_put_in(_SUPERVISED, models), *given]) == 0
+    )  # no more
+    assert len(read_metrics(tmp_path / "run")) == 3
+
+
+def test_epochs_are_of_data(write: Callable[..., Path], models: dict[str, str], tmp_path: Path) -> None:
+    given = [*_put_in(_PPO, models), "training.epochs=1", "device=cpu", f"run_dir={tmp_path}/run"]
+    assert main(["train", "--rl4lms-config", str(write(_PPO)), *given]) == 1
+
+
+def test_a_boolean_may_stand_there_as_a_string(write: Callable[..., Path]) -> None:
+    made, _ = read(write("narrative_qa/t5_nlpo"))  # as in the original's file
+    assert made.evaluation.metrics[4].args["apply_best"] is True
+    assert made.training.steps_per_update == 50  # the episode's length, where no max_new_tokens is named
+    changed, _ = read(write("narrative_qa/t5_nlpo", reward_fn__args__stemming="False,"))
+    assert changed.reward.args["stemming"] is False
+
+
+def test_a_metric_that_is_named_twice_is_measured_once(write: Callable[..., Path]) -> None:
+    made, _ = read(write("iwslt2017/t5_ppo"))
+    assert [m.id for m in made.evaluation.metrics].count("bleu") == 1
+
+
+def test_an_other_models_tokenizer_is_taken_unless_the_model_is_replaced(write: Callable[..., Path]) -> None:
+    path = write("common_gen/t5_nlpo_on_supervised")
+    assert read(path)[0].model.tokenizer == "t5-base"
+    model = "alg.policy.args.model_name=starter"
+    assert read(path, [model])[0].model.tokenizer is None
+    assert read(path, [], ["model.path=starter"])[0].model.tokenizer is None
+    assert read(path, [model, "tokenizer.model_name=t5-small"])[0].model.tokenizer == "t5-small"
+    assert read(write("common_gen/t5_ppo"))[0].model.tokenizer is None
+
+
+def test_the_tokenizer_of_another_folder_is_used(
+    write: Callable[..., Path], models: dict[str, str], tmp_path: Path
+) -> None:
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for name in ("config.json", "model.safetensors", "generation_config.json"):
+        (bare / name).write_bytes((Path(models["causal"]) / name).read_bytes())
+    given = [f"alg.policy.args.model_name={bare}", f"tokenizer.model_name={models['causal']}"]
+    made, _ = read(write(_NLPO), [*given, "datapool.args.offline=true"], ["device=cpu"])
+    policy: Any = make_policy(made)
+    assert policy.lm.tokenizer.eos_token == "</s>"
+    made.model.tokenizer = None
+    with pytest.raises(GroundlingError, match="holds no tokenizer"):
+        make_policy(made)
+
+
+def test_perplexity_is_the_trained_models(write: Callable[..., Path], models: dict[str, str]) -> None:
+    made, notes = read(write("imdb_text_continuation/gpt2_supervised"), _put_in(_SUPERVISED, models)[:2])
+    policy: Any = make_policy(made)
+    (perplexity,) = [m for m in make_metrics(made, policy) if type(m).__name__ == "CausalPerplexity"]
+    assert perplexity.lm is policy.lm and perplexity.stride == 512
+    assert any("use_text_from_meta_data" in note for note in notes)
+
+
+def test_sweeps_are_spread_into_runs_of_their_own(
+    write: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(
+        _PPO,
+        alg__args__learning_rate={"expand": True, "values": [1e-6, 1e-5]},
+        reward_fn__id={"expand": True, "values": ["meteor", "rouge_combined"]},
+    )
+    runs = spread(path, ["seed=3"])
+    assert len(runs) == 4 and runs[0][0] == "seed=3"
+    made = [read(path, run[1:])[0] for run in runs]
+    assert {(m.algorithm.args["learning_rate"], m.reward.id) for m in made} == {
+        (rate, reward) for rate in (1e-6, 1e-5) for reward in ("meteor", "rouge_combined")
+    }
+    assert len({m.name for m in made}) == 4 and "totto-t5_ppo" in made[0].name
+    assert len(spread(path, ["alg.args.learning_rate=1e-4"])) == 2
+    with pytest.raises(ConfigError, match="sweeps over"):
+        read(path)
+    arguments = ["train", "--rl4lms-config", str(path), "--dry-run", "seed=1,2", "--slurm", "array=seeds"]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.count("--rl4lms-config") == 8
+
+
+def test_a_summary_may_be_cut_before_it_is_measured(write: Callable[..., Path]) -> None:
+    from groundling.metrics.post_processing import three_sentence_summary
+
+    text = "One is here. Two came too! Did three? Four never did."
+    assert three_sentence_summary(text) == "One is here.\nTwo came too!\nDid three?"
+    key = "alg__generation_kwargs__post_processing_fn"
+    made, _ = read(write("summarization/t5_supervised", **{key: "three_sentence_summary"}))
+    assert made.evaluation.post_process == "three_sentence_summary"
+    assert "post_processing_fn" not in made.evaluation.generation
+    with pytest.raises(ConfigError, match="three_sentence_summary"):
+        read(write("summarization/t5_supervised", **{key: "three_sentences"}))
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("alg.args.n_step=1", "'alg.args.n_steps'"),
+        ("alg.policy.args.topmask=1", "'alg.policy.args.top_mask'"),
+        ("train_evaluation.n_iter=1", "'train_evaluation.n_iters'"),
+        ("alg.args.learning_rate=1,2", "seed=1,2,3"),
+        ("alg.args.learning_rate=[", "key=value"),
+        ("alg.args.n_steps=many", "alg.args.n_steps must be a whole number.*many"),
+        ("alg.args.learning_rate=fast", "learning_rate.*fast"),
+        ("alg.id=pppo", "'ppo'"),
+        ("alg.policy.id=seq2seq_policy", "seq2seq_lm_actor_critic_policy"),
+        ("alg.id=nlpo", "maskable_seq2seq"),
+        ("datapool.id=tottto", "'totto'"),
+        ("datapool.args.representations=full", "'representation'"),
+        ("reward_fn.id=meteorr", "'meteor'"),
+        ("reward_fn.args.shaping=x", "'shaping_fn'"),
+        ("alg.policy.args.generation_kwargs.num_beams=4", "num_beams=4"),
+        ("alg.policy.args.generation_kwargs.topk=4", "'top_k'"),
+        ("train_evaluation.generation_kwargs.num_beam=4", "'num_beams'"),
+        ("train_evaluation.metrics=[rouge]", "id: …"),
+        ("~env.args.max_episode_length", "give env.args.max_episode_length"),
+        ("~alg.id", "give alg.id"),
+    ],
+)
+def test_what_cannot_be_run_is_told_in_one_line(override: str, told: str, write: Callable[..., Path]) -> None:
+    with pytest.raises(ConfigError, match=told) as caught:
+        read(write(_PPO), [override])
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_entry_of_a_file_names_the_nearest(write: Callable[..., Path]) -> None:
+    with pytest.raises(ConfigError, match=r"'alg.args.n_epoch'.*'alg.args.n_epochs'"):
+        read(write(_PPO, alg__args__n_epoch=3))
+
+
+def test_files_that_are_none_are_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "broken.yaml").write_text("a: [1, 2")
+    (tmp_path / "other.yaml").write_text("name: x")
+    (tmp_path / "list.yaml").write_text("- x")
+    for name, told in (
+        ("none.yaml", "there is no"),
+        ("broken.yaml", "cannot read"),
+        ("other.yaml", "no file of RL4LMs'"),
+        ("list.yaml", "no file of the original's"),
+    ):
+        assert main(["train", "--rl4lms-config", str(tmp_path / name)]) == 1
+        error = capsys.readouterr().err
+        assert told in error and error.count("\n") == 1
+    assert main(["train", "--rl4lms-config", "a.yaml", "--glam-config", "b.yaml"]) == 1
+    assert "one of them" in capsys.readouterr().err
+
+
+def test_overrides_are_told_apart_by_their_keys() -> None:
+    for key in (
+        "alg.args.n_steps",
+        "reward_fn.id",
+        "env.n_envs",
+        "~env.args.context_start_token",
+        "datapool",
+    ):
+        assert is_original(f"{key}=1")
+    for key in ("env.num_envs", "env.args.max_prompt_length", "algorithm.id", "reward.id", "seed"):
+        assert not is_original(f"{key}=1")
+
+
+def test_our_overrides_come_last(write: Callable[..., Path]) -> None:
+    overrides = ["algorithm.args.learning_rate=1e-4", "env.num_envs=8", "~reward.args", "model.lora={r: 4}"]
+    made: Config = read(write(_NLPO), ["alg.args.learning_rate=1e-5", "alg.args.gamma=0.9"], overrides)[0]
+    assert (made.algorithm.args["learning_rate"], made.algorithm.args["gamma"]) == (1e-4, 0.9)
+    assert made.env.num_envs == 8 and made.reward.args == {} and made.model.lora == {"r": 4}
