@@ -6,7 +6,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-BASELINES = ("zero-shot", "random", "expert")
+BASELINES = ("zero-shot", "random", "expert", "explorer")
 """What `groundling evaluate` can compare a trained policy with."""
 
 
@@ -172,8 +172,9 @@ class EvaluationConfig:
     num_envs: int = 32
     deterministic: bool = False
     """Take the likeliest action instead of drawing one; GLAM draws."""
-    baselines: list[str] = field(default_factory=lambda: list(BASELINES))
-    """What the trained policy is compared with on the same episodes: zero-shot, random, expert (texts: zero-shot)."""
+    baselines: list[str] = field(default_factory=lambda: ["zero-shot", "random", "expert"])
+    """What the trained policy is compared with on the same episodes: zero-shot, random, expert (texts: zero-shot;
+    NetHack: zero-shot, random, explorer)."""
     metrics: list[ComponentConfig] = field(default_factory=list)
     """Of texts: ids of `groundling list metrics` and their arguments, as in [{id: rouge}]."""
     generation: dict[str, Any] = field(default_factory=dict)
