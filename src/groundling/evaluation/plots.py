@@ -12,7 +12,7 @@ from groundling.evaluation.aggregate import Estimate
 from groundling.evaluation.episodes import Summary
 from groundling.files import write_atomically
 
-COLOURS = ("#2563a8", "#c2571a", "#2f7d4f", "#8a3f8f", "#7a6a12", "#2b7f8c")
+COLOURS = ("#2563a8", "#c2571a", "#2f7d4f", "#8a3f8f", "#7a6a12", "#2b7f8c", "#b0416a")
 _BASELINE_COLOURS = {"zero-shot": "#c2571a", "random": "#888888", "expert": "#2f7d4f", "explorer": "#2f7d4f"}
 Rows = Sequence[Mapping[str, Any]]
 Band = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
