@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 RUN := runs/demo
+WRITING := runs/demo-writing
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format clean
+.PHONY: help install demo demo-writing test lint format clean
 
 help:  ## Show what there is to make
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 install: $(VENV)/.installed  ## Create .venv and install the library into it
 
@@ -23,6 +24,13 @@ demo: install  ## Train the starter model on a text world, evaluate it, write th
 	$(BIN)/groundling train demo run_dir=$(RUN)
 	$(BIN)/groundling evaluate $(RUN)
 	$(BIN)/groundling report $(RUN)
+
+demo-writing: install  ## Let PPO and NLPO teach the starter model to write numbers, five seeds each; write the report
+	$(BIN)/groundling train rl4lms/increasing_numbers_ppo seed=1,2,3,4,5 'run_dir=$(WRITING)/ppo-seed$${seed}'
+	$(BIN)/groundling train rl4lms/increasing_numbers_nlpo seed=1,2,3,4,5 'run_dir=$(WRITING)/nlpo-seed$${seed}'
+	$(BIN)/groundling evaluate $(WRITING)/ppo-seed1
+	$(BIN)/groundling evaluate $(WRITING)/nlpo-seed1
+	$(BIN)/groundling report $(WRITING)/*-seed* --output $(WRITING)/report.html
 
 test: install  ## Run the test suite
 	$(BIN)/python -m pytest -n auto

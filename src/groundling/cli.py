@@ -8,11 +8,23 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from groundling.commands import collect, doctor, evaluate, listing, rate, report, study, train
+from groundling.commands import (
+    annotate,
+    collect,
+    distill,
+    doctor,
+    evaluate,
+    listing,
+    rate,
+    report,
+    study,
+    train,
+    watch,
+)
 from groundling.commands.command import INTERRUPTED, one_line
 from groundling.errors import ConfigError, GroundlingError
 
-_COMMANDS = (train, evaluate, collect, study, report, rate, listing, doctor)
+_COMMANDS = (train, evaluate, watch, collect, annotate, distill, study, report, rate, listing, doctor)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         print(
-            "stopped; the same command goes on: a training from its last checkpoint",
+            "stopped; the same command goes on: a training from its last checkpoint, annotations from the last answer",
             file=sys.stderr,
         )
         return INTERRUPTED

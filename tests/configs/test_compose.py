@@ -54,7 +54,7 @@ def test_overrides_mean_the_same_for_an_experiment_and_for_a_runs_file(tmp_path:
         ("algorithm.id=pppo", "'ppo'"),
         ("algorithm.args.learning_rat=1", "learning_rate"),
         ("algorithm.args.learning_rate=fast", "learning_rate.*float.*fast"),
-        ("algorithm.args.learning_rate_schedule=cosine", "'constant', 'linear'.*cosine"),
+        ("algorithm.args.learning_rate_schedule=cubic", "'constant', 'linear'.*cubic"),
         ("policy.id=nobody", "action_scoring"),
         ("policy.args.temprature=1", "temperature"),
         ("policy.args.value_hidden_sizes=wide", "value_hidden_sizes.*wide"),

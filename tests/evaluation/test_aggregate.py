@@ -1,6 +1,8 @@
 """Interquartile means, bootstrap intervals and areas, against values computed by hand."""
 
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,6 +28,16 @@ def test_it_is_scipys_trimmed_mean() -> None:
     for size in range(1, 14):
         scores = np.random.default_rng(size).normal(size=size)
         assert interquartile_mean(scores) == pytest.approx(stats.trim_mean(scores, 0.25))
+
+
+@pytest.mark.parametrize(
+    "case", json.loads((Path(__file__).parents[1] / "data" / "rliable.json").read_text())
+)
+def test_it_is_what_rliable_gives(case: dict) -> None:
+    """Figures of rliable 1.2.0: `get_interval_estimates` of `aggregate_iqm` with 50,000 draws."""
+    found = estimate(np.array(case["scores"]))
+    assert found.value == pytest.approx(case["iqm"], abs=1e-12)
+    assert (found.low, found.high) == pytest.approx((case["low"], case["high"]), abs=0.02)  # draws differ
 
 
 def test_the_interval_is_that_of_all_draws() -> None:

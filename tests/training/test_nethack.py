@@ -1,4 +1,6 @@
+import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,8 @@ from groundling.envs.nethack.observation import message_id
 from groundling.envs.nethack.vector import Frames, NetHackEpisode, NetHackVectorEnv
 from groundling.envs.nethack.workers import Incidents
 from groundling.errors import ConfigError
+from groundling.judges.message_table import TableRewardModel
+from groundling.judges.online import OnlineLearning, OnlineReward
 from groundling.judges.reward_model import Normalization
 from groundling.policies.nethack import NetHackObservations, NetHackPolicy
 from groundling.rewards.intrinsic import MotifReward
@@ -65,8 +69,8 @@ class ScriptedEnvs:
     def _frames(self, own: np.ndarray, stepped: bool) -> Frames:
         n, t = len(own), self.t[own]
         messages = np.zeros((n, 256), dtype=np.uint8)
-        for row, time in zip(messages, t, strict=True):
-            text = _MESSAGES[time % 4]
+        for row, at in zip(messages, t, strict=True):
+            text = _MESSAGES[at % 4]
             row[: len(text)] = np.frombuffer(text, np.uint8)
         dones = (t % (own + 2) == 0) & stepped
         self.begun[own] += dones
@@ -212,7 +216,7 @@ def test_collected_ahead_is_of_weights_one_update_old() -> None:
     assert ratios[0] < 1e-6 < ratios[1]
 
 
-def test_a_restart_keeps_the_table_and_goes_on_with_new_episodes() -> None:
+def test_a_restart_keeps_the_table_and_goes_on_with_new_episodes(tmp_path: Path) -> None:
     model = LengthModel()
     collector = NetHackCollector(ScriptedEnvs(), 8, MotifReward(), RewardTable(model))
     collector.envs.incidents.dead_workers = 2
@@ -222,10 +226,44 @@ def test_a_restart_keeps_the_table_and_goes_on_with_new_episodes() -> None:
     again_model = LengthModel()
     again = NetHackCollector(ScriptedEnvs(2), 8, MotifReward(), RewardTable(again_model))
     again.load_state_dict(states[:2])  # as the first of two processes
-    again.load_shared_tensors(collector.shared_tensors())
+    collector.save_shared(tmp_path)
+    again.load_shared(tmp_path)
     assert again.envs.begun.tolist() == [5, 3] and again.envs.incidents.dead_workers == 2
     _collect(again, _policy())
     assert model.asked == [4] and again_model.asked == []
+
+
+def test_a_judge_teaches_the_model_while_training_runs_and_a_restart_keeps_it(tmp_path: Path) -> None:
+    def judge(questions: list[tuple[str, ...]]) -> list[float]:
+        return [float("gold" in text) for (text,) in questions]
+
+    labels = MotifReward(extrinsic_coefficient=0, normalize=False, threshold_quantile=0, count_exponent=0)
+
+    def collector() -> NetHackCollector:
+        model = TableRewardModel()
+        return NetHackCollector(
+            ScriptedEnvs(), 8, labels, RewardTable(model), OnlineReward(model, judge, OnlineLearning())
+        )
+
+    one = collector()
+    for _ in range(100):
+        rollout, _ = _collect(one, _policy())
+        if rollout.rewards.any():
+            break
+        time.sleep(0.01)  # the judge answers when it likes
+    while len(one._table.model.ids) < 4:  # type: ignore[union-attr]
+        one._online.update()  # type: ignore[union-attr]
+        time.sleep(0.01)
+    rollout, _ = _collect(one, _policy())
+    gold = one._table.model.rewards(torch.from_numpy(rollout.observations.messages))  # type: ignore[union-attr]
+    assert torch.allclose(rollout.rewards.flatten(), labels.intrinsic_coefficient * gold) and gold.sum() == 8
+    one.save_shared(tmp_path)
+    again = collector()
+    again.load_shared(tmp_path)
+    assert torch.equal(again._table.model.ids, one._table.model.ids)  # type: ignore[union-attr]
+    assert _collect(again, _policy())[0].rewards.any()
+    one.close()
+    again.close()
 
 
 def test_rollouts_of_two_processes_come_together_as_one() -> None:

@@ -1,5 +1,6 @@
 """Asynchronous PPO with V-trace, as Motif trains NetHack's agents with it."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +17,7 @@ from groundling.algorithms.vtrace import v_trace
 from groundling.errors import ConfigError, RunError
 from groundling.policies.policy import Policy
 
-_LEAST_LOG_RATIO, _MOST_LOG_RATIO = torch.tensor([0.05, 20.0]).log().tolist()
+_LEAST_LOG_RATIO, _MOST_LOG_RATIO = math.log(0.05), math.log(20.0)
 """Probabilities further apart than this count as being so far apart, and have no gradient."""
 
 

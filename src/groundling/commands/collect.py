@@ -1,9 +1,15 @@
 """`groundling collect`."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from groundling.commands.command import Commands, add_command, episode_bars, make_console, positive, warn
+from groundling.errors import ConfigError
+
+if TYPE_CHECKING:
+    from groundling.evaluation.evaluate import Target
 
 
 def add_parser(commands: Commands) -> None:
@@ -11,26 +17,51 @@ def add_parser(commands: Commands) -> None:
     parser = add_command(
         commands, "collect", run, "let an agent play, and keep what it did as a dataset to learn from"
     )
-    parser.add_argument("agent", help="as for evaluate")
+    parser.add_argument("agent", help="as for evaluate; with --pairs several, as in explorer,random")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. env.id=BabyAI-GoToLocal-v0")
-    parser.add_argument("--episodes", type=positive, required=True, help="how many are played in all")
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="the dataset")
-    parser.add_argument("--only-success", action="store_true", help="keep only the episodes that succeed")
-    parser.add_argument(
+    episodes = parser.add_argument_group("episodes of a text env, to clone")
+    episodes.add_argument("--episodes", type=positive, help="how many are played in all")
+    episodes.add_argument("--only-success", action="store_true", help="keep only the episodes that succeed")
+    episodes.add_argument(
         "--validation",
         type=_fraction,
         default=0.0,
         metavar="SHARE",
         help="the share of the episodes that goes into a split of its own",
     )
+    pairs = parser.add_argument_group("pairs of segments of NetHack, for `groundling annotate`")
+    pairs.add_argument("--pairs", type=positive, help="how many are recorded in all")
+    pairs.add_argument("--length", type=positive, default=1, help="steps of a segment (default: %(default)s)")
+    pairs.add_argument(
+        "--stride",
+        type=positive,
+        default=10,
+        help="of how many steps one segment is kept (default: %(default)s)",
+    )
+    pairs.add_argument(
+        "--format", choices=("motif", "parquet"), default="motif", help="(default: %(default)s)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry the command out; returns its exit status."""
-    from groundling.evaluation.collect import collect_dataset
     from groundling.evaluation.evaluate import find
 
-    target = find(arguments.agent, arguments.overrides, warn)
+    if (arguments.pairs is None) == (arguments.episodes is None):
+        raise ConfigError("say how much is to be collected: --episodes N of a text env, or --pairs N of NetHack")
+    if arguments.pairs is not None:
+        names = arguments.agent.split(",")
+        return _record_pairs(arguments, [find(name, arguments.overrides, warn) for name in names])
+    return _collect_episodes(arguments, find(arguments.agent, arguments.overrides, warn))
+
+
+def _collect_episodes(arguments: argparse.Namespace, target: "Target") -> int:
+    from groundling.envs.nethack import TASKS
+    from groundling.evaluation.collect import collect_dataset
+
+    if target.config.env.id in TASKS:
+        raise ConfigError(f"of {target.config.env.id} pairs of segments are collected: give --pairs N")
     console = make_console()
     with episode_bars(console, arguments.episodes) as on_agent:
         collected = collect_dataset(
@@ -43,6 +74,38 @@ def run(arguments: argparse.Namespace) -> int:
         )
     told = f"{collected.transitions:,} transitions of {collected.kept:,} episodes (of {collected.episodes:,} played)"
     console.print(f"{told} added to {arguments.output}", highlight=False)
+    return 0
+
+
+def _record_pairs(arguments: argparse.Namespace, targets: Sequence["Target"]) -> int:
+    from groundling.envs.nethack import TASKS
+    from groundling.evaluation.nethack.agents import make_player, mixed
+    from groundling.judges.record import record
+
+    config = targets[0].config
+    for target in targets:
+        if target.config.env.id not in TASKS:
+            raise ConfigError(
+                f"pairs of segments are collected in NetHack, and {target.agent} plays {target.config.env.id}: give "
+                "env.id=NetHackScore-v1, or --episodes N"
+            )
+    players = [make_player(target) for target in targets]
+    console = make_console()
+    with episode_bars(console, 2 * arguments.pairs, "segments") as on_agent:
+        pairs = record(
+            players[0] if len(players) == 1 else mixed(players),
+            arguments.output,
+            name=arguments.agent,
+            num_pairs=arguments.pairs,
+            segment_length=arguments.length,
+            stride=arguments.stride,
+            task=config.env.id,
+            task_args=config.env.args,
+            seed=config.seed,
+            format=arguments.format,
+            on_segment=on_agent(arguments.agent),
+        )
+    console.print(f"{len(pairs):,} pairs in {arguments.output}", highlight=False, markup=False)
     return 0
 
 

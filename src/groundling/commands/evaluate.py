@@ -26,7 +26,8 @@ def add_parser(commands: Commands) -> None:
     """Add `groundling evaluate`."""
     parser = add_command(commands, "evaluate", run, "play held-out episodes and compare with baselines")
     parser.add_argument(
-        "agent", help="a run's folder, one of its checkpoints, an experiment (untrained), random or expert"
+        "agent",
+        help="a run's folder, one of its checkpoints, an experiment (untrained), random, expert, or in NetHack explorer",
     )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. device=cpu")
     parser.add_argument(
@@ -44,6 +45,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry the command out; returns its exit status."""
+    from groundling.envs.nethack import TASKS
     from groundling.evaluation.evaluate import evaluate, find
     from groundling.evaluation.suites import find_suites
 
@@ -53,6 +55,10 @@ def run(arguments: argparse.Namespace) -> int:
     console = make_console()
     if target.config.pool.id is not None:
         return _evaluate_texts(target, arguments.split, num_episodes, console)
+    if target.config.env.id in TASKS:
+        if suites != ["held-out"]:
+            raise ConfigError(f"--suite {arguments.suite} is about words: NetHack's only suite is held-out")
+        return _evaluate_games(target, num_episodes, console)
     told = 0
     for suite in suites:
         try:
@@ -84,6 +90,25 @@ def _evaluate_texts(target: "Target", split: str, num_samples: int, console: "Co
         table.add_column(name, justify="right")
     for metric in next(iter(figures.values())):
         table.add_row(metric, *(f"{own[metric]:.4g}" for own in figures.values()))
+    console.print(table)
+    console.print(f"written to {target.run_dir / 'evaluation'}", highlight=False)
+    return 0
+
+
+def _evaluate_games(target: "Target", num_episodes: int, console: "Console") -> int:
+    from rich.table import Table
+
+    from groundling.evaluation.nethack.evaluate import evaluate_games
+
+    with episode_bars(console, num_episodes) as on_agent:
+        found = evaluate_games(target, num_episodes, on_agent, warn)
+    table = Table(title=f"{target.config.env.id} · held-out · {num_episodes} episodes · mean [95 % interval]")
+    table.add_column("figure")
+    for name in found:
+        table.add_column(name, justify="right")
+    for figure in next(iter(found.values())):
+        told = (f"{e.value:.4g} [{e.low:.4g}, {e.high:.4g}]" for e in (own[figure] for own in found.values()))
+        table.add_row(figure.replace("_", " "), *told)
     console.print(table)
     console.print(f"written to {target.run_dir / 'evaluation'}", highlight=False)
     return 0

@@ -34,6 +34,8 @@ def add_parser(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Carry the command out; returns its exit status."""
     from groundling.configs.studies import read_study
+    from groundling.envs.nethack import TASKS
+    from groundling.evaluation.nethack.results import write_game_results
     from groundling.evaluation.results import write_results
     from groundling.evaluation.study import Job, make_jobs, run_beside, run_here
 
@@ -59,7 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
 
         failed = run_beside(jobs, words, arguments.jobs, tell)
     if not arguments.no_results:
-        write_results(study, jobs, output, told)
+        write = write_game_results if jobs[0].config.env.id in TASKS else write_results
+        write(study, jobs, output, told)
         tell(f"results: {output / 'README.md'}")
     if failed:
         raise RunError(

@@ -223,6 +223,8 @@ def _check_key(key: str) -> None:
 _FREE = (
     "env.args",
     "nethack.reward",
+    "nethack.online.args",
+    "nethack.online.learning",
     "model.lora",
     "pool.args",
     "reward.args",

@@ -6,7 +6,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-BASELINES = ("zero-shot", "random", "expert")
+BASELINES = ("zero-shot", "random", "expert", "explorer")
 """What `groundling evaluate` can compare a trained policy with."""
 
 
@@ -41,6 +41,23 @@ class EnvConfig:
 
 
 @dataclass
+class OnlineConfig:
+    """A judge that is asked about new messages while training runs, which never waits for it (ONI)."""
+
+    judge: str | None = None
+    """One of `groundling list judges` but those of figures; null: the reward model stays as it is."""
+    args: dict[str, Any] = field(default_factory=dict)
+    """Of the judge, as `groundling annotate --judge ID key=value` takes them."""
+    goal: str = "defaultgoal"
+    """What the judge is asked about: defaultgoal, zeroknowledge, combat, gold or stairs."""
+    model: str = "motif"
+    """What learns where nethack.reward_model is null: motif (ranks messages), or classifier or table (labels: with
+    nethack.reward={normalize: false, threshold_quantile: 0})."""
+    learning: dict[str, Any] = field(default_factory=dict)
+    """Arguments of `groundling.judges.online.OnlineLearning`: train_every, epochs, learning_rate, comparisons, …"""
+
+
+@dataclass
 class NetHackConfig:
     """What runs in NetHack's tasks (env.id=NetHackScore-v1 and its siblings) can be told besides."""
 
@@ -54,6 +71,7 @@ class NetHackConfig:
     reward: dict[str, Any] = field(default_factory=dict)
     """Arguments of `groundling.rewards.intrinsic.MotifReward`: extrinsic_coefficient, intrinsic_coefficient,
     reward_scale, reward_clip, normalize, threshold_quantile, count_exponent."""
+    online: OnlineConfig = field(default_factory=OnlineConfig)
 
 
 @dataclass
@@ -154,8 +172,9 @@ class EvaluationConfig:
     num_envs: int = 32
     deterministic: bool = False
     """Take the likeliest action instead of drawing one; GLAM draws."""
-    baselines: list[str] = field(default_factory=lambda: list(BASELINES))
-    """What the trained policy is compared with on the same episodes: zero-shot, random, expert (texts: zero-shot)."""
+    baselines: list[str] = field(default_factory=lambda: ["zero-shot", "random", "expert"])
+    """What the trained policy is compared with on the same episodes: zero-shot, random, expert (texts: zero-shot;
+    NetHack: zero-shot, random, explorer)."""
     metrics: list[ComponentConfig] = field(default_factory=list)
     """Of texts: ids of `groundling list metrics` and their arguments, as in [{id: rouge}]."""
     generation: dict[str, Any] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from pathlib import Path
 from groundling.configs.compose import changed, compose, experiments, from_file
 from groundling.configs.schema import Config
 from groundling.envs.babyai_text import ExpertError
+from groundling.envs.nethack import TASKS
 from groundling.envs.vector import Episode
 from groundling.errors import ConfigError, RunError
 from groundling.evaluation.episodes import (
@@ -34,6 +35,7 @@ _NUM_SAMPLES = 4
 AGENTS = {
     "random": "uniform over the admissible actions",
     "expert": "BabyAI's bot, which sees the whole world",
+    "explorer": "NetHack's, by rules: it looks for the stairs and goes down",
 }
 """What can be evaluated without a run, beside the experiments."""
 
@@ -43,7 +45,7 @@ class Target:
     """Who is evaluated: a run's checkpoint, an experiment's policy before any training, or one of `AGENTS`."""
 
     agent: str
-    """What the results call it: trained, zero-shot, random or expert."""
+    """What the results call it: trained, zero-shot, random, expert or explorer."""
     run_dir: Path
     config: Config
     checkpoint: Path | None = None
@@ -102,9 +104,12 @@ def find(name: str, overrides: Sequence[str], warn: Callable[[str], None]) -> Ta
 
 
 def config_of_agent(name: str, overrides: Sequence[str]) -> Config:
-    """The configuration of one of `AGENTS`: the main experiment's world, and a policy of no model."""
+    """The configuration of one of `AGENTS`: a main experiment's world, and a policy of no model."""
     own = [f"name={name}", "run_dir=runs/${name}/${env.id}", "policy.id=random"]
-    return compose("glam/mixed", [*own, *overrides])
+    plays_nethack = name == "explorer" or any(
+        text.partition("=")[2] in TASKS for text in overrides if text.startswith("env.id=")
+    )
+    return compose("motif/score" if plays_nethack else "glam/mixed", [*own, *overrides])
 
 
 def evaluate(
@@ -168,7 +173,10 @@ def _players(target: Target, config: Config, policy: Policy) -> dict[str, Callab
         "random": lambda: policy_player(RandomPolicy(), False, seed),
         "expert": expert_player,
     }
-    return {name: players[name] for name in agents_of(target)}
+    names = agents_of(target)
+    if "explorer" in names:
+        raise ConfigError(f"explorer plays NetHack, not {config.env.id}: take it out of evaluation.baselines")
+    return {name: players[name] for name in names}
 
 
 def _write(target: Target, config: Config, suite: str, episodes: dict[str, list[Episode]]) -> None:

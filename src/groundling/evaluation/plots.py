@@ -12,10 +12,15 @@ from groundling.evaluation.aggregate import Estimate
 from groundling.evaluation.episodes import Summary
 from groundling.files import write_atomically
 
-COLOURS = ("#2563a8", "#c2571a", "#2f7d4f", "#8a3f8f", "#7a6a12", "#2b7f8c")
-_BASELINE_COLOURS = {"zero-shot": "#c2571a", "random": "#888888", "expert": "#2f7d4f"}
+COLOURS = ("#2563a8", "#c2571a", "#2f7d4f", "#8a3f8f", "#7a6a12", "#2b7f8c", "#b0416a")
+_BASELINE_COLOURS = {"zero-shot": "#c2571a", "random": "#888888", "expert": "#2f7d4f", "explorer": "#2f7d4f"}
 Rows = Sequence[Mapping[str, Any]]
-_OF_EPISODES = ("success_rate", "return_mean", "return_std", "return_min", "return_max", "episode_length")
+Band = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
+"""From several runs' curves, ``(runs, points)``, to centre, lower and upper end."""
+_OF_EPISODES = (
+    *("success_rate", "return_mean", "return_std", "return_min", "return_max", "episode_length"),
+    *("score", "dlvl", "gold", "xlvl", "turns", "scout", "messages", "intrinsic_return"),
+)
 """Metrics that are means over the episodes of an update."""
 
 
@@ -33,12 +38,63 @@ def learning_curve(
     return _svg(draw_learning_curve(groups, key, label, baselines))
 
 
+def draw_curves(
+    groups: Mapping[str, Sequence[Rows]],
+    keys: Mapping[str, str],
+    levels: Mapping[str, Mapping[str, float]],
+) -> Any:
+    """A figure of several metrics over frames, side by side: per group the centre of its runs, with a band.
+
+    Args:
+        groups: By name, the metrics of each run.
+        keys: By metric, what it is called.
+        levels: By what a metric is called, by name, a level that is drawn as a horizontal line.
+    """
+    columns = 3
+    lines = math.ceil(len(keys) / columns)
+    figure, grid = _figure(9.0, 0.4 + 2.2 * lines, lines, columns)
+    for axes, (key, label) in zip(np.ravel(grid), keys.items(), strict=False):
+        for colour, (name, runs) in zip(_cycle(COLOURS), groups.items(), strict=False):
+            _draw_group(axes, colour, name, runs, key, mean_band)
+        for name, level in levels.get(label, {}).items():
+            colour = _BASELINE_COLOURS.get(name, "#555")
+            axes.axhline(level, color=colour, linestyle="--", linewidth=1.2, label=name)
+        axes.set_title(label.replace("_", " "), fontsize=9, loc="left")
+        axes.tick_params(labelsize=7)
+    for axes in np.ravel(grid)[len(keys) :]:
+        axes.axis("off")
+    handles, labels = np.ravel(grid)[0].get_legend_handles_labels()
+    figure.legend(handles, labels, frameon=False, ncols=6, loc="outside upper center", fontsize=8)
+    return figure
+
+
+def draw_figures(figures: Mapping[str, Mapping[str, Estimate]]) -> Any:
+    """A figure of figures that have no common scale: for each a panel with one line, mean and interval, by name."""
+    columns = 4
+    lines = math.ceil(len(figures) / columns)
+    names = list(dict.fromkeys(name for own in figures.values() for name in own))
+    figure, grid = _figure(9.0, lines * (0.6 + 0.22 * len(names)), lines, columns)
+    for number, (axes, (label, own)) in enumerate(zip(np.ravel(grid), figures.items(), strict=False)):
+        for place, (colour, name) in enumerate(zip(_cycle(COLOURS), names, strict=False)):
+            if name in own:
+                e = own[name]
+                errors = [[e.value - e.low], [e.high - e.value]]
+                axes.errorbar([e.value], [place], xerr=errors, fmt="o", markersize=4, color=colour)
+        axes.set_title(label.replace("_", " "), fontsize=9, loc="left")
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.set_yticks(range(len(names)), names if number % columns == 0 else [])
+        axes.tick_params(labelsize=8)
+    for axes in np.ravel(grid)[len(figures) :]:
+        axes.axis("off")
+    return figure
+
+
 def draw_learning_curve(
     groups: Mapping[str, Sequence[Rows]],
     key: str,
     label: str,
     baselines: Mapping[str, Summary] | None = None,
-    band: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]] = mean_band,
+    band: Band = mean_band,
 ) -> Any:
     """A figure over env steps: per group the centre of its runs, with a band where there are several.
 
@@ -51,17 +107,7 @@ def draw_learning_curve(
     """
     figure, axes = _figure(7.2, 3.4)
     for colour, (name, runs) in zip(_cycle(COLOURS), groups.items(), strict=False):
-        curves = [curve for curve in (_curve(rows, key) for rows in runs) if len(curve[0])]
-        if not curves:
-            continue
-        steps, values = _on_one_grid(curves)  # (points,), (runs, points)
-        if len(curves) == 1:
-            axes.plot(*curves[0][:2], color=colour, alpha=0.25, linewidth=1)
-            centre = values[0]
-        else:
-            centre, low, high = band(values)
-            axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
-        axes.plot(steps, centre, color=colour, linewidth=2, label=name)
+        _draw_group(axes, colour, name, runs, key, band)
     for name, summary in (baselines or {}).items():
         axes.axhline(
             summary.success_rate,
@@ -77,6 +123,23 @@ def draw_learning_curve(
     if axes.get_legend_handles_labels()[1]:
         axes.legend(frameon=False, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return figure
+
+
+def _draw_group(
+    axes: Any, colour: str, name: str, runs: Sequence[Rows], key: str, band: Band
+) -> None:
+    """Draw the centre of some runs' curves, with a band where there are several."""
+    curves = [curve for curve in (_curve(rows, key) for rows in runs) if len(curve[0])]
+    if not curves:
+        return
+    steps, values = _on_one_grid(curves)  # (points,), (runs, points)
+    if len(curves) == 1:
+        axes.plot(*curves[0][:2], color=colour, alpha=0.25, linewidth=1)
+        centre = values[0]
+    else:
+        centre, low, high = band(values)
+        axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
+    axes.plot(steps, centre, color=colour, linewidth=2, label=name)
 
 
 def draw_estimates(panels: Mapping[str, Mapping[str, Mapping[str, Estimate]]], label: str) -> Any:

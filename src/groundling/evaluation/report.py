@@ -14,9 +14,11 @@ from PIL import Image
 
 from groundling.configs.compose import changed, from_file
 from groundling.configs.schema import Config
+from groundling.envs.nethack import TASKS
 from groundling.errors import RunError
 from groundling.evaluation import plots
 from groundling.evaluation.episodes import Summary
+from groundling.evaluation.nethack import showing
 from groundling.evaluation.samples import frames
 from groundling.files import write_atomically
 from groundling.training.probes import read_probes, right_actions
@@ -30,6 +32,12 @@ _LEARNING_FIGURES = (
     "probability",
     "kl_mean",
     "kl_coefficient",
+    "score",
+    "dlvl",
+    "gold",
+    "xlvl",
+    "messages",
+    "intrinsic_return",
     "episode_length",
     "entropy",
     "value_loss",
@@ -59,6 +67,16 @@ class Shown:
     """By update, the figures of the validation split, as rows of metrics."""
 
     @property
+    def plays_nethack(self) -> bool:
+        """Whether its env is one of NetHack's tasks."""
+        return self.config.env.id in TASKS
+
+    @property
+    def task(self) -> str:
+        """What it learns: curves of one task are drawn together."""
+        return self.config.pool.id or self.config.env.id
+
+    @property
     def figure(self) -> tuple[str, str]:
         """The metric that tells how well it learns, and what it is called."""
         if self.config.data.path is not None or not any(
@@ -86,7 +104,7 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
     for run in runs:
         groups.setdefault(run.config.name, []).append(run.metrics)
     first = runs[0]
-    baselines = _baselines(first) if len(groups) == 1 else None
+    games = [(run, _game(run, sample)) for run in runs if run.plays_nethack for sample in run.samples]
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("groundling.evaluation", "."),
         autoescape=True,
@@ -96,9 +114,7 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
         title=" · ".join(groups),
         runs=runs,
         figure=first.figure[0],
-        main_plot=plots.learning_curve(
-            groups, *first.figure, baselines if first.figure[0] == "success_rate" else None
-        ),
+        main_plots=_main_plots(runs),
         learning_plots=plots.small_multiples(groups, _LEARNING_FIGURES),
         validation_plots=[
             (run, plots.small_multiples({run.config.name: [run.validations]}, list(run.validations[0])[3:]))
@@ -109,7 +125,9 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
         probe_plots=[
             (run, plots.probe_multiples(run.probes, right_actions(run.config))) for run in runs if run.probes
         ],
-        episodes=[episode for run in runs for episode in _episodes(run)],
+        episodes=[episode for run in runs if not run.plays_nethack for episode in _episodes(run)],
+        games=games,
+        nethack=showing,
         configs=[(run.run_dir, (run.run_dir / "config.yaml").read_text(encoding="utf-8")) for run in runs],
     )
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -133,8 +151,31 @@ def _read(run_dir: Path) -> Shown:
     )
 
 
+def _main_plots(runs: Sequence[Shown]) -> list[tuple[str, str]]:
+    """By task, the learning curves of its runs; those of one name are one curve."""
+    drawn = []
+    for task in dict.fromkeys(run.task for run in runs):
+        own = [run for run in runs if run.task == task]
+        groups: dict[str, list[Any]] = {}
+        for run in own:
+            groups.setdefault(run.config.name, []).append(run.metrics)
+        key, label = own[0].figure
+        baselines = _baselines(own[0]) if len(groups) == 1 and key == "success_rate" else None
+        drawn.append((task, plots.learning_curve(groups, key, label, baselines)))
+    return drawn
+
+
+def _game(run: Shown, sample: dict[str, Any]) -> dict[str, Any]:
+    """A recorded episode of NetHack with pictures as data URLs."""
+    game = showing.sample(run.config, sample)
+    pictures = [(_data_url(picture, 640), told) for picture, told in game["pictures"]]
+    return {**game, "pictures": pictures}
+
+
 def _baselines(run: Shown) -> dict[str, Summary]:
     agents = run.evaluations.get("held-out", {}).get("agents", {})
+    if run.plays_nethack:
+        return {}
     return {name: Summary(**figures) for name, figures in agents.items() if name != "trained"}
 
 
@@ -151,10 +192,10 @@ def _episodes(run: Shown) -> list[dict[str, Any]]:
     return episodes
 
 
-def _data_url(picture: np.ndarray) -> str:
-    """A PNG of at most 256 pixels a side, as a data URL."""
+def _data_url(picture: np.ndarray, most_pixels: int = 256) -> str:
+    """A PNG of at most so many pixels a side, as a data URL."""
     image = Image.fromarray(picture)
-    image.thumbnail((256, 256))
+    image.thumbnail((most_pixels, most_pixels))
     buffer = io.BytesIO()
     image.quantize(64).save(buffer, format="PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

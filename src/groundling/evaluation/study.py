@@ -18,9 +18,11 @@ from rich.console import Console
 from groundling.configs.compose import compose
 from groundling.configs.schema import Config, DataConfig
 from groundling.configs.studies import EXPERT, Arm, Study
+from groundling.envs.nethack import TASKS
 from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.evaluation.collect import collect_dataset
 from groundling.evaluation.evaluate import AGENTS, Target, agents_of, config_of_agent, evaluate
+from groundling.evaluation.nethack.evaluate import evaluate_games
 from groundling.evaluation.suites import find_suites
 from groundling.training import checkpoint
 from groundling.training.dataset import count_episodes, count_transitions
@@ -204,7 +206,10 @@ def run_job(job: Job, tell: Tell, console: Console, warn: Tell) -> None:
     left = [suite for suite, found in evaluations.items() if found is None]
     for number, suite in enumerate(left, start=1):
         tell(f"{job.name}: evaluating {suite} ({number} of {len(left)})")
-        evaluate(job.target(), suite, job.episodes, warn=warn)
+        if job.config.env.id in TASKS:
+            evaluate_games(job.target(), job.episodes, warn=warn)
+        else:
+            evaluate(job.target(), suite, job.episodes, warn=warn)
 
 
 def _collect(job: Job, teacher: Job, tell: Tell) -> None:

@@ -147,6 +147,14 @@ class RewardModel(nn.Module, ABC):
         """Tell that the weights are others now."""
         self._fingerprint = None
 
+    def take_up(self, other: "RewardModel") -> None:
+        """Become what ``other``, a model of the same kind, is."""
+        for name, buffer in other.named_buffers():
+            setattr(self, name, buffer.to(self.device))  # whose size may differ, as that of a table does
+        self.load_state_dict(other.state_dict())
+        self.normalization = other.normalization
+        self.mark_changed()
+
     def save(self, folder: Path, about: Mapping[str, Any] | None = None) -> None:
         """Write ``reward_model.safetensors`` and ``reward_model.json``.
 

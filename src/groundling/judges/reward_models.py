@@ -32,7 +32,10 @@ def load_reward_model(folder: str | Path, device: str | torch.device = "cpu") ->
     """
     folder = Path(folder)
     if not (folder / DESCRIPTION).is_file():
-        raise ConfigError(f"{folder} holds no {DESCRIPTION}: expected the output of `groundling distill`")
+        raise ConfigError(
+            f"there is no reward model in {folder}: write one with `groundling collect`, `annotate` and `distill … "
+            f"--output {folder}` (docs/motif.md), or name another folder"
+        )
     try:
         description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
         kind = reward_models.get(description["model"])

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -78,12 +79,11 @@ class Collector(ABC):
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:  # noqa: B027 (most have none)
         """Take up this process's rows of what `tensors` gave."""
 
-    def shared_tensors(self) -> dict[str, Tensor]:
-        """What it knows that is no env's; of several processes, the first one's is kept."""
-        return {}
+    def save_shared(self, folder: Path) -> None:  # noqa: B027 (most have none)
+        """Write what it knows that is no env's into a checkpoint; of several processes, the first one's is kept."""
 
-    def load_shared_tensors(self, tensors: Mapping[str, Tensor]) -> None:  # noqa: B027 (most have none)
-        """Take up what `shared_tensors` gave."""
+    def load_shared(self, folder: Path) -> None:  # noqa: B027 (most have none)
+        """Take up what `save_shared` wrote."""
 
     def close(self) -> None:  # noqa: B027 (most hold nothing open)
         """Let go of envs and processes."""

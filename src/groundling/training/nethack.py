@@ -4,10 +4,12 @@ import copy
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from groundling.algorithms.rollout import Rollout
@@ -16,7 +18,12 @@ from groundling.devices import find_device
 from groundling.envs.nethack import TASKS
 from groundling.envs.nethack.vector import NetHackEpisode, NetHackVectorEnv
 from groundling.errors import ConfigError
-from groundling.judges.reward_models import load_reward_model
+from groundling.judges.judge import Judge, judges
+from groundling.judges.online import OnlineLearning, OnlineReward
+from groundling.judges.online_questions import online_judge
+from groundling.judges.questions import Question
+from groundling.judges.reward_model import RewardModel
+from groundling.judges.reward_models import load_reward_model, reward_models
 from groundling.policies.nethack import NetHackObservations
 from groundling.policies.policy import Policy
 from groundling.registry import unknown
@@ -24,6 +31,7 @@ from groundling.rewards.intrinsic import MotifReward
 from groundling.rewards.table import RewardTable
 from groundling.training.collector import Collector
 
+_TABLE, _MODEL, _ONLINE = "reward_table.safetensors", "reward_model", "online.safetensors"
 _SEEN = ("chars", "colours", "vector", "messages", "message_ids", "counts")
 """Of `groundling.envs.nethack.vector.Frames`, what is to be seen."""
 
@@ -54,6 +62,7 @@ class NetHackCollector(Collector):
         num_steps: Steps of each env in a rollout.
         reward: How extrinsic and intrinsic reward are mixed.
         table: The reward model's numbers; not needed where ``reward`` has no intrinsic part.
+        online: Lets the table's reward model learn from a judge meanwhile.
         goal: The task is to reach something: an episode with a return above 0 has succeeded.
         rank: Tells this process from the others, so that each draws actions of its own.
         ahead: Collect the next rollout, in a thread and with a copy of the weights, while the learner is at work on
@@ -69,6 +78,7 @@ class NetHackCollector(Collector):
         num_steps: int,
         reward: MotifReward,
         table: RewardTable | None = None,
+        online: OnlineReward | None = None,
         goal: bool = False,
         rank: int = 0,
         ahead: bool = False,
@@ -81,7 +91,8 @@ class NetHackCollector(Collector):
                 )
             reward.check(table.model.normalization)
         self.envs, self.num_steps = envs, num_steps
-        self._reward, self._table, self._goal, self._rank = reward, table, goal, rank
+        self._reward, self._table, self._online = reward, table, online
+        self._goal, self._rank = goal, rank
         self._last: dict[str, np.ndarray] = {}  # what all envs show now
         self._memory: Tensor | None = None
         self._sums = np.zeros(
@@ -129,15 +140,25 @@ class NetHackCollector(Collector):
             }
         )
 
-    def shared_tensors(self) -> dict[str, Tensor]:
-        """What the reward model has said so far."""
-        return {} if self._table is None else self._table.state_dict()
+    def save_shared(self, folder: Path) -> None:
+        """What the reward model has said so far; of one that learns online also itself and what it was told."""
+        if self._table is not None:
+            save_file(self._table.state_dict(), folder / _TABLE)
+        if self._online is not None:
+            self._online.model.save(folder / _MODEL)
+            save_file(self._online.state_dict(), folder / _ONLINE)
 
-    def load_shared_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        if self._table is not None and tensors:
-            self._table.load_state_dict(tensors)
+    def load_shared(self, folder: Path) -> None:
+        """Take up what `save_shared` wrote."""
+        if self._online is not None:
+            self._online.model.take_up(load_reward_model(folder / _MODEL))
+            self._online.load_state_dict(load_file(folder / _ONLINE))
+        if self._table is not None:
+            self._table.load_state_dict(load_file(folder / _TABLE))
 
     def close(self) -> None:
+        if self._online is not None:
+            self._online.close()
         if self._thread is not None:
             self._thread.shutdown(cancel_futures=True)
         self.envs.close()
@@ -212,6 +233,9 @@ class NetHackCollector(Collector):
         rewards = None
         if self._table is not None and self._reward.needs_reward_model:
             ids, messages = (torch.from_numpy(play.seen[name][:-1]) for name in ("message_ids", "messages"))
+            if self._online is not None:
+                self._online.observe(ids, messages)
+                self._online.update()  # the table notices that the model is another
             rewards, spread = self._table(ids, messages), self._table.model.normalization
             intrinsic = self._reward.intrinsic(rewards, counts, spread)
         mixed = self._reward(play.extrinsic, rewards, counts, spread)
@@ -248,9 +272,10 @@ def make_nethack_collector(config: Config, own: slice) -> NetHackCollector:
     if wrong:
         raise ConfigError(unknown("argument nethack.reward", wrong[0], [f.name for f in fields(MotifReward)]))
     reward = MotifReward(**settings.reward)
-    table = None
-    if settings.reward_model is not None and reward.needs_reward_model:
-        table = RewardTable(load_reward_model(settings.reward_model, find_device(config.device)))
+    table = online = None
+    if reward.needs_reward_model and (settings.reward_model is not None or settings.online.judge is not None):
+        model = _reward_model(config)
+        table, online = RewardTable(model), _online(config, model, own)
     envs = NetHackVectorEnv(
         config.env.id,
         own.stop - own.start,
@@ -265,9 +290,45 @@ def make_nethack_collector(config: Config, own: slice) -> NetHackCollector:
         config.training.steps_per_update,
         reward,
         table,
+        online,
         goal=TASKS[config.env.id]["goal"] != "score",
         rank=own.start,
         ahead=settings.ahead,
+    )
+
+
+def _reward_model(config: Config) -> RewardModel:
+    """The reward model that was distilled, or a new one that a judge teaches."""
+    settings = config.nethack
+    device = find_device(config.device)
+    if settings.reward_model is not None:
+        return load_reward_model(settings.reward_model, device)
+    with torch.random.fork_rng():
+        torch.manual_seed(config.seed)
+        return reward_models.create(settings.online.model).to(device).eval()
+
+
+def _online(config: Config, model: RewardModel, own: slice) -> OnlineReward | None:
+    """What lets ``model`` learn from the config's judge; None where it names none."""
+    settings = config.nethack.online
+    if settings.judge is None:
+        return None
+    if own.stop - own.start < config.env.num_envs:
+        raise ConfigError(
+            "nethack.online asks its judge in one process: of several, each would learn another reward. Start one "
+            "process, or annotate first and set nethack.online.judge=null"
+        )
+    unfit = [name for name in settings.learning if name not in {f.name for f in fields(OnlineLearning)}]
+    if unfit:
+        known = [f.name for f in fields(OnlineLearning)]
+        raise ConfigError(unknown("argument nethack.online.learning", unfit[0], known))
+    judge = judges.create(settings.judge, **settings.args)
+    if not isinstance(judge, Judge):
+        raise ConfigError(
+            f"nethack.online.judge={settings.judge} knows figures, not messages: choose another"
+        )
+    return OnlineReward(
+        model, online_judge(judge, Question(settings.goal)), OnlineLearning(**settings.learning)
     )
 
 

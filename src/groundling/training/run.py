@@ -207,7 +207,7 @@ class Run:
         checkpoint.save_random_states(self.generators, folder / "random.safetensors")
         whole = {name: torch.cat([own[name] for own in tensors]) for name in tensors[0]}
         save_file(whole, folder / "collector.safetensors")
-        save_file(self.collector.shared_tensors(), folder / "shared.safetensors")
+        self.collector.save_shared(folder)
         checkpoint.write_json(folder / "algorithm.json", self.algorithm.state_dict())
         checkpoint.write_json(folder / "run.json", {"counters": asdict(self.counters), "envs": envs})
 
@@ -219,7 +219,7 @@ class Run:
         self.collector.load_state_dict(state["envs"][self.own])
         tensors = load_file(folder / "collector.safetensors")
         self.collector.load_tensors({name: whole[self.own] for name, whole in tensors.items()})
-        self.collector.load_shared_tensors(load_file(folder / "shared.safetensors"))
+        self.collector.load_shared(folder)
         checkpoint.load_random_states(self.generators, folder / "random.safetensors")
 
     def _count(self, steps: int, episodes: list[Finished], seconds: float, figures: dict[str, float]) -> None:

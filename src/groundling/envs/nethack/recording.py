@@ -55,7 +55,7 @@ class Screen:
     def image(self) -> Image.Image:
         """A picture in colours on black, the cell of the cursor framed."""
         width, height = _cell_size()
-        picture = Image.new("RGB", (TERMINAL_SHAPE[1] * width, TERMINAL_SHAPE[0] * height))
+        picture = Image.new("RGB", (self.chars.shape[1] * width, self.chars.shape[0] * height))
         rows, columns = np.nonzero(self.chars > 32)
         for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
             cell = _cell(int(self.chars[row, column]), int(self.colours[row, column]))

@@ -1,0 +1,294 @@
+"""How fast a writer's rollouts are, beside Transformers' `generate` and beside RL4LMs' token-by-token replay.
+
+    python benchmarks/text_generation.py            # both parts, all models
+    python benchmarks/text_generation.py --quick    # does it run: small models, two rounds
+
+64 texts of 20 tokens to prompts of 5 to 20 tokens; random weights, vocabulary of 1,024; GPT-2 of 2 layers x 64 and of
+4 x 256, and T5- and BART-like twins of the same sizes (so many layers in the encoder and in the decoder). Everything is
+timed in one process, one variant after the other in each round, in CPU seconds of one thread; medians.
+
+decoding   `generate`, greedy, with scores kept, as RL4LMs calls it; `new` is `Decoder`, greedy: tokens must be equal
+           and log-probabilities agree. `sampled` is `Decoder` with one uniform number per token.
+rollout    `replay` does as RL4LMs does after `generate`: for each of the 20 steps, every text so far goes as one
+           left-padded sequence through policy, value model and reference, for log-probabilities, values and the KL;
+           `new` is `TokenPolicy.write`.
+
+Peak memory is the resident set's high-water mark of one rollout in a fresh process, interpreter and weights included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, models
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    GenerationConfig,
+    PreTrainedTokenizerFast,
+)
+from transformers.models.bart import BartConfig
+from transformers.models.gpt2 import GPT2Config
+from transformers.models.t5 import T5Config
+
+from groundling.lm import LanguageModel
+from groundling.lm.decoding import Decoder, Sampling
+from groundling.policies import TokenPolicy, TokenPrompt
+
+RESULTS = Path(__file__).parent / "results"
+VOCABULARY, NUM_TEXTS, NEW_TOKENS = 1024, 64, 20
+SIZES = {"small": (2, 64, 4), "larger": (4, 256, 8)}
+FAMILIES = ("gpt2", "t5", "bart")
+TARGETS = {"decoding": 2.5, "rollout": 12.0}
+
+
+def make_model(family: str, size: str, seed: int = 0) -> Any:
+    """As Transformers has it, which `LanguageModel` would change a little."""
+    layers, width, heads = SIZES[size]
+    common: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 1,
+    }
+    config: Any
+    if family == "gpt2":
+        config = GPT2Config(n_embd=width, n_layer=layers, n_head=heads, n_positions=64, **common)
+    elif family == "t5":
+        config = T5Config(
+            d_model=width, d_kv=width // heads, d_ff=4 * width, num_layers=layers, num_heads=heads,
+            decoder_start_token_id=0, **common,
+        )  # fmt: skip
+    else:
+        config = BartConfig(
+            d_model=width, encoder_layers=layers, decoder_layers=layers, encoder_attention_heads=heads,
+            decoder_attention_heads=heads, encoder_ffn_dim=4 * width, decoder_ffn_dim=4 * width,
+            max_position_embeddings=64, decoder_start_token_id=1, **common,
+        )  # fmt: skip
+    torch.manual_seed(seed)
+    model = (AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM).from_config(config)
+    # No end token: all texts are of one length, and nothing is forced.
+    model.generation_config = GenerationConfig(
+        pad_token_id=0, decoder_start_token_id=getattr(config, "decoder_start_token_id", None)
+    )
+    return model.eval()
+
+
+def make_lm(family: str, size: str, seed: int = 0) -> LanguageModel:
+    vocabulary = {f"<{number}>": number for number in range(VOCABULARY)}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel(vocabulary, unk_token="<2>")), pad_token="<0>"
+    )
+    return LanguageModel(make_model(family, size, seed), tokenizer)
+
+
+def make_prompts(seed: int) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(5, 21, (NUM_TEXTS,), generator=generator).tolist()
+    return [torch.randint(2, VOCABULARY, (n,), generator=generator).tolist() for n in lengths]
+
+
+def padded(rows: list[list[int]], left: bool, length: int) -> tuple[Tensor, Tensor]:
+    """Token ids and 0/1 mask (num_texts, length)."""
+    tokens, mask = (
+        torch.zeros(len(rows), length, dtype=torch.long),
+        torch.zeros(len(rows), length, dtype=torch.long),
+    )
+    for row, ids in enumerate(rows):
+        place = slice(length - len(ids), None) if left else slice(len(ids))
+        tokens[row, place], mask[row, place] = torch.tensor(ids), 1
+    return tokens, mask
+
+
+# Decoding
+
+
+def generate(model: Any, prompts: list[list[int]]) -> tuple[Tensor, Tensor]:
+    """Tokens and their log-probabilities (num_texts, num_tokens), by Transformers."""
+    tokens, mask = padded(prompts, not model.config.is_encoder_decoder, max(map(len, prompts)))
+    output = model.generate(
+        input_ids=tokens, attention_mask=mask, max_new_tokens=NEW_TOKENS, do_sample=False,
+        return_dict_in_generate=True, output_scores=True,
+    )  # fmt: skip
+    made = output.sequences[:, -NEW_TOKENS:]
+    log_probs = torch.stack(output.scores, 1).log_softmax(-1).gather(2, made[..., None])[..., 0]
+    return made, log_probs
+
+
+def decoding(family: str, size: str, prompts: list[list[int]]) -> dict[str, Callable[[], Any]]:
+    model, decoder = make_model(family, size), Decoder(make_lm(family, size))
+    numbers = torch.rand(NUM_TEXTS, NEW_TOKENS, dtype=torch.float64)
+    made, log_probs = generate(model, prompts)
+    found = decoder(prompts, Sampling(do_sample=False), numbers)
+    assert torch.equal(found.tokens, made), "tokens differ"
+    torch.testing.assert_close(found.log_probs, log_probs, atol=1e-4, rtol=1e-4)
+    return {
+        "generate": lambda: generate(model, prompts),
+        "new": lambda: decoder(prompts, Sampling(do_sample=False), numbers),
+        "sampled": lambda: decoder(prompts, Sampling(), numbers),
+    }
+
+
+# Rollout and scoring
+
+
+class Replay:
+    """Log-probabilities, values and KL (num_texts, num_tokens) as RL4LMs comes by them."""
+
+    def __init__(self, family: str, size: str, value_head: Any) -> None:
+        self.policy, self.value = make_model(family, size), make_model(family, size)
+        self.reference = make_model(family, size, seed=1)
+        self.value_head = value_head
+
+    @torch.no_grad()
+    def __call__(self, prompts: list[list[int]]) -> list[Tensor]:
+        made, _ = generate(self.policy, prompts)
+        found: list[tuple[Tensor, Tensor, Tensor]] = []
+        for step in range(NEW_TOKENS):
+            written, chosen = [ids[:step].tolist() for ids in made], made[:, step, None]
+            log_probs = (
+                read_last(self.policy, prompts, written, False).log_softmax(-1).gather(1, chosen)[:, 0]
+            )
+            values = self.value_head(read_last(self.value, prompts, written, True))
+            reference = (
+                read_last(self.reference, prompts, written, False).log_softmax(-1).gather(1, chosen)[:, 0]
+            )
+            found.append((log_probs, values, log_probs - reference))
+        return [torch.stack(own, 1) for own in zip(*found, strict=True)]
+
+
+def read_last(model: Any, prompts: list[list[int]], written: list[list[int]], hidden: bool) -> Tensor:
+    """Logits, or final hidden states, of the last position: every text read anew, padded to the env's length."""
+    longest = max(map(len, prompts))
+    if model.config.is_encoder_decoder:
+        tokens, mask = padded(prompts, False, longest)
+        line = torch.tensor([[model.config.decoder_start_token_id, *ids] for ids in written])
+        inputs = {"input_ids": tokens, "attention_mask": mask, "decoder_input_ids": line}
+    else:
+        rows = [prompt + ids for prompt, ids in zip(prompts, written, strict=True)]
+        tokens, mask = padded(rows, True, longest + NEW_TOKENS)
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        inputs = {"input_ids": tokens, "attention_mask": mask, "position_ids": positions}
+    output = model(**inputs, output_hidden_states=True, use_cache=False)
+    if not hidden:
+        return output.logits[:, -1]
+    return (output.decoder_hidden_states if "decoder_input_ids" in inputs else output.hidden_states)[-1][
+        :, -1
+    ]
+
+
+def make_policy(family: str, size: str, **generation: Any) -> TokenPolicy:
+    torch.manual_seed(0)
+    return TokenPolicy(make_lm(family, size), reference=make_lm(family, size, seed=1), generation=generation)
+
+
+def rollout(family: str, size: str, prompts: list[list[int]]) -> dict[str, Callable[[], Any]]:
+    policy, greedy = make_policy(family, size), make_policy(family, size, do_sample=False)
+    greedy.value_head = policy.value_head
+    old = Replay(family, size, policy.value_head)
+    numbers = torch.rand(NUM_TEXTS, NEW_TOKENS, dtype=torch.float64)
+    asked = [TokenPrompt(tuple(prompt)) for prompt in prompts]
+    written = greedy.write(asked, numbers)
+    for name, expected in zip(("log_probs", "values", "kl"), old(prompts), strict=True):
+        torch.testing.assert_close(getattr(written, name).T, expected, atol=1e-3, rtol=1e-3)
+    return {"replay": lambda: old(prompts), "new": lambda: policy.write(asked, numbers)}
+
+
+# What is timed
+
+
+def measure(variants: dict[str, Callable[[], Any]], rounds: int) -> dict[str, Any]:
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    for number in range(rounds + 1):  # the first round warms up
+        for name, run in variants.items():
+            start = time.process_time()
+            run()
+            if number:
+                times[name].append(time.process_time() - start)
+    return {name: {"median": statistics.median(own), "rounds": own} for name, own in times.items()}
+
+
+def peak_memory(family: str, size: str, variant: str) -> float:
+    """MiB, of one rollout in a process of its own."""
+    command = [sys.executable, __file__, "--memory-of", family, size, variant]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+
+
+def print_peak_memory(family: str, size: str, variant: str) -> None:
+    policy, prompts = make_policy(family, size), make_prompts(0)
+    if variant == "replay":
+        Replay(family, size, policy.value_head)(prompts)
+    elif variant == "new":
+        asked = [TokenPrompt(tuple(prompt)) for prompt in prompts]
+        policy.write(asked, torch.rand(NUM_TEXTS, NEW_TOKENS, dtype=torch.float64))
+    # Not getrusage's ru_maxrss: a child process begins with its parent's.
+    status = Path("/proc/self/status").read_text()
+    print(int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 1024)
+
+
+def print_table(results: dict[str, Any]) -> None:
+    print(f"{'part':9} {'model':12} {'theirs s':>9} {'new s':>8} {'ratio':>6}  target")
+    for name, found in results["models"].items():
+        for part, target in TARGETS.items():
+            theirs = found[part]["generate" if part == "decoding" else "replay"]["median"]
+            ratio = theirs / found[part]["new"]["median"]
+            told = "met" if ratio >= target else "MISSED"
+            new = found[part]["new"]["median"]
+            print(f"{part:9} {name:12} {theirs:9.3f} {new:8.3f} {ratio:6.2f}  >= {target}: {told}")
+        for variant, peak in found["peak_memory_mib"].items():
+            print(f"{'memory':9} {name:12} {variant:8} {peak:6.0f} MiB")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--families", nargs="+", default=FAMILIES, choices=FAMILIES)
+    parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SIZES))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="small models and 2 rounds; writes no results")
+    parser.add_argument("--memory-of", nargs=3, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    if arguments.memory_of:
+        print_peak_memory(*arguments.memory_of)
+        return
+    if arguments.quick:
+        arguments.sizes, arguments.rounds = ["small"], 2
+    results: dict[str, Any] = {
+        "machine": {"processor": platform.processor() or platform.machine(), "load_before": os.getloadavg()},
+        "torch": torch.__version__,
+        "rounds": arguments.rounds,
+        "models": {},
+    }
+    prompts = make_prompts(0)
+    for family in arguments.families:
+        for size in arguments.sizes:
+            results["models"][f"{family} {size}"] = {
+                "decoding": measure(decoding(family, size, prompts), arguments.rounds),
+                "rollout": measure(rollout(family, size, prompts), arguments.rounds),
+                "peak_memory_mib": {v: peak_memory(family, size, v) for v in ("idle", "replay", "new")},
+            }
+    results["machine"]["load_after"] = os.getloadavg()
+    print_table(results)
+    if not arguments.quick:
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / "text_generation.json").write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

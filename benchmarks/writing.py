@@ -1,0 +1,192 @@
+"""Do the algorithms that write learn? RL4LMs's increasing numbers, seven algorithms, five seeds, one core.
+
+    OMP_NUM_THREADS=1 python benchmarks/writing.py              # about a quarter of an hour; run again to go on
+    OMP_NUM_THREADS=1 python benchmarks/writing.py ppo nlpo     # these first; the results show what there is
+
+Trains `rl4lms/increasing_numbers_ALGORITHM` into runs/writing/, each run once, and writes into results/rl4lms/: curves.csv
+(one row per update), curves.json (interquartile means over seeds with intervals), curves.png and README.md.
+"""
+
+import csv
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from groundling.cli import main
+from groundling.configs.compose import compose
+from groundling.evaluation import plots
+from groundling.evaluation.aggregate import Estimate, estimate, interquartile_band
+from groundling.training.tracking import read_metrics
+
+ALGORITHMS = ("ppo", "nlpo", "a2c", "trpo", "rloo", "grpo", "reinforce_pp")
+SEEDS = (1, 2, 3, 4, 5)
+RUNS = Path("runs/writing")
+RESULTS = Path(__file__).parents[1] / "results" / "rl4lms"
+LAST = 0.1
+"""The share of the tokens, at the end, whose texts say how well a run writes when it is trained."""
+GOAL = 3.0
+"""How many times its start the reward shall reach."""
+Rows = Sequence[dict[str, Any]]
+
+
+def run(algorithms: Sequence[str]) -> int:
+    """Train what is left of ``algorithms``, seed by seed; write the results of all runs that are complete."""
+    for seed in SEEDS:
+        for name in algorithms:
+            if not complete(name, seed) and (status := train(name, seed)):
+                return status
+    write_results()
+    return 0
+
+
+def train(name: str, seed: int) -> int:
+    """Train one run to its end, and keep what processor time that took; the command's exit status."""
+    began = time.process_time()
+    status = main(["train", experiment(name), f"seed={seed}", f"run_dir={run_dir(name, seed)}", "device=cpu"])
+    path = run_dir(name, seed) / "cpu.json"
+    before = json.loads(path.read_text()) if path.exists() else 0.0
+    path.write_text(json.dumps(before + time.process_time() - began))
+    return status
+
+
+def experiment(name: str) -> str:
+    return f"rl4lms/increasing_numbers_{name}"
+
+
+def run_dir(name: str, seed: int) -> Path:
+    return RUNS / f"{name}-seed{seed}"
+
+
+def complete(name: str, seed: int) -> bool:
+    path = run_dir(name, seed)
+    rows = read_metrics(path) if path.exists() else []
+    return bool(rows) and rows[-1]["step"] >= compose(experiment(name)).training.steps
+
+
+def first_and_last(rows: Rows) -> tuple[float, float]:
+    """The mean reward of the first update's texts, and of those that the last tenth of the tokens are of."""
+    from_step = (1 - LAST) * rows[-1]["step"]
+    counts = np.diff([0, *(row["episodes"] for row in rows)])
+    last = [(row["return_mean"], n) for row, n in zip(rows, counts, strict=True) if row["step"] > from_step]
+    rewards, texts = np.array(last).T
+    return rows[0]["return_mean"], float(np.average(rewards, weights=texts))
+
+
+def write_results() -> None:
+    runs = {
+        name: {seed: rows_of(name, seed) for seed in SEEDS if complete(name, seed)} for name in ALGORITHMS
+    }
+    runs = {name: own for name, own in runs.items() if own}
+    if not runs:
+        return
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    figures = {name: figures_of(name, own) for name, own in runs.items()}
+    missing = [f"{n} seed {s}" for n in ALGORITHMS for s in SEEDS if s not in runs.get(n, {})]
+    write_csv(runs)
+    (RESULTS / "curves.json").write_text(
+        json.dumps({"goal": GOAL, "missing": missing, "algorithms": figures}, indent=1) + "\n"
+    )
+    draw(runs)
+    (RESULTS / "README.md").write_text(readme(figures, missing))
+
+
+def rows_of(name: str, seed: int) -> Rows:
+    return read_metrics(run_dir(name, seed))
+
+
+def figures_of(name: str, runs: dict[int, Rows]) -> dict[str, Any]:
+    ends = [first_and_last(rows) for rows in runs.values()]
+    start, last = np.array(ends).T
+    began = float(start.mean())  # of all seeds: they begin with the same weights
+    seconds = [json.loads((run_dir(name, seed) / "cpu.json").read_text()) for seed in runs]
+    return {
+        "seeds": list(runs),
+        "start": began,
+        "reward": asdict(estimate(last)),
+        "times_start": asdict(estimate(last / began)),
+        "least_times_start": float((last / began).min()),
+        "by_seed": {seed: round(float(x), 4) for seed, x in zip(runs, last, strict=True)},
+        "cpu_seconds": round(float(np.mean(seconds)), 1),
+    }
+
+
+def write_csv(runs: dict[str, dict[int, Rows]]) -> None:
+    keys = ("update", "step", "episodes", "return_mean", "episode_length", "entropy", "kl_mean")
+    with (RESULTS / "curves.csv").open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["algorithm", "seed", *keys])
+        for name, own in runs.items():
+            for seed, rows in own.items():
+                for row in rows:
+                    values = [row[key] for key in keys]
+                    told = [f"{x:.5g}" if isinstance(x, float) else x for x in values]
+                    writer.writerow([name, seed, *told])
+
+
+def draw(runs: dict[str, dict[int, Rows]]) -> None:
+    groups = {name: list(own.values()) for name, own in runs.items()}
+    figure = plots.draw_learning_curve(
+        groups, "return_mean", "reward of a text (smoothed)", band=interquartile_band
+    )
+    axes = figure.axes[0]
+    start = np.mean([rows[0]["return_mean"] for own in groups.values() for rows in own])
+    axes.axhline(GOAL * start, color="#555", linestyle="--", linewidth=1)
+    axes.annotate(f"{GOAL:g} × the start", (0, GOAL * start), fontsize=8, va="bottom", color="#555")
+    axes.set_xlabel("tokens written")
+    figure.savefig(RESULTS / "curves.png", dpi=150, metadata={"Software": None})
+
+
+def readme(figures: dict[str, dict[str, Any]], missing: Sequence[str]) -> str:
+    lines = [
+        "| algorithm | seeds | start | trained | times the start | least of its seeds | CPU seconds a run |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, f in figures.items():
+        cells = (
+            f"`{name}`",
+            str(len(f["seeds"])),
+            f"{f['start']:.3f}",
+            told(Estimate(**f["reward"]), 3),
+            told(Estimate(**f["times_start"]), 1),
+            f"{f['least_times_start']:.1f}",
+            f"{f['cpu_seconds']:.0f}",
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    steps = compose(experiment("ppo")).training.steps
+    parts = [
+        "# Increasing numbers",
+        "RL4LMs's task on the bundled model `starter-causal` (1.1 million parameters): the reward of a text is the count "
+        "of its leading numbers that increase, divided by its words, at least ten; its most is 1. Made by",
+        "```\nOMP_NUM_THREADS=1 python benchmarks/writing.py\n```",
+        f"on one core, {steps:,} tokens a run. Start: the mean reward of the first update's texts, over the seeds, which "
+        f"begin with the same weights. Trained: the mean of the texts of the last {LAST:.0%} of the tokens, as "
+        "interquartile mean over seeds (of less than four: mean) with a 95 % bootstrap interval, which of few seeds is "
+        "narrow at best. CPU seconds were taken on a machine that other programs kept busy; the settings are those of "
+        "`src/groundling/configs/experiment/rl4lms/`, found by a few tries with seed 1, and the algorithms were not "
+        "tuned alike: this shows that each learns, not which is best.",
+        "\n".join(lines),
+        "![Reward of a text over tokens written, interquartile mean over seeds](curves.png)",
+        "`curves.csv` has every update, `curves.json` every seed.",
+    ]
+    if missing:
+        parts.insert(
+            4, f"**Not run yet, and so not in here: {', '.join(missing)}.** The same command goes on."
+        )
+    return "\n\n".join(parts) + "\n"
+
+
+def told(found: Estimate, digits: int) -> str:
+    return f"{found.value:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]"
+
+
+if __name__ == "__main__":
+    unknown = set(sys.argv[1:]) - set(ALGORITHMS)
+    if unknown:
+        sys.exit(f"no such algorithm: {', '.join(sorted(unknown))}; there are {', '.join(ALGORITHMS)}")
+    sys.exit(run(sys.argv[1:] or ALGORITHMS))

@@ -1,0 +1,72 @@
+"""NetHack's part of a report: what the agents' episodes come to, which messages they met, how one of them looked."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from groundling.configs.schema import Config
+from groundling.evaluation.nethack.taste import make_taste
+from groundling.evaluation.nethack.watching import Moment, moments
+from groundling.errors import GroundlingError
+
+_FRAMES = 6
+_SHOWN_MESSAGES = 20
+
+
+def table(evaluation: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
+    """One row for each figure, one cell for each agent, of what `evaluate_games` wrote."""
+    agents = evaluation["agents"].values()
+    names = dict.fromkeys(name for agent in agents for name in agent["figures"])
+    return [(name.replace("_", " "), [_told(agent["figures"].get(name)) for agent in agents]) for name in names]
+
+
+def messages(evaluation: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The messages that any of the agents met most often, as text."""
+    rows = evaluation["messages"]
+    ordered = sorted(rows, key=lambda row: -max(row["per_episode"].values()))[:_SHOWN_MESSAGES]
+    return [
+        {
+            "message": row["message"],
+            "reward": _number(row["normalised_reward"]),
+            "per_episode": [f"{count:.2f}" for count in row["per_episode"].values()],
+        }
+        for row in ordered
+    ]
+
+
+def sample(config: Config, found: Mapping[str, Any]) -> dict[str, Any]:
+    """An episode of ``samples/*.json`` with pictures of some of its moments, evenly spread, the last one among them."""
+    actions: list[int] = found["actions"]
+    chosen = {int(step) for step in np.linspace(0, len(actions) - 1, _FRAMES)}
+    try:
+        taste = make_taste(config)
+    except GroundlingError:  # the reward model has been moved since: pictures need none
+        taste = None
+    replayed = iter(actions)
+    episode = moments(lambda shown: next(replayed), found["task"], found["args"], found["seed"], taste)
+    pictures = [_picture(moment) for moment in episode if moment.step in chosen]
+    return {
+        "figures": {name.replace("_", " "): f"{value:.4g}" for name, value in found["figures"].items()},
+        "pictures": pictures,
+        "messages": [
+            {**row, "normalised_reward": _number(row["normalised_reward"]), "message": row["message"] or "(none)"}
+            for row in found["messages"][:_SHOWN_MESSAGES]
+        ],
+    }
+
+
+def _picture(moment: Moment) -> tuple[np.ndarray, str]:
+    image: Image.Image = moment.screen.image()
+    return np.asarray(image), moment.told()
+
+
+def _told(estimate: Mapping[str, float] | None) -> str:
+    if estimate is None:
+        return "–"
+    return f"{estimate['value']:.4g} [{estimate['low']:.4g}, {estimate['high']:.4g}]"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:+.2f}"

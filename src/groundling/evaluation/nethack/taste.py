@@ -1,0 +1,73 @@
+"""What a run's reward model thinks of messages."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from groundling.configs.schema import Config
+from groundling.devices import find_device
+from groundling.judges.reward_model import RewardModel
+from groundling.judges.reward_models import load_reward_model
+from groundling.rewards.intrinsic import MotifReward
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Of one message."""
+
+    raw: float
+    """The reward model's number."""
+    normalised: float
+    """In deviations from its mean; of a model that gives labels, the label."""
+    first: float
+    """What the agent is paid for it when it comes up first in an episode, without the coefficient."""
+
+
+class Taste:
+    """A reward model's verdicts by message, each asked for once, and what Motif's reward makes of them."""
+
+    def __init__(self, model: RewardModel, reward: MotifReward) -> None:
+        reward.check(model.normalization)
+        self._model, self._reward = model, reward
+        self._known: dict[bytes, Verdict] = {}
+
+    def of(self, messages: Sequence[bytes]) -> list[Verdict]:
+        """What it thinks of each message, 256 bytes."""
+        new = [message for message in dict.fromkeys(messages) if message not in self._known]
+        if new:
+            rows = torch.from_numpy(np.frombuffer(b"".join(new), np.uint8).reshape(len(new), -1).copy())
+            raw = self._model.rewards(rows).cpu()  # (len(new),)
+            spread = self._model.normalization
+            normalised = raw if spread is None else (raw - spread.mean) / spread.variance**0.5
+            first = self._reward.intrinsic(raw, torch.ones_like(raw), spread)
+            figures = zip(raw.tolist(), normalised.tolist(), first.tolist(), strict=True)
+            self._known |= {message: Verdict(*own) for message, own in zip(new, figures, strict=True)}
+        return [self._known[message] for message in messages]
+
+    def paid(self, message: bytes, count: int) -> float:
+        """The intrinsic reward of a message's ``count``-th occurrence in an episode, without the coefficient."""
+        return self.of([message])[0].first / count**self._reward.count_exponent
+
+    def intrinsic_return(self, counts: Mapping[bytes, int]) -> float:
+        """The sum of an episode's intrinsic rewards, from how often each message came up in it."""
+        exponent = self._reward.count_exponent
+        return sum(
+            verdict.first * float((np.arange(1.0, count + 1) ** -exponent).sum())
+            for verdict, count in zip(self.of(list(counts)), counts.values(), strict=True)
+        )
+
+
+def make_taste(config: Config) -> Taste | None:
+    """That of the config's reward model, whether the agent is paid by it or not; None where it names none.
+
+    Raises:
+        ConfigError: there is no such reward model, or ``nethack.reward`` does not fit it.
+    """
+    folder = config.nethack.reward_model
+    if folder is None:
+        return None
+    # A run that learns from the score alone is measured by the same yardstick.
+    reward = MotifReward(**{**config.nethack.reward, "intrinsic_coefficient": 1.0})
+    return Taste(load_reward_model(folder, find_device(config.device)), reward)

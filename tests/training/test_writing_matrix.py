@@ -1,0 +1,199 @@
+"""Every algorithm trains a writer of every family, by the run itself."""
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from groundling.algorithms import Rollout
+from groundling.algorithms.losses import kl_divergence
+from groundling.configs.compose import compose
+from groundling.policies import TokenPolicy
+from groundling.rewards import Reward, rewards
+from groundling.training.progress import TrainingProgress
+from groundling.training.run import Run
+
+FAMILIES = ["gpt2", "llama", "t5", "bart"]
+NUM_TEXTS, NUM_TOKENS = 8, 6
+
+_STEPS = {"minibatch_size": 24, "learning_rate": 1e-3, "kl_coefficient": 0.05}
+_MASK = {"mask_type": "learned_top_p", "top_mask": 0.6, "min_tokens_to_keep": 5}
+# Arguments of the algorithm; of the policy; texts to a prompt.
+ALGORITHMS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
+    "ppo": ({**_STEPS, "epochs": 2, "kl_target": 0.1}, {}, 1),
+    "nlpo": ({**_STEPS, "epochs": 2, "learning_rate": 1e-2, "target_update_iterations": 2}, _MASK, 1),
+    "a2c": ({"learning_rate": 1e-3, "kl_coefficient": 0.05}, {}, 1),
+    "trpo": (
+        {
+            "kl_coefficient": 0.05,
+            "target_kl": 0.02,
+            "conjugate_gradient_steps": 3,
+            "line_search_steps": 5,
+            "critic_epochs": 1,
+        },
+        {},
+        1,
+    ),
+    "rloo": (_STEPS, {"value": "shared"}, 4),
+    "grpo": (_STEPS, {"value": "shared"}, 4),
+    "reinforce_pp": (_STEPS, {"value": "shared"}, 1),
+    "supervised": ({"minibatch_size": 4, "learning_rate": 1e-3}, {"value": "shared"}, 1),
+}
+
+
+@rewards.register("test-vowels")
+@dataclass(kw_only=True)
+class Vowels(Reward):
+    """The share of vowels: of what a random model writes, some."""
+
+    def score(
+        self, prompts: Sequence[str], generations: Sequence[str], references: Any, meta: Any
+    ) -> list[float]:
+        return [sum(letter in "aeiou" for letter in text) / (len(text) or 1) for text in generations]
+
+
+@pytest.fixture
+def make_run(model_folder: Callable[[str], Path], tmp_path: Path) -> Callable[..., Run]:
+    """`make_run(algorithm, family)`: not yet trained, on CommonGen's offline sample."""
+
+    def make(algorithm: str, family: str, *overrides: str) -> Run:
+        args, policy_args, texts_per_prompt = ALGORITHMS[algorithm]
+        config = compose(
+            "rl4lms/increasing_numbers_ppo",
+            ["device=cpu", f"env.num_envs={NUM_TEXTS}", "env.args.max_prompt_length=12", *overrides],
+        )
+        config.model.path = str(model_folder(family))
+        config.pool.id, config.pool.args = "commongen", {"offline": True, "max_size": 4}
+        config.pool.texts_per_prompt = texts_per_prompt
+        config.reward.id, config.reward.args = "test-vowels", {}
+        config.policy.args = {"value": "separate", **policy_args}
+        config.algorithm.id, config.algorithm.args = algorithm, args
+        config.training.steps, config.training.steps_per_update = 10**6, NUM_TOKENS
+        return Run(config, tmp_path, warn=print)
+
+    return make
+
+
+def _update(run: Run) -> dict[str, Any]:
+    return run.update(TrainingProgress(Console(quiet=True), 10**6, 0))
+
+
+def _weights(policy: torch.nn.Module) -> dict[str, Tensor]:
+    return {name: p.detach().clone() for name, p in policy.named_parameters()}
+
+
+def _changed(policy: torch.nn.Module, before: dict[str, Tensor]) -> set[str]:
+    """Which parts of the policy have weights that are no longer as they were."""
+    return {name.split(".")[0] for name, p in policy.named_parameters() if not torch.equal(p, before[name])}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_two_updates_train_every_part(algorithm: str, family: str, make_run: Callable[..., Run]) -> None:
+    run = make_run(algorithm, family)
+    before = _weights(run.policy)
+    rows = [_update(run) for _ in range(2)]
+    assert [row["update"] for row in rows] == [1, 2] and 0 < rows[0]["step"] < rows[1]["step"]
+    figures = [v for row in rows for v in row.values() if isinstance(v, float)]
+    assert len(figures) >= 10 and all(map(math.isfinite, figures))
+    expected = {"lm"}
+    if algorithm in ("ppo", "nlpo", "a2c", "trpo"):
+        expected |= {"value_lm", "value_head"}
+    if algorithm == "nlpo":
+        expected |= {"mask_lm"}  # refreshed after the second
+    if algorithm == "trpo":
+        assert all(0 < row["step_kl"] <= 0.02 and row["surrogate_gain"] > 0 for row in rows)
+    assert _changed(run.policy, before) == expected  # and the reference is as it was
+    if algorithm != "supervised":
+        assert rows[0]["kl_mean"] == pytest.approx(0, abs=1e-4) and rows[1]["kl_mean"] != 0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_trpo_step_through_attention_keeps_its_bound(family: str, make_run: Callable[..., Run]) -> None:
+    """Seen with whole distributions, by the old policy and the new."""
+    run = make_run("trpo", family)
+    rollouts = _kept_rollouts(run)
+    old = copy.deepcopy(run.policy)
+    row = _update(run)
+    (rollout,) = rollouts
+    assert rollout.mask is not None
+    mask, actions = rollout.mask.T, rollout.actions.T
+    with torch.no_grad():
+        before, after = (policy.evaluate(rollout.observations, actions) for policy in (old, run.policy))
+    kl = kl_divergence(before.log_distributions, after.log_distributions)[mask].mean().item()
+    assert 0.1 * 0.02 < kl <= 0.02 + 1e-6
+    assert row["step_kl"] == pytest.approx(kl, abs=1e-5)
+    ratio = (after.log_probs - before.log_probs)[mask].exp()
+    advantages, _ = run.algorithm.advantages(rollout, 0.95, normalize=True)  # type: ignore[attr-defined]
+    gain = ((ratio - 1) * advantages.T[mask]).mean().item()
+    assert gain > 0 and row["surrogate_gain"] == pytest.approx(gain, abs=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_nlpos_mask_is_refreshed_in_time_and_obeyed(family: str, make_run: Callable[..., Run]) -> None:
+    run = make_run("nlpo", family)
+    policy = run.policy
+    assert isinstance(policy, TokenPolicy) and policy.mask_lm is not None
+    rollouts = _kept_rollouts(run)
+    masks, policies = [], []
+    for _ in range(3):
+        masks.append(copy.deepcopy(policy.mask_lm.model))
+        policies.append(copy.deepcopy(policy.lm.model))
+        _update(run)
+    first, second, third = masks
+    assert _equal(first, second) and not _equal(second, third)
+    assert _equal(third, policies[2])  # refreshed after the second update: it is the policy as it was then
+    special = set(policy.lm.tokenizer.all_special_ids)
+    own = 0
+    for mask, writer, rollout in zip(masks, policies, rollouts, strict=True):
+        assert rollout.mask is not None
+        for column, text in enumerate(rollout.observations[:3]):
+            sets = [set(ids.tolist()) for ids in text.sets.ids.split(text.sets.counts.tolist())]
+            for step, allowed in enumerate(sets):
+                written = rollout.actions[:step, column].tolist()
+                assert allowed == _nucleus(mask, text.prompt, written) | special
+                assert rollout.actions[step, column].item() in allowed
+                own += allowed == _nucleus(writer, text.prompt, written) | special and mask is second
+    # The policy had moved on by the second rollout: its own nucleus was not what it was held to.
+    assert own < sum(len(text.sets.counts) for text in rollouts[1].observations[:3])
+
+
+def _kept_rollouts(run: Run) -> list[Rollout]:
+    """What the run's collector gives from now on."""
+    kept: list[Rollout] = []
+    collect = run.collector.collect
+
+    def keep(*args: Any, **options: Any) -> Any:
+        rollout, texts = collect(*args, **options)
+        kept.append(rollout)
+        return rollout, texts
+
+    run.collector.collect = keep  # type: ignore[method-assign]
+    return kept
+
+
+def _equal(one: torch.nn.Module, other: torch.nn.Module) -> bool:
+    return all(torch.equal(p, q) for p, q in zip(one.parameters(), other.parameters(), strict=True))
+
+
+@torch.no_grad()
+def _nucleus(model: Any, prompt: Sequence[int], written: list[int]) -> set[int]:
+    """The tokens whose likelier ones have at most 0.6 together, and at least five: by the model's own forward."""
+    if model.config.is_encoder_decoder:
+        start = model.config.decoder_start_token_id
+        output = model(
+            input_ids=torch.tensor([prompt]), decoder_input_ids=torch.tensor([[start, *written]])
+        )
+    else:
+        output = model(input_ids=torch.tensor([[*prompt, *written]]))
+    scores = output.logits[0, -1].softmax(-1)
+    order = scores.argsort(descending=True)
+    count = max(5, int((scores[order].cumsum(0) <= 0.6).sum()) + 1)
+    return set(order[:count].tolist())
