@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := runs/demo
 WRITING := runs/demo-writing
+MOTIF := runs/motif
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-writing test lint format clean
+.PHONY: help install demo demo-writing demo-motif test lint format clean
 
 help:  ## Show what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -31,6 +32,14 @@ demo-writing: install  ## Let PPO and NLPO teach the starter model to write numb
 	$(BIN)/groundling evaluate $(WRITING)/ppo-seed1
 	$(BIN)/groundling evaluate $(WRITING)/nlpo-seed1
 	$(BIN)/groundling report $(WRITING)/*-seed* --output $(WRITING)/report.html
+
+demo-motif: install  ## Motif: record NetHack, judge it, learn the judge's taste, train on it
+	$(BIN)/groundling collect explorer,random env.id=NetHackScore-v1 --pairs 10000 --output $(MOTIF)/pairs
+	$(BIN)/groundling annotate $(MOTIF)/pairs --name rules
+	$(BIN)/groundling distill $(MOTIF)/pairs learning_rate=1e-3 batch_size=256 --preferences rules --output $(MOTIF)/reward
+	$(BIN)/groundling study motif-laptop seeds=1 --jobs 2 nethack.reward_model=$(MOTIF)/reward --runs $(MOTIF) --output $(MOTIF)/results
+	$(BIN)/groundling report $(MOTIF)/intrinsic-seed1 $(MOTIF)/extrinsic-seed1
+	$(BIN)/groundling watch $(MOTIF)/intrinsic-seed1 --fast --gif $(MOTIF)/intrinsic.gif
 
 test: install  ## Run the test suite
 	$(BIN)/python -m pytest -n auto

@@ -94,6 +94,8 @@ def _envs() -> dict[str, str]:
     def said(entry_point: str) -> str:
         if entry_point.startswith("groundling.envs.text_generation."):
             return "a text for each prompt of a pool, token by token"
+        if entry_point.startswith("groundling.envs.nethack"):
+            return "one of Motif's tasks in NetHack"
         if entry_point.startswith("groundling."):
             return "GLAM's text levels"
         return "" if entry_point.startswith("minigrid.") else "yours"

@@ -49,7 +49,9 @@ def run(arguments: argparse.Namespace) -> int:
     from groundling.evaluation.evaluate import find
 
     if (arguments.pairs is None) == (arguments.episodes is None):
-        raise ConfigError("say how much is to be collected: --episodes N of a text env, or --pairs N of NetHack")
+        raise ConfigError(
+            "say how much is to be collected: --episodes N of a text env, or --pairs N of NetHack"
+        )
     if arguments.pairs is not None:
         names = arguments.agent.split(",")
         return _record_pairs(arguments, [find(name, arguments.overrides, warn) for name in names])

@@ -27,7 +27,7 @@ def add_parser(commands: Commands) -> None:
     parser = add_command(commands, "evaluate", run, "play held-out episodes and compare with baselines")
     parser.add_argument(
         "agent",
-        help="a run's folder, one of its checkpoints, an experiment (untrained), random, expert, or in NetHack explorer",
+        help="a run's folder, one of its checkpoints, an experiment (untrained), random, expert, or explorer",
     )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. device=cpu")
     parser.add_argument(

@@ -15,12 +15,19 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--output", type=Path, help="the page (default: report.html in the first run's folder)"
     )
+    parser.add_argument(
+        "--export", type=Path, metavar="FILE", help="write the runs' returns as JSON by task and name, too"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry the command out; returns its exit status."""
+    from groundling.evaluation.export import write_returns
     from groundling.evaluation.report import write_report
 
     output = write_report(arguments.runs, arguments.output or arguments.runs[0] / "report.html")
     print(f"report: {output.resolve()}")
+    if arguments.export is not None:
+        write_returns(arguments.runs, arguments.export)
+        print(f"returns: {arguments.export.resolve()}")
     return 0

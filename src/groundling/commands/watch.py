@@ -12,6 +12,7 @@ from groundling.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from groundling.evaluation.nethack.taste import Taste
     from groundling.evaluation.nethack.watching import Moment
@@ -107,7 +108,7 @@ def _show(episode: "Iterator[Moment]", console: "Console", pause: float, film: _
     return last
 
 
-def _picture(moment: "Moment") -> object:
+def _picture(moment: "Moment") -> "Text":
     """The terminal in NetHack's colours, and the figures below it."""
     from rich.text import Text
 

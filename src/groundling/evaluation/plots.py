@@ -125,9 +125,7 @@ def draw_learning_curve(
     return figure
 
 
-def _draw_group(
-    axes: Any, colour: str, name: str, runs: Sequence[Rows], key: str, band: Band
-) -> None:
+def _draw_group(axes: Any, colour: str, name: str, runs: Sequence[Rows], key: str, band: Band) -> None:
     """Draw the centre of some runs' curves, with a band where there are several."""
     curves = [curve for curve in (_curve(rows, key) for rows in runs) if len(curve[0])]
     if not curves:

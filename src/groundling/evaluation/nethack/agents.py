@@ -1,6 +1,6 @@
 """Who plays NetHack: at random, by rules, or a policy; many envs at once."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np

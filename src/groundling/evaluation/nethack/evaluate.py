@@ -106,8 +106,7 @@ def _write(target: Target, games: Mapping[str, Sequence[Game]], taste: Taste | N
 
 
 def _messages(games: Mapping[str, Sequence[Game]], taste: Taste | None) -> list[dict[str, Any]]:
-    """The messages that come up most often with any of the agents, the target's first: how often in an episode, in how
-    many of the episodes, and what the reward model thinks of them."""
+    """The messages that come up most often with any of the agents, the target's first, and what they are worth."""
     often: dict[str, Counter[bytes]] = {}
     present: dict[str, Counter[bytes]] = {}
     for name, own in games.items():
@@ -115,7 +114,9 @@ def _messages(games: Mapping[str, Sequence[Game]], taste: Taste | None) -> list[
         for game in own:
             often[name].update(game.messages)
             present[name].update(game.messages.keys())
-    top = [m for counts in often.values() for m, _ in counts.most_common(_TOP_MESSAGES + 1) if message_text(m)]
+    top = [
+        m for counts in often.values() for m, _ in counts.most_common(_TOP_MESSAGES + 1) if message_text(m)
+    ]
     return [
         {
             "message": message_text(message),
@@ -144,8 +145,7 @@ def _write_sample(target: Target, games: Sequence[Game], taste: Taste | None) ->
 
 
 def top_messages(counts: Mapping[bytes, int], taste: Taste | None, limit: int = 100) -> list[dict[str, Any]]:
-    """An episode's messages, the most frequent first, with the reward model's normalised reward and how much their
-    occurrences were worth in all."""
+    """An episode's messages, the most frequent first, and what all occurrences of each were worth."""
     return [
         {
             "message": message_text(message),
@@ -155,4 +155,3 @@ def top_messages(counts: Mapping[bytes, int], taste: Taste | None, limit: int = 
         }
         for message, count in Counter(counts).most_common(limit)
     ]
-

@@ -24,8 +24,9 @@ _CURVES = {
     "return_mean": "return",
     "score": "score",
     "dlvl": "depth",
+    "gold": "gold",
+    "xlvl": "experience_level",
     "messages": "messages",
-    "intrinsic_return": "intrinsic_return",
 }
 """Of `metrics.jsonl`, what is drawn over frames, and what it is called."""
 
@@ -55,19 +56,33 @@ def write_game_results(study: Study, jobs: Sequence[Job], output: Path, command:
     """
     found = [(job, job.evaluations().get(SUITE)) for job in jobs if job.is_trained()]
     finished = {job.name: (job, own) for job, own in found if own is not None}
-    metrics = {name: read_metrics(job.run_dir) for name, (job, _) in finished.items() if job.agent == "trained"}
+    metrics = {
+        name: read_metrics(job.run_dir) for name, (job, _) in finished.items() if job.agent == "trained"
+    }
     lines = list(_lines([(job, own) for job, own in finished.values()]))
     about = {
         "study": study.name,
         "command": shlex.join(["groundling", *command]),
         "seeds": study.seeds,
         "episodes": study.episodes,
-        "frames": {job.arm: job.config.training.steps for job, _ in finished.values() if job.agent == "trained"},
+        "frames": {
+            job.arm: job.config.training.steps for job, _ in finished.values() if job.agent == "trained"
+        },
         "unfinished": [job.name for job in jobs if job.name not in finished],
     }
     output.mkdir(parents=True, exist_ok=True)
     arms = {job.name: job.arm for job, _ in finished.values()}
-    keys = ["seconds", "episodes", "return_mean", "score", "dlvl", "gold", "xlvl", "episode_length", "messages"]
+    keys = [
+        "seconds",
+        "episodes",
+        "return_mean",
+        "score",
+        "dlvl",
+        "gold",
+        "xlvl",
+        "episode_length",
+        "messages",
+    ]
     keys.append("intrinsic_return")
     curves = (
         [arms[name], finished[name][0].seed, row["step"], *(row.get(key) for key in keys)]
@@ -148,9 +163,10 @@ def _readme(study: Study, about: Mapping[str, Any], lines: Sequence[Line]) -> st
         f"# {study.title or study.name}",
         "Made by",
         f"```\n{about['command']}\n```",
-        f"Seeds: {', '.join(map(str, study.seeds))}; {study.episodes} held-out episodes for each run; frames of training: "
-        f"{frames}. Means over seeds of the means over episodes, with a bootstrap 95 % interval over seeds: of few seeds "
-        "it reaches from the lowest to the highest at most and tells their spread, not what another seed would do. "
+        f"Seeds: {', '.join(map(str, study.seeds))}; {study.episodes} held-out episodes for each run; frames of "
+        f"training: {frames}. Means over seeds of the means over episodes, with a bootstrap 95 % interval over seeds: "
+        "of few seeds it reaches from the lowest to the highest at most and tells their spread, not what another seed "
+        "would do. "
         "`episodes.csv` has every episode, `curves.csv` every update.",
     ]
     if about["unfinished"]:

@@ -7,9 +7,9 @@ import numpy as np
 from PIL import Image
 
 from groundling.configs.schema import Config
+from groundling.errors import GroundlingError
 from groundling.evaluation.nethack.taste import make_taste
 from groundling.evaluation.nethack.watching import Moment, moments
-from groundling.errors import GroundlingError
 
 _FRAMES = 6
 _SHOWN_MESSAGES = 20
@@ -19,7 +19,9 @@ def table(evaluation: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
     """One row for each figure, one cell for each agent, of what `evaluate_games` wrote."""
     agents = evaluation["agents"].values()
     names = dict.fromkeys(name for agent in agents for name in agent["figures"])
-    return [(name.replace("_", " "), [_told(agent["figures"].get(name)) for agent in agents]) for name in names]
+    return [
+        (name.replace("_", " "), [_told(agent["figures"].get(name)) for agent in agents]) for name in names
+    ]
 
 
 def messages(evaluation: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -51,7 +53,11 @@ def sample(config: Config, found: Mapping[str, Any]) -> dict[str, Any]:
         "figures": {name.replace("_", " "): f"{value:.4g}" for name, value in found["figures"].items()},
         "pictures": pictures,
         "messages": [
-            {**row, "normalised_reward": _number(row["normalised_reward"]), "message": row["message"] or "(none)"}
+            {
+                **row,
+                "normalised_reward": _number(row["normalised_reward"]),
+                "message": row["message"] or "(none)",
+            }
             for row in found["messages"][:_SHOWN_MESSAGES]
         ],
     }

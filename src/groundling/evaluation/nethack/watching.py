@@ -62,9 +62,7 @@ class Moment:
         return lines
 
 
-def moments(
-    act: Act, task: str, args: Mapping[str, Any], seed: int, taste: Taste | None
-) -> Iterator[Moment]:
+def moments(act: Act, task: str, args: Mapping[str, Any], seed: int, taste: Taste | None) -> Iterator[Moment]:
     """Play the episode with this seed; the last moment is its end.
 
     Args:

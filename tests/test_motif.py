@@ -1,0 +1,259 @@
+"""Motif's four phases as docs/motif.md tells them, at toy size, and what becomes of a run whose processes die."""
+
+import csv
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from groundling.cli import main
+from groundling.envs.nethack import TASKS, make_task
+from groundling.envs.seeds import held_out_seed
+from groundling.judges.pairs import Pairs
+from groundling.training.tracking import read_metrics
+
+DOCS = Path(__file__).resolve().parents[1] / "docs" / "motif.md"
+_WORLD = ["env.args.max_episode_steps=12", "device=cpu"]
+_NETWORK = "policy.args={hidden_size: 8, recurrence: 4}"
+_SMALL = [
+    *_WORLD,
+    "env.num_envs=2",
+    "nethack.num_workers=0",
+    "nethack.ahead=false",
+    "algorithm.args.minibatch_size=16",
+    "training.steps=32",
+    "training.steps_per_update=8",
+    "training.checkpoint_every=1",
+]
+_ADDED = {
+    "collect": [*_WORLD, "--stride", "2"],
+    "annotate": [],
+    "distill": ["epochs=2", "device=cpu"],
+    "train": [*_SMALL, _NETWORK],
+    "evaluate": [*_WORLD, "evaluation.num_envs=2"],
+    "watch": [*_WORLD, "--fast"],
+    "report": [],
+    "study": [
+        *_SMALL,
+        *(f"arms.{arm}.{_NETWORK}" for arm in ("intrinsic", "extrinsic")),
+        *("seeds=1,2", "episodes=2", "--jobs", "1"),
+    ],
+}
+"""What makes a documented command small."""
+
+
+def _documented() -> list[list[str]]:
+    """The words after ``groundling`` of each command that stands in a block of its own."""
+    blocks = re.findall(r"^```\n(.*?)^```", DOCS.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    return [shlex.split(line)[1:] for line in lines if line.startswith("groundling ")]
+
+
+def _small(words: list[str]) -> list[str]:
+    text = [re.sub(r"^(10000|50)$", {"10000": "40", "50": "3"}.get(word, ""), word) for word in words]
+    return [*text, *_ADDED[words[0]]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where the documented commands have been run, but for the root envs."""
+    folder = tmp_path_factory.mktemp("motif")
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        for words in _documented():
+            if not any("NetHack" in word for word in words) or words[0] == "collect":
+                assert main(_small(words)) == 0, words
+        yield folder
+    finally:
+        os.chdir(before)
+
+
+@pytest.fixture(scope="module")
+def reward_model(folder: Path) -> Path:
+    return folder / "runs" / "motif" / "reward"
+
+
+def test_every_phase_leaves_what_the_next_one_needs(folder: Path) -> None:
+    motif = folder / "runs" / "motif"
+    pairs = Pairs.open(motif / "pairs")
+    assert len(pairs) == 40 and set(pairs.preferences("rules").tolist()) <= {0, 1, 2}
+    assert (motif / "reward" / "reward_model.safetensors").exists()
+    rows = read_metrics(motif / "agent")
+    assert [row["step"] for row in rows] == [16, 32] and rows[1]["intrinsic_return"] is not None
+    page = (motif / "agent" / "report.html").read_text(encoding="utf-8")
+    assert page.count("<figcaption>") == 6 and "normalised reward" in page and "explorer" in page
+    returns = json.loads((motif / "returns.json").read_text(encoding="utf-8"))
+    (curve,) = returns["NetHackScore-v1"]["motif-laptop"]
+    assert curve["seed"] == 1 and curve["timesteps"] == [
+        r["step"] for r in rows if r["return_mean"] is not None
+    ]
+
+
+def test_a_gif_shows_every_step_and_its_figures(folder: Path) -> None:
+    with Image.open(folder / "runs" / "motif" / "agent.gif") as film:
+        assert film.n_frames > 20  # two episodes of twelve steps at most, unless the hero dies
+        width, height = film.size
+    assert height > width * 24 / 80 * 1.5  # more lines than the terminal's 24
+
+
+def test_evaluations_are_of_the_same_held_out_episodes(folder: Path) -> None:
+    evaluation = folder / "runs" / "motif" / "agent" / "evaluation"
+    found = json.loads((evaluation / "held-out.json").read_text())
+    assert list(found["agents"]) == ["trained", "random", "explorer"]
+    with (evaluation / "held-out.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for agent in found["agents"]:
+        own = [row for row in rows if row["agent"] == agent]
+        assert [int(row["seed"]) for row in own] == [held_out_seed(k) for k in range(3)]
+        mean = sum(float(row["return"]) for row in own) / 3
+        figures = found["agents"][agent]["figures"]
+        assert figures["return"]["value"] == pytest.approx(mean, rel=1e-4, abs=1e-4)
+        assert figures["return"]["low"] <= figures["return"]["value"] <= figures["return"]["high"]
+        assert {"score", "depth", "gold", "experience_level", "length", "messages"} <= figures.keys()
+
+
+def test_the_sample_is_an_episode_that_can_be_played_again(folder: Path) -> None:
+    (sample,) = json.loads(
+        (folder / "runs" / "motif" / "agent" / "samples" / "held-out.json").read_text(encoding="utf-8")
+    )
+    env = make_task(sample["task"], **sample["args"])
+    env.reset(seed=sample["seed"])
+    steps = [env.step(action) for action in sample["actions"]]
+    env.close()
+    assert sum(reward for _, reward, *_ in steps) == pytest.approx(sample["figures"]["return"])
+    assert [terminated or truncated for _, _, terminated, truncated, _ in steps].index(True) == len(steps) - 1
+    assert sum(row["count"] for row in sample["messages"]) == len(steps)
+
+
+def test_the_study_tells_of_every_arm(folder: Path) -> None:
+    results = folder / "results" / "motif"
+    summary = json.loads((results / "summary.json").read_text())
+    assert not summary["unfinished"]
+    arms = {(line["arm"], line["figure"]): line for line in summary["figures"]}
+    for arm in ("intrinsic", "extrinsic", "random", "explorer"):
+        assert len(arms[arm, "score"]["of_seeds"]) == 2 and (arm, "intrinsic_return") in arms
+    with (results / "episodes.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["arm"] == "extrinsic"]
+    assert len(rows) == 4
+    mean = sum(float(row["score"]) for row in rows) / 4
+    assert arms["extrinsic", "score"]["estimate"]["value"] == pytest.approx(mean)
+    assert (results / "training.png").exists() and (results / "held-out.png").exists()
+    assert "explorer" in (results / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_root_env_has_a_command_that_trains(folder: Path, tmp_path: Path) -> None:
+    trained = []
+    for words in _documented():
+        task = next((word.removeprefix("env.id=") for word in words if word.startswith("env.id=")), "")
+        if words[0] == "train" and task in TASKS:
+            assert main([*_small(words), "training.steps=16", f"run_dir={tmp_path / task}"]) == 0
+            trained.append(task)
+    assert sorted(trained) == sorted(TASKS)
+
+
+def test_a_trained_agent_records_pairs_and_is_watched_again(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = str(folder / "runs" / "motif" / "agent")
+    for output in ("a", "b"):
+        words = ["collect", agent, "--pairs", "6", "--stride", "1", "--format", "parquet"]
+        assert main([*words, "--output", str(tmp_path / output), *_WORLD]) == 0
+    first, second = (Pairs.open(tmp_path / output) for output in "ab")
+    assert (first.messages == second.messages).all()
+    capsys.readouterr()
+    for _ in range(2):
+        assert main(["watch", agent, "--fast", *_WORLD]) == 0
+    told = capsys.readouterr().out
+    assert "intrinsic" in told and "Hello" in told and "distinct messages" in re.sub(r"\s+", " ", told)
+    half = len(told) // 2
+    assert told[:half] == told[half:]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["train", "motif/laptop", "run_dir=none", "nethack.reward_model=none/there"], "distill"),
+        (["collect", "random", "env.id=NetHackScore-v1", "--episodes", "3", "--output", "x"], "--pairs"),
+        (["collect", "random", "--pairs", "3", "--output", "x"], "NetHackScore-v1"),
+        (["collect", "random", "--output", "x"], "--episodes"),
+        (["watch", "random"], "report"),
+        (["evaluate", "random", "env.id=NetHackScore-v1", "--suite", "french"], "held-out"),
+        (["evaluate", "expert", "env.id=NetHackScore-v1"], "expert does not play"),
+        (["evaluate", "explorer", "env.id=BabyAI-GoToLocal-v0"], "explorer plays NetHack"),
+    ],
+)
+def test_mistakes_are_one_line(
+    words: list[str],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words) != 0
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and said.count("\n") == 1 and told in said
+
+
+def _start(run_dir: Path, reward_model: Path, *more: str) -> subprocess.Popen[str]:
+    words = [
+        "train",
+        "motif/laptop",
+        *_SMALL,
+        _NETWORK,
+        f"nethack.reward_model={reward_model}",
+        f"run_dir={run_dir}",
+    ]
+    return subprocess.Popen(
+        [sys.executable, "-m", "groundling", *words, *more],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def _wait_for_rows(run_dir: Path, count: int, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while not (run_dir / "metrics.jsonl").exists() or len(read_metrics(run_dir)) < count:
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        time.sleep(0.05)
+
+
+def test_a_killed_training_goes_on_from_its_last_checkpoint(tmp_path: Path, reward_model: Path) -> None:
+    long = "training.steps=100000"
+    process = _start(tmp_path, reward_model, long)
+    _wait_for_rows(tmp_path, 4, process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    last = max(int(path.name) for path in (tmp_path / "checkpoints").glob("[0-9]*"))
+    steps = 16 * (last + 2)
+    process = _start(tmp_path, reward_model, f"training.steps={steps}")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0 and f"resuming after update {last}" in out, out + err
+    rows = read_metrics(tmp_path)
+    assert [row["step"] for row in rows] == list(range(16, steps + 1, 16))  # none twice, none left out
+
+
+def test_a_worker_that_dies_costs_its_episodes_and_not_the_run(tmp_path: Path, reward_model: Path) -> None:
+    process = _start(tmp_path, reward_model, "training.steps=480", "nethack.num_workers=1")
+    _wait_for_rows(tmp_path, 2, process)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    workers = [int(pid) for pid in children if b"nethack" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    assert workers, children
+    os.kill(workers[0], signal.SIGSEGV)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "worker" in err and len(read_metrics(tmp_path)) == 30
+    state = json.loads(sorted((tmp_path / "checkpoints").glob("[0-9]*"))[-1].joinpath("run.json").read_text())
+    assert state["envs"][0]["incidents"]["dead_workers"] == 1
