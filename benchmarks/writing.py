@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=1 python benchmarks/writing.py              # about a quarter of an hour; run again to go on
     OMP_NUM_THREADS=1 python benchmarks/writing.py ppo nlpo     # these first; the results show what there is
 
-Trains `rl4lms/increasing_numbers_ALGORITHM` into runs/writing/, each run once, and writes into results/rl4lms/: curves.csv
-(one row per update), curves.json (interquartile means over seeds with intervals), curves.png and README.md.
+Trains `rl4lms/increasing_numbers_ALGORITHM` into runs/writing/, each run once, and writes into results/rl4lms/:
+curves.csv (one row per update), curves.json (interquartile means over seeds with intervals), curves.png and README.md.
 """
 
 import csv
@@ -87,7 +87,7 @@ def write_results() -> None:
         return
     RESULTS.mkdir(parents=True, exist_ok=True)
     figures = {name: figures_of(name, own) for name, own in runs.items()}
-    missing = [f"{n} seed {s}" for n in ALGORITHMS for s in SEEDS if s not in runs.get(n, {})]
+    missing = {n: left for n in ALGORITHMS if (left := [s for s in SEEDS if s not in runs.get(n, {})])}
     write_csv(runs)
     (RESULTS / "curves.json").write_text(
         json.dumps({"goal": GOAL, "missing": missing, "algorithms": figures}, indent=1) + "\n"
@@ -139,10 +139,11 @@ def draw(runs: dict[str, dict[int, Rows]]) -> None:
     axes.axhline(GOAL * start, color="#555", linestyle="--", linewidth=1)
     axes.annotate(f"{GOAL:g} × the start", (0, GOAL * start), fontsize=8, va="bottom", color="#555")
     axes.set_xlabel("tokens written")
+    axes.set_ylim(bottom=0)
     figure.savefig(RESULTS / "curves.png", dpi=150, metadata={"Software": None})
 
 
-def readme(figures: dict[str, dict[str, Any]], missing: Sequence[str]) -> str:
+def readme(figures: dict[str, dict[str, Any]], missing: dict[str, list[int]]) -> str:
     lines = [
         "| algorithm | seeds | start | trained | times the start | least of its seeds | CPU seconds a run |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -161,11 +162,11 @@ def readme(figures: dict[str, dict[str, Any]], missing: Sequence[str]) -> str:
     steps = compose(experiment("ppo")).training.steps
     parts = [
         "# Increasing numbers",
-        "RL4LMs's task on the bundled model `starter-causal` (1.1 million parameters): the reward of a text is the count "
-        "of its leading numbers that increase, divided by its words, at least ten; its most is 1. Made by",
+        "RL4LMs's task on the bundled model `starter-causal` (1.1 million parameters): the reward of a text is the "
+        "count of its leading numbers that increase, divided by its words, at least ten; its most is 1. Made by",
         "```\nOMP_NUM_THREADS=1 python benchmarks/writing.py\n```",
-        f"on one core, {steps:,} tokens a run. Start: the mean reward of the first update's texts, over the seeds, which "
-        f"begin with the same weights. Trained: the mean of the texts of the last {LAST:.0%} of the tokens, as "
+        f"on one core, {steps:,} tokens a run. Start: the mean reward of the first update's texts, over the seeds, "
+        f"which begin with the same weights. Trained: the mean of the texts of the last {LAST:.0%} of the tokens, as "
         "interquartile mean over seeds (of less than four: mean) with a 95 % bootstrap interval, which of few seeds is "
         "narrow at best. CPU seconds were taken on a machine that other programs kept busy; the settings are those of "
         "`src/groundling/configs/experiment/rl4lms/`, found by a few tries with seed 1, and the algorithms were not "
