@@ -1,6 +1,7 @@
 """Every algorithm trains a writer of every family, by the run itself."""
 
 import copy
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from torch import Tensor
 from groundling.algorithms import Rollout
 from groundling.algorithms.losses import kl_divergence
 from groundling.configs.compose import compose
+from groundling.configs.schema import Config
 from groundling.policies import TokenPolicy
 from groundling.rewards import Reward, rewards
 from groundling.training.progress import TrainingProgress
@@ -63,12 +65,9 @@ class Vowels(Reward):
 def make_run(model_folder: Callable[[str], Path], tmp_path: Path) -> Callable[..., Run]:
     """`make_run(algorithm, family)`: not yet trained, on CommonGen's offline sample."""
 
-    def make(algorithm: str, family: str, *overrides: str) -> Run:
+    def make(algorithm: str, family: str) -> Run:
         args, policy_args, texts_per_prompt = ALGORITHMS[algorithm]
-        config = compose(
-            "rl4lms/increasing_numbers_ppo",
-            ["device=cpu", f"env.num_envs={NUM_TEXTS}", "env.args.max_prompt_length=12", *overrides],
-        )
+        config = copy.deepcopy(_composed())
         config.model.path = str(model_folder(family))
         config.pool.id, config.pool.args = "commongen", {"offline": True, "max_size": 4}
         config.pool.texts_per_prompt = texts_per_prompt
@@ -79,6 +78,12 @@ def make_run(model_folder: Callable[[str], Path], tmp_path: Path) -> Callable[..
         return Run(config, tmp_path, warn=print)
 
     return make
+
+
+@functools.cache
+def _composed() -> Config:
+    small = ["device=cpu", f"env.num_envs={NUM_TEXTS}", "env.args.max_prompt_length=12"]
+    return compose("rl4lms/increasing_numbers_ppo", small)
 
 
 def _update(run: Run) -> dict[str, Any]:
@@ -188,9 +193,7 @@ def _nucleus(model: Any, prompt: Sequence[int], written: list[int]) -> set[int]:
     """The tokens whose likelier ones have at most 0.6 together, and at least five: by the model's own forward."""
     if model.config.is_encoder_decoder:
         start = model.config.decoder_start_token_id
-        output = model(
-            input_ids=torch.tensor([prompt]), decoder_input_ids=torch.tensor([[start, *written]])
-        )
+        output = model(input_ids=torch.tensor([prompt]), decoder_input_ids=torch.tensor([[start, *written]]))
     else:
         output = model(input_ids=torch.tensor([[*prompt, *written]]))
     scores = output.logits[0, -1].softmax(-1)

@@ -205,7 +205,7 @@ def test_a_token_reward_sees_each_text_and_the_one_before(
     tokens = _tokens(causal_tokenizer, "turn left")[:2]
     one, two = (causal_tokenizer.decode(tokens[:n]) for n in (1, 2))
     steps = [env.step(token) for token in tokens]
-    known = (["red"], [{"number": 1}])
+    known = (["red"], {"number": 1})
     prompt = samples[0].prompt
     assert reward.calls == [(prompt, "", one, False, *known), (prompt, one, two, True, *known)]
     assert [step[1] for step in steps] == [len(one), len(two) - len(one)]

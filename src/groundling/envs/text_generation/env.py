@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import gymnasium
@@ -49,9 +49,12 @@ class TokenReward(TextReward, Protocol):
         current: str,
         done: bool,
         references: list[str],
-        meta: list[Mapping[str, Any]] | None,
+        meta: Mapping[str, Any],
     ) -> float:
-        """What the token is worth that turned the text `previous` into `current`; `done` at the last one."""
+        """What the token is worth that turned the text `previous` into `current`; `done` at the last one.
+
+        `references` and `meta` are the sample's own.
+        """
 
 
 class TextGenerationEnv(gymnasium.Env[Observation, int]):
@@ -63,7 +66,7 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
     far) and, where it is known, ``context_text`` without special tokens: at the end, and at every step with a
     reward per token or `decode_every_step`.
 
-    An episode ends, always as terminated, with the end token or at `max_episode_length`: the length belongs to the
+    An episode ends, always as terminated, with an end token or at `max_episode_length`: the length belongs to the
     task, the reward at the end is all there is, and nothing is to be bootstrapped.
 
     Args:
@@ -74,7 +77,9 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
         max_prompt_length: Tokens of a prompt; longer ones are cut.
         max_episode_length: Tokens of a text.
         prompt_truncation_side: Where long prompts are cut.
-        terminate_on_eos: Whether the tokenizer's end token ends a text.
+        terminate_on_eos: Whether an end token ends a text.
+        end_tokens: Which those are; None for the tokenizer's own. Many chat models have several: see
+            `groundling.lm.decoding.end_tokens`.
         context_start_token: The token that an encoder-decoder's decoder begins with; seen in the context, no action.
         num_actions: Size of the vocabulary of the model's logits, which may be padded; None for the tokenizer's own.
         decode_every_step: Tell ``context_text`` at every step.
@@ -96,6 +101,7 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
         max_episode_length: int = 32,
         prompt_truncation_side: Side = "left",
         terminate_on_eos: bool = True,
+        end_tokens: Collection[int] | None = None,
         context_start_token: int | None = None,
         num_actions: int | None = None,
         decode_every_step: bool = False,
@@ -106,8 +112,10 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
             raise ConfigError(
                 f"max_prompt_length={max_prompt_length} and max_episode_length={max_episode_length} must be at least 1"
             )
-        if terminate_on_eos and tokenizer.eos_token_id is None:
-            raise ConfigError("the tokenizer has no end token: give terminate_on_eos=false")
+        if end_tokens is None:
+            end_tokens = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
+        if terminate_on_eos and not end_tokens:
+            raise ConfigError("the tokenizer has no end token: give end_tokens, or terminate_on_eos=false")
         self.reward: Any = _registered(reward, reward_args or {}) if isinstance(reward, str) else reward
         self._per_token = bool(getattr(self.reward, "per_token", False))
         if self._per_token and not hasattr(self.reward, "at_token"):
@@ -117,7 +125,8 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
         self.samples, self.tokenizer = samples, tokenizer
         self.max_prompt_length, self.max_episode_length = max_prompt_length, max_episode_length
         self.prompt_truncation_side: Side = prompt_truncation_side
-        self.terminate_on_eos, self.context_start_token = terminate_on_eos, context_start_token
+        self.end_tokens = frozenset(end_tokens if terminate_on_eos else ())
+        self.context_start_token = context_start_token
         self._decodes = decode_every_step or self._per_token
         self._filler = padding_id(tokenizer)
         self._done = True
@@ -169,8 +178,7 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
         self._input.append(token)
         self._actions[self._steps] = token
         self._steps += 1
-        ended = self.terminate_on_eos and token == self.tokenizer.eos_token_id
-        self._done = ended or self._steps == self.max_episode_length
+        self._done = token in self.end_tokens or self._steps == self.max_episode_length
         previous, text = self._text, None
         if self._decodes or self._done:
             text = self._text = self._decode()
@@ -184,12 +192,12 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
         if self.reward is None or not (self._per_token or self._done):
             return 0.0
         sample = self.sample
-        references, meta = list(sample.references), [sample.meta]
+        references, meta = list(sample.references), dict(sample.meta)
         if self._per_token:
             args = (sample.prompt, previous, self._text, self._done, references, meta)
             reward = float(self.reward.at_token(*args))
         else:
-            found = self.reward([sample.prompt], [self._text], [references], meta=meta)
+            found = self.reward([sample.prompt], [self._text], [references], meta=[meta])
             if len(found) != 1:
                 raise GroundlingError(f"the reward gave {len(found)} numbers for one text: it must give one")
             reward = float(found[0])

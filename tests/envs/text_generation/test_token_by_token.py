@@ -1,0 +1,253 @@
+"""The token MDP stepped token by token, against the texts that a run's collector writes at once."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from groundling.algorithms import Rollout, algorithms
+from groundling.envs.text_generation import Sample, SampleOrder
+from groundling.envs.text_generation.env import Observation, TextGenerationEnv
+from groundling.lm import LanguageModel
+from groundling.lm.decoding import end_tokens
+from groundling.policies import TokenPolicy
+from groundling.rewards import Reward
+from groundling.rewards.reward import TokenReward
+from groundling.training.writing import PromptEncoder, WrittenTexts
+from tests.lm.conftest import make_lm, tokenizers
+from tests.lm.families import VOCABULARY
+
+__all__ = ["make_lm", "tokenizers"]
+
+NUM_TEXTS, NUM_TOKENS, PROMPT_LENGTH = 200, 8, 10
+FAMILIES = ["gpt2", "llama", "t5", "bart"]
+WORDS = [
+    "turn",
+    "left",
+    "right",
+    "go",
+    "to",
+    "the",
+    "red",
+    "ball",
+    "pick",
+    "up",
+    "a",
+    "blue",
+    "key",
+    "toggle",
+]
+
+
+@dataclass(kw_only=True)
+class Overlap(Reward):
+    """How many letters of the text are in its prompt, less those of its reference."""
+
+    def score(self, prompts: Any, generations: Any, references: Any, meta: Any) -> list[float]:
+        return [
+            sum(letter in p for letter in g) - 0.5 * sum(letter in r[0] for letter in g) + m["number"]
+            for p, g, r, m in zip(prompts, generations, references, meta, strict=True)
+        ]
+
+
+@dataclass(kw_only=True)
+class Growth(TokenReward):
+    """How much longer the text became, and something for its end."""
+
+    def at_token(
+        self, prompt: str, previous: str, current: str, done: bool, references: Any, meta: Any
+    ) -> float:
+        assert current.startswith(previous) or "\ufffd" in previous  # half of a character
+        return len(current) - 0.25 * len(previous) + 10 * done + len(references[0]) + meta["number"]
+
+
+def _samples(count: int) -> list[Sample]:
+    """Prompts of 1 to 14 words, of which `PROMPT_LENGTH` tokens are read."""
+    generator = torch.Generator().manual_seed(0)
+
+    def text(longest: int) -> str:
+        length = int(torch.randint(1, longest, (), generator=generator))
+        return " ".join(WORDS[i] for i in torch.randint(len(WORDS), (length,), generator=generator).tolist())
+
+    return [Sample(str(i), text(15), (text(4),), {"number": i}) for i in range(count)]
+
+
+def _ending_often(lm: LanguageModel) -> LanguageModel:
+    """Of an untrained model hardly any text ends: every seventh token becomes an end token."""
+    lm.model.generation_config.eos_token_id = list(range(1, VOCABULARY, 7))  # type: ignore[union-attr]
+    return lm
+
+
+def _on_the_right(observation: Observation) -> Observation:
+    """The same with what is padding on the right."""
+    turned = dict(observation)
+    for part in ("prompt", "context", "input"):
+        mask = observation[f"{part}_mask"]
+        empty = int((mask == 0).sum())
+        for kind in ("ids", "mask"):
+            own = observation[f"{part}_{kind}"]
+            turned[f"{part}_{kind}"] = torch.tensor([*own[empty:], *own[:empty]]).numpy()
+    return turned
+
+
+@pytest.mark.parametrize("reward", [Overlap, Growth])
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_stepping_the_env_gives_what_is_written_at_once(
+    family: str, ends: bool, reward: type[Reward], make_lm: Callable[..., LanguageModel]
+) -> None:
+    lm = _ending_often(make_lm(family))
+    start = lm.start_token if lm.is_encoder_decoder else None
+    generation = {
+        "terminate_on_eos": ends,
+        "top_k": 60,
+        "temperature": 1.2,
+        "min_new_tokens": 2 if ends else 0,
+    }
+    policy = TokenPolicy(lm, generation=generation, context_start_token=start)
+    samples = _samples(NUM_TEXTS)
+    order = SampleOrder(samples, 1, replacement=False)
+    encode = PromptEncoder(lm.tokenizer, PROMPT_LENGTH)
+    collector = WrittenTexts(order, encode, reward(), NUM_TEXTS, slice(0, NUM_TEXTS), NUM_TOKENS)
+    rollout, texts = collector.collect(policy, generator=torch.Generator().manual_seed(3))
+    numbers = torch.rand(
+        NUM_TEXTS, NUM_TOKENS, dtype=torch.float64, generator=torch.Generator().manual_seed(3)
+    )
+
+    envs = [_env(lm, reward(), ends, start) for _ in samples]
+    drawn = SampleOrder(samples, 1, replacement=False).draw(NUM_TEXTS)
+    seen = [env.reset(options={"sample": s})[0] for env, s in zip(envs, drawn, strict=True)]
+    assert rollout.mask is not None
+    going = torch.ones(NUM_TEXTS, dtype=torch.bool)
+    returns = torch.zeros(NUM_TEXTS)
+    for step in range(NUM_TOKENS):
+        assert torch.equal(rollout.mask[step], going)
+        if not going.any():
+            break
+        rows = going.nonzero()[:, 0].tolist()
+        observations = [seen[i] if i % 2 else _on_the_right(seen[i]) for i in rows]
+        with pytest.MonkeyPatch.context() as patch:  # the same numbers step by step
+            patch.setattr("torch.rand", lambda *_, n=numbers[rows, step : step + 1], **__: n)
+            action = policy.act(observations)
+        assert torch.equal(action.actions, rollout.actions[step, rows])
+        torch.testing.assert_close(action.log_probs, rollout.log_probs[step, rows], atol=2e-5, rtol=0)
+        torch.testing.assert_close(action.values, rollout.values[step, rows], atol=2e-5, rtol=0)
+        for i, token in zip(rows, action.actions.tolist(), strict=True):
+            seen[i], gained, done, _, info = envs[i].step(token)
+            assert gained == rollout.rewards[step, i] and done == rollout.dones[step, i]
+            returns[i] += gained
+            going[i] = not done
+            if done:
+                assert info["context_text"] == texts[i].generation and info["sample_id"] == texts[i].sample.id
+    assert not rollout.mask[step + 1 :].any()
+    assert returns.tolist() == pytest.approx([text.episode_return for text in texts])
+    lengths = rollout.mask.sum(0)
+    if ends:
+        assert lengths.min() == 2 and 0.1 < (lengths < NUM_TOKENS).float().mean() < 0.95, lengths
+    else:
+        assert (lengths == NUM_TOKENS).all()
+
+
+def _env(lm: LanguageModel, reward: Reward, ends: bool, start: int | None) -> TextGenerationEnv:
+    return TextGenerationEnv(
+        _samples(1),
+        lm.tokenizer,
+        reward,
+        max_prompt_length=PROMPT_LENGTH,
+        max_episode_length=NUM_TOKENS,
+        terminate_on_eos=ends,
+        end_tokens=end_tokens(lm),
+        context_start_token=start,
+        num_actions=lm.model.config.vocab_size,
+    )
+
+
+_WHOLE = {"minibatch_size": 10**6, "learning_rate": 1e-3}
+_MASK = {"mask_type": "learned_top_k", "top_mask": 40}
+ALGORITHMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "ppo": ({**_WHOLE, "epochs": 1, "normalize_advantages": True}, {}),
+    "nlpo": ({**_WHOLE, "epochs": 1}, _MASK),
+    "a2c": ({"learning_rate": 1e-3}, {}),
+    "trpo": ({**_WHOLE, "conjugate_gradient_steps": 2, "critic_epochs": 1}, {}),
+    "rloo": (_WHOLE, {}),
+    "grpo": (_WHOLE, {}),
+    "reinforce_pp": (_WHOLE, {}),
+}
+
+
+@pytest.mark.parametrize("family", ["gpt2", "t5"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_tokens_one_by_one_teach_what_whole_texts_do(
+    algorithm: str, family: str, make_lm: Callable[..., LanguageModel]
+) -> None:
+    """As RL4LMs learns, from observations of the env: to every algorithm this is one world more."""
+    arguments, mask = ALGORITHMS[algorithm]
+    found = []
+    for stepped in (True, False):
+        policy = _policy(make_lm(family), mask)
+        learner = algorithms.create(algorithm, **arguments)
+        learner.setup(policy)
+        rollout = _rollout(policy)
+        if stepped:
+            rollout = _stepped(policy, rollout, _samples(8))
+        figures = learner.update(policy, rollout, generator=torch.Generator().manual_seed(0))
+        found.append((figures, [p.detach() for p in policy.parameters() if p.requires_grad]))
+    (tokens, own), (texts, others) = found
+    assert tokens == pytest.approx(texts, rel=2e-3, abs=2e-5) and tokens["grad_norm"] > 0
+    before = [p for p in _policy(make_lm(family), mask).parameters() if p.requires_grad]
+    moved = sum((p - q).square().sum() for p, q in zip(own, before, strict=True)).sqrt()
+    apart = sum((p - q).square().sum() for p, q in zip(own, others, strict=True)).sqrt()
+    assert moved > 0 and apart < 0.02 * moved
+
+
+def _policy(lm: LanguageModel, mask: dict[str, Any]) -> TokenPolicy:
+    torch.manual_seed(0)  # of the value head
+    return TokenPolicy(lm, generation={"terminate_on_eos": False}, **mask)
+
+
+def _rollout(policy: TokenPolicy) -> Rollout:
+    """Of 8 texts, two to each prompt."""
+    collector = WrittenTexts(
+        SampleOrder(_samples(8), 1, replacement=False),
+        PromptEncoder(policy.lm.tokenizer, PROMPT_LENGTH),
+        Growth(),
+        8,
+        slice(0, 8),
+        4,
+        texts_per_prompt=2,
+    )
+    return collector.collect(policy, generator=torch.Generator().manual_seed(3))[0]
+
+
+def _stepped(policy: TokenPolicy, rollout: Rollout, samples: Sequence[Sample]) -> Rollout:
+    """The texts of ``rollout`` as an env tells them."""
+    drawn = SampleOrder(samples, 1, replacement=False).draw(4)
+    envs = [
+        TextGenerationEnv(
+            samples,
+            policy.lm.tokenizer,
+            max_prompt_length=PROMPT_LENGTH,
+            max_episode_length=4,
+            terminate_on_eos=False,
+            num_actions=policy.lm.model.config.vocab_size,
+        )
+        for _ in range(8)
+    ]
+    present = [env.reset(options={"sample": drawn[i // 2]})[0] for i, env in enumerate(envs)]
+    observations = []
+    for tokens in rollout.actions.tolist():
+        observations += present
+        present = [env.step(token)[0] for env, token in zip(envs, tokens, strict=True)]
+    return Rollout(
+        observations,
+        rollout.actions,
+        rollout.log_probs,
+        rollout.values,
+        rollout.rewards,
+        rollout.dones,
+        rollout.last_values,
+        present,
+        groups=rollout.groups,
+    )
