@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, DynamicCache, EncoderDecoderCache
-from transformers.cache_utils import CacheLayerMixin
+from transformers import Cache, EncoderDecoderCache
+from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
 from groundling.lm.backbone import Backbone
 from groundling.lm.kernels import FastKernels
@@ -47,6 +47,18 @@ class Texts:
     """Of an encoder-decoder: the encoder's mask like ``mask``, and its states (rows, length, hidden)."""
     memory: list[Tensor]
     """Of each layer keys and values, (rows, heads, slots, size), and those of its cross-attention, likewise."""
+
+    def filled_mask(self) -> Tensor:
+        """The mask up to the next token's slot: what lies behind it is empty."""
+        return self.mask[..., : self.slot + 1]
+
+    def filled(self) -> list[Tensor]:
+        """The memory up to the next token's slot, as views."""
+        with_cross = self.cross[0].shape[-1] > 0
+        return [
+            tensor if with_cross and index % 4 > 1 else tensor[:, :, : self.slot + 1]
+            for index, tensor in enumerate(self.memory)
+        ]
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows alone."""
@@ -102,7 +114,9 @@ class Stepper:
         texts.mask[..., texts.slot] = 0
         step = self._traced.step if self._traced else self._step
         slot = torch.tensor([texts.slot], device=tokens.device)
-        texts.logits = step(tokens[:, None], texts.positions, slot, texts.mask, *texts.cross, *texts.memory)
+        texts.logits = step(
+            tokens[:, None], texts.positions, slot, texts.filled_mask(), *texts.cross, *texts.filled()
+        )
         texts.slot += 1
         texts.positions = texts.positions + 1
 
@@ -196,7 +210,10 @@ class Stepper:
         tokens, mask = _right_padded(prompts, self.backbone.device)
         last = mask.sum(1) - 1 if not self.backbone.is_encoder_decoder else torch.zeros_like(mask[:, 0])
         slot = torch.tensor([texts.slot])
-        example = (tokens[:, :1], texts.positions, slot, texts.mask, *texts.cross, *texts.memory)
+        example = (
+            *(tokens[:, :1], texts.positions, slot),
+            *(texts.filled_mask(), *texts.cross, *texts.filled()),
+        )
         with warnings.catch_warnings(), FastKernels():
             warnings.simplefilter("ignore")  # of tensors turned into numbers, which the example tells apart
             try:
@@ -264,6 +281,20 @@ class _Slots(CacheLayerMixin):
     get_max_cache_shape = get_max_length  # its name up to Transformers 5.20
 
 
+class _First(DynamicLayer):
+    """A layer that is read into only once, and so keeps what comes as it is instead of a copy."""
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        self.keys, self.values, self.is_initialized = key_states, value_states, True
+        return key_states, value_states
+
+
+def _empty_cache() -> Cache:
+    return Cache(layer_class_to_replicate=_First)
+
+
 class _Traced(NamedTuple):
     begin: Any
     step: Any
@@ -286,12 +317,12 @@ class _Begin(nn.Module):
         backbone = self._backbone[0]
         if backbone.is_encoder_decoder:
             states = backbone.encode(tokens, mask)
-            past: Any = EncoderDecoderCache(DynamicCache(), DynamicCache())
+            past: Any = EncoderDecoderCache(_empty_cache(), _empty_cache())
             more = {"encoder_hidden_states": states, "encoder_attention_mask": mask}
             tokens = torch.full_like(tokens[:, :1], self.start_token)
         else:
             # What pads a row on its right is seen by nothing before it: plain causal attention is right.
-            states, past, more = torch.zeros(0), DynamicCache(), {"attention_mask": torch.ones_like(tokens)}
+            states, past, more = torch.zeros(0), _empty_cache(), {"attention_mask": torch.ones_like(tokens)}
         hidden = backbone.body(
             input_ids=tokens, past_key_values=past, use_cache=True, **more
         ).last_hidden_state
