@@ -48,18 +48,6 @@ class Texts:
     memory: list[Tensor]
     """Of each layer keys and values, (rows, heads, slots, size), and those of its cross-attention, likewise."""
 
-    def filled_mask(self) -> Tensor:
-        """The mask up to the next token's slot: what lies behind it is empty."""
-        return self.mask[..., : self.slot + 1]
-
-    def filled(self) -> list[Tensor]:
-        """The memory up to the next token's slot, as views."""
-        with_cross = self.cross[0].shape[-1] > 0
-        return [
-            tensor if with_cross and index % 4 > 1 else tensor[:, :, : self.slot + 1]
-            for index, tensor in enumerate(self.memory)
-        ]
-
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows alone."""
         self.logits, self.positions, self.mask = self.logits[rows], self.positions[rows], self.mask[rows]
@@ -114,9 +102,7 @@ class Stepper:
         texts.mask[..., texts.slot] = 0
         step = self._traced.step if self._traced else self._step
         slot = torch.tensor([texts.slot], device=tokens.device)
-        texts.logits = step(
-            tokens[:, None], texts.positions, slot, texts.filled_mask(), *texts.cross, *texts.filled()
-        )
+        texts.logits = step(tokens[:, None], texts.positions, slot, texts.mask, *texts.cross, *texts.memory)
         texts.slot += 1
         texts.positions = texts.positions + 1
 
@@ -210,10 +196,7 @@ class Stepper:
         tokens, mask = _right_padded(prompts, self.backbone.device)
         last = mask.sum(1) - 1 if not self.backbone.is_encoder_decoder else torch.zeros_like(mask[:, 0])
         slot = torch.tensor([texts.slot])
-        example = (
-            *(tokens[:, :1], texts.positions, slot),
-            *(texts.filled_mask(), *texts.cross, *texts.filled()),
-        )
+        example = (tokens[:, :1], texts.positions, slot, texts.mask, *texts.cross, *texts.memory)
         with warnings.catch_warnings(), FastKernels():
             warnings.simplefilter("ignore")  # of tensors turned into numbers, which the example tells apart
             try:
