@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -203,7 +203,7 @@ class Decoder:
         self._check(prompts, new_tokens)
         given = [1 if self.lm.is_encoder_decoder else len(prompt) for prompt in prompts]
         ends = self.ends if sampling.terminate_on_eos else ()
-        choice = _Choice(sampling, self.mask, given, self.ends, ends, uniforms[:, :new_tokens])
+        choice = _Choice(sampling, self.mask, given, self.ends, ends, uniforms[:, :new_tokens], self.lm.device)
         with self.lm.autocast():
             if self._steps_with(len(prompts), max(given) + new_tokens):
                 self._write(prompts, choice)
@@ -234,12 +234,14 @@ class Decoder:
     def _write(self, prompts: Sequence[Sequence[int]], choice: _Choice) -> None:
         own = self._stepper.begin(prompts, choice.num_steps)
         masking = self._mask_stepper.begin(prompts, choice.num_steps) if self._mask_stepper else None
-        rows = torch.arange(len(prompts), device=own.logits.device)
+        rows = torch.arange(len(prompts), device=self.lm.device)
         for step in range(choice.num_steps):
             tokens = choice(own.logits, rows, step, None if masking is None else masking.logits)
-            going = choice.going.to(rows.device)[rows]
-            alive = int(going.sum())
-            if alive == 0 or step == choice.num_steps - 1:
+            if step == choice.num_steps - 1:
+                return
+            going = choice.going[rows]
+            alive = int(going.sum()) if choice.ends else len(rows)
+            if alive == 0:
                 return
             if alive <= len(rows) // 2:  # copying what is remembered costs about as much as a step
                 rows, tokens = rows[going], tokens[going]
@@ -286,8 +288,18 @@ class Decoder:
             self.lm.train(self.lm.training)
 
 
+class _Chosen(NamedTuple):
+    """What one step chose; all (rows,), on the model's device."""
+
+    rows: Tensor
+    """Which texts these are."""
+    tokens: Tensor
+    log_probs: Tensor
+    raw_log_probs: Tensor
+
+
 class _Choice:
-    """Chooses tokens step by step, and keeps what was chosen."""
+    """Chooses tokens step by step; what was chosen is put together at the end."""
 
     def __init__(
         self,
@@ -297,57 +309,53 @@ class _Choice:
         cannot_end: Collection[int],
         ends: Collection[int],
         uniforms: Tensor,
+        device: torch.device,
     ) -> None:
         self.sampling = sampling
         self.mask = mask
-        self.uniforms = uniforms
         self.num_steps = uniforms.shape[1]
         self.ends = ends
-        self.first_end = torch.tensor([sampling.first_end(count) for count in given])
-        self.cannot_end = torch.tensor(sorted(cannot_end), dtype=torch.long)
-        self.end_ids = torch.tensor(sorted(ends), dtype=torch.long)
-        self.going = torch.ones(len(given), dtype=torch.bool)
-        shape = (len(given), self.num_steps)
-        self.tokens = torch.zeros(shape, dtype=torch.long)
-        self.log_probs, self.raw_log_probs = torch.zeros(shape), torch.zeros(shape)
-        self.lengths = torch.zeros(len(given), dtype=torch.long)
+        self.first_end = torch.tensor([sampling.first_end(count) for count in given], device=device)
+        self.all_may_end = max((sampling.first_end(count) for count in given), default=0)
+        self.cannot_end = torch.tensor(sorted(cannot_end), dtype=torch.long, device=device)
+        self.end_ids = torch.tensor(sorted(ends), dtype=torch.long, device=device)
+        self.num_texts = len(given)
+        self.going = torch.ones(len(given), dtype=torch.bool, device=device)
+        self.uniforms = uniforms.to(device)
+        self.chosen: list[_Chosen] = []
         self.kept: list[tuple[Tensor, Tensor]] = []  # of each step: which text, and a token of its set
 
     def __call__(self, logits: Tensor, rows: Tensor, step: int, mask_logits: Tensor | None) -> Tensor:
         """The tokens (rows,) that follow, chosen from (rows, vocabulary); ``rows`` says which texts these are."""
-        logits = logits.float()
-        places = rows.cpu()
+        logits = logits.to(rows.device, torch.float32)
         raw = logits.log_softmax(-1)
-        log_probs = self._sampled_from(logits, raw, places, step, mask_logits)
+        log_probs = self._sampled_from(logits, raw, rows, step, mask_logits)
         if self.sampling.do_sample:
-            tokens = draw(log_probs, self.uniforms[places, step])
+            tokens = draw(log_probs, self.uniforms[rows, step])
         else:
             tokens = log_probs.argmax(-1)
-        going = self.going[places]
-        chosen = tokens[:, None]
-        self.tokens[places, step] = torch.where(going, tokens.cpu(), 0)
-        self.log_probs[places, step] = torch.where(going, log_probs.gather(1, chosen)[:, 0].cpu(), 0.0)
-        self.raw_log_probs[places, step] = torch.where(going, raw.gather(1, chosen)[:, 0].cpu(), 0.0)
-        self.lengths[places] += going.long()
+        places = tokens[:, None]
+        raw_chosen = raw.gather(1, places)[:, 0]
+        chosen = raw_chosen if log_probs is raw else log_probs.gather(1, places)[:, 0]
+        self.chosen.append(_Chosen(rows, tokens, chosen, raw_chosen))
         if self.mask is not None or self.sampling.chooses_a_set:
-            where, token = (~log_probs.isinf()).cpu().nonzero().T
-            counted = going[where]
-            self.kept.append((places[where[counted]], token[counted].int()))
+            where, token = (~log_probs.isinf()).nonzero().T
+            counted = self.going[rows[where]]
+            self.kept.append((rows[where[counted]].cpu(), token[counted].int().cpu()))
         if len(self.end_ids):
-            self.going[places] = going & ~torch.isin(tokens.cpu(), self.end_ids)
+            self.going[rows] &= ~torch.isin(tokens, self.end_ids)
         return tokens
 
     def _sampled_from(
-        self, logits: Tensor, raw: Tensor, places: Tensor, step: int, mask_logits: Tensor | None
+        self, logits: Tensor, raw: Tensor, rows: Tensor, step: int, mask_logits: Tensor | None
     ) -> Tensor:
-        early = self.first_end[places] > step  # (rows,)
         banned = None
-        if early.any() and len(self.cannot_end):
+        if step < self.all_may_end and len(self.cannot_end):
             banned = torch.zeros_like(logits, dtype=torch.bool)
-            banned[:, self.cannot_end.to(logits.device)] = early[:, None].to(logits.device)
+            banned[:, self.cannot_end] = (self.first_end[rows] > step)[:, None]
         allowed = None
         if self.mask is not None:
-            scores = (logits if mask_logits is None else mask_logits).float()
+            scores = logits if mask_logits is None else mask_logits.to(logits.device, torch.float32)
             # A mask that an end token fills alone would leave nothing where it cannot come yet.
             allowed = self.mask(scores if banned is None else scores.masked_fill(banned, -torch.inf))
         if (
@@ -360,20 +368,38 @@ class _Choice:
         return filtered(logits, self.sampling, banned, allowed)
 
     def decoded(self) -> Decoded:
-        num_steps = max(1, int(self.lengths.max())) if len(self.lengths) else 1
-        cut = (self.tokens[:, :num_steps], self.log_probs[:, :num_steps], self.raw_log_probs[:, :num_steps])
-        return Decoded(cut[0], self.lengths, cut[1], cut[2], self._sets() if self.kept else None)
+        num_steps = max(1, len(self.chosen))
+        shape = (self.num_texts, num_steps)
+        tokens = self.end_ids.new_zeros(shape)
+        log_probs, raw_log_probs = (torch.zeros(shape, device=tokens.device) for _ in range(2))
+        for step, own in enumerate(self.chosen):
+            tokens[own.rows, step] = own.tokens
+            log_probs[own.rows, step] = own.log_probs
+            raw_log_probs[own.rows, step] = own.raw_log_probs
+        ended = torch.isin(tokens, self.end_ids)
+        before = ended.cumsum(1) - ended.long()  # how many ends come before a token
+        counts = before == 0
+        for written in (tokens, log_probs, raw_log_probs):
+            written.masked_fill_(~counts, 0)
+        lengths = counts.sum(1).cpu() if self.chosen else torch.zeros(self.num_texts, dtype=torch.long)
+        return Decoded(
+            tokens.cpu(),
+            lengths,
+            log_probs.cpu(),
+            raw_log_probs.cpu(),
+            self._sets(lengths) if self.kept else None,
+        )
 
-    def _sets(self) -> list[TokenSets]:
+    def _sets(self, lengths: Tensor) -> list[TokenSets]:
         texts = torch.cat([text for text, _ in self.kept])
         ids = torch.cat([token for _, token in self.kept])
         counts = torch.stack(
-            [torch.bincount(text, minlength=len(self.lengths)) for text, _ in self.kept], dim=1
+            [torch.bincount(text, minlength=self.num_texts) for text, _ in self.kept], dim=1
         )  # (num_texts, num_steps)
         own = ids[texts.argsort(stable=True)].split(counts.sum(1).tolist())
         return [
             TokenSets(of_text, count[:length])
-            for of_text, count, length in zip(own, counts, self.lengths.tolist(), strict=True)
+            for of_text, count, length in zip(own, counts, lengths.tolist(), strict=True)
         ]
 
 
@@ -385,7 +411,7 @@ class _Chooser(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         step = input_ids.shape[1] - self.given
-        rows = torch.arange(len(scores), device=scores.device)
+        rows = torch.arange(len(scores), device=self.decoder.lm.device)
         tokens = self.choice(scores, rows, step, self._mask_logits(input_ids))
         return torch.full_like(scores, -torch.inf).scatter_(1, tokens[:, None], 0.0)
 

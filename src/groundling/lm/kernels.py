@@ -7,6 +7,7 @@ which PyTorch ships too, does not: on an EPYC with AVX-512 88 against 190 GFLOP/
 from __future__ import annotations
 
 import functools
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -72,6 +73,14 @@ def _attention(
     return (scaled @ key.transpose(-1, -2) + attn_mask).softmax(-1) @ value
 
 
+def _gelu(x: Tensor, approximate: str = "none") -> Tensor | None:
+    # By a sigmoid, (1 + tanh u) / 2 = σ(2u), whose kernel takes a tenth of the time of the hyperbolic tangent's.
+    if approximate != "tanh" or x.device.type != "cpu" or x.dtype != torch.float32:
+        return None
+    scale = math.sqrt(8 / math.pi)
+    return (x * x).mul_(0.044715 * scale).add_(scale).mul_(x).sigmoid_().mul_(x)
+
+
 def _suits(x: Tensor, weight: Tensor) -> bool:
     float32 = x.dtype == weight.dtype == torch.float32
     return float32 and x.device.type == "cpu" and weight.dim() == 2 and torch.backends.mkldnn.is_available()
@@ -80,5 +89,6 @@ def _suits(x: Tensor, weight: Tensor) -> bool:
 _FASTER: dict[Any, Callable[..., Tensor | None]] = {
     F.linear: _linear,
     torch.addmm: _addmm,
+    F.gelu: _gelu,
     F.scaled_dot_product_attention: _attention,
 }

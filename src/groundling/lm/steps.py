@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, DynamicCache, EncoderDecoderCache
-from transformers.cache_utils import CacheLayerMixin
+from transformers import Cache, EncoderDecoderCache
+from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
 from groundling.lm.backbone import Backbone
 from groundling.lm.kernels import FastKernels
@@ -264,6 +264,20 @@ class _Slots(CacheLayerMixin):
     get_max_cache_shape = get_max_length  # its name up to Transformers 5.20
 
 
+class _First(DynamicLayer):
+    """A layer that is read into only once, and so keeps what comes as it is instead of a copy."""
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        self.keys, self.values, self.is_initialized = key_states, value_states, True
+        return key_states, value_states
+
+
+def _empty_cache() -> Cache:
+    return Cache(layer_class_to_replicate=_First)
+
+
 class _Traced(NamedTuple):
     begin: Any
     step: Any
@@ -286,12 +300,12 @@ class _Begin(nn.Module):
         backbone = self._backbone[0]
         if backbone.is_encoder_decoder:
             states = backbone.encode(tokens, mask)
-            past: Any = EncoderDecoderCache(DynamicCache(), DynamicCache())
+            past: Any = EncoderDecoderCache(_empty_cache(), _empty_cache())
             more = {"encoder_hidden_states": states, "encoder_attention_mask": mask}
             tokens = torch.full_like(tokens[:, :1], self.start_token)
         else:
             # What pads a row on its right is seen by nothing before it: plain causal attention is right.
-            states, past, more = torch.zeros(0), DynamicCache(), {"attention_mask": torch.ones_like(tokens)}
+            states, past, more = torch.zeros(0), _empty_cache(), {"attention_mask": torch.ones_like(tokens)}
         hidden = backbone.body(
             input_ids=tokens, past_key_values=past, use_cache=True, **more
         ).last_hidden_state
