@@ -1,9 +1,14 @@
 """Metrics as JSON lines and as TensorBoard reads them."""
 
+import sys
 import threading
+import types
 from pathlib import Path
 
-from groundling.training.tracking import Tracker, read_metrics
+import pytest
+
+from groundling.errors import ConfigError
+from groundling.training.tracking import Tracker, WandbLog, read_metrics
 
 
 def test_tensorboard_reads_what_is_logged_and_forgets_what_is_done_again(tmp_path: Path) -> None:
@@ -27,3 +32,28 @@ def test_logging_starts_no_thread(tmp_path: Path) -> None:
     before = threading.enumerate()
     Tracker(tmp_path, 0).log({"update": 1, "step": 1, "loss": 0.0})
     assert threading.enumerate() == before
+
+
+def test_weights_and_biases_is_told_as_one_run_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, told = [], []
+
+    class StandIn(types.ModuleType):
+        @staticmethod
+        def init(**options: object) -> object:
+            begun.append(options)
+            return types.SimpleNamespace(
+                log=lambda figures, step: told.append((step, figures)), finish=lambda: told.append("end")
+            )
+
+    monkeypatch.setitem(sys.modules, "wandb", StandIn("wandb"))
+    for update in (1, 2):
+        log = WandbLog("language", "demo-seed1", {"seed": 1}, tmp_path)
+        log.log({"update": update, "step": 10 * update, "loss": 0.5, "success_rate": None})
+        log.close()
+    assert told == [(1, {"step": 10, "loss": 0.5}), "end", (2, {"step": 20, "loss": 0.5}), "end"]
+    assert begun[0] == begun[1] and begun[0]["resume"] == "allow" and begun[0]["project"] == "language"
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ConfigError, match=r"groundling\[wandb\]"):
+        WandbLog("language", "demo-seed1", {}, tmp_path)

@@ -160,6 +160,9 @@ class TrainingConfig:
     entropy_floor: float = 0.001
     """Stop, with advice, when the policy's entropy (nats) stays below this while episodes still fail; 0: never."""
 
+    wandb: str | None = None
+    """A project of Weights & Biases that is told every update's figures, too (extra wandb; WANDB_MODE=offline keeps
+    them on this machine); null: none."""
     probes: int | None = None
     """1 or 2: log each action's probability in one of two sets of fixed situations, after each update; null: no."""
 

@@ -20,6 +20,7 @@ _MAY_CHANGE = (
     "training.epochs",
     "training.checkpoint_every",
     "training.keep_checkpoints",
+    "training.wandb",
     "training.entropy_floor",
     "training.probes",
 )

@@ -29,7 +29,7 @@ from groundling.training.collector import Finished, summarise
 from groundling.training.folder import open_run
 from groundling.training.probes import ProbeLog
 from groundling.training.progress import TrainingProgress
-from groundling.training.tracking import Log, Tracker, read_metrics
+from groundling.training.tracking import Log, Tracker, WandbLog, read_metrics
 from groundling.world import World
 
 _LOW_ENTROPY_UPDATES = 5
@@ -113,35 +113,38 @@ class Run:
     def loop(self, console: Console, stop_asked: Callable[[], bool]) -> bool:
         """Update until all steps are taken (True) or a stop is asked for (False)."""
         total = self.config.training.steps
-        tracker: Tracker | None = None
-        logs: list[Log] = []
-        if self.world.is_main:
-            tracker = Tracker(self.folder, self.counters.update)
-            where = (self.config, self.policy, self.folder, self.counters.update)
-            logs = [tracker, ProbeLog(*where)]
-            if self.config.pool.id is not None:
-                from groundling.training.validation import (
-                    ValidationLog,  # metrics and pools, only where texts are
-                )
-
-                logs.append(ValidationLog(*where))
-        try:
-            with TrainingProgress(console, total, self.counters.step) as progress:
-                while self.counters.step < total:
-                    row = self.update(progress)
-                    for log in logs:
-                        log.log(row)
-                    stop = any(self.world.gather(stop_asked())) or self.counters.step >= total
-                    if stop or self.counters.update % self.config.training.checkpoint_every == 0:
-                        self.save()
-                    self._check_entropy()
-                    if stop and self.counters.step < total:
-                        return False
-        finally:
-            if tracker is not None:
-                tracker.close()
-            self.collector.close()
+        with ExitStack() as stack:
+            stack.callback(self.collector.close)
+            logs = self._logs(stack) if self.world.is_main else []
+            progress = stack.enter_context(TrainingProgress(console, total, self.counters.step))
+            while self.counters.step < total:
+                row = self.update(progress)
+                for log in logs:
+                    log.log(row)
+                stop = any(self.world.gather(stop_asked())) or self.counters.step >= total
+                if stop or self.counters.update % self.config.training.checkpoint_every == 0:
+                    self.save()
+                self._check_entropy()
+                if stop and self.counters.step < total:
+                    return False
         return True
+
+    def _logs(self, stack: ExitStack) -> list[Log]:
+        """Who is told of every update; what they hold open is closed with ``stack``."""
+        config, update = self.config, self.counters.update
+        tracker = Tracker(self.folder, update)
+        stack.callback(tracker.close)
+        logs: list[Log] = [tracker, ProbeLog(config, self.policy, self.folder, update)]
+        if config.training.wandb is not None:
+            name = f"{config.name}-seed{config.seed}"
+            wandb = WandbLog(config.training.wandb, name, asdict(config), self.folder)
+            stack.callback(wandb.close)
+            logs.append(wandb)
+        if config.pool.id is not None:
+            from groundling.training.validation import ValidationLog  # metrics and pools, where texts are
+
+            logs.append(ValidationLog(config, self.policy, self.folder, update))
+        return logs
 
     def update(self, progress: TrainingProgress) -> dict[str, Any]:
         """Collect one rollout and learn from it.

@@ -5,10 +5,11 @@ import math
 import os
 import platform
 import time
+import uuid
 from pathlib import Path
 from typing import Any, Protocol
 
-from groundling.errors import RunError
+from groundling.errors import ConfigError, RunError
 from groundling.files import write_atomically
 
 TIME_KEYS = ("seconds", "steps_per_second")
@@ -104,6 +105,41 @@ class Tracker:
 
     def close(self) -> None:
         self._events.close()
+
+
+class WandbLog:
+    """The same figures in Weights & Biases, as one run there that goes on when this one is resumed.
+
+    Args:
+        project: Its name there.
+        name: What the run is called there.
+        config: Told beside the figures; it holds no secrets.
+        run_dir: The run's folder, whose ``wandb.json`` keeps the run's id; offline runs are kept there, too.
+
+    Raises:
+        ConfigError: the extra is not installed.
+    """
+
+    def __init__(self, project: str, name: str, config: dict[str, Any], run_dir: Path) -> None:
+        try:
+            import wandb
+        except ModuleNotFoundError:
+            raise ConfigError(
+                f"training.wandb={project} needs pip install 'groundling[wandb]'; null does without"
+            ) from None
+        kept = run_dir / "wandb.json"
+        if not kept.exists():
+            write_atomically(kept, json.dumps({"id": uuid.uuid4().hex}) + "\n")
+        id = json.loads(kept.read_text(encoding="utf-8"))["id"]
+        self._run = wandb.init(project=project, name=name, config=config, dir=run_dir, id=id, resume="allow")
+
+    def log(self, row: dict[str, Any]) -> None:
+        """Tell one update's figures, at its number."""
+        figures = {k: v for k, v in row.items() if v is not None and k != "update"}
+        self._run.log(figures, step=row["update"])
+
+    def close(self) -> None:
+        self._run.finish()
 
 
 def _unwritable(path: Path, error: OSError) -> RunError:
