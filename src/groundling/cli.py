@@ -15,6 +15,7 @@ from groundling.commands import (
     doctor,
     evaluate,
     listing,
+    publish,
     rate,
     report,
     study,
@@ -24,7 +25,20 @@ from groundling.commands import (
 from groundling.commands.command import INTERRUPTED, one_line
 from groundling.errors import ConfigError, GroundlingError
 
-_COMMANDS = (train, evaluate, watch, collect, annotate, distill, study, report, rate, listing, doctor)
+_COMMANDS = (
+    train,
+    evaluate,
+    watch,
+    collect,
+    annotate,
+    distill,
+    study,
+    report,
+    publish,
+    rate,
+    listing,
+    doctor,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,0 +1,32 @@
+"""`groundling publish`."""
+
+import argparse
+from pathlib import Path
+
+from groundling.commands.command import Commands, add_command, make_console, warn
+from groundling.errors import ConfigError
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `groundling publish`."""
+    about = "put a trained policy into a folder of its own, with a model card, and on the hub if asked to"
+    parser = add_command(commands, "publish", run, about)
+    parser.add_argument("run_dir", metavar="RUN", help="a run's folder or one of its checkpoints")
+    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--upload", metavar="OWNER/NAME", help="a repository on the Hugging Face hub")
+    parser.add_argument("--private", action="store_true", help="make that repository a private one")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry the command out; returns its exit status."""
+    from groundling.evaluation.evaluate import find
+    from groundling.evaluation.publish import publish, upload
+
+    if arguments.private and arguments.upload is None:
+        raise ConfigError("--private is of a repository on the hub: name it with --upload OWNER/NAME")
+    folder = publish(find(arguments.run_dir, [], warn), arguments.output)
+    console = make_console()
+    console.print(f"written to {folder}", highlight=False)
+    if arguments.upload is not None:
+        console.print(f"uploaded: {upload(folder, arguments.upload, arguments.private)}", highlight=False)
+    return 0

@@ -1,0 +1,96 @@
+"""A trained policy as a folder of its own, with a model card: what is kept of a run, or put on the hub."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from groundling.errors import ConfigError, RunError
+from groundling.evaluation.evaluate import Target
+from groundling.training.tracking import read_metrics
+
+_OF_TRAINING = (
+    *("optimizer.safetensors", "random.safetensors", "collector.safetensors", "online.safetensors"),
+    *("algorithm.json", "run.json", "manifest.json", "reward_table.safetensors"),
+)
+"""Files of a checkpoint that only its run needs."""
+
+
+def publish(target: Target, output: Path) -> Path:
+    """Write the weights (as `from_pretrained` loads a language model), ``config.yaml`` and a model card.
+
+    Args:
+        target: A run or one of its checkpoints.
+        output: A folder that is not there yet, or empty.
+
+    Raises:
+        ConfigError: the target is not trained, or the folder holds something.
+    """
+    if target.checkpoint is None:
+        raise ConfigError(f"{target.agent} has no checkpoint: name a run's folder or one of its checkpoints")
+    if output.exists() and any(output.iterdir()):
+        raise ConfigError(f"--output {output} holds something already: name another folder")
+    shutil.copytree(
+        target.checkpoint, output, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*_OF_TRAINING)
+    )
+    shutil.copy(target.run_dir / "config.yaml", output / "config.yaml")
+    (output / "README.md").write_text(model_card(target), encoding="utf-8")
+    return output
+
+
+def model_card(target: Target) -> str:
+    """The card: what was trained on what, how, and what the evaluations in the run's folder say."""
+    rows = read_metrics(target.run_dir)
+    evaluations = {
+        path.stem: json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted((target.run_dir / "evaluation").glob("*.json"))
+    }
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("groundling.evaluation", "."),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    assert target.checkpoint is not None
+    return environment.get_template("model_card.md.j2").render(
+        config=target.config,
+        checkpoint=target.checkpoint.name,
+        steps=rows[-1]["step"] if rows else 0,
+        tables={name: _table(evaluation) for name, evaluation in evaluations.items()},
+        is_language_model=(target.checkpoint / "config.json").exists(),
+    )
+
+
+def upload(folder: Path, repository: str, private: bool) -> str:
+    """Put an exported folder on the Hugging Face hub, as ``huggingface-cli login`` or HF_TOKEN lets it.
+
+    Returns:
+        The address of what was uploaded.
+
+    Raises:
+        RunError: the hub refuses it or cannot be reached; the folder stays.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    api = HfApi()
+    try:
+        api.create_repo(repository, private=private, exist_ok=True)
+        told = api.upload_folder(repo_id=repository, folder_path=folder)
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise RunError(f"could not upload {folder} to {repository}: {reason}; the folder stays") from error
+    return str(told)
+
+
+def _table(evaluation: dict[str, Any]) -> dict[str, dict[str, float | None]]:
+    """By agent, the figures of an evaluation of whatever kind that have one number."""
+    agents = evaluation.get("texts") or evaluation.get("agents") or {}
+    return {
+        name: {
+            key: value for key, value in figures.items() if isinstance(value, int | float) or value is None
+        }
+        for name, figures in agents.items()
+    }
