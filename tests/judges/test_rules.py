@@ -37,6 +37,7 @@ def test_every_goal_has_a_table() -> None:
     [
         ("defaultgoal", KILL, WALL),
         ("defaultgoal", GOLD, WALL),
+        ("defaultgoal", "You see here a dagger.", "You kick at empty space."),
         ("defaultgoal", DOWN, GOLD),
         ("defaultgoal", "", "You die..."),
         ("defaultgoal", "Welcome to experience level 2.", "You miss the jackal."),

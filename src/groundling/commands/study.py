@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     options = [word for module in arguments.imports for word in ("--import", module)]
     command = ["study", arguments.study, *arguments.overrides, *options]
-    told = [*command, "--jobs", str(arguments.jobs), "--output", str(output)]
+    told = [*command, "--jobs", str(arguments.jobs), "--runs", str(runs), "--output", str(output)]
     if arguments.jobs == 1:
         failed = run_here(jobs, tell, console, warn)
     else:

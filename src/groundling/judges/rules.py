@@ -12,7 +12,7 @@ Table = list[tuple[str, float]]
 
 _FIGHT: Table = [
     (r"\byou (kill|destroy|dismember|dispatch)\b", 5.0),
-    (r"\byou (hit|bite|kick|smite|stab|slash|punch)\b(?! a wall)", 1.0),
+    (r"\byou (hit|bite|kick|smite|stab|slash|punch)\b(?! (a wall|at empty space))", 1.0),
     (r"\bwelcome to experience level \d", 4.0),
     (r"\byou miss\b", 0.25),
     (r"\byou (hear the shrieks|murderer)|\byou murderer", -8.0),
@@ -44,6 +44,8 @@ _STUCK: Table = [
     (r"\byou can't (go (up|down)|move|reach)|\bthere is nothing (here|to)|\bnothing happens", -0.5),
     (r"\byou (don't|do not) have (anything|that|enough)|\bnever mind|\bthat is a silly", -0.5),
     (r"\b(hits|bites|kicks|claws|butts)[.!]", -0.25),
+    (r"\bkick at empty space|\bouch!|\bwhat a strange direction|\bunknown command", -0.5),
+    (r"\breally attack the (peaceful|kitten|housecat|little dog|dog|pony)\b", -0.5),
 ]
 TABLES: dict[str, Table] = {
     "defaultgoal": [*_FIGHT, *_GOLD, *_DOWN, *_DEATH, *_DISCOVERY, *_STUCK],

@@ -1,0 +1,114 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from groundling.envs.nethack import make_task
+from groundling.envs.nethack.vector import NetHackVectorEnv
+from groundling.envs.seeds import held_out_seed
+from groundling.evaluation.nethack.agents import Alone, PolicyAgent, features, mixed
+from groundling.evaluation.nethack.episodes import Game, play, summarise
+from groundling.evaluation.nethack.taste import Taste
+from groundling.evaluation.nethack.watching import moments
+from groundling.judges.record import random_player
+from groundling.judges.reward_model import Normalization
+from groundling.policies.nethack import NetHackPolicy
+from groundling.rewards.intrinsic import MotifReward
+
+
+class Lengths:
+    """Its reward of a message is the message's length."""
+
+    normalization = Normalization(10.0, 4.0, tuple(np.linspace(-0.9, 0.9, 19)))
+
+    def rewards(self, messages: torch.Tensor) -> torch.Tensor:
+        return (messages != 0).sum(-1).float()
+
+
+def _message(text: str) -> bytes:
+    return text.encode().ljust(256, b"\0")
+
+
+@pytest.mark.parametrize("compat", [[], ["crop"]])
+def test_a_policy_sees_what_it_was_trained_on(compat: list[str]) -> None:
+    args = {"compat": compat}
+    envs = NetHackVectorEnv("NetHackScore-v1", 2, 0, num_groups=1, held_out=True, args=args)
+    frames = envs.reset()
+    alone = make_task("NetHackScore-v1", **args)
+    actions = np.random.default_rng(0).integers(23, size=(40, 2))
+    shown, _ = alone.reset(seed=held_out_seed(0))
+    for row in actions:
+        seen = features([shown], row_offset=0 if compat else 1)
+        for name in ("chars", "colours", "vector", "messages"):
+            np.testing.assert_array_equal(getattr(seen, name)[0], getattr(frames, name)[0], err_msg=name)
+        envs.send(0, row)
+        frames = envs.receive(0)
+        shown, _, terminated, truncated, _ = alone.step(int(row[0]))
+        assert not (terminated or truncated)
+    envs.close()
+    alone.close()
+
+
+def test_an_episodes_intrinsic_return_by_hand() -> None:
+    taste = Taste(Lengths(), MotifReward())  # type: ignore[arg-type]  # the median of the quantiles is 0
+    long, short = _message("sixteen letters!"), _message("short")
+    assert taste.of([long])[0].normalised == pytest.approx(3.0) and taste.of([short])[0].first == 0.0
+    assert taste.paid(long, 2) == pytest.approx(3.0 / 8)
+    counts = Counter({long: 3, short: 9})
+    assert taste.intrinsic_return(counts) == pytest.approx(3 * (1 + 1 / 8 + 1 / 27))
+
+
+def test_episodes_are_the_same_however_many_are_played_at_once() -> None:
+    args = {"max_episode_steps": 30}
+
+    def of(num_envs: int) -> list[Game]:
+        return play(Alone(random_player), "NetHackScore-v1", args, 5, num_envs, seed=3)
+
+    one, three = of(1), of(3)
+    assert one == three and [game.number for game in one] == list(range(5))
+    assert all(sum(game.messages.values()) == len(game.actions) == game.figures["length"] for game in one)
+    found = summarise(one)
+    assert found["length"].value == np.mean([len(game.actions) for game in one])
+    assert "success" not in found and "intrinsic_return" not in found
+
+
+def test_a_task_with_a_goal_tells_success() -> None:
+    (game,) = play(Alone(random_player), "NetHackStaircase-v1", {"max_episode_steps": 5}, 1, 4)
+    assert game.figures["success"] == 0.0
+
+
+def test_memories_of_envs_are_kept_apart() -> None:
+    torch.manual_seed(0)
+    policy = NetHackPolicy(23, hidden_size=8)
+    env = make_task("NetHackScore-v1")
+    shown = []
+    for number in range(2):
+        env.reset(seed=held_out_seed(number))
+        shown.append([env.step(2 + i)[0] for i in range(6)])
+    env.close()
+    together, alone = PolicyAgent(policy, deterministic=True), PolicyAgent(policy, deterministic=True)
+    for number in (0, 1):
+        together.begin(number, 0)
+    both = [together.act([0, 1], [a, b]) for a, b in zip(*shown, strict=True)]
+    for number in (0, 1):
+        alone.begin(7, 0)
+        assert [alone.act([7], [o])[0] for o in shown[number]] == [actions[number] for actions in both]
+
+
+def test_mixed_players_take_turns_by_episodes() -> None:
+    players = mixed([lambda seed: lambda shown: 1, lambda seed: lambda shown: 2])
+    chosen = [players(seed)({}) for seed in range(40)]
+    assert set(chosen) == {1, 2} and chosen == [players(seed)({}) for seed in range(40)]
+
+
+def test_moments_tell_what_was_paid() -> None:
+    taste = Taste(Lengths(), MotifReward(threshold_quantile=0))  # type: ignore[arg-type]
+    act = random_player(0)
+    seen = list(moments(act, "NetHackScore-v1", {"max_episode_steps": 20}, held_out_seed(0), taste))
+    assert [moment.step for moment in seen] == list(range(21)) and seen[-1].ended
+    assert sum(moment.reward for moment in seen) == pytest.approx(seen[-1].episode_return)
+    paid = sum(moment.intrinsic or 0.0 for moment in seen)
+    assert paid == pytest.approx(taste.intrinsic_return(seen[-1].counts))
+    assert sum(seen[-1].counts.values()) == 20
+    assert seen[3].captioned().chars.shape == (27, 80) and "step 3" in seen[3].captioned().text()
