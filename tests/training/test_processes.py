@@ -28,10 +28,20 @@ _SMALL = [
 ]
 
 
-def _start(processes: int, run_dir: Path, *overrides: str) -> subprocess.Popen[str]:
+def _start(processes: int, run_dir: Path, *overrides: str, experiment: str = "demo") -> subprocess.Popen[str]:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
+    small = _SMALL if experiment == "demo" else ["device=cpu"]
     return subprocess.Popen(
-        [sys.executable, *launcher, "groundling", "train", "demo", f"run_dir={run_dir}", *_SMALL, *overrides],
+        [
+            sys.executable,
+            *launcher,
+            "groundling",
+            "train",
+            experiment,
+            f"run_dir={run_dir}",
+            *small,
+            *overrides,
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -39,8 +49,8 @@ def _start(processes: int, run_dir: Path, *overrides: str) -> subprocess.Popen[s
     )
 
 
-def _train(processes: int, run_dir: Path, *overrides: str) -> None:
-    child = _start(processes, run_dir, *overrides)
+def _train(processes: int, run_dir: Path, *overrides: str, experiment: str = "demo") -> None:
+    child = _start(processes, run_dir, *overrides, experiment=experiment)
     told, _ = child.communicate(timeout=300)
     assert child.returncode == 0, told
     assert told.count("done:") == 1  # the main process alone speaks
@@ -61,6 +71,49 @@ def test_two_processes_do_what_one_does_and_hand_over_to_it(tmp_path: Path) -> N
         load_file(tmp_path / name / "checkpoints" / "000003" / "model.safetensors") for name in ("one", "two")
     )
     assert all(torch.allclose(one[name], two[name], atol=1e-5) for name in one)
+
+
+@pytest.mark.parametrize("algorithm", ["nlpo", "grpo"])
+def test_two_processes_write_and_learn_what_one_does(algorithm: str, tmp_path: Path) -> None:
+    """Shares of 3 and 3 texts, or whose groups of two go through the middle."""
+    parts = {
+        "nlpo": [
+            "policy.args.mask_type=learned_top_p",
+            "policy.args.top_mask=0.7",
+            "algorithm.args.kl_target=0.05",
+        ],
+        "grpo": ["pool.texts_per_prompt=2", "policy.args.value=shared"],
+    }
+    own = {"nlpo": "target_update_iterations:2", "grpo": "epochs:2"}
+    overrides = [
+        "env.num_envs=6",
+        "training.steps_per_update=5",
+        "training.checkpoint_every=1",
+        "~algorithm.args",
+        f"algorithm={{id:{algorithm},args:{{minibatch_size:15,learning_rate:1e-4,kl_coefficient:0.1,{own[algorithm]}}}}}",
+        "~reward.args",
+        "reward.id=dates",
+        "~pool.args",
+        "pool={id:commongen,args:{offline:true}}",
+        "evaluation.metrics=[]",
+        *parts[algorithm],
+    ]
+    runs = []
+    for processes in (1, 2):
+        folder = tmp_path / str(processes)
+        _train(processes, folder, "training.steps=80", *overrides, experiment="rl4lms/increasing_numbers_ppo")
+        last = max((folder / "checkpoints").glob("[0-9]*"))
+        tensors = {p.name: load_file(p) for p in last.glob("*.safetensors") if p.name != "random.safetensors"}
+        runs.append((read_metrics(folder), tensors))
+    (rows, one), (others, two) = runs
+    assert len(rows) == len(others) >= 3
+    for row, other in zip(rows, others, strict=True):
+        for name in ("seconds", "steps_per_second"):
+            del row[name], other[name]
+        assert row == pytest.approx(other, abs=1e-5)
+    for file, tensors in one.items():
+        for name, tensor in tensors.items():
+            torch.testing.assert_close(tensor, two[file][name], atol=1e-5, rtol=1e-4)
 
 
 def test_a_process_that_dies_ends_the_run_which_can_be_resumed(tmp_path: Path) -> None:

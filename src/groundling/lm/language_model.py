@@ -276,8 +276,13 @@ class LanguageModel(nn.Module):
     def _prompt_tokens(self, prompts: Sequence[str], room: int) -> list[list[int]]:
         """Token ids of prompts, each checked to fit the model with `room` tokens after it."""
         tokens = self._tokens.prompts(prompts)
+        self._check_room(tokens, room)
+        return tokens
+
+    def _check_room(self, tokens: Sequence[Sequence[int]], room: int) -> None:
+        """Raise `GroundlingError` if a prompt's tokens, with `room` tokens after them, do not fit the model."""
         if self.max_positions is None:
-            return tokens
+            return
         # The last token of a candidate is predicted, never read; an encoder-decoder reads it elsewhere.
         limit = self.max_positions - (0 if self.is_encoder_decoder else max(0, room - 1))
         for index, own in enumerate(tokens):
@@ -286,7 +291,6 @@ class LanguageModel(nn.Module):
                     f"prompt {index} has {len(own)} tokens, but this model has room for {limit}: shorten it, or load "
                     f"the model with max_prompt_tokens={limit} to keep the last ones"
                 )
-        return tokens
 
     def _adjusted(
         self,
@@ -337,6 +341,8 @@ class LanguageModel(nn.Module):
         new_tokens = generation.get("max_new_tokens", 0 if "max_length" in generation else DEFAULT_NEW_TOKENS)
         if all(isinstance(prompt, str) for prompt in prompts):
             prompts = self._prompt_tokens(cast(Sequence[str], prompts), new_tokens)
+        else:
+            self._check_room(cast(Sequence[Sequence[int]], prompts), new_tokens)
         if not prompts:
             return []
         # Checkpointing gradients would switch the cache off; there are no gradients here.

@@ -59,7 +59,11 @@ class Reward(ABC):
                 number, or there are not as many as samples.
         """
         check_samples(prompts, generations, references, meta)
-        rewards = torch.as_tensor(self.score(prompts, generations, references, meta), dtype=torch.float32)
+        scores = self.score(prompts, generations, references, meta)
+        try:
+            rewards = torch.as_tensor(scores, dtype=torch.float32, device="cpu")
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise RunError(f"{self.name} must give one number for each sample, got {scores!r:.80}") from error
         return _checked(rewards, (len(generations),), self.name)
 
     def at_tokens(
@@ -138,9 +142,13 @@ class TokenReward(Reward):
             for step, current in enumerate(written):
                 previous = written[step - 1] if step else ""
                 done = step == len(written) - 1
-                rewards[row, step] = self.at_token(
-                    prompts[row], previous, current, done, references[row], own
-                )
+                found = self.at_token(prompts[row], previous, current, done, references[row], own)
+                try:
+                    rewards[row, step] = float(found)
+                except (TypeError, ValueError) as error:
+                    raise RunError(
+                        f"{self.name} must give a number for each token, got {found!r:.80}"
+                    ) from error
         return _checked(rewards, tuple(rewards.shape), self.name)
 
     def score(

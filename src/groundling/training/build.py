@@ -94,7 +94,7 @@ def make_collector(config: Config, policy: Policy, algorithm: Algorithm, own: sl
 def _make_writing(config: Config, policy: Policy, algorithm: Algorithm, own: slice) -> Collector:
     """Texts that the policy writes, or of an algorithm that clones the references, to the pool's prompts."""
     from groundling.envs.text_generation import SampleOrder, pools
-    from groundling.training.writing import References, WrittenTexts
+    from groundling.training.writing import References, WrittenTexts, as_writer, check_lengths
 
     pool, num_texts, num_tokens = config.pool, config.env.num_envs, config.training.steps_per_update
     assert pool.id is not None
@@ -107,6 +107,7 @@ def _make_writing(config: Config, policy: Policy, algorithm: Algorithm, own: sli
         raise ConfigError("a run that writes needs a reward: set reward.id (see `groundling list rewards`)")
     order = SampleOrder(samples, config.seed, pool.replacement)
     encode = make_prompt_encoder(config, policy)
+    check_lengths(as_writer(policy), encode.max_prompt_length, num_tokens)
     return WrittenTexts(order, encode, reward, num_texts, own, num_tokens, pool.texts_per_prompt)
 
 

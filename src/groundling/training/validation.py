@@ -11,7 +11,7 @@ import torch
 
 from groundling.configs.schema import Config
 from groundling.envs.text_generation import Sample, pools
-from groundling.errors import RunError
+from groundling.errors import ConfigError, RunError
 from groundling.files import write_atomically
 from groundling.metrics import Metric, MetricResult
 from groundling.metrics.post_processing import post_processors
@@ -65,6 +65,7 @@ def write_and_measure(
     Draws from torch's global generator, which is left as it was: the texts depend on the config's seed alone.
 
     Raises:
+        ConfigError: evaluation.generation is not what Transformers' generate takes.
         RunError: there are no samples, or a metric lacks what it needs of them.
     """
     if not samples:
@@ -98,7 +99,10 @@ def _write(policy: TokenPolicy, prompts: Sequence[TokenPrompt], config: Config) 
         written = [ids.tolist() for ids in policy.write(prompts, uniforms, num_tokens).token_ids()]
         return lm.tokenizer.batch_decode(written, skip_special_tokens=True)
     settings = {"max_new_tokens": num_tokens} | settings
-    return [written.text for written in lm.generate([p.ids for p in prompts], **settings)]
+    try:
+        return [written.text for written in lm.generate([p.ids for p in prompts], **settings)]
+    except (TypeError, ValueError) as error:  # what Transformers says of settings that it does not know
+        raise ConfigError(f"evaluation.generation={dict(settings)} cannot be followed: {error}") from error
 
 
 class ValidationLog:

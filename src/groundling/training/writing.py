@@ -37,6 +37,9 @@ class PromptEncoder:
         tokenizer: The model's; one without padding token pads with its end token, which masks tell apart.
         max_prompt_length: In tokens; longer prompts are cut.
         prompt_truncation_side: Where: "left" keeps a prompt's end, "right" its beginning.
+
+    Raises:
+        ConfigError: the length is none.
     """
 
     def __init__(
@@ -45,9 +48,17 @@ class PromptEncoder:
         max_prompt_length: int = 128,
         prompt_truncation_side: Side = "left",
     ) -> None:
+        if not isinstance(max_prompt_length, int) or max_prompt_length < 1:
+            raise ConfigError(
+                f"env.args.max_prompt_length must be a number of tokens, at least 1, got {max_prompt_length!r}"
+            )
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
-        self.tokenizer, self._length, self._side = tokenizer, max_prompt_length, prompt_truncation_side
+        self.tokenizer, self.max_prompt_length, self._side = (
+            tokenizer,
+            max_prompt_length,
+            prompt_truncation_side,
+        )
 
     def __call__(self, samples: Sequence[Sample]) -> list[TokenPrompt]:
         """Token ids of each prompt.
@@ -55,7 +66,7 @@ class PromptEncoder:
         Raises:
             GroundlingError: a prompt is empty.
         """
-        return TokenPrompt.unpad(*encode_prompts(samples, self.tokenizer, self._length, self._side))
+        return TokenPrompt.unpad(*encode_prompts(samples, self.tokenizer, self.max_prompt_length, self._side))
 
 
 class WrittenTexts(Collector):
@@ -199,15 +210,17 @@ class References(Collector):
         """The next samples' references; values and log-probabilities are 0.
 
         Raises:
-            ConfigError: the policy does not write.
+            ConfigError: the policy does not write, or its model has no room for a prompt and its reference.
         """
-        as_writer(policy)
+        writer = as_writer(policy)
         first = self._order.drawn
         drawn = self._order.draw(self._num_texts)
         turn = [(first + k) // len(self._order.samples) for k in range(self._num_texts)]
         texts = [s.references[t % len(s.references)] for s, t in zip(drawn, turn, strict=True)][self._own]
         prompts = self._encode(drawn[self._own])
         tokens = [self._tokens(text) for text in texts]
+        for prompt, own in zip(prompts, tokens, strict=True):
+            _check_room(writer, len(prompt.ids), len(own))
         actions = torch.zeros(len(tokens), self._num_tokens, dtype=torch.int64)  # (num_texts, num_tokens)
         for row, own in zip(actions, tokens, strict=True):
             row[: len(own)] = torch.tensor(own)
@@ -257,6 +270,29 @@ def as_writer(policy: Policy) -> TokenPolicy:
     if not isinstance(policy, TokenPolicy):
         raise ConfigError(f"{type(policy).__name__} does not write texts: set policy.id=token for a pool")
     return policy
+
+
+def check_lengths(writer: TokenPolicy, max_prompt_length: int, num_tokens: int) -> None:
+    """Raise `ConfigError` where texts of ``num_tokens`` to such prompts cannot be written, or are not what is meant."""
+    limit = writer.sampling.max_new_tokens
+    if limit not in (None, num_tokens):
+        raise ConfigError(
+            f"policy.args.generation.max_new_tokens={limit}, but it is training.steps_per_update={num_tokens} that "
+            "says how many tokens a text has at most: leave the former out"
+        )
+    _check_room(writer, max_prompt_length, num_tokens)
+
+
+def _check_room(writer: TokenPolicy, prompt: int, text: int) -> None:
+    """Raise `ConfigError` if the model cannot read so many tokens of a prompt and write so many."""
+    room = writer.lm.max_positions
+    # An encoder-decoder reads the prompt elsewhere; the last token is never read.
+    needed = max(prompt, text) if writer.lm.is_encoder_decoder else prompt + text - 1
+    if room is not None and needed > room:
+        raise ConfigError(
+            f"a prompt of {prompt} tokens and a text of {text} are more than the model's {room} positions: lower "
+            "env.args.max_prompt_length or training.steps_per_update"
+        )
 
 
 def _figures(writing: Writing) -> list[dict[str, float]]:

@@ -1,0 +1,204 @@
+"""What goes wrong in a run that writes: one clear line, nothing lost, and the run goes on when it is mended."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from groundling.cli import main
+from groundling.training.tracking import TIME_KEYS, read_metrics
+
+Train = Callable[..., tuple[int, str]]
+
+_OWN_REWARD = """
+from dataclasses import dataclass
+from groundling.rewards import Reward, rewards
+from groundling.rewards.reward import TokenReward
+
+calls = 0
+
+@rewards.register("own-{name}")
+@dataclass(kw_only=True)
+class Own(Reward):
+    def score(self, prompts, generations, references, meta):
+        global calls
+        calls += 1
+        found = [float(len(g)) for g in generations]
+        return found if calls <= {good_calls} else {bad}
+
+@rewards.register("own-token-{name}")
+@dataclass(kw_only=True)
+class OwnToken(TokenReward):
+    def at_token(self, prompt, previous, current, done, references, meta):
+        return {bad_token}
+"""
+
+
+@pytest.fixture
+def train(
+    tmp_path: Path,
+    model_folder: Callable[[str], Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Train:
+    """`train(*overrides, family=…, run=…)`: exit status and standard error of the command."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # else it tries for half a minute
+
+    def train(*overrides: str, family: str = "gpt2", run: str = "run") -> tuple[int, str]:
+        capsys.readouterr()
+        words = [
+            f"run_dir={run}",
+            "device=cpu",
+            f"model.path={model_folder(family)}",
+            "env.num_envs=4",
+            "training.steps_per_update=4",
+            "training.steps=80",
+            "training.checkpoint_every=1",
+            "~reward.args",
+            "reward.id=dates",
+            "~algorithm.args",
+            "algorithm.args={minibatch_size:16,learning_rate:1e-4}",
+            "evaluation.metrics=[]",
+            "evaluation.episodes=4",
+        ]
+        status = main(["train", "rl4lms/increasing_numbers_ppo", *words, *overrides])
+        return status, capsys.readouterr().err
+
+    return train
+
+
+def _line(result: tuple[int, str]) -> str:
+    """The one line that a failed command told."""
+    status, told = result
+    assert status == 1 and told.startswith("error: ") and told.count("\n") == 1, told
+    return told
+
+
+def _pool(path: Path, prompts: list[str], references: str = "") -> list[str]:
+    rows = [{"ask": prompt} | ({"say": references} if references else {}) for prompt in prompts]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    columns = "prompt_column:ask" + (",reference_column:say" if references else "")
+    return ["~pool.args", f"pool={{id:jsonl,args:{{path:{{train:{path},val:{path}}},{columns}}}}}"]
+
+
+def _own_reward(
+    folder: Path, name: str, bad: str = "found", good_calls: int = 0, bad_token: str = "0.0"
+) -> list[str]:
+    """A user's module; it is imported anew, as by another process."""
+    code = _OWN_REWARD.format(name=name, bad=bad, good_calls=good_calls, bad_token=bad_token)
+    (folder / f"own_{name}.py").write_text(code)
+    sys.modules.pop(f"own_{name}", None)
+    return ["--import", f"own_{name}"]
+
+
+def _weights(run: Path) -> dict[str, torch.Tensor]:
+    last = max((run / "checkpoints").glob("[0-9]*"))
+    return {f"{p.name}:{n}": t for p in last.glob("*.safetensors") for n, t in load_file(p).items()}
+
+
+def test_an_empty_prompt_among_others(train: Train, tmp_path: Path) -> None:
+    prompts, once = ["go left"] * 19, "pool.replacement=false"
+    told = _line(train(*_pool(tmp_path / "rows.jsonl", [*prompts, ""]), once))
+    assert "train_19 has an empty prompt" in told
+    done = [row["update"] for row in read_metrics(tmp_path / "run")]
+    assert train(*_pool(tmp_path / "rows.jsonl", [*prompts, "go right"]), once) == (0, "")
+    rows = [row["update"] for row in read_metrics(tmp_path / "run")]
+    assert rows == list(range(1, len(rows) + 1)) and len(rows) > len(done) > 0
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bart"])
+def test_prompts_longer_than_the_model(family: str, train: Train, tmp_path: Path) -> None:
+    pool = _pool(tmp_path / "rows.jsonl", ["go left " * 300] * 4, "turn right " * 300)
+    told = _line(train(*pool, "env.args.max_prompt_length=300", family=family))
+    assert "300 tokens" in told and "256 positions" in told and "env.args.max_prompt_length" in told
+    supervised = ["algorithm.id=supervised", "~algorithm.args", "training.steps_per_update=270"]
+    told = _line(train(*pool, *supervised, family=family))
+    assert "a text of 270" in told and "training.steps_per_update" in told
+    assert train(*pool, "env.args.max_prompt_length=200", family=family) == (
+        0,
+        "",
+    )  # cut to what there is room for
+
+
+def test_what_cannot_be_meant_of_lengths(train: Train) -> None:
+    assert "must be a number of tokens" in _line(train("env.args.max_prompt_length=many"))
+    told = _line(train("policy.args.generation.max_new_tokens=9"))
+    assert "max_new_tokens=9" in told and "steps_per_update=4" in told
+
+
+def test_references_that_are_missing(train: Train, tmp_path: Path) -> None:
+    pool = _pool(tmp_path / "rows.jsonl", ["go left", "go right"])
+    assert "reference" in _line(train(*pool, "reward.id=meteor"))
+    assert "reference" in _line(train(*pool, "evaluation.metrics=[{id:chrf}]", "evaluation.every=2"))
+    assert "no reference" in _line(train(*pool, "algorithm.id=supervised", "~algorithm.args"))
+    assert train(*pool, "evaluation.metrics=[{id:diversity}]", "evaluation.every=2") == (0, "")
+
+
+def test_a_metric_that_is_wrong_only_later_is_mended(train: Train, tmp_path: Path) -> None:
+    """Metrics belong to what a run may be resumed with other values of."""
+    pool = _pool(tmp_path / "rows.jsonl", ["go left", "go right"])
+    assert train(*pool, "training.steps=32") == (0, "")
+    done = read_metrics(tmp_path / "run")
+    measured = [*pool, "evaluation.every=2"]
+    told = _line(train(*measured, "evaluation.metrics=[{id:chrf}]"))
+    assert "Chrf needs a reference" in told or "reference" in told
+    assert train(*measured, "evaluation.metrics=[{id:diversity}]") == (0, "")
+    assert read_metrics(tmp_path / "run")[: len(done)] == done
+    assert "cannot be followed" in _line(
+        train("evaluation.generation={beams:2}", "evaluation.every=1", run="new")
+    )
+
+
+@pytest.mark.parametrize(
+    ("bad", "told"),
+    [
+        ("[float('nan')] * len(found)", "gave nan for sample 0"),
+        ("found[:-1]", "one reward for each of 4 samples"),
+        ("None", "must give one number for each sample, got None"),
+        ("['good'] * len(found)", "must give one number for each sample"),
+    ],
+)
+def test_a_reward_that_breaks_in_the_third_update(bad: str, told: str, train: Train, tmp_path: Path) -> None:
+    name = tmp_path.name
+    reward = [f"reward.id=own-{name}"]
+    assert train(*reward, *_own_reward(tmp_path, name), run="whole") == (0, "")
+    whole = read_metrics(tmp_path / "whole")
+    assert told in _line(train(*reward, *_own_reward(tmp_path, name, bad, good_calls=2)))
+    assert [row["update"] for row in read_metrics(tmp_path / "run")] == [1, 2]
+    assert train(*reward, *_own_reward(tmp_path, name)) == (0, "")
+    again = read_metrics(tmp_path / "run")
+    for row in (*whole, *again):
+        for key in TIME_KEYS:
+            del row[key]
+    assert again == whole
+    one, other = _weights(tmp_path / "whole"), _weights(tmp_path / "run")
+    assert one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
+
+
+@pytest.mark.parametrize("bad", ["float('inf')", "None", "'good'"])
+def test_a_token_reward_that_is_no_number(bad: str, train: Train, tmp_path: Path) -> None:
+    name = tmp_path.name
+    told = _line(train(f"reward.id=own-token-{name}", *_own_reward(tmp_path, name, bad_token=bad)))
+    assert "OwnToken" in told and "number" in told
+
+
+def test_ids_that_there_are_not(train: Train) -> None:
+    assert "did you mean 'dummy_pool'" in _line(train("pool.id=dummypool"))
+    assert "did you mean 'nlpo'" in _line(train("algorithm.id=nlppo", "~algorithm.args"))
+    assert "unknown mask_type" in _line(train("policy.args.mask_type=top"))
+    assert "metric 'chrff'" in _line(train("evaluation.metrics=[{id:chrff}]"))
+    assert "pool.texts_per_prompt" in _line(train("algorithm.id=grpo", "~algorithm.args"))
+
+
+def test_a_hub_that_cannot_be_reached(train: Train, tmp_path: Path) -> None:
+    told = _line(train("~pool.args", "pool={id:imdb,args:{}}"))
+    assert "cannot be had from the hub" in told and "offline=true" in told
+    assert "the hub does not give it" in _line(train("model.path=nobody/nothing"))
+    reward = ["reward={id:learned_reward,args:{model_name:nobody/nothing,label_ix:0}}"]
+    assert "nobody/nothing cannot be loaded" in _line(train(*reward))
+    assert train("~pool.args", "pool={id:imdb,args:{offline:true}}") == (0, "")  # the folder was not claimed

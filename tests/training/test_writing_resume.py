@@ -1,0 +1,82 @@
+"""A run that writes, killed and started again, ends as if it had never been killed."""
+
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groundling.configs.schema import (
+    ComponentConfig,
+    EnvConfig,
+    EvaluationConfig,
+    ModelConfig,
+    PoolConfig,
+    RewardConfig,
+    TrainingConfig,
+)
+from groundling.training.tracking import read_metrics, read_rows
+from tests.training.test_resume import _UPDATES, _assert_goes_on_exactly
+
+_CLIPPED = {"minibatch_size": 8, "learning_rate": 1e-2, "kl_coefficient": 0.1, "kl_target": 0.05}
+_MASK = {"mask_type": "learned_top_p", "top_mask": 0.6, "min_tokens_to_keep": 5}
+_LORA = {"r": 2, "target_modules": "all-linear"}
+
+
+def _parts(folder: Path, algorithm: ComponentConfig, model: ModelConfig, **policy: Any) -> dict[str, Any]:
+    """Of a config: 4 texts of exactly 4 tokens in every update, measured in every third."""
+    rows = folder / "rows.jsonl"
+    rows.write_text(
+        "".join(json.dumps({"ask": f"go {i}", "say": f"{i} turn left {i}"}) + "\n" for i in range(9))
+    )
+    columns = {"prompt_column": "ask", "reference_column": "say"}
+    generation = {"terminate_on_eos": False, "top_k": 200, "temperature": 1.1}
+    return {
+        "env": EnvConfig(id="TextGeneration-v0", num_envs=4, args={"max_prompt_length": 8}),
+        "pool": PoolConfig("jsonl", {"path": {"train": str(rows), "val": str(rows)}, **columns}),
+        "reward": RewardConfig("chrf"),
+        "model": model,
+        "policy": ComponentConfig("token", {"generation": generation, **policy}),
+        "algorithm": algorithm,
+        "training": TrainingConfig(steps=_UPDATES * 4 * 4, steps_per_update=4),
+        "evaluation": EvaluationConfig(episodes=3, every=3, metrics=[ComponentConfig("diversity")]),
+    }
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bart"])
+@pytest.mark.parametrize("algorithm", ["ppo", "nlpo", "supervised"])
+def test_a_writer_goes_on_exactly(
+    algorithm: str, family: str, tmp_path: Path, model_folder: Callable[[str], Path]
+) -> None:
+    args: dict[str, Any] = {"minibatch_size": 2, "learning_rate": 1e-3}
+    if algorithm != "supervised":
+        args = {**_CLIPPED, "epochs": 2} | ({"target_update_iterations": 2} if algorithm == "nlpo" else {})
+    parts = _parts(
+        tmp_path,
+        ComponentConfig(algorithm, args),
+        ModelConfig(path=str(model_folder(family))),
+        **(_MASK if algorithm == "nlpo" else {}),
+    )
+    _assert_goes_on_exactly(tmp_path, **parts)
+    whole, killed = (read_rows(tmp_path / name / "validation.jsonl") for name in ("whole", "killed"))
+    assert whole == killed and [row["update"] for row in whole] == [0, 3, 6]
+    if algorithm != "supervised":
+        coefficients = [row["kl_coefficient"] for row in read_metrics(tmp_path / "killed")]
+        assert len(set(coefficients)) == _UPDATES  # it was steered all the time
+
+
+@pytest.mark.parametrize("family", ["llama", "bart"])
+def test_adapters_go_on_exactly_with_themselves_off_as_reference(
+    family: str, tmp_path: Path, model_folder: Callable[[str], Path]
+) -> None:
+    importlib.import_module("peft")  # seconds, which every child would take
+    model = ModelConfig(path=str(model_folder(family)), lora=_LORA)
+    args = {**_CLIPPED, "epochs": 2, "target_update_iterations": 2}
+    parts = _parts(tmp_path, ComponentConfig("nlpo", args), model, **_MASK)
+    _assert_goes_on_exactly(tmp_path, **parts)
+    kl = [row["kl_mean"] for row in read_metrics(tmp_path / "killed")]
+    assert kl[0] == pytest.approx(0, abs=1e-5) and max(map(abs, kl[1:])) > 1e-3
+    last = tmp_path / "killed" / "checkpoints" / f"{_UPDATES:06}"
+    assert (last / "adapter_model.safetensors").exists() and not (last / "model.safetensors").exists()
