@@ -176,7 +176,8 @@ def make_policy(config: Config, checkpoint: Path | None = None) -> Policy:
         torch.manual_seed(config.seed)
         if "lm" in parameters:
             args["lm"] = _make_language_model(config, checkpoint)
-        if "reference" in parameters and not config.model.lora:
+        demonstrated = getattr(algorithms.get(config.algorithm.id), "demonstrated", False)
+        if "reference" in parameters and not (config.model.lora or demonstrated):
             args["reference"] = _make_language_model(config, None)  # as training begins
         policy = policies.create(config.policy.id, **args)
     if "lm" not in parameters:  # a language model is where it belongs already

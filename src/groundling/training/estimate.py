@@ -11,7 +11,7 @@ from groundling.devices import find_device
 from groundling.policies.policy import Policy
 from groundling.training.build import in_steps, make_algorithm, make_collector, make_policy
 
-_PROBE_STEPS = 3
+_PROBE_STEPS, _PROBE_TEXTS = 3, 8
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,8 @@ def estimate(config: Config) -> Estimate:
     """
     policy = make_policy(config)
     algorithm: Any = make_algorithm(config, policy)
-    steps = -(-_PROBE_STEPS // policy.recurrence) * policy.recurrence
-    short = replace(config, training=replace(config.training, steps_per_update=steps))
-    collector = make_collector(short, policy, algorithm, slice(0, config.env.num_envs))
+    short = _short(config, policy.recurrence)
+    collector = make_collector(short, policy, algorithm, slice(0, short.env.num_envs))
     if config.training.epochs is not None:  # of whole texts
         config = in_steps(config, make_collector(config, policy, algorithm, slice(0, config.env.num_envs)))
     generator = torch.Generator().manual_seed(config.seed)
@@ -48,25 +47,31 @@ def estimate(config: Config) -> Estimate:
     collector.collect(policy, generator=generator)  # warms up
     started = time.monotonic()
     rollout, _ = collector.collect(policy, generator=generator)
-    step_seconds = (time.monotonic() - started) / steps
-    started = time.monotonic()
     algorithm.update(policy, rollout, generator=generator)
-    learn_seconds = (time.monotonic() - started) / len(rollout)
+    seconds = (time.monotonic() - started) / rollout.num_transitions
     collector.close()
     prompts = policy.prompts(rollout.observations[:1])
 
     steps_per_update = config.training.steps_per_update * config.env.num_envs
-    updates = -(-config.training.steps // steps_per_update)
     return Estimate(
         device=str(find_device(config.device)),
         parameters=_count(policy, trainable=False),
         trainable=_count(policy, trainable=True),
-        updates=updates,
+        updates=-(-config.training.steps // steps_per_update),
         memory_bytes=_memory(policy),
-        seconds=updates
-        * (config.training.steps_per_update * step_seconds + steps_per_update * learn_seconds),
+        seconds=seconds * config.training.steps,
         prompt=prompts[0] if prompts else None,
     )
+
+
+def _short(config: Config, recurrence: int) -> Config:
+    """The same with little to collect: few steps, or as texts are only written whole, few of them."""
+    if config.pool.id is None:
+        steps = -(-_PROBE_STEPS // recurrence) * recurrence
+        return replace(config, training=replace(config.training, steps_per_update=steps))
+    group = config.pool.texts_per_prompt
+    texts = min(config.env.num_envs, group * -(-_PROBE_TEXTS // group))
+    return replace(config, env=replace(config.env, num_envs=texts))
 
 
 def _count(policy: Policy, trainable: bool) -> int:
