@@ -176,9 +176,8 @@ def readme(figures: dict[str, dict[str, Any]], missing: dict[str, list[int]]) ->
         "`curves.csv` has every update, `curves.json` every seed.",
     ]
     if missing:
-        parts.insert(
-            4, f"**Not run yet, and so not in here: {', '.join(missing)}.** The same command goes on."
-        )
+        left = "; ".join(f"{name}, seeds {', '.join(map(str, seeds))}" for name, seeds in missing.items())
+        parts.insert(4, f"**Not run yet, and so not in here: {left}.** The same command goes on.")
     return "\n\n".join(parts) + "\n"
 
 

@@ -13,6 +13,17 @@ def test_every_experiment_composes_and_survives_its_yaml(experiment: str, tmp_pa
     assert from_file(tmp_path / "config.yaml") == config
 
 
+def test_increasing_numbers_is_one_task_for_all_algorithms() -> None:
+    names = [name for name in experiments() if name.startswith("rl4lms/increasing_numbers_")]
+    configs = [compose(name) for name in names]
+    assert [f"rl4lms/increasing_numbers_{c.algorithm.id}" for c in configs] == names and len(names) == 7
+    for config in configs:
+        assert config.name == f"increasing-numbers-{config.algorithm.id.replace('_', '-')}"
+        assert (config.model, config.reward) == (configs[0].model, configs[0].reward)
+        assert config.pool.args == configs[0].pool.args == {"n_samples": 50, "prompt": "1 2 3"}
+        assert (config.training.steps, config.training.steps_per_update) == (16_000, 20)
+
+
 def test_overrides_have_the_last_word() -> None:
     config = compose(
         "demo", ["seed=7", "algorithm.args.learning_rate=1e-4", "env.actions=[go forward,turn left]"]
@@ -54,7 +65,7 @@ def test_overrides_mean_the_same_for_an_experiment_and_for_a_runs_file(tmp_path:
         ("algorithm.id=pppo", "'ppo'"),
         ("algorithm.args.learning_rat=1", "learning_rate"),
         ("algorithm.args.learning_rate=fast", "learning_rate.*float.*fast"),
-        ("algorithm.args.learning_rate_schedule=cubic", "'constant', 'linear'.*cubic"),
+        ("algorithm.args.learning_rate_schedule=cubic", "'constant', 'linear', 'cosine'.*cubic"),
         ("policy.id=nobody", "action_scoring"),
         ("policy.args.temprature=1", "temperature"),
         ("policy.args.value_hidden_sizes=wide", "value_hidden_sizes.*wide"),
