@@ -92,7 +92,7 @@ def test_two_processes_write_and_learn_what_one_does(algorithm: str, tmp_path: P
         "~algorithm.args",
         f"algorithm={{id:{algorithm},args:{{minibatch_size:15,learning_rate:1e-4,kl_coefficient:0.1,{own[algorithm]}}}}}",
         "~reward.args",
-        "reward.id=dates",
+        "reward.id=chrf",
         "~pool.args",
         "pool={id:commongen,args:{offline:true}}",
         "evaluation.metrics=[]",
@@ -110,7 +110,7 @@ def test_two_processes_write_and_learn_what_one_does(algorithm: str, tmp_path: P
     for row, other in zip(rows, others, strict=True):
         for name in ("seconds", "steps_per_second"):
             del row[name], other[name]
-        assert row == pytest.approx(other, abs=1e-5)
+        assert row == pytest.approx(other, abs=1e-5, rel=1e-4)
     for file, tensors in one.items():
         for name, tensor in tensors.items():
             torch.testing.assert_close(tensor, two[file][name], atol=1e-5, rtol=1e-4)
