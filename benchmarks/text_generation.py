@@ -44,6 +44,8 @@ from transformers.models.bart import BartConfig
 from transformers.models.gpt2 import GPT2Config
 from transformers.models.t5 import T5Config
 
+from groundling.algorithms import Rollout, algorithms
+from groundling.algorithms.losses import ppo_loss
 from groundling.lm import LanguageModel
 from groundling.lm.decoding import Decoder, Sampling
 from groundling.policies import TokenPolicy, TokenPrompt
@@ -53,6 +55,10 @@ VOCABULARY, NUM_TEXTS, NEW_TOKENS = 1024, 64, 20
 SIZES = {"small": (2, 64, 4), "larger": (4, 256, 8)}
 FAMILIES = ("gpt2", "t5", "bart")
 TARGETS = {"decoding": 2.5, "rollout": 12.0}
+REPLAYED_STEPS = 5
+"""Of the replay's optimiser steps only so many are run; the table scales them to as many as ours takes."""
+STEPS = 5 * 22
+"""Five epochs of 64 texts, three to a minibatch."""
 
 
 def make_model(family: str, size: str, seed: int = 0) -> Any:
@@ -205,6 +211,97 @@ def rollout(family: str, size: str, prompts: list[list[int]]) -> dict[str, Calla
     for name, expected in zip(("log_probs", "values", "kl"), old(prompts), strict=True):
         torch.testing.assert_close(getattr(written, name).T, expected, atol=1e-3, rtol=1e-3)
     return {"replay": lambda: old(prompts), "new": lambda: policy.write(asked, numbers)}
+
+
+# A whole iteration
+
+
+def make_rollout(policy: TokenPolicy, prompts: list[list[int]]) -> Rollout:
+    """64 texts with a reward at each one's last token, which costs nothing."""
+    numbers = torch.rand(NUM_TEXTS, NEW_TOKENS, dtype=torch.float64)
+    writing = policy.write([TokenPrompt(tuple(prompt)) for prompt in prompts], numbers)
+    return Rollout(
+        observations=writing.observations,
+        actions=writing.actions,
+        log_probs=writing.log_probs,
+        values=writing.values,
+        rewards=writing.dones * (writing.actions % 7 / 7),
+        dones=writing.dones,
+        last_values=torch.zeros(NUM_TEXTS),
+        last_observations=[],
+        sequences=True,
+        mask=writing.mask,
+        kl=writing.kl,
+    )
+
+
+def iterate(algorithm: Any, policy: TokenPolicy, prompts: list[list[int]]) -> dict[str, float]:
+    rollout = make_rollout(policy, prompts)
+    found: dict[str, float] = algorithm.update(policy, rollout, generator=torch.Generator().manual_seed(0))
+    return found
+
+
+class ReplayUpdate:
+    """Optimiser steps as RL4LMs takes them: 64 single tokens a minibatch, each with all that comes before it.
+
+    Every token is a whole sequence, padded to the env's length, through policy and value model.
+    """
+
+    def __init__(self, family: str, size: str, prompts: list[list[int]]) -> None:
+        self.policy, self.value = make_model(family, size), make_model(family, size)
+        self.head = torch.nn.Linear(SIZES[size][1], 1, bias=False)
+        self.prompts = prompts
+        self.made = torch.randint(2, VOCABULARY, (NUM_TEXTS, NEW_TOKENS))
+        self.parameters = [p for m in (self.policy, self.value, self.head) for p in m.parameters()]
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-6, weight_decay=1e-6)
+
+    def __call__(self, num_steps: int) -> None:
+        for _ in range(num_steps):
+            drawn = torch.randperm(NUM_TEXTS * NEW_TOKENS)[:64]
+            texts, steps = (drawn // NEW_TOKENS).tolist(), (drawn % NEW_TOKENS).tolist()
+            asked = [self.prompts[text] for text in texts]
+            written = [self.made[text, :step].tolist() for text, step in zip(texts, steps, strict=True)]
+            # In one batch the decoder's lines are of different lengths; all are read to the env's.
+            distribution = read_at(self.policy, asked, written, steps, False).log_softmax(-1)
+            values = self.head(read_at(self.value, asked, written, steps, True))[:, 0]
+            log_probs = distribution.gather(1, self.made[texts, steps][:, None])[:, 0]
+            loss = ppo_loss(
+                log_probs, log_probs.detach(), torch.randn(64), values, values.detach(), torch.randn(64),
+                -(distribution.exp() * distribution).sum(-1), value_clip_range=None,
+            )  # fmt: skip
+            self.optimizer.zero_grad()
+            loss.total.backward()
+            torch.nn.utils.clip_grad_norm_(self.parameters, 0.5)
+            self.optimizer.step()
+
+
+def read_at(
+    model: Any, prompts: list[list[int]], written: list[list[int]], steps: list[int], hidden: bool
+) -> Tensor:
+    """As `read_last`, of texts that are not equally far."""
+    if not model.config.is_encoder_decoder:
+        return read_last(model, prompts, written, hidden)
+    tokens, mask = padded(prompts, False, max(map(len, prompts)))
+    start = model.config.decoder_start_token_id
+    line, own = padded([[start, *ids] for ids in written], False, NEW_TOKENS)
+    output = model(
+        input_ids=tokens, attention_mask=mask, decoder_input_ids=line, decoder_attention_mask=own,
+        output_hidden_states=True, use_cache=False,
+    )  # fmt: skip
+    found: Tensor = output.decoder_hidden_states[-1] if hidden else output.logits
+    return found[torch.arange(len(steps)), steps]
+
+
+def iteration(family: str, size: str, prompts: list[list[int]]) -> dict[str, Callable[[], Any]]:
+    policy, old = make_policy(family, size), Replay(family, size, torch.nn.Linear(SIZES[size][1], 1))
+    update, algorithm = ReplayUpdate(family, size, prompts), algorithms.get("ppo")(learning_rate=1e-6, epochs=5)
+    algorithm.setup(policy)
+    return {
+        "replay rollout": lambda: old(prompts),
+        "replay steps": lambda: update(REPLAYED_STEPS),
+        "new": lambda: iterate(algorithm, policy, prompts),
+        "new rollout": lambda: make_rollout(policy, prompts),
+    }
 
 
 # What is timed
