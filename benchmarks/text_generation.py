@@ -294,7 +294,10 @@ def read_at(
 
 def iteration(family: str, size: str, prompts: list[list[int]]) -> dict[str, Callable[[], Any]]:
     policy, old = make_policy(family, size), Replay(family, size, torch.nn.Linear(SIZES[size][1], 1))
-    update, algorithm = ReplayUpdate(family, size, prompts), algorithms.get("ppo")(learning_rate=1e-6, epochs=5)
+    update, algorithm = (
+        ReplayUpdate(family, size, prompts),
+        algorithms.get("ppo")(learning_rate=1e-6, epochs=5),
+    )
     algorithm.setup(policy)
     return {
         "replay rollout": lambda: old(prompts),
