@@ -13,6 +13,7 @@ from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError
 from groundling.policies.policy import Action, Evaluation, Policy, Segment
 from groundling.training.collect import EnvCollector
+from groundling.world import World
 from tests.conftest import Corridor, TablePolicy
 
 
@@ -210,3 +211,12 @@ def test_learn_is_given_whole_segments() -> None:
     appo._terms = lambda policy, batch, share: seen.append(len(share)) or {"loss": torch.zeros(())}
     appo.update(policy, rollout, generator=torch.Generator())
     assert seen == [2] * 6
+
+
+def test_every_process_must_have_a_segment_of_every_minibatch() -> None:
+    policy, rollout = _policy_and_rollout()
+    appo = APPO(minibatch_size=8)  # two segments each
+    appo.setup(policy)
+    appo.world = World(0, 3)
+    with pytest.raises(ConfigError, match="2 segments for 3 processes"):
+        appo.update(policy, rollout, generator=torch.Generator())

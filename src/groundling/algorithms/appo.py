@@ -80,6 +80,7 @@ class APPO(ClippedOnPolicy):
             ``grad_norm``, and the rollout's ``explained_variance``.
 
         Raises:
+            ConfigError: a minibatch has too few segments for every process to have one.
             RunError: a loss or gradient is NaN or infinite; the step that would have spoilt the weights is not taken.
         """
         learning_rate = self.schedule(remaining)
@@ -96,15 +97,21 @@ class APPO(ClippedOnPolicy):
             dones=rollout.dones,
             following=torch.cat([rollout.values[1:], rollout.last_values[None]]),
         )
+        minibatches = list(batch.minibatches(self.minibatch_size, self.epochs, generator))
+        self._check_shares(min(map(len, minibatches)))
         figures = learn(
-            self,
-            batch,
-            lambda share: self._terms(policy, batch, share),
-            batch.minibatches(self.minibatch_size, self.epochs, generator),
-            self.target_kl,
+            self, batch, lambda share: self._terms(policy, batch, share), minibatches, self.target_kl
         )
         figures["explained_variance"] = explained_variance(batch.values, batch.returns, batch.weights)
         return {**figures, "learning_rate": learning_rate, **self.kl.adapt(rollout)}
+
+    def _check_shares(self, segments: int) -> None:
+        """Every process must have a share, or the others would wait for it when they normalise."""
+        if segments < self.world.size:
+            raise ConfigError(
+                f"the smallest minibatch has {segments} segments for {self.world.size} processes: raise "
+                "algorithm.args.minibatch_size or env.num_envs, so that it has one for each, or start fewer processes"
+            )
 
     def _terms(self, policy: Policy, batch: Batch, share: Tensor) -> Terms:
         """Of this process's share of a minibatch."""
