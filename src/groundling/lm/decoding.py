@@ -203,7 +203,9 @@ class Decoder:
         self._check(prompts, new_tokens)
         given = [1 if self.lm.is_encoder_decoder else len(prompt) for prompt in prompts]
         ends = self.ends if sampling.terminate_on_eos else ()
-        choice = _Choice(sampling, self.mask, given, self.ends, ends, uniforms[:, :new_tokens], self.lm.device)
+        choice = _Choice(
+            sampling, self.mask, given, self.ends, ends, uniforms[:, :new_tokens], self.lm.device
+        )
         with self.lm.autocast():
             if self._steps_with(len(prompts), max(given) + new_tokens):
                 self._write(prompts, choice)
