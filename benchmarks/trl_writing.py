@@ -7,6 +7,7 @@
 seconds of each of so many iterations, after one that warms up, as JSON.
 """
 
+import itertools
 import json
 import sys
 import tempfile
@@ -51,7 +52,9 @@ def main() -> None:
     prompts = [" ".join(f"<{token}>" for token in torch.randint(2, 1024, (n,)).tolist()) for n in lengths]
     clock = Clock()
     with tempfile.TemporaryDirectory() as folder:
-        options = dict(
+        GPT2LMHeadModel(config).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        options = dict(  # noqa: C408 (as TRL names them)
             output_dir=folder, per_device_train_batch_size=8, steps_per_generation=8, num_iterations=5,
             num_generations=4, max_completion_length=20, beta=0.02, learning_rate=1e-6, max_steps=STEPS * (rounds + 1),
             use_cpu=True, bf16=False, gradient_checkpointing=False, report_to=[], logging_strategy="no",
@@ -59,7 +62,7 @@ def main() -> None:
         )  # fmt: skip
         made, trainer_of = {"grpo": (GRPOConfig, GRPOTrainer), "rloo": (RLOOConfig, RLOOTrainer)}[name]
         trainer = trainer_of(
-            model=GPT2LMHeadModel(config),
+            model=folder,
             reward_funcs=lambda completions, **kwargs: [float(len(text) % 7) for text in completions],
             args=made(**options),
             train_dataset=Dataset.from_dict({"prompt": prompts}),
@@ -67,7 +70,7 @@ def main() -> None:
             callbacks=[clock],
         )
         trainer.train()
-    print(json.dumps([after - before for before, after in zip(clock.marks, clock.marks[1:])]))
+    print(json.dumps([after - before for before, after in itertools.pairwise(clock.marks)]))
 
 
 if __name__ == "__main__":
