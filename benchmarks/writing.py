@@ -169,8 +169,8 @@ def readme(figures: dict[str, dict[str, Any]], missing: dict[str, list[int]]) ->
         f"which begin with the same weights. Trained: the mean of the texts of the last {LAST:.0%} of the tokens, as "
         "interquartile mean over seeds (of less than four: mean) with a 95 % bootstrap interval, which of few seeds is "
         "narrow at best. CPU seconds were taken on a machine that other programs kept busy; the settings are those of "
-        "`src/groundling/configs/experiment/rl4lms/`, found by a few tries with seeds 1 and 2, and the algorithms were not "
-        "tuned alike: this shows that each learns, not which is best.",
+        "`src/groundling/configs/experiment/rl4lms/`, found by a few tries with seeds 1 and 2, and the algorithms were "
+        "not tuned alike: this shows that each learns, not which is best.",
         "\n".join(lines),
         "![Reward of a text over tokens written, interquartile mean over seeds](curves.png)",
         "`curves.csv` has every update, `curves.json` every seed.",
