@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import submitit  # noqa: F401  (later, its import would close absl's log handler, and with it pytest's own capture)
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
