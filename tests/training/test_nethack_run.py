@@ -60,7 +60,7 @@ def test_a_resumed_run_has_everything_but_the_games(tmp_path: Path, reward_model
     first = _run(config, tmp_path)
     rows = [_update(first) for _ in range(3)]
     first.save()
-    known = first.collector.shared_tensors()
+    known = first.collector._table.state_dict()
     assert len(known["ids"]) > 1 and known["rewards"].isfinite().all()
     assert rows[1]["messages"] >= 1 and "score" in rows[1] and rows[1]["success_rate"] is None
     begun = [state["next_episode"] for state in first.collector.state_dict()]
@@ -69,7 +69,7 @@ def test_a_resumed_run_has_everything_but_the_games(tmp_path: Path, reward_model
 
     second = _run(config, tmp_path)
     assert second.counters == first.counters and second.counters.update == 3
-    again = second.collector.shared_tensors()
+    again = second.collector._table.state_dict()
     assert all(torch.equal(known[name], again[name]) for name in known)
     assert [state["next_episode"] for state in second.collector.state_dict()] == begun
     for a, b in zip(first.policy.parameters(), second.policy.parameters(), strict=True):
@@ -96,7 +96,7 @@ def test_two_processes_train_and_one_goes_on(tmp_path: Path, reward_model: Path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [row["step"] for row in read_metrics(tmp_path)] == [16, 32]
     alone = _run(_config(*more), tmp_path)
-    assert alone.counters.update == 2 and len(alone.collector.shared_tensors()["ids"]) > 1
+    assert alone.counters.update == 2 and len(alone.collector._table.state_dict()["ids"]) > 1
     assert len(alone.collector.state_dict()) == 4
     assert _update(alone)["step"] == 48
     alone.collector.close()

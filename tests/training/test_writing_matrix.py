@@ -50,7 +50,7 @@ ALGORITHMS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
 }
 
 
-@rewards.register("test-vowels")
+@rewards.register("test-vowel-count")
 @dataclass(kw_only=True)
 class Vowels(Reward):
     """The share of vowels: of what a random model writes, some."""
@@ -71,7 +71,7 @@ def make_run(model_folder: Callable[[str], Path], tmp_path: Path) -> Callable[..
         config.model.path = str(model_folder(family))
         config.pool.id, config.pool.args = "commongen", {"offline": True, "max_size": 4}
         config.pool.texts_per_prompt = texts_per_prompt
-        config.reward.id, config.reward.args = "test-vowels", {}
+        config.reward.id, config.reward.args = "test-vowel-count", {}
         config.policy.args = {"value": "separate", **policy_args}
         config.algorithm.id, config.algorithm.args = algorithm, args
         config.training.steps, config.training.steps_per_update = 10**6, NUM_TOKENS

@@ -79,13 +79,12 @@ class Shown:
     @property
     def figure(self) -> tuple[str, str]:
         """The metric that tells how well it learns, and what it is called."""
-        if self.config.data.path is not None or not any(
-            row.get("return_mean") is not None for row in self.metrics
-        ):
-            return "loss", "loss"
-        if any(row.get("success_rate") is not None for row in self.metrics):
-            return "success_rate", "success rate"
-        return "return_mean", "return"
+        if self.config.data.path is not None or any("probability" in row for row in self.metrics):
+            return "loss", "loss"  # it learns from what others did
+        returns = any(row.get("return_mean") is not None for row in self.metrics)
+        if returns and not any(row.get("success_rate") is not None for row in self.metrics):
+            return "return_mean", "return"  # its world knows no success
+        return "success_rate", "success rate"
 
 
 def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
