@@ -64,8 +64,6 @@ class Writing:
     """bool: the token belongs to the text."""
     kl: Tensor | None
     """log π(token) - log π_ref(token) before any filter; None without a reference."""
-    groups: Tensor
-    """``(num_texts,)`` int64: equal for equal prompts."""
 
     def token_ids(self) -> list[Tensor]:
         """The tokens of each text, int64 ``(length,)``."""
@@ -164,7 +162,6 @@ class TokenPolicy(Policy):
         reference = self._reference_log_probs(lines, actions[mask])
         kl = None if reference is None else raw.masked_scatter(mask, raw[mask] - reference.cpu())
         ends = torch.arange(num_tokens) == decoded.lengths[:, None] - 1
-        groups = {prompt: number for number, prompt in enumerate(dict.fromkeys(p.ids for p in prompts))}
         return Writing(
             observations,
             actions.T.contiguous(),
@@ -173,7 +170,6 @@ class TokenPolicy(Policy):
             ends.T.contiguous(),
             mask.T.contiguous(),
             None if kl is None else kl.T.contiguous(),
-            torch.tensor([groups[p.ids] for p in prompts]),
         )
 
     def _observations(self, prompts: Sequence[TokenPrompt], decoded: Decoded) -> list[Written]:
