@@ -143,7 +143,7 @@ def test_frequencies_follow_the_probabilities():
 
 def test_fast_kernels_compute_the_same():
     torch.manual_seed(0)
-    x, weight, bias = torch.randn(6, 40), torch.randn(32, 40), torch.randn(32)
+    x, weight, bias = torch.randn(6, 160), torch.randn(128, 160), torch.randn(128)
     query, keys, mask = torch.randn(3, 2, 1, 8), torch.randn(3, 2, 5, 8), torch.zeros(3, 1, 1, 5)
     mask[0, ..., 3:] = torch.finfo(torch.float32).min
 
@@ -152,7 +152,7 @@ def test_fast_kernels_compute_the_same():
             torch.nn.functional.linear(x, weight, bias),
             torch.nn.functional.linear(x[None], weight),
             torch.addmm(bias, x, weight.T.contiguous()),
-            torch.addmm(torch.ones(6, 32), x, weight.T),
+            torch.addmm(torch.ones(6, 128), x, weight.T),
             torch.nn.functional.scaled_dot_product_attention(query, keys, keys, attn_mask=mask, scale=0.3),
         )
 
@@ -161,7 +161,7 @@ def test_fast_kernels_compute_the_same():
         with FastKernels():
             found = compute()
     for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-5)
 
 
 def test_a_length_is_needed(make_lm):
