@@ -223,7 +223,9 @@ def rollout(family: str, size: str, prompts: list[list[int]]) -> dict[str, Calla
 def make_rollout(policy: TokenPolicy, prompts: list[list[int]]) -> Rollout:
     """64 texts with a reward at each one's last token, which costs nothing."""
     numbers = torch.rand(NUM_TEXTS, NEW_TOKENS, dtype=torch.float64)
-    writing = policy.write([TokenPrompt(tuple(prompt)) for prompt in prompts], numbers)
+    asked = [TokenPrompt(tuple(prompt)) for prompt in prompts]
+    writing = policy.write(asked, numbers)
+    distinct = {prompt: number for number, prompt in enumerate(dict.fromkeys(asked))}
     return Rollout(
         observations=writing.observations,
         actions=writing.actions,
@@ -235,7 +237,7 @@ def make_rollout(policy: TokenPolicy, prompts: list[list[int]]) -> Rollout:
         last_observations=[],
         sequences=True,
         mask=writing.mask,
-        groups=writing.groups,
+        groups=torch.tensor([distinct[prompt] for prompt in asked]),
         kl=writing.kl,
     )
 

@@ -254,6 +254,8 @@ def test_a_worker_that_dies_costs_its_episodes_and_not_the_run(tmp_path: Path, r
     os.kill(workers[0], signal.SIGSEGV)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
-    assert "worker" in err and len(read_metrics(tmp_path)) == 30
+    rows = read_metrics(tmp_path)
+    assert "worker" in err and len(rows) == 30
+    assert rows[-1]["dead_workers"] == 1 and rows[-1]["cut_episodes"] > 0
     state = json.loads(sorted((tmp_path / "checkpoints").glob("[0-9]*"))[-1].joinpath("run.json").read_text())
     assert state["envs"][0]["incidents"]["dead_workers"] == 1

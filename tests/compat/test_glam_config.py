@@ -264,11 +264,13 @@ def test_glams_entries_mean_what_they_meant(tmp_path: Path) -> None:
         "value_clip_range": 0.2,
         "value_coefficient": 0.5,
         "entropy_coefficient": 0.01,
+        "kl_coefficient": 0,  # no reward shaping
         "max_grad_norm": 0.5,
         "epochs": 4,
         "minibatch_size": 16,
         "micro_batch_size": 1,
     }
+    assert config.training.probes == 1  # template_test
     told = "\n".join(notes)
     for entry in (
         "max_episode_steps",
@@ -357,7 +359,6 @@ def test_a_file_without_an_env_says_what_is_missing(name: str, told: str, tmp_pa
         ("rl_script_args.number_envs=many", "env.num_envs.*many"),
         ("rl_script_args.batch_size=many", "batch_size must be a whole number"),
         ("rl_script_args.name_environment=???", "name_environment=…"),
-        ("rl_script_args.reward_shaping_beta=0.5", "reward_shaping_beta=0.5"),
         ("rl_script_args.loading_path=old", "pickled"),
         ("rl_script_args.seed=[", "key=value"),
         ("rl_script_args.action_space=drop", "must be a list"),
@@ -368,6 +369,15 @@ def test_what_cannot_be_run_is_told_in_one_line(override: str, told: str, tmp_pa
     with pytest.raises(ConfigError, match=told) as caught:
         read(_write(tmp_path, "glam-local"), [*_needed("glam-local", tmp_path), override])
     assert "\n" not in str(caught.value)
+
+
+def test_shaping_is_the_penalty_for_leaving_the_first_policy(tmp_path: Path) -> None:
+    config, notes = read(
+        _write(tmp_path, "glam-local"),
+        [*_needed("glam-local", tmp_path), "rl_script_args.reward_shaping_beta=0.5"],
+    )
+    assert config.algorithm.args["kl_coefficient"] == 0.5
+    assert any("reward_shaping_beta=0.5" in note and "π₀" in note for note in notes)
 
 
 def test_open_entries_are_all_named_and_ours_may_stand_for_them(tmp_path: Path) -> None:

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -58,10 +60,15 @@ def test_no_pair_of_captions_is_on_both_sides(seed: int, length: int, fraction: 
     assert not contents(training) & contents(validation)
 
 
+def _num_distinct(pairs: TrainingPairs) -> int:
+    return len({tuple(pair) for pair in pairs.indices[:, :, 0].sort(1).values.tolist()})
+
+
 def test_the_split_s_size_and_seed() -> None:
     pairs = random_pairs(4000, 0, distinct=400)
     validation = pairs.split(0.2, 0)[1]
-    assert len(validation) == 800
+    distinct, held_out = map(_num_distinct, (pairs, validation))
+    assert 500 < held_out <= math.ceil(0.2 * distinct) and 700 < len(validation) <= 800
     assert torch.equal(validation.indices, pairs.split(0.2, 0)[1].indices)
     assert not torch.equal(validation.indices, pairs.split(0.2, 1)[1].indices)
     assert len(pairs.split(0.0, 0)[1]) == 0
@@ -83,6 +90,6 @@ def test_a_pair_that_repeats_too_often_is_trained_on() -> None:
         both = validation.messages[validation.indices][..., 0, 0].tolist()
         held_out = {"".join(sorted(map(chr, pair))) for pair in both}
         assert "aa" not in held_out
-        # Of 30: "ab", twenty times, and five others; or, where six came before it, all ten others.
-        assert (len(validation), len(held_out)) in ((30, 6), (20, 10))
+        # Four of twelve distinct ones, at most thirty in all: with "ab", twenty times, or without.
+        assert (len(validation), len(held_out)) in ((26, 4), (8, 4))
         assert len(training) + len(validation) == 100

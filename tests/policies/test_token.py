@@ -46,7 +46,8 @@ def observation(prompt, context, side, size=12):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_texts_have_the_log_probs_of_the_plain_computation(make_lm, family):
     lm = ending_often(make_lm(family))
-    policy = TokenPolicy(lm, reference=make_lm(family, seed=1), generation={"max_new_tokens": 6})
+    other = make_lm(family, seed=1)
+    policy = TokenPolicy(lm, reference=other, generation={"max_new_tokens": 6})
     asked = prompts()
     written = policy.write(asked, uniforms(8, 6))
     lengths = [len(ids) for ids in written.token_ids()]
@@ -54,7 +55,7 @@ def test_texts_have_the_log_probs_of_the_plain_computation(make_lm, family):
     for column, (prompt, ids) in enumerate(zip(asked, written.token_ids(), strict=True)):
         with torch.no_grad():
             own = plain_ids_log_probs(lm, list(prompt.ids), ids.tolist())
-            reference = plain_ids_log_probs(policy.reference, list(prompt.ids), ids.tolist())
+            reference = plain_ids_log_probs(other, list(prompt.ids), ids.tolist())
         length = len(ids)
         torch.testing.assert_close(written.log_probs[:length, column], own, atol=1e-4, rtol=0)
         torch.testing.assert_close(written.kl[:length, column], own - reference, atol=2e-4, rtol=0)
@@ -225,7 +226,9 @@ def test_a_mask_does_not_take_away_every_token(make_lm):
 
 
 def test_only_what_is_trained_has_gradients(make_lm):
-    policy = TokenPolicy(make_lm("gpt2"), reference=make_lm("gpt2"), mask_type="learned_top_k", top_mask=5)
+    reference = make_lm("gpt2")
+    policy = TokenPolicy(make_lm("gpt2"), reference=reference, mask_type="learned_top_k", top_mask=5)
+    assert not any(p.requires_grad for p in reference.parameters())
     trained = sum(p.numel() for p in policy.parameters() if p.requires_grad)
     own = sum(p.numel() for p in policy.lm.parameters())
     assert trained == 2 * own + policy.lm.hidden_size
@@ -266,7 +269,7 @@ def test_adapters_off_are_the_reference(make_lm, tmp_path):
 
     make_lm("llama").save_pretrained(tmp_path)
     lm = LanguageModel.from_pretrained(tmp_path, lora={"r": 2, "target_modules": ["q_proj"]})
-    policy = TokenPolicy(lm, generation={"max_new_tokens": 4})
+    policy = TokenPolicy(lm, reference=lm, generation={"max_new_tokens": 4})
     asked, numbers = prompts(), uniforms(8, 4)
     assert not policy.write(asked, numbers).kl.abs().gt(1e-4).any()
     with torch.no_grad():

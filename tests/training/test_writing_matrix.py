@@ -115,7 +115,7 @@ def test_two_updates_train_every_part(algorithm: str, family: str, make_run: Cal
         expected |= {"mask_lm"}  # refreshed after the second
     if algorithm == "trpo":
         assert all(0 < row["step_kl"] <= 0.02 and row["surrogate_gain"] > 0 for row in rows)
-    assert _changed(run.policy, before) == expected  # and the reference is as it was
+    assert _changed(run.policy, before) == expected
     if algorithm != "supervised":
         assert rows[0]["kl_mean"] == pytest.approx(0, abs=1e-4) and rows[1]["kl_mean"] != 0
 

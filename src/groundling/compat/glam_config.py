@@ -254,6 +254,15 @@ class _Reader:
             "paper says (policy.args.compat=glam: by the sum of raw logits), and each value learns from its own "
             "return, not from the batch's mean"
         )
+        if self._get("template_test") is not None:
+            self.notes.append(
+                f"{RL}.template_test: the situations in which the actions' probabilities are logged are our own"
+            )
+        if beta := number(self._get("reward_shaping_beta", 0)):
+            self.notes.append(
+                f"{RL}.reward_shaping_beta={beta}: rewards are shaped by -{beta} (log π(a) - log π₀(a)), where π₀ is "
+                "the policy as training begins"
+            )
         if str(self._get("name_environment", "")).startswith("BabyAI-Mixed"):
             self.notes.append(
                 "computed otherwise than in the original's code: a task is drawn at each reset, not once for each env "
@@ -283,11 +292,6 @@ class _Reader:
 
     def _refuse(self) -> None:
         """Raise on what would be another experiment without it."""
-        beta = number(self._get("reward_shaping_beta", 0))
-        if beta:
-            raise ConfigError(
-                f"{RL}.reward_shaping_beta={beta}: shaping by the model's own probabilities is not here; give 0"
-            )
         if self._get("loading_path"):
             raise ConfigError(
                 f"{RL}.loading_path is a pickled checkpoint, which is never read here: save the model with "

@@ -35,6 +35,8 @@ SAME = {
     f"{RL}.ppo_epochs": "algorithm.args.epochs",
     f"{RL}.minibatch_size": "algorithm.args.minibatch_size",
     f"{RL}.gradient_batch_size": "algorithm.args.micro_batch_size",
+    f"{RL}.template_test": "training.probes",
+    f"{RL}.reward_shaping_beta": "algorithm.args.kl_coefficient",
 }
 """Entries that have a key of the same meaning here."""
 WORKED_OUT = {
@@ -56,7 +58,6 @@ WORKED_OUT = {
     f"{RL}.saving_path_logs": "run_dir",
     f"{RL}.name_experiment": "name",
     f"{RL}.name_model": "name",
-    f"{RL}.reward_shaping_beta": "env.reward_scale",
     f"{RL}.loading_path": "model.path",
 }
 """Entries from which the keys here are worked out, below."""
@@ -91,7 +92,6 @@ MEANINGLESS = {
     f"{RL}.max_episode_steps": "the original never reads it: its levels have limits of their own, as here "
     "(env.args={max_steps: 64} sets another)",
     f"{RL}.saving_path_model": "checkpoints are kept in the run's folder",
-    f"{RL}.template_test": "for the actions' probabilities in fixed situations of our own set training.probes=1 or 2",
     f"{RL}.spm_path": "it is the vocabulary of the DRRN agent, which these files do not train",
     f"{RL}.gradient_minibatch_size": MEMORY,
     f"{RL}.zero_shot": _TESTS,

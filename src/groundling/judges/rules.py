@@ -30,7 +30,7 @@ _DOWN: Table = [
 ]
 _DEATH: Table = [
     (r"\byou (die|starve|drown|choke|burn to death)\b|\bdo you want your possessions identified", -10.0),
-    (r"\byou (faint|are (fainting|beginning to feel weak|slowed))\b", -2.0),
+    (r"\byou (faint|regain consciousness|are (fainting|beginning to feel (hungry|weak)|slowed))\b", -2.0),
 ]
 _DISCOVERY: Table = [
     (r"\bthe door opens|\bwham|\bthis door is (locked|already open)", 0.5),

@@ -1,5 +1,6 @@
 """Preference pairs as reward models are trained on them: distinct messages, and which of them each segment holds."""
 
+import math
 from dataclasses import dataclass
 from typing import Self
 
@@ -78,8 +79,10 @@ class TrainingPairs:
     def split(self, validation_fraction: float, seed: int) -> "tuple[TrainingPairs, TrainingPairs]":
         """Training and validation pairs, so that no pair of segments is in both, in whichever order.
 
-        Distinct pairs are put into an order that follows from their contents and the seed alone, and held out in it
-        with all their repetitions, as long as they fit into the share.
+        The share is one of the *distinct* pairs: of all pairs few contents make up the most, and a share of those alone
+        would leave none of the rare messages to train on. Distinct pairs are put into an order that follows from their
+        contents and the seed alone, and the first are held out with all their repetitions; but never more than the same
+        share of all pairs, so that one which repeats more often than that is trained on.
 
         Args:
             validation_fraction: From 0 to less than 1.
@@ -91,10 +94,12 @@ class TrainingPairs:
         hashes = _content_hashes(self.messages.numpy(), self.indices.numpy(), seed)
         distinct, group, counts = np.unique(hashes, return_inverse=True, return_counts=True)
         held_out, room = np.zeros(len(distinct), dtype=bool), int(validation_fraction * len(self))
+        left = math.ceil(validation_fraction * len(distinct))
         for number, count in enumerate(counts.tolist()):
-            if count <= room:
+            if left and count <= room:
                 held_out[number] = True
                 room -= count
+                left -= 1
         rows = torch.from_numpy(held_out[group])
         sides = self[(~rows).nonzero()[:, 0]], self[rows.nonzero()[:, 0]]
         if not len(sides[0]) or (validation_fraction > 0 and not len(sides[1])):

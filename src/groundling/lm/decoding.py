@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from groundling.errors import ConfigError, GroundlingError
@@ -19,6 +20,9 @@ from groundling.lm.steps import Stepper
 
 if TYPE_CHECKING:
     from groundling.lm.language_model import LanguageModel
+
+_BLOCK = 64
+"""Tokens whose probabilities are added up before one is sought among them."""
 
 
 @dataclass(frozen=True)
@@ -141,11 +145,26 @@ def filtered(
 
 
 def draw(log_probs: Tensor, uniforms: Tensor) -> Tensor:
-    """One token of each row of ``log_probs`` (rows, vocabulary) by ``uniforms`` (rows,) in [0, 1)."""
-    cumulative = log_probs.exp().cumsum(-1, dtype=torch.float64)
+    """One token of each row of ``log_probs`` (rows, vocabulary) by ``uniforms`` (rows,) in [0, 1).
+
+    The inverse of the cumulative distribution, first of blocks of tokens, then within one: of GPT-2's 50,257 tokens a
+    ninth of the time.
+    """
+    size = log_probs.shape[-1]
+    blocks = F.pad(log_probs.exp(), (0, -size % _BLOCK)).unflatten(-1, (-1, _BLOCK))  # (rows, blocks, tokens)
+    ends = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
     # Scaled by the last sum, which rounding may leave a hair away from 1.
-    sought = uniforms[:, None].to(cumulative.device) * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, sought, right=True)[:, 0].clamp_(max=log_probs.shape[-1] - 1)
+    block, sought = _seek(ends, uniforms[:, None].to(ends.device) * ends[:, -1:])
+    rest = sought - F.pad(ends, (1, 0)).gather(1, block)
+    own = blocks.gather(1, block[..., None].expand(-1, -1, _BLOCK))[:, 0]
+    place, _ = _seek(own.cumsum(-1, dtype=torch.float64), rest)
+    return (block * _BLOCK + place)[:, 0]
+
+
+def _seek(cumulative: Tensor, sought: Tensor) -> tuple[Tensor, Tensor]:
+    """Where (rows, 1) the sum first exceeds ``sought``, which is put below the whole where rounding made it as much."""
+    sought = sought.minimum(cumulative[:, -1:].nextafter(sought.new_zeros(())))
+    return torch.searchsorted(cumulative, sought, right=True), sought
 
 
 def end_tokens(lm: LanguageModel) -> list[int]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from groundling.envs.observation import TextObservation
 from groundling.lm import LanguageModel, ValueHead
 from groundling.policies.policy import Action, Evaluation, Policy, policies
+from groundling.policies.reference import Reference
 from groundling.prompts import PromptReader
 
 
@@ -23,6 +24,8 @@ class ActionScoringPolicy(Policy):
 
     Args:
         lm: The language model; its weights are the policy's.
+        reference: The frozen language model that a KL penalty is taken to; ``lm`` itself stands for its weights with
+            the LoRA adapters off, at no memory. It costs one more pass for each action. None: no KL.
         prompt: Id of the prompt that tells an observation to the model.
         language: Language of that prompt; the env must speak the same.
         replacements: Words of the prompt and what stands for them (see `PromptReader`).
@@ -36,6 +39,7 @@ class ActionScoringPolicy(Policy):
     def __init__(
         self,
         lm: LanguageModel,
+        reference: LanguageModel | None = None,
         prompt: str = "glam",
         language: str = "english",
         replacements: Mapping[str, str] | None = None,
@@ -46,6 +50,7 @@ class ActionScoringPolicy(Policy):
     ) -> None:
         super().__init__()
         self.lm = lm
+        self.reference = None if reference is None else Reference(reference, lm)
         self.value_head = ValueHead(lm.hidden_size, hidden_sizes=tuple(value_hidden_sizes)).to(lm.device)
         self.normalize: Literal["sum", "token", "word"] = normalize
         self.temperature = temperature
@@ -62,7 +67,13 @@ class ActionScoringPolicy(Policy):
     ) -> Action:
         with torch.no_grad():
             log_probs, values = self._forward(observations)  # (batch, num_actions), (batch,)
-            return Action.choose(log_probs, values, deterministic=deterministic, generator=generator)
+            return Action.choose(
+                log_probs,
+                values,
+                deterministic=deterministic,
+                generator=generator,
+                reference=self._reference_log_probs(observations),
+            )
 
     def evaluate(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluation:
         log_probs, values = self._forward(observations)
@@ -93,10 +104,21 @@ class ActionScoringPolicy(Policy):
         self.value_head.load_state_dict(load_file(folder / "value_head.safetensors"))
 
     def _forward(self, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
+        log_probs, state = self._score(self.lm, observations)
+        # The head stays out of autocast: bfloat16 tells values apart no finer than 1 in 256.
+        return log_probs, self.value_head(state)
+
+    def _reference_log_probs(self, observations: Sequence[TextObservation]) -> Tensor | None:
+        if self.reference is None:
+            return None
+        with self.reference.model() as lm:
+            return self._score(lm, observations)[0]
+
+    def _score(self, lm: LanguageModel, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of the actions ``(batch, num_actions)``, and the state that values are told from."""
         actions = [list(o.actions) for o in observations]
-        with self.lm.autocast():
-            scores = self.lm.score_candidates(
+        with lm.autocast():
+            scores = lm.score_candidates(
                 self.prompts(observations), actions, normalize=self.normalize, compat=self.compat
             )
-        # The head stays out of autocast: bfloat16 tells values apart no finer than 1 in 256.
-        return (scores.log_probs / self.temperature).log_softmax(-1), self.value_head(scores.state)
+        return (scores.log_probs / self.temperature).log_softmax(-1), scores.state

@@ -24,6 +24,8 @@ class Action:
     """float32; the value function's estimate of the return."""
     memory: Tensor | None = None
     """``(batch, size)`` float32: what a recurrent policy takes along to the next step; None of others."""
+    kl: Tensor | None = None
+    """float32; log π(a) - log π_ref(a); None of a policy without a reference."""
 
     @classmethod
     def choose(
@@ -34,13 +36,19 @@ class Action:
         deterministic: bool,
         generator: torch.Generator | None,
         memory: Tensor | None = None,
+        reference: Tensor | None = None,
     ) -> "Action":
-        """The likeliest actions of ``(batch, num_actions)`` log-probabilities, or such as are drawn from them."""
+        """The likeliest actions of ``(batch, num_actions)`` log-probabilities, or such as are drawn from them.
+
+        ``reference`` has those of the same shape of a policy that the KL is taken to.
+        """
         if deterministic:
             actions = log_distributions.argmax(-1)
         else:
             actions = sample_categorical(log_distributions, generator)
-        return cls(actions, log_distributions.gather(-1, actions[:, None])[:, 0], values, memory)
+        log_probs = log_distributions.gather(-1, actions[:, None])[:, 0]
+        kl = None if reference is None else log_probs - reference.gather(-1, actions[:, None])[:, 0]
+        return cls(actions, log_probs, values, memory, kl)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """A language model that writes: its actions are tokens, its episodes texts (RL4LMs, arXiv 2210.01241)."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -17,6 +16,7 @@ from groundling.errors import ConfigError, GroundlingError
 from groundling.lm import LanguageModel, ValueHead
 from groundling.lm.decoding import Decoded, Decoder, Mask, Sampling, TokenSets, filtered
 from groundling.policies.policy import Action, Evaluation, Policy, policies
+from groundling.policies.reference import Reference
 from groundling.registry import unknown
 
 _MASK_TYPES = ("learned_top_p", "learned_top_k", "topk")
@@ -84,8 +84,8 @@ class TokenPolicy(Policy):
 
     Args:
         lm: The language model; its weights are the policy's.
-        reference: The frozen language model that the KL is taken to. None takes ``lm`` with its adapters off where it
-            has LoRA adapters, which costs no memory; else there is no reference.
+        reference: The frozen language model that the KL is taken to; ``lm`` itself stands for its weights with the
+            LoRA adapters off, at no memory. None: no KL.
         value: Where values come from: "separate", a copy of ``lm``'s weights of its own, as in RL4LMs; or "shared",
             the policy's hidden states.
         value_hidden_sizes: Widths of the value head's hidden layers; none in RL4LMs.
@@ -124,12 +124,12 @@ class TokenPolicy(Policy):
         self.sampling = _sampling(generation or {})
         self.filtered_log_probs = filtered_log_probs
         self.context_start_token = context_start_token
-        self.reference = None if reference is None else _frozen(reference)
+        self.reference = None if reference is None else Reference(reference, lm)
         self.value_lm = _trunk(lm) if value == "separate" else None
         self.value_head = ValueHead(lm.hidden_size, tuple(value_hidden_sizes), bias=value_bias).to(lm.device)
         mask = _mask(lm, mask_type, top_mask, min_tokens_to_keep)
         learned = mask_type in ("learned_top_p", "learned_top_k")
-        self.mask_lm = _frozen(_copy(lm)) if learned else None
+        self.mask_lm = _copy(lm).requires_grad_(False) if learned else None
         self._decoder = Decoder(lm, context_start_token, mask, self.mask_lm)
 
     # Writing whole texts
@@ -185,12 +185,10 @@ class TokenPolicy(Policy):
 
     def _reference_log_probs(self, lines: "_Lines", chosen: Tensor) -> Tensor | None:
         """float32 (number of tokens that count,) of the tokens ``chosen``; None without a reference."""
-        reference = self.reference or self.lm
-        adapters = self.reference is None
-        if adapters and not _has_adapters(self.lm):
+        if self.reference is None:
             return None
-        with reference.autocast(), _without_adapters(reference) if adapters else nullcontext():
-            logits = reference.backbone.logits(_states(reference, lines))
+        with self.reference.model() as lm, lm.autocast():
+            logits = lm.backbone.logits(_states(lm, lines))
         chosen = chosen.to(logits.device)
         return logits.float().log_softmax(-1).gather(1, chosen[:, None])[:, 0]
 
@@ -467,10 +465,6 @@ def _copy(lm: LanguageModel) -> LanguageModel:
     return copy.deepcopy(lm, {id(lm.tokenizer): lm.tokenizer})
 
 
-def _frozen(lm: LanguageModel) -> LanguageModel:
-    return lm.requires_grad_(False)
-
-
 def _trunk(lm: LanguageModel) -> LanguageModel:
     """A copy for values, which has no use for an output layer of its own."""
     trunk = _copy(lm)
@@ -478,19 +472,6 @@ def _trunk(lm: LanguageModel) -> LanguageModel:
     if head is not None and head.weight is not embeddings.weight:
         head.requires_grad_(False)
     return trunk
-
-
-def _has_adapters(lm: LanguageModel) -> bool:
-    return bool(getattr(lm.model, "_hf_peft_config_loaded", False))
-
-
-@contextmanager
-def _without_adapters(lm: LanguageModel) -> Iterator[None]:
-    lm.model.disable_adapters()
-    try:
-        yield
-    finally:
-        lm.model.enable_adapters()
 
 
 def _take_up(weights: dict[str, Tensor], file: Path) -> None:

@@ -176,15 +176,21 @@ def make_policy(config: Config, checkpoint: Path | None = None) -> Policy:
         torch.manual_seed(config.seed)
         if "lm" in parameters:
             args["lm"] = _make_language_model(config, checkpoint)
-        demonstrated = getattr(algorithms.get(config.algorithm.id), "demonstrated", False)
-        if "reference" in parameters and not (config.model.lora or demonstrated):
-            args["reference"] = _make_language_model(config, None)  # as training begins
+        if "reference" in parameters and _compares(config):
+            args["reference"] = args["lm"] if config.model.lora else _make_language_model(config, None)
         policy = policies.create(config.policy.id, **args)
     if "lm" not in parameters:  # a language model is where it belongs already
         policy.to(find_device(config.device))
     if checkpoint is not None:
         policy.load_weights(checkpoint)
     return policy
+
+
+def _compares(config: Config) -> bool:
+    """Whether the policy is compared to what it was as training began: a writer always is, unless it imitates."""
+    if config.pool.id is not None:
+        return not getattr(algorithms.get(config.algorithm.id), "demonstrated", False)
+    return bool(config.algorithm.args.get("kl_coefficient"))
 
 
 def make_algorithm(config: Config, policy: Policy, world: World | None = None) -> Algorithm:

@@ -90,6 +90,7 @@ class EnvCollector(Collector):
             last_observations=present,
             memories=None if memory is None else torch.stack([m for m, _ in memories]),
             starts=None if memory is None else torch.stack([s for _, s in memories]),
+            kl=_beside([a.kl for a, _, _ in steps]),
         )
         self.memory = memory
         return rollout, episodes
@@ -108,6 +109,12 @@ class EnvCollector(Collector):
 
     def close(self) -> None:
         self.envs.close()
+
+
+def _beside(rows: list[Tensor | None]) -> Tensor | None:
+    """Rows ``(num_envs,)`` one below the other, on the CPU; None where there are none."""
+    given = [row.detach().cpu() for row in rows if row is not None]
+    return torch.stack(given) if given else None
 
 
 def _cut_off_values(policy: Policy, step: Step, memory: Tensor | None) -> np.ndarray:

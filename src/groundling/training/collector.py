@@ -79,6 +79,10 @@ class Collector(ABC):
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:  # noqa: B027 (most have none)
         """Take up this process's rows of what `tensors` gave."""
 
+    def incidents(self) -> dict[str, int]:
+        """How often what went wrong so far in this process and was mended; logged at every update."""
+        return {}
+
     def save_shared(self, folder: Path) -> None:  # noqa: B027 (most have none)
         """Write what it knows that is no env's into a checkpoint; of several processes, the first one's is kept."""
 

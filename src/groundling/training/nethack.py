@@ -128,7 +128,7 @@ class NetHackCollector(Collector):
         return states
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
-        incidents = asdict(self.envs.incidents)
+        incidents = self.incidents()
         for state in states:
             for name, count in state.get("incidents", {}).items():
                 incidents[name] += count
@@ -139,6 +139,9 @@ class NetHackCollector(Collector):
                 "incidents": incidents,
             }
         )
+
+    def incidents(self) -> dict[str, int]:
+        return asdict(self.envs.incidents)
 
     def save_shared(self, folder: Path) -> None:
         """What the reward model has said so far; of one that learns online also itself and what it was told."""

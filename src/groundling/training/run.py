@@ -158,9 +158,10 @@ class Run:
             generator=self.generators["act"],
             on_step=lambda transitions: progress.advance(transitions * self.world.size),
         )
-        gathered = self.world.gather((own_rollout, own_episodes))
-        rollout = Rollout.beside([r for r, _ in gathered])
-        episodes = [e for _, own in gathered for e in own]
+        gathered = self.world.gather((own_rollout, own_episodes, self.collector.incidents()))
+        rollout = Rollout.beside([r for r, _, _ in gathered])
+        episodes = [e for _, own, _ in gathered for e in own]
+        incidents = {name: sum(own[name] for _, _, own in gathered) for name in gathered[0][2]}
         figures = self.algorithm.update(
             self.policy,
             rollout,
@@ -183,6 +184,7 @@ class Run:
             "steps_per_second": round(rollout.num_transitions / seconds, 1),
             **summarise(episodes),
             "episodes": self.counters.episodes,
+            **incidents,
             **figures,
         }
 

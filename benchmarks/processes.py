@@ -1,0 +1,72 @@
+"""How much faster two processes train than one: data parallel through torchrun, one thread each.
+
+    python benchmarks/processes.py                     # the demo's model and task
+    python benchmarks/processes.py --quick             # does it run: one round of few updates; writes no results
+
+One process and two train the same config with the same global batch, one after the other in each round. An update is
+collection, learning and their exchange; its time is the median over the updates but for the first, which warms up.
+Wall time, for waiting is what is to be seen: use a machine that does nothing else.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from groundling.training.tracking import read_metrics
+
+RESULTS = Path(__file__).parent / "results" / "processes-cpu.json"
+TARGET = 1.7
+
+
+def train(processes: int, updates: int, overrides: list[str]) -> list[float]:
+    """Steps per second of each update but the first."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+        run = [f"run_dir={folder}/run", f"training.steps={updates * 32 * 40}", "device=cpu", *overrides]
+        subprocess.run(
+            [sys.executable, *command, "-m", "groundling", "train", "demo", *run],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        return [row["steps_per_second"] for row in read_metrics(Path(folder) / "run")][1:]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("overrides", nargs="*", help="of the config")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--updates", type=int, default=7)
+    parser.add_argument("--quick", action="store_true", help="one round of 2 updates; writes no results")
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.rounds, arguments.updates = 1, 2
+    load = os.getloadavg()
+    found: dict[int, list[float]] = {1: [], 2: []}
+    for _ in range(arguments.rounds):
+        for processes, rates in found.items():
+            rates += train(processes, arguments.updates, arguments.overrides)
+    medians = {processes: statistics.median(rates) for processes, rates in found.items()}
+    ratio = medians[2] / medians[1]
+    print(f"one process {medians[1]:.1f} steps/s, two {medians[2]:.1f}: {ratio:.2f} x (target {TARGET})")
+    if not arguments.quick:
+        result = {
+            "machine": {"processor": platform.processor() or platform.machine(), "load_before": load},
+            "command": " ".join(["python", "benchmarks/processes.py", *sys.argv[1:]]),
+            "steps_per_second": {str(processes): rates for processes, rates in found.items()},
+            "medians": {str(processes): median for processes, median in medians.items()},
+            "ratio": ratio,
+        }
+        RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Does learning from whole texts cost anything? PPO on single tokens, as RL4LMs learns, at equal tokens.
+
+    OMP_NUM_THREADS=1 python benchmarks/token_by_token.py       # some twenty minutes of one core; run again to go on
+
+Trains `rl4lms/increasing_numbers_ppo` once more, with the same texts per update, optimiser steps and settings, but with
+minibatches of single tokens, drawn from all texts and each evaluated as a sequence of its own; into
+runs/writing/tokens-seedN. Compares with the runs of benchmarks/writing.py; writes results/rl4lms/token_by_token.json.
+"""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+from rich.console import Console
+from writing import RESULTS, SEEDS, complete, experiment, first_and_last, rows_of, run_dir
+
+from groundling.algorithms import Rollout
+from groundling.configs.compose import compose
+from groundling.evaluation.aggregate import estimate
+from groundling.policies import Policy
+from groundling.training.collector import Collector, Finished
+from groundling.training.run import Run
+
+NAME = "tokens"
+
+
+class SingleTokens:
+    """A collector of texts whose rollouts are single tokens, each with the observation that the token env gives."""
+
+    def __init__(self, texts: Collector) -> None:
+        self._texts = texts
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._texts, name)
+
+    def collect(
+        self, policy: Policy, *, generator: torch.Generator, on_step: Callable[[int], None]
+    ) -> tuple[Rollout, Sequence[Finished]]:
+        rollout, episodes = self._texts.collect(policy, generator=generator, on_step=on_step)
+        assert rollout.mask is not None
+        seen = [
+            {
+                "prompt_ids": prompt,
+                "prompt_mask": torch.ones_like(prompt),
+                "context_ids": own,
+                "context_mask": own >= 0,
+            }
+            for step in range(len(rollout.actions))
+            for prompt, own in (
+                (torch.tensor(text.prompt), rollout.actions[:step, column].clone())
+                for column, text in enumerate(rollout.observations)
+            )
+        ]
+        return replace(rollout, observations=seen, sequences=False, groups=None), episodes
+
+
+def train(seed: int) -> None:
+    folder = run_dir(NAME, seed)
+    config = compose(experiment("ppo"), [f"seed={seed}", f"run_dir={folder}", "device=cpu"])
+    folder.mkdir(parents=True, exist_ok=True)
+    began = time.process_time()
+    run = Run(config, folder, print)
+    run.collector = SingleTokens(run.collector)  # type: ignore[assignment]  # of which it forwards the rest
+    run.loop(Console(), lambda: False)
+    (folder / "cpu.json").write_text(json.dumps(time.process_time() - began))
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    for seed in SEEDS:
+        if not complete("ppo", seed):
+            raise SystemExit("run benchmarks/writing.py ppo first")
+    steps = compose(experiment("ppo")).training.steps
+    for seed in SEEDS:
+        if not run_dir(NAME, seed).exists() or rows_of(NAME, seed)[-1]["step"] < steps:
+            train(seed)
+    found = {}
+    for name in ("ppo", NAME):
+        last = [first_and_last(rows_of(name, seed))[1] for seed in SEEDS]
+        seconds = [json.loads((run_dir(name, seed) / "cpu.json").read_text()) for seed in SEEDS]
+        found[name] = {
+            "by_seed": [round(x, 4) for x in last],
+            "reward": asdict(estimate(torch.tensor(last).numpy())),
+            "cpu_seconds": round(sum(seconds) / len(seconds), 1),
+        }
+    text = json.dumps({"tokens": steps, "whole texts": found["ppo"], "single tokens": found[NAME]}, indent=1)
+    (RESULTS / "token_by_token.json").write_text(text + "\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""The policy that scores actions, compared to itself as training began."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from groundling.configs.compose import compose
+from groundling.envs.observation import TextObservation
+from groundling.errors import ConfigError
+from groundling.lm import LanguageModel
+from groundling.policies import ActionScoringPolicy
+from groundling.training.progress import TrainingProgress
+from groundling.training.run import Run
+
+_ACTIONS = ("turn left", "go forward", "drop")
+_SEEN = [
+    TextObservation("go to the red ball", ((told,),), (), _ACTIONS, {})
+    for told in ("You see a red ball 2 steps forward", "You see a wall 1 step left")
+]
+
+
+def _disturb(lm: LanguageModel, part: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in lm.named_parameters():
+            if part in name:
+                parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+
+
+def _check_kl(policy: ActionScoringPolicy, began: torch.Tensor, part: str) -> None:
+    torch.testing.assert_close(policy.act(_SEEN).kl, torch.zeros(2), atol=1e-5, rtol=0)
+    _disturb(policy.lm, part)
+    action, now = policy.act(_SEEN), policy.action_log_probs(_SEEN)
+    expected = (now - began).gather(1, action.actions[:, None])[:, 0]
+    assert expected.abs().max() > 1e-3
+    torch.testing.assert_close(action.kl, expected, atol=1e-5, rtol=0)
+
+
+def test_actions_are_compared_to_a_frozen_model() -> None:
+    lm, reference = (LanguageModel.from_pretrained("starter") for _ in range(2))
+    policy = ActionScoringPolicy(lm, reference, temperature=2.0)
+    _check_kl(policy, policy.action_log_probs(_SEEN), "layer_norm")
+    assert not any(p.requires_grad for p in reference.parameters())
+    assert ActionScoringPolicy(lm).act(_SEEN).kl is None
+
+
+def test_with_adapters_to_the_model_without_them() -> None:
+    lm = LanguageModel.from_pretrained("starter", lora={"r": 2, "target_modules": ["q"]})
+    policy = ActionScoringPolicy(lm, lm)
+    _check_kl(policy, policy.action_log_probs(_SEEN), "lora_B")
+    assert any(p.requires_grad for p in lm.parameters())
+
+
+_SMALL = [
+    "env.num_envs=4",
+    "training.steps=16",
+    "training.steps_per_update=4",
+    "algorithm.args.minibatch_size=8",
+]
+
+
+@pytest.mark.parametrize("more", [[], ["model.lora={r: 2, target_modules: [q]}"]])
+def test_rewards_are_shaped_by_leaving_the_first_policy(more: list[str], tmp_path: Path) -> None:
+    """The penalty is one more term of the reward, so that it alone teaches where nothing else is paid."""
+    config = compose("demo", [*_SMALL, *more, "env.reward_scale=0", "algorithm.args.kl_coefficient=0.5"])
+    run = Run(config, tmp_path, warn=print)
+    rollout, _ = run.collector.collect(run.policy, generator=torch.Generator().manual_seed(0))
+    assert rollout.kl is not None and not rollout.rewards.any()
+    _disturb(run.policy.lm, "lora_B" if more else "layer_norm")
+    rollout, _ = run.collector.collect(run.policy, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(run.algorithm.rewards(rollout), -0.5 * rollout.kl)
+    row = run.update(TrainingProgress(Console(quiet=True), 16, 0))
+    assert row["kl_coefficient"] == 0.5 and abs(row["kl_mean"]) > 1e-3
+
+
+def test_a_policy_without_a_reference_says_so(tmp_path: Path) -> None:
+    other = ["policy.id=symbolic", "~policy.args", "algorithm.args.kl_coefficient=1"]
+    shaped = compose("demo", ["env.num_envs=4", "training.steps_per_update=20", "training.steps=80", *other])
+    run = Run(shaped, tmp_path, warn=print)
+    with pytest.raises(ConfigError, match=r"policy\.id=action_scoring"):
+        run.update(TrainingProgress(Console(quiet=True), 16, 0))
