@@ -421,8 +421,10 @@ def main() -> None:
     results["machine"]["load_after"] = os.getloadavg()
     print_table(results)
     if not arguments.quick:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "text_generation-cpu.json").write_text(json.dumps(results, indent=1) + "\n")
+        path = RESULTS / "text_generation-cpu.json"
+        before = json.loads(path.read_text())["models"] if path.exists() else {}
+        results["models"] = before | results["models"]  # of families that were not asked for, what is known
+        path.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":
