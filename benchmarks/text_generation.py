@@ -1,7 +1,7 @@
 """How fast a writer's rollouts are, beside Transformers' `generate` and beside RL4LMs' token-by-token replay.
 
     python benchmarks/text_generation.py            # all parts, all models
-    python benchmarks/text_generation.py --trl      # ours on the work of trl_writing.py
+    python benchmarks/text_generation.py --trl VENV/bin/python   # beside TRL, in rounds: see trl_writing.py
     python benchmarks/text_generation.py --quick    # does it run: small models, two rounds
 
 64 texts of 20 tokens to prompts of 5 to 20 tokens; random weights, vocabulary of 1,024; GPT-2 of 2 layers x 64 and of
@@ -314,8 +314,11 @@ def iteration(family: str, size: str, prompts: list[list[int]]) -> dict[str, Cal
     }
 
 
-def beside_trl(size: str, rounds: int) -> dict[str, Any]:
-    """The work of `trl_writing.py`: 16 prompts, 4 texts each, 5 epochs of 8 minibatches; PPO with its own critic."""
+def beside_trl(size: str, rounds: int, python: str) -> dict[str, Any]:
+    """The work of `trl_writing.py`: 16 prompts, 4 texts each, 5 epochs of 8 minibatches; PPO with its own critic.
+
+    Theirs runs in a process of its own, one iteration after one that warms up, in each round between ours.
+    """
     prompts = [prompt for prompt in make_prompts(0)[:16] for _ in range(4)]
     options = {"learning_rate": 1e-6, "epochs": 5, "minibatch_size": 8 * NEW_TOKENS, "kl_coefficient": 0.02}
 
@@ -329,7 +332,28 @@ def beside_trl(size: str, rounds: int) -> dict[str, Any]:
         algorithm.setup(policy)
         return lambda: iterate(algorithm, policy, prompts)
 
-    return measure({id: variant(id) for id in ("grpo", "rloo", "ppo")}, rounds)
+    def theirs(id: str) -> float:
+        command = [python, str(Path(__file__).parent / "trl_writing.py"), id, size, "1"]
+        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return float(json.loads(told.splitlines()[-1])[0])
+
+    ours = {id: variant(id) for id in ("grpo", "rloo", "ppo")}
+    times: dict[str, list[float]] = {name: [] for name in (*ours, "TRL's grpo", "TRL's rloo")}
+    for run in ours.values():
+        run()  # warms up
+    for _ in range(rounds):
+        for id, run in ours.items():
+            start = time.process_time()
+            run()
+            times[id].append(time.process_time() - start)
+        for id in ("grpo", "rloo"):
+            times[f"TRL's {id}"].append(theirs(id))
+    medians = {name: statistics.median(own) for name, own in times.items()}
+    ratios = {
+        f"{id} over TRL's {other}": medians[id] / medians[f"TRL's {other}"]
+        for id, other in (("grpo", "grpo"), ("rloo", "rloo"), ("ppo", "grpo"))
+    }
+    return {"medians": medians, "rounds": times, "ratios": ratios}
 
 
 # What is timed
@@ -390,7 +414,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SIZES))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="small models and 2 rounds; writes no results")
-    parser.add_argument("--trl", action="store_true", help="only ours on the work of trl_writing.py")
+    parser.add_argument("--trl", metavar="PYTHON", help="only beside TRL, which this interpreter has")
     parser.add_argument("--memory-of", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -399,7 +423,9 @@ def main() -> None:
         print_peak_memory(*arguments.memory_of)
         return
     if arguments.trl:
-        print(json.dumps({size: beside_trl(size, arguments.rounds) for size in arguments.sizes}, indent=1))
+        beside = {size: beside_trl(size, arguments.rounds, arguments.trl) for size in arguments.sizes}
+        print(json.dumps({size: found["ratios"] for size, found in beside.items()}, indent=1))
+        (RESULTS / "trl-cpu.json").write_text(json.dumps(beside, indent=1) + "\n")
         return
     if arguments.quick:
         arguments.sizes, arguments.rounds = ["small"], 2
@@ -421,8 +447,10 @@ def main() -> None:
     results["machine"]["load_after"] = os.getloadavg()
     print_table(results)
     if not arguments.quick:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "text_generation-cpu.json").write_text(json.dumps(results, indent=1) + "\n")
+        path = RESULTS / "text_generation-cpu.json"
+        before = json.loads(path.read_text())["models"] if path.exists() else {}
+        results["models"] = before | results["models"]  # of families that were not asked for, what is known
+        path.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def _documented() -> list[list[str]]:
 
 
 def _small(words: list[str]) -> list[str]:
-    text = [re.sub(r"^(10000|50)$", {"10000": "40", "50": "3"}.get(word, ""), word) for word in words]
+    text = [re.sub(r"^(50000|50)$", {"50000": "40", "50": "3"}.get(word, ""), word) for word in words]
     return [*text, *_ADDED[words[0]]]
 
 
