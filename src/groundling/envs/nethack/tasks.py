@@ -6,6 +6,7 @@ the question what to eat can be answered; a message survives the ``--More--`` be
 """
 
 import re
+import warnings
 from collections.abc import Collection
 from enum import IntEnum
 from typing import Any, ClassVar
@@ -30,6 +31,9 @@ _NORTH_WEST = int(nethack.CompassDirection.NW)  # the key "y", which is also how
 _EAT_QUESTION = b"What do you want to eat"
 _EAT_CHOICES = re.compile(rb"\[[^\]A-Za-z]*([A-Za-z])[^\]]* or \?\*\]")
 _DESCENDED = b"You descend the stairs"
+# A hero who stands on a scroll may have to name it before the first move; nle begins another game then, and so does a
+# task, with the next numbers of the same generator.
+warnings.filterwarnings("ignore", message="Not in moveloop", module=re.escape(__name__))
 _LEFT_TO_THE_AGENT = (b"eat", b"attack", b"direction?", b"pray")  # questions with one of these words in them
 
 
