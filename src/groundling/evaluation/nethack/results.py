@@ -184,8 +184,8 @@ def _readme(study: Study, about: Mapping[str, Any], lines: Sequence[Line]) -> st
 
 
 def _reading(lines: Sequence[Line]) -> list[str]:
-    """In which figures every seed of the first arm lies on one side of every seed of another."""
-    if not lines:
+    """In which figures every seed of the first arm lies on one side of every seed of another; nothing of one seed."""
+    if not lines or len(lines[0].of_seeds) < 2:
         return []
     own = {line.figure: line.of_seeds for line in lines if line.arm == lines[0].arm}
     told = []
