@@ -132,13 +132,16 @@ def write_csv(runs: dict[str, dict[int, Rows]]) -> None:
 def draw(runs: dict[str, dict[int, Rows]]) -> None:
     groups = {name: list(own.values()) for name, own in runs.items()}
     figure = plots.draw_learning_curve(
-        groups, "return_mean", "reward of a text (smoothed)", band=interquartile_band
+        groups,
+        "return_mean",
+        "reward of a text (smoothed)",
+        band=interquartile_band,
+        steps="tokens written",
     )
     axes = figure.axes[0]
     start = np.mean([rows[0]["return_mean"] for own in groups.values() for rows in own])
     axes.axhline(GOAL * start, color="#555", linestyle="--", linewidth=1)
     axes.annotate(f"{GOAL:g} × the start", (0, GOAL * start), fontsize=8, va="bottom", color="#555")
-    axes.set_xlabel("tokens written")
     axes.set_ylim(bottom=0)
     figure.savefig(RESULTS / "curves.png", dpi=150, metadata={"Software": None})
 

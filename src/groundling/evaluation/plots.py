@@ -32,10 +32,14 @@ def mean_band(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def learning_curve(
-    groups: Mapping[str, Sequence[Rows]], key: str, label: str, baselines: Mapping[str, Summary] | None = None
+    groups: Mapping[str, Sequence[Rows]],
+    key: str,
+    label: str,
+    baselines: Mapping[str, Summary] | None = None,
+    steps: str = "env steps",
 ) -> str:
     """`draw_learning_curve` as SVG text."""
-    return _svg(draw_learning_curve(groups, key, label, baselines))
+    return _svg(draw_learning_curve(groups, key, label, baselines, steps=steps))
 
 
 def draw_curves(
@@ -95,8 +99,9 @@ def draw_learning_curve(
     label: str,
     baselines: Mapping[str, Summary] | None = None,
     band: Band = mean_band,
+    steps: str = "env steps",
 ) -> Any:
-    """A figure over env steps: per group the centre of its runs, with a band where there are several.
+    """A figure over steps: per group the centre of its runs, with a band where there are several.
 
     Args:
         groups: By name, the metrics of each run.
@@ -104,6 +109,7 @@ def draw_learning_curve(
         label: What the y axis is called.
         baselines: Agents whose success rate is drawn as a horizontal line.
         band: From several runs' curves, ``(runs, points)``, to centre, lower and upper end.
+        steps: What the x axis is called.
     """
     figure, axes = _figure(7.2, 3.4)
     for colour, (name, runs) in zip(_cycle(COLOURS), groups.items(), strict=False):
@@ -116,7 +122,7 @@ def draw_learning_curve(
             linewidth=1.2,
             label=name,
         )
-    axes.set_xlabel("env steps")
+    axes.set_xlabel(steps)
     axes.set_ylabel(label)
     if key == "success_rate":
         axes.set_ylim(-0.02, 1.04)

@@ -160,7 +160,8 @@ def _main_plots(runs: Sequence[Shown]) -> list[tuple[str, str]]:
             groups.setdefault(run.config.name, []).append(run.metrics)
         key, label = own[0].figure
         baselines = _baselines(own[0]) if len(groups) == 1 and key == "success_rate" else None
-        drawn.append((task, plots.learning_curve(groups, key, label, baselines)))
+        steps = "tokens" if own[0].config.pool.id else "env steps"
+        drawn.append((task, plots.learning_curve(groups, key, label, baselines, steps)))
     return drawn
 
 
