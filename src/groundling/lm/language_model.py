@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, cast
@@ -165,6 +166,10 @@ class LanguageModel(nn.Module):
     def device(self) -> torch.device:
         """Where the model reads its tokens."""
         return self._scorer.backbone.device
+
+    def copy(self) -> Self:
+        """The same model with weights of its own."""
+        return copy.deepcopy(self, {id(self.tokenizer): self.tokenizer})
 
     def train(self, mode: bool = True) -> Self:
         """Changes nothing in what is computed: see the class.
