@@ -39,8 +39,12 @@ class TokenPolicy(Policy):
         lm: The language model; its weights are the policy's.
         reference: The frozen language model that the KL is taken to; ``lm`` itself stands for its weights with the
             LoRA adapters off, at no memory. None: no KL.
-        value: Where values come from: "separate", a copy of ``lm``'s weights of its own, as in RL4LMs; or "shared",
-            the policy's hidden states.
+        value: Where values come from: "separate", a copy of ``lm`` with trained weights of its own, as in RL4LMs;
+            "lora", a LoRA adapter of its own, which with its gradients and moments is all the memory it takes; or
+            "shared", the policy's hidden states. The adapter stands on the frozen weights under the policy's; where
+            the policy is trained as a whole, on the reference's, which are those that it began with and stay so.
+        value_lora: Of "lora", keyword arguments of `peft.LoraConfig`. Empty: an adapter like the policy's, with what
+            that has learnt already; peft's defaults where the policy is trained as a whole.
         value_hidden_sizes: Widths of the value head's hidden layers; none in RL4LMs.
         value_bias: Whether the linear value head has a bias; not in RL4LMs.
         generation: How rollouts are sampled: the fields of `Sampling`.
@@ -57,6 +61,7 @@ class TokenPolicy(Policy):
         lm: LanguageModel,
         reference: LanguageModel | None = None,
         value: Value = "separate",
+        value_lora: Mapping[str, Any] | None = None,
         value_hidden_sizes: Sequence[int] = (),
         value_bias: bool = False,
         generation: Mapping[str, Any] | None = None,
@@ -76,7 +81,7 @@ class TokenPolicy(Policy):
         self.filtered_log_probs = filtered_log_probs
         self.context_start_token = context_start_token
         self.reference = None if reference is None else Reference(reference, lm)
-        self.value_lm = make_trunk(value, lm)
+        self.value_lm = make_trunk(value, lm, reference, value_lora or {})
         self.value_head = ValueHead(lm.hidden_size, tuple(value_hidden_sizes), bias=value_bias).to(lm.device)
         mask = make_mask(lm, mask_type, top_mask, min_tokens_to_keep)
         learned = mask_type in ("learned_top_p", "learned_top_k")
