@@ -63,16 +63,16 @@ class Vowels(Reward):
 
 @pytest.fixture
 def make_run(model_folder: Callable[[str], Path], tmp_path: Path) -> Callable[..., Run]:
-    """`make_run(algorithm, family)`: not yet trained, on CommonGen's offline sample."""
+    """`make_run(algorithm, family, …)`: not yet trained, on CommonGen's offline sample; of the policy's arguments."""
 
-    def make(algorithm: str, family: str) -> Run:
+    def make(algorithm: str, family: str, lora: dict[str, Any] | None = None, **policy: Any) -> Run:
         args, policy_args, texts_per_prompt = ALGORITHMS[algorithm]
         config = copy.deepcopy(_composed())
-        config.model.path = str(model_folder(family))
+        config.model.path, config.model.lora = str(model_folder(family)), lora or {}
         config.pool.id, config.pool.args = "commongen", {"offline": True, "max_size": 4}
         config.pool.texts_per_prompt = texts_per_prompt
         config.reward.id, config.reward.args = "test-vowel-count", {}
-        config.policy.args = {"value": "separate", **policy_args}
+        config.policy.args = {"value": "separate", **policy_args, **policy}
         config.algorithm.id, config.algorithm.args = algorithm, args
         config.training.steps, config.training.steps_per_update = 10**6, NUM_TOKENS
         return Run(config, tmp_path, warn=print)
@@ -118,6 +118,26 @@ def test_two_updates_train_every_part(algorithm: str, family: str, make_run: Cal
     assert _changed(run.policy, before) == expected
     if algorithm != "supervised":
         assert rows[0]["kl_mean"] == pytest.approx(0, abs=1e-4) and rows[1]["kl_mean"] != 0
+
+
+@pytest.mark.parametrize("family", ["llama", "bart"])
+@pytest.mark.parametrize("adapter", [True, False])
+@pytest.mark.parametrize("algorithm", ["ppo", "trpo"])
+def test_two_updates_train_an_adapter_for_values(
+    algorithm: str, adapter: bool, family: str, make_run: Callable[..., Run]
+) -> None:
+    lora = {"r": 2, "target_modules": "all-linear"}
+    run = make_run(algorithm, family, lora=lora if adapter else {}, value="lora", value_lora=lora)
+    before = _weights(run.policy)
+    rows = [_update(run) for _ in range(2)]
+    figures = [v for row in rows for v in row.values() if isinstance(v, float)]
+    assert len(figures) >= 10 and all(map(math.isfinite, figures))
+    assert _changed(run.policy, before) == {"lm", "value_lm", "value_head"}
+    frozen = {name for name in before if name.startswith("value_lm.") and "lora_" not in name}
+    frozen |= {name for name in before if name.startswith("lm.") and "lora_" not in name and adapter}
+    now = _weights(run.policy)
+    assert all(torch.equal(before[name], now[name]) for name in frozen)
+    assert rows[0]["kl_mean"] == pytest.approx(0, abs=1e-4) and rows[1]["kl_mean"] != 0
 
 
 @pytest.mark.parametrize("family", FAMILIES)

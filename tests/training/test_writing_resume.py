@@ -78,5 +78,29 @@ def test_adapters_go_on_exactly_with_themselves_off_as_reference(
     _assert_goes_on_exactly(tmp_path, **parts)
     kl = [row["kl_mean"] for row in read_metrics(tmp_path / "killed")]
     assert kl[0] == pytest.approx(0, abs=1e-5) and max(map(abs, kl[1:])) > 1e-3
-    last = tmp_path / "killed" / "checkpoints" / f"{_UPDATES:06}"
+    _assert_saved_as_an_adapter(tmp_path / "killed")
+
+
+@pytest.mark.parametrize(
+    ("family", "adapter", "value_lora"), [("llama", True, {"r": 3}), ("bart", False, {"r": 2})]
+)
+def test_values_by_an_adapter_go_on_exactly(
+    family: str,
+    adapter: bool,
+    value_lora: dict[str, Any],
+    tmp_path: Path,
+    model_folder: Callable[[str], Path],
+) -> None:
+    importlib.import_module("peft")
+    model = ModelConfig(path=str(model_folder(family)), lora=_LORA if adapter else {})
+    algorithm = ComponentConfig("ppo", {**_CLIPPED, "epochs": 2})
+    _assert_goes_on_exactly(
+        tmp_path, **_parts(tmp_path, algorithm, model, value="lora", value_lora=value_lora)
+    )
+    if adapter:
+        _assert_saved_as_an_adapter(tmp_path / "killed")
+
+
+def _assert_saved_as_an_adapter(run_dir: Path) -> None:
+    last = run_dir / "checkpoints" / f"{_UPDATES:06}"
     assert (last / "adapter_model.safetensors").exists() and not (last / "model.safetensors").exists()

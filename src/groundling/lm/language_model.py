@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, cast
@@ -165,6 +166,31 @@ class LanguageModel(nn.Module):
     def device(self) -> torch.device:
         """Where the model reads its tokens."""
         return self._scorer.backbone.device
+
+    @property
+    def has_adapter(self) -> bool:
+        """Whether a LoRA adapter stands on frozen weights."""
+        return bool(getattr(self.model, "_hf_peft_config_loaded", False))
+
+    def copy(self) -> Self:
+        """The same model with trained weights of its own; frozen ones are shared, and take no memory."""
+        frozen = {id(p): p for p in self.parameters() if not p.requires_grad}
+        return copy.deepcopy(self, {id(self.tokenizer): self.tokenizer, **frozen})
+
+    def with_new_adapter(self, lora: Mapping[str, Any]) -> Self:
+        """A copy under a LoRA adapter that has learnt nothing yet, in the place of its own if it has one.
+
+        Args:
+            lora: keyword arguments of `peft.LoraConfig`.
+
+        Raises:
+            GroundlingError: peft is not installed, or a setting is wrong.
+        """
+        made = self.copy()
+        if made.has_adapter:
+            made.model.delete_adapter(list(made.model.peft_config))
+        loading.add_lora(made.model, lora)
+        return made
 
     def train(self, mode: bool = True) -> Self:
         """Changes nothing in what is computed: see the class.
@@ -365,7 +391,7 @@ class LanguageModel(nn.Module):
         with loading.quietly():
             self.model.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
-            if self._keep_base and getattr(self.model, "_hf_peft_config_loaded", False):
+            if self._keep_base and self.has_adapter:
                 loading.save_base(self.model, folder / loading.BASE_FOLDER)
 
 

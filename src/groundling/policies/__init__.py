@@ -7,7 +7,8 @@ from groundling.policies.nethack import NetHackObservations, NetHackPolicy
 from groundling.policies.policy import Action, Evaluation, Policy, Segment, policies
 from groundling.policies.random import RandomPolicy
 from groundling.policies.symbolic import SymbolicPolicy
-from groundling.policies.token import TokenPolicy, TokenPrompt, Writing, Written
+from groundling.policies.texts import TokenPrompt, Writing, Written
+from groundling.policies.token import TokenPolicy
 
 register = policies.register
 create = policies.create

@@ -1,73 +1,26 @@
 """A language model that writes: its actions are tokens, its episodes texts (RL4LMs, arXiv 2210.01241)."""
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pad_sequence
 
-from groundling.errors import ConfigError, GroundlingError
+from groundling.errors import ConfigError
 from groundling.lm import LanguageModel, ValueHead
-from groundling.lm.decoding import Decoded, Decoder, Mask, Sampling, TokenSets, filtered
+from groundling.lm.decoding import Decoded, Decoder, Sampling, TokenSets, filtered
+from groundling.policies.lines import Lines, read_states, spread
+from groundling.policies.mask import MaskType, make_mask
 from groundling.policies.policy import Action, Evaluation, Policy, policies
 from groundling.policies.reference import Reference
+from groundling.policies.texts import TokenPrompt, Writing, Written
+from groundling.policies.trunk import Value, make_trunk
+from groundling.policies.weights import read_into
 from groundling.registry import unknown
-
-_MASK_TYPES = ("learned_top_p", "learned_top_k", "topk")
-
-
-@dataclass(frozen=True, slots=True)
-class TokenPrompt:
-    """What a text is written to."""
-
-    ids: tuple[int, ...]
-    """Token ids, special ones included, without padding."""
-
-    @classmethod
-    def unpad(cls, ids: Tensor, mask: Tensor) -> list["TokenPrompt"]:
-        """Of token ids and 0/1 mask, int64 ``(num_prompts, length)``, padded on either side."""
-        return [
-            cls(tuple(own[kept.bool()].tolist())) for own, kept in zip(ids.cpu(), mask.cpu(), strict=True)
-        ]
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What a text was written on: the observation of a whole sequence of actions."""
-
-    prompt: tuple[int, ...]
-    """Token ids."""
-    length: int
-    """How many actions count: tokens of the text."""
-    sets: TokenSets | None
-    """What each token was drawn from, where filters or masks left tokens out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Writing:
-    """Texts, as a rollout of sequences holds them; tensors ``(num_tokens, num_texts)`` on the CPU, 0 after the end."""
-
-    observations: list[Written]
-    actions: Tensor
-    """int64."""
-    log_probs: Tensor
-    values: Tensor
-    dones: Tensor
-    """bool: at each text's last token, whether it is an end token or not."""
-    mask: Tensor
-    """bool: the token belongs to the text."""
-    kl: Tensor | None
-    """log π(token) - log π_ref(token) before any filter; None without a reference."""
-
-    def token_ids(self) -> list[Tensor]:
-        """The tokens of each text, int64 ``(length,)``."""
-        return [own[: text.length] for own, text in zip(self.actions.T, self.observations, strict=True)]
 
 
 @policies.register("token")
@@ -86,8 +39,12 @@ class TokenPolicy(Policy):
         lm: The language model; its weights are the policy's.
         reference: The frozen language model that the KL is taken to; ``lm`` itself stands for its weights with the
             LoRA adapters off, at no memory. None: no KL.
-        value: Where values come from: "separate", a copy of ``lm``'s weights of its own, as in RL4LMs; or "shared",
-            the policy's hidden states.
+        value: Where values come from: "separate", a copy of ``lm`` with trained weights of its own, as in RL4LMs;
+            "lora", a LoRA adapter of its own, which with its gradients and moments is all the memory it takes; or
+            "shared", the policy's hidden states. The adapter stands on the frozen weights under the policy's; where
+            the policy is trained as a whole, on the reference's, which are those that it began with and stay so.
+        value_lora: Of "lora", keyword arguments of `peft.LoraConfig`. Empty: an adapter like the policy's, with what
+            that has learnt already; peft's defaults where the policy is trained as a whole.
         value_hidden_sizes: Widths of the value head's hidden layers; none in RL4LMs.
         value_bias: Whether the linear value head has a bias; not in RL4LMs.
         generation: How rollouts are sampled: the fields of `Sampling`.
@@ -103,19 +60,18 @@ class TokenPolicy(Policy):
         self,
         lm: LanguageModel,
         reference: LanguageModel | None = None,
-        value: Literal["separate", "shared"] = "separate",
+        value: Value = "separate",
+        value_lora: Mapping[str, Any] | None = None,
         value_hidden_sizes: Sequence[int] = (),
         value_bias: bool = False,
         generation: Mapping[str, Any] | None = None,
         filtered_log_probs: bool = True,
         context_start_token: int | None = None,
-        mask_type: Literal["learned_top_p", "learned_top_k", "topk"] | None = None,
+        mask_type: MaskType | None = None,
         top_mask: float = 0.9,
         min_tokens_to_keep: int = 100,
     ) -> None:
         super().__init__()
-        if value not in ("separate", "shared"):
-            raise ConfigError(unknown("value function", value, ("separate", "shared")))
         if context_start_token is not None and not lm.is_encoder_decoder:
             raise ConfigError(
                 f"context_start_token={context_start_token} is for encoder-decoder models, this one is causal: leave it"
@@ -125,11 +81,11 @@ class TokenPolicy(Policy):
         self.filtered_log_probs = filtered_log_probs
         self.context_start_token = context_start_token
         self.reference = None if reference is None else Reference(reference, lm)
-        self.value_lm = _trunk(lm) if value == "separate" else None
+        self.value_lm = make_trunk(value, lm, reference, value_lora or {})
         self.value_head = ValueHead(lm.hidden_size, tuple(value_hidden_sizes), bias=value_bias).to(lm.device)
-        mask = _mask(lm, mask_type, top_mask, min_tokens_to_keep)
+        mask = make_mask(lm, mask_type, top_mask, min_tokens_to_keep)
         learned = mask_type in ("learned_top_p", "learned_top_k")
-        self.mask_lm = _copy(lm).requires_grad_(False) if learned else None
+        self.mask_lm = lm.copy().requires_grad_(False) if learned else None
         self._decoder = Decoder(lm, context_start_token, mask, self.mask_lm)
 
     # Writing whole texts
@@ -177,32 +133,31 @@ class TokenPolicy(Policy):
         lengths = decoded.lengths.tolist()
         return [Written(p.ids, n, s) for p, n, s in zip(prompts, lengths, sets, strict=True)]
 
-    def _values(self, lines: "_Lines") -> Tensor:
+    def _values(self, lines: Lines) -> Tensor:
         lm = self.value_lm or self.lm
         with lm.autocast():
-            states = _states(lm, lines)
+            states = read_states(lm, lines)
         return self.value_head(states.float())
 
-    def _reference_log_probs(self, lines: "_Lines", chosen: Tensor) -> Tensor | None:
+    def _reference_log_probs(self, lines: Lines, chosen: Tensor) -> Tensor | None:
         """float32 (number of tokens that count,) of the tokens ``chosen``; None without a reference."""
         if self.reference is None:
             return None
         with self.reference.model() as lm, lm.autocast():
-            logits = lm.backbone.logits(_states(lm, lines))
+            logits = lm.backbone.logits(read_states(lm, lines))
         chosen = chosen.to(logits.device)
         return logits.float().log_softmax(-1).gather(1, chosen[:, None])[:, 0]
 
-    def _text_lines(self, texts: Sequence[Written], actions: Tensor) -> "_Lines":
+    def _text_lines(self, texts: Sequence[Written], actions: Tensor) -> Lines:
         """What is read to predict the texts' tokens, of which `actions` (num_texts, num_tokens) begins with."""
         own = [ids[: text.length].tolist() for ids, text in zip(actions, texts, strict=True)]
         return self._lines([t.prompt for t in texts], [ids[:-1] for ids in own], [t.length for t in texts])
 
     def _lines(
         self, prompts: Sequence[Sequence[int]], written: Sequence[Sequence[int]], counts: Sequence[int]
-    ) -> "_Lines":
-        if self.lm.is_encoder_decoder:
-            return _Lines(prompts, [[self._decoder.start_token, *ids] for ids in written], counts)
-        return _Lines(None, [[*prompt, *ids] for prompt, ids in zip(prompts, written, strict=True)], counts)
+    ) -> Lines:
+        start_token = self._decoder.start_token if self.lm.is_encoder_decoder else None
+        return Lines.of(prompts, written, counts, start_token)
 
     # Both kinds of observation
 
@@ -221,16 +176,16 @@ class TokenPolicy(Policy):
         logits, values = self._forward(self._text_lines(observations, actions))
         found = Evaluation.of(self._restricted(logits, observations), actions[mask].to(logits.device), values)
         return Evaluation(
-            _spread(found.log_probs, mask),
-            _spread(found.entropies, mask),
-            _spread(found.values, mask),
-            _spread(found.log_distributions, mask),
+            spread(found.log_probs, mask),
+            spread(found.entropies, mask),
+            spread(found.values, mask),
+            spread(found.log_distributions, mask),
         )
 
-    def _forward(self, lines: "_Lines") -> tuple[Tensor, Tensor]:
+    def _forward(self, lines: Lines) -> tuple[Tensor, Tensor]:
         """float32 logits (number of tokens that count, vocabulary) and values (number of tokens that count,)."""
         with self.lm.autocast():
-            states = _states(self.lm, lines)
+            states = read_states(self.lm, lines)
             logits = self.lm.backbone.logits(states).float()
         # The head stays out of autocast: bfloat16 tells values apart no finer than 1 in 256.
         return logits, self._values(lines) if self.value_lm else self.value_head(states.float())
@@ -316,13 +271,11 @@ class TokenPolicy(Policy):
             allowed = self._decoder.mask(scores.masked_fill(banned, -torch.inf))
         return logits.log_softmax(-1), filtered(logits, self.sampling, banned, allowed), values
 
-    def _mask_logits(self, mask_lm: LanguageModel, lines: "_Lines") -> Tensor:
+    def _mask_logits(self, mask_lm: LanguageModel, lines: Lines) -> Tensor:
         with torch.no_grad(), mask_lm.autocast():
-            return mask_lm.backbone.logits(_states(mask_lm, lines)).float()
+            return mask_lm.backbone.logits(read_states(mask_lm, lines)).float()
 
-    def _token_lines(
-        self, observations: Sequence[Mapping[str, Any]]
-    ) -> tuple["_Lines", list[int], list[int]]:
+    def _token_lines(self, observations: Sequence[Mapping[str, Any]]) -> tuple[Lines, list[int], list[int]]:
         """What the token env's observations tell to read; the first step that may end each text, and the step it is."""
         prompts, contexts = (
             [
@@ -369,9 +322,9 @@ class TokenPolicy(Policy):
 
     def load_weights(self, folder: Path) -> None:
         """Read values and mask; the language model is made from ``folder`` by `LanguageModel.from_pretrained`."""
-        _take_up(self._value_weights(), folder / "value.safetensors")
+        read_into(self._value_weights(), folder / "value.safetensors")
         if self.mask_lm is not None:
-            _take_up(self._mask_weights(self.mask_lm), folder / "mask.safetensors")
+            read_into(self._mask_weights(self.mask_lm), folder / "mask.safetensors")
 
     def _value_weights(self) -> dict[str, Tensor]:
         parts = {"head": self.value_head} | ({"trunk": self.value_lm} if self.value_lm else {})
@@ -387,101 +340,9 @@ class TokenPolicy(Policy):
         return {name: p.detach() for name, p in mask_lm.named_parameters() if name in trained}
 
 
-class _Lines(NamedTuple):
-    """What is read at once; of each line the last positions count."""
-
-    prompts: Sequence[Sequence[int]] | None
-    """Of an encoder-decoder: what the encoder reads."""
-    read: Sequence[Sequence[int]]
-    """What the causal model, or the decoder, reads."""
-    counts: Sequence[int]
-    """How many of its last positions."""
-
-
-def _states(lm: LanguageModel, lines: _Lines) -> Tensor:
-    """Final hidden states of the positions that count, line by line: (their number, hidden)."""
-    read, _ = _padded(lines.read, lm.device)
-    if lines.prompts is None:
-        # What pads a row on its right is seen by nothing before it.
-        hidden = lm.backbone.read(read, None, None)
-    else:
-        distinct = list(dict.fromkeys(map(tuple, lines.prompts)))
-        places = {prompt: place for place, prompt in enumerate(distinct)}
-        tokens, mask = _padded(distinct, lm.device)
-        encoded = lm.backbone.encode(tokens, mask)
-        if len(distinct) < len(read):
-            own = torch.tensor([places[tuple(prompt)] for prompt in lines.prompts], device=mask.device)
-            encoded, mask = encoded[own], mask[own]
-        hidden = lm.backbone.decode(read, encoded, mask, None)
-    width = hidden.shape[1]
-    rows = [
-        torch.arange(row * width + len(ids) - count, row * width + len(ids))
-        for row, (ids, count) in enumerate(zip(lines.read, lines.counts, strict=True))
-    ]
-    # A look-up, whose backward pass is one addition; logits are then taken of these rows alone.
-    return F.embedding(torch.cat(rows).to(hidden.device), hidden.flatten(0, 1))
-
-
-def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Token ids, padded on the right, and 0/1 mask, int64 (batch, longest)."""
-    tokens = pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
-    mask = torch.arange(tokens.shape[1]) < torch.tensor([[len(row)] for row in rows])
-    return tokens.to(device), mask.long().to(device)
-
-
-def _spread(found: Tensor, mask: Tensor) -> Tensor:
-    """What was found of the tokens that count, (their number, ...), at their places (*mask.shape, ...); elsewhere 0."""
-    if bool(mask.all()):
-        return found.view(*mask.shape, *found.shape[1:])
-    places = mask.flatten().nonzero()[:, 0].to(found.device)
-    spread = found.new_zeros(mask.numel(), *found.shape[1:]).index_copy(0, places, found)
-    return spread.view(*mask.shape, *found.shape[1:])
-
-
 def _sampling(settings: Mapping[str, Any]) -> Sampling:
     known = [field.name for field in fields(Sampling)]
     for name in settings:
         if name not in known:
             raise ConfigError(unknown("generation setting", name, known))
     return Sampling(**settings)
-
-
-def _mask(lm: LanguageModel, mask_type: str | None, top_mask: float, min_tokens_to_keep: int) -> Mask | None:
-    if mask_type is None:
-        return None
-    if mask_type not in _MASK_TYPES:
-        raise ConfigError(unknown("mask_type", mask_type, _MASK_TYPES))
-    if mask_type == "learned_top_p" and not 0 < top_mask <= 1:
-        raise ConfigError(f"top_mask={top_mask}: of learned_top_p it is a probability, in (0, 1]")
-    if mask_type != "learned_top_p" and not (top_mask >= 1 and top_mask == int(top_mask)):
-        raise ConfigError(f"top_mask={top_mask}: of {mask_type} it is a number of tokens, at least 1")
-    if min_tokens_to_keep < 1:
-        raise ConfigError(f"min_tokens_to_keep must be at least 1, got {min_tokens_to_keep}")
-    special = torch.tensor(sorted(lm.tokenizer.all_special_ids), dtype=torch.long)
-    return Mask(mask_type, top_mask, min_tokens_to_keep, special)  # type: ignore[arg-type]  # checked above
-
-
-def _copy(lm: LanguageModel) -> LanguageModel:
-    return copy.deepcopy(lm, {id(lm.tokenizer): lm.tokenizer})
-
-
-def _trunk(lm: LanguageModel) -> LanguageModel:
-    """A copy for values, which has no use for an output layer of its own."""
-    trunk = _copy(lm)
-    head, embeddings = trunk.model.get_output_embeddings(), trunk.model.get_input_embeddings()
-    if head is not None and head.weight is not embeddings.weight:
-        head.requires_grad_(False)
-    return trunk
-
-
-def _take_up(weights: dict[str, Tensor], file: Path) -> None:
-    """Copy into ``weights`` those of a file that `save_file` wrote of the same ones."""
-    saved = load_file(file)
-    if saved.keys() != weights.keys():
-        odd = sorted(saved.keys() ^ weights.keys())
-        raise GroundlingError(
-            f"{file} is not of this policy: {odd[0]} is in one of them only; check policy.args"
-        )
-    with torch.no_grad():
-        for name, weight in weights.items():
-            weight.copy_(saved[name])

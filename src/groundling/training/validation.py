@@ -15,7 +15,8 @@ from groundling.errors import ConfigError, RunError
 from groundling.files import write_atomically
 from groundling.metrics import Metric, MetricResult
 from groundling.metrics.post_processing import post_processors
-from groundling.policies.token import TokenPolicy, TokenPrompt
+from groundling.policies.texts import TokenPrompt
+from groundling.policies.token import TokenPolicy
 from groundling.rewards import Reward
 from groundling.training.build import make_metrics, make_prompt_encoder, make_reward
 from groundling.training.tracking import RowFile

@@ -13,7 +13,8 @@ from groundling.envs.text_generation import Sample, SampleOrder
 from groundling.envs.text_generation.prompts import Side, encode_prompts
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
-from groundling.policies.token import TokenPolicy, TokenPrompt, Writing, Written
+from groundling.policies.texts import TokenPrompt, Writing, Written
+from groundling.policies.token import TokenPolicy
 from groundling.rewards import Reward
 from groundling.training.collector import Collector, Finished
 

@@ -1,0 +1,75 @@
+"""Many texts read in one pass: a line for each, and of each line the positions that predict what counts."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+
+from groundling.lm import LanguageModel
+
+
+class Lines(NamedTuple):
+    """What is read at once; of each line the last positions count."""
+
+    prompts: Sequence[Sequence[int]] | None
+    """Of an encoder-decoder: what the encoder reads."""
+    read: Sequence[Sequence[int]]
+    """What the causal model, or the decoder, reads."""
+    counts: Sequence[int]
+    """How many of its last positions."""
+
+    @classmethod
+    def of(
+        cls,
+        prompts: Sequence[Sequence[int]],
+        written: Sequence[Sequence[int]],
+        counts: Sequence[int],
+        start_token: int | None,
+    ) -> "Lines":
+        """Prompts with what was written to them; ``start_token`` is read first by a decoder, None: a causal model."""
+        if start_token is None:
+            return cls(None, [[*prompt, *ids] for prompt, ids in zip(prompts, written, strict=True)], counts)
+        return cls(prompts, [[start_token, *ids] for ids in written], counts)
+
+
+def read_states(lm: LanguageModel, lines: Lines) -> Tensor:
+    """Final hidden states of the positions that count, line by line: (their number, hidden)."""
+    read, _ = _padded(lines.read, lm.device)
+    if lines.prompts is None:
+        # What pads a row on its right is seen by nothing before it.
+        hidden = lm.backbone.read(read, None, None)
+    else:
+        distinct = list(dict.fromkeys(map(tuple, lines.prompts)))
+        places = {prompt: place for place, prompt in enumerate(distinct)}
+        tokens, mask = _padded(distinct, lm.device)
+        encoded = lm.backbone.encode(tokens, mask)
+        if len(distinct) < len(read):
+            own = torch.tensor([places[tuple(prompt)] for prompt in lines.prompts], device=mask.device)
+            encoded, mask = encoded[own], mask[own]
+        hidden = lm.backbone.decode(read, encoded, mask, None)
+    width = hidden.shape[1]
+    rows = [
+        torch.arange(row * width + len(ids) - count, row * width + len(ids))
+        for row, (ids, count) in enumerate(zip(lines.read, lines.counts, strict=True))
+    ]
+    # A look-up, whose backward pass is one addition; logits are then taken of these rows alone.
+    return F.embedding(torch.cat(rows).to(hidden.device), hidden.flatten(0, 1))
+
+
+def spread(found: Tensor, mask: Tensor) -> Tensor:
+    """What was found of the tokens that count, (their number, ...), at their places (*mask.shape, ...); elsewhere 0."""
+    if bool(mask.all()):
+        return found.view(*mask.shape, *found.shape[1:])
+    places = mask.flatten().nonzero()[:, 0].to(found.device)
+    spread = found.new_zeros(mask.numel(), *found.shape[1:]).index_copy(0, places, found)
+    return spread.view(*mask.shape, *found.shape[1:])
+
+
+def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Token ids, padded on the right, and 0/1 mask, int64 (batch, longest)."""
+    tokens = pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+    mask = torch.arange(tokens.shape[1]) < torch.tensor([[len(row)] for row in rows])
+    return tokens.to(device), mask.long().to(device)
