@@ -189,7 +189,8 @@ def conjugate_gradient(product: Callable[[Tensor], Tensor], b: Tensor, steps: in
 def _parts(policy: Policy, batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
     """The weights that the choice of actions depends on, and those that the value alone does."""
     weights = trainable(policy)
-    evaluation = batch.evaluate(policy, torch.arange(1))
+    with _twice_differentiable():  # and may be asked for twice
+        evaluation = batch.evaluate(policy, torch.arange(1))
 
     def reached(output: Tensor) -> list[bool]:
         if not output.requires_grad:
@@ -221,6 +222,10 @@ def _assign(parameters: list[Tensor], vector: Tensor) -> None:
 
 @contextmanager
 def _twice_differentiable() -> Iterator[None]:
-    """Attention and recurrent layers by kernels whose gradient has a gradient."""
-    with sdpa_kernel(SDPBackend.MATH), torch.backends.cudnn.flags(enabled=False):
+    """Attention and recurrent layers by kernels whose gradient has a gradient, which what is compiled has not."""
+    with (
+        torch.compiler.set_stance("force_eager"),
+        sdpa_kernel(SDPBackend.MATH),
+        torch.backends.cudnn.flags(enabled=False),
+    ):
         yield

@@ -105,6 +105,8 @@ class ModelConfig:
     """Keep the weights in NF4 (QLoRA): a quarter of bfloat16's memory; to be trained with model.lora."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: less memory, a third more time."""
+    compile: bool = False
+    """Compile what training reads texts with (torch.compile): a minute or more at each start."""
     lora: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of peft.LoraConfig, such as {r: 16, lora_alpha: 32}; empty: train all weights."""
     max_prompt_tokens: int | None = None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,10 +21,15 @@ class Backbone:
 
     `logits` goes through the model's own `forward` with the body's answer given to it, so that whatever a model does
     between body and logits (scaling, soft-capping, a bias) is done, without this class knowing of it.
+
+    Args:
+        model: the model.
+        compiled: whether encoder and body go through `torch.compile`.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, compiled: bool = False) -> None:
         self.model = model
+        self._last_states = _compiled_last_states if compiled else _last_states
         self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
         self.body: nn.Module = model.get_decoder()
 
@@ -35,7 +41,7 @@ class Backbone:
 
     def encode(self, tokens: Tensor, mask: Tensor) -> Tensor:
         """The encoder's states: (batch, length) token ids and 0/1 mask to (batch, length, hidden)."""
-        return self.model.get_encoder()(input_ids=tokens, attention_mask=mask).last_hidden_state
+        return self._last_states(self.model.get_encoder(), {"input_ids": tokens, "attention_mask": mask})
 
     def decode(self, tokens: Tensor, states: Tensor, states_mask: Tensor, mask: Tensor | None) -> Tensor:
         """The decoder's final hidden states, (batch, rows, hidden).
@@ -43,13 +49,14 @@ class Backbone:
         `tokens` (batch, rows); `states` (batch, length, hidden) and `states_mask` (batch, length) of the encoder;
         `mask` (batch, 1, rows, rows), None for plain causal attention.
         """
-        return self.body(
-            input_ids=tokens,
-            attention_mask=mask,
-            encoder_hidden_states=states,
-            encoder_attention_mask=states_mask,
-            use_cache=False,
-        ).last_hidden_state
+        arguments = {
+            "input_ids": tokens,
+            "attention_mask": mask,
+            "encoder_hidden_states": states,
+            "encoder_attention_mask": states_mask,
+            "use_cache": False,
+        }
+        return self._last_states(self.body, arguments)
 
     def remember(self, tokens: Tensor) -> Memory:
         """What a causal body remembers of a text, (1, length) token ids, for texts that begin with it."""
@@ -78,7 +85,7 @@ class Backbone:
         arguments["attention_mask"] = torch.ones_like(tokens) if mask is None else mask
         if positions is not None:
             arguments["position_ids"] = positions
-        return self.body(**arguments).last_hidden_state
+        return self._last_states(self.body, arguments)
 
     def logits(self, states: Tensor) -> Tensor:
         """Logits of final hidden states: (rows, hidden) to (rows, vocabulary), in the model's dtype."""
@@ -99,6 +106,22 @@ class Backbone:
             return allowed
         blocked = torch.zeros(allowed.shape, dtype=self.model.dtype, device=allowed.device)
         return blocked.masked_fill_(~allowed, torch.finfo(self.model.dtype).min)
+
+
+def _last_states(part: nn.Module, arguments: Mapping[str, Any]) -> Tensor:
+    return part(**arguments).last_hidden_state
+
+
+def _compiled_last_states(part: nn.Module, arguments: Mapping[str, Any]) -> Tensor:
+    return _compiled()(part, arguments)
+
+
+@functools.cache
+def _compiled() -> Callable[[nn.Module, Mapping[str, Any]], Tensor]:
+    # One function for all models of a process: policy, values and reference of one architecture share its programs.
+    # There are several all the same: encoder and decoder, with and without gradients, a batch of one text.
+    torch._dynamo.config.recompile_limit = 32
+    return torch.compile(_last_states, dynamic=True)
 
 
 class _BodyOutput:

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from groundling.errors import ConfigError, GroundlingError
+from groundling.lm.backbone import Backbone
 from groundling.lm.steps import Stepper
 
 if TYPE_CHECKING:
@@ -196,8 +197,11 @@ class Decoder:
         self.start_token = lm.start_token if start_token is None else start_token
         self.mask = mask
         self.ends = end_tokens(lm)
-        self._stepper = Stepper(lm.backbone, self.start_token)
-        self._mask_stepper = Stepper(mask_lm.backbone, self.start_token) if mask_lm is not None else None
+        # Backbones of its own: a step is traced, and never compiled.
+        self._stepper = Stepper(Backbone(lm.model), self.start_token)
+        self._mask_stepper = (
+            Stepper(Backbone(mask_lm.model), self.start_token) if mask_lm is not None else None
+        )
 
     @torch.no_grad()
     def __call__(

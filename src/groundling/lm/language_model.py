@@ -33,6 +33,7 @@ class LanguageModel(nn.Module):
         gradient_checkpointing: recompute activations in the backward pass, for less memory and more time.
         max_prompt_tokens: longer prompts keep their last tokens; None raises where they do not fit the model.
         keep_base: save the frozen weights beside a LoRA adapter (for bases that cannot be loaded from elsewhere).
+        compiled: scoring and reading go through `torch.compile`; generation does not.
 
     Attributes:
         filler: the token that pads.
@@ -49,6 +50,7 @@ class LanguageModel(nn.Module):
         gradient_checkpointing: bool = False,
         max_prompt_tokens: int | None = None,
         keep_base: bool = False,
+        compiled: bool = False,
     ) -> None:
         super().__init__()
         loading.switch_dropout_off(model)
@@ -72,7 +74,7 @@ class LanguageModel(nn.Module):
         )
         self.start_token = start
         self.window = _window(config)
-        self._scorer = Scorer(Backbone(model), start, self.window)
+        self._scorer = Scorer(Backbone(model, compiled), start, self.window)
         self.max_positions: int | None = getattr(config, "max_position_embeddings", None)
         self.train(False)
 
@@ -94,6 +96,7 @@ class LanguageModel(nn.Module):
         revision: str | None = None,
         trust_remote_code: bool = False,
         max_prompt_tokens: int | None = None,
+        compile: bool = False,
     ) -> Self:
         """Loads a model: causal or encoder-decoder is found out from its config.
 
@@ -115,11 +118,14 @@ class LanguageModel(nn.Module):
             revision: of a hub model.
             trust_remote_code: run the code that comes with a hub model.
             max_prompt_tokens: longer prompts keep their last tokens; None raises where they do not fit the model.
+            compile: scoring and reading go through `torch.compile`.
 
         Raises:
             GroundlingError: what is missing or wrong, in one line.
         """
         source = loading.Source(loading.resolve(path), revision, trust_remote_code)
+        if compile:
+            loading.check_compiler(str(find_device(device)))
         target, number = find_device(device), loading.find_dtype(dtype)
         if init not in ("pretrained", "random", "embeddings"):
             raise GroundlingError(f"unknown init {init!r}: use 'pretrained', 'random' or 'embeddings'")
@@ -142,6 +148,7 @@ class LanguageModel(nn.Module):
             ),
             gradient_checkpointing=gradient_checkpointing,
             max_prompt_tokens=max_prompt_tokens,
+            compiled=compile,
             # The bundled models lie in the installed package, whose place another machine does not share.
             keep_base=not load_in_4bit
             and (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import warnings
@@ -26,7 +27,7 @@ from transformers import (
 from transformers.activations import NewGELUActivation
 from transformers.utils import logging as transformers_logging
 
-from groundling.errors import GroundlingError
+from groundling.errors import ConfigError, GroundlingError
 
 Init = Literal["pretrained", "random", "embeddings"]
 
@@ -258,6 +259,18 @@ def checkpoint_gradients(model: PreTrainedModel) -> None:
         # Renamed in Transformers 5.23; this is the name that 5.3 knows too.
         warnings.simplefilter("ignore", FutureWarning)
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+
+@functools.cache
+def check_compiler(device: str) -> None:
+    """Raise `ConfigError` where `torch.compile` does not work; tried on one small function."""
+    try:
+        torch.compile(torch.nn.functional.silu)(torch.ones(8, device=device))
+    except Exception as error:
+        raise ConfigError(
+            f"model.compile=true, but torch.compile does not work here ({_first_line(error)}): CPUs need a C++ "
+            "compiler (g++) and Python's headers, GPUs Triton; or leave it"
+        ) from error
 
 
 # LoRA

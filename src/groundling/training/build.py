@@ -244,4 +244,5 @@ def _make_language_model(config: Config, checkpoint: Path | None) -> Any:
         revision=model.revision,  # also of the weights that a checkpoint's adapter stands on
         trust_remote_code=model.trust_remote_code,
         max_prompt_tokens=model.max_prompt_tokens,
+        compile=model.compile,
     )

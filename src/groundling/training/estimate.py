@@ -36,6 +36,7 @@ def estimate(config: Config) -> Estimate:
     Raises:
         GroundlingError: whatever would stop the run itself from beginning.
     """
+    config = replace(config, model=replace(config.model, compile=False))  # which a few steps are not worth
     policy = make_policy(config)
     algorithm: Any = make_algorithm(config, policy)
     short = _short(config, policy.recurrence)

@@ -1,0 +1,56 @@
+"""`torch.compile` changes speed and nothing else."""
+
+import shutil
+
+import pytest
+import torch
+
+from groundling.errors import ConfigError
+from groundling.lm import backbone, loading
+from groundling.policies import TokenPolicy
+from tests.lm.families import CONFIGS
+from tests.policies.test_token import ending_often, prompts, uniforms
+
+_LAYERS = {"gpt2": {"n_layer": 1}, "t5": {"num_layers": 1}}
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.parametrize("family, backend", [("gpt2", "inductor"), ("t5", "aot_eager")])
+def test_texts_are_read_the_same(make_lm, family, backend, monkeypatch):
+    """Of T5 without C++ written, which takes a minute: captured, differentiated and run for any shape all the same."""
+    compile = torch.compile(backbone._last_states, dynamic=True, backend=backend)
+    monkeypatch.setattr(backbone, "_compiled", lambda: compile)
+    config = CONFIGS[family]().__class__(**CONFIGS[family]().to_diff_dict() | _LAYERS[family])
+    monkeypatch.setitem(CONFIGS, family, lambda: config)
+    plain = TokenPolicy(ending_often(make_lm(family)))
+    compiled = TokenPolicy(ending_often(make_lm(family, compiled=True)))
+    compiled.value_head.load_state_dict(plain.value_head.state_dict())
+    for count in (4, 7):  # the same program for both
+        asked, numbers = prompts(count, seed=count), uniforms(count, 5)
+        written = plain.write(asked, numbers)
+        expected, found = (_read(policy, written) for policy in (plain, compiled))
+        for name, tensor in expected.items():
+            torch.testing.assert_close(found[name], tensor, atol=1e-4, rtol=1e-4, msg=name)
+        with torch.compiler.set_stance("fail_on_recompile"):
+            decoded = compiled._decoder([p.ids for p in asked], compiled.sampling, numbers)
+            assert _read(compiled, written).keys() == expected.keys()
+        assert torch.equal(decoded.tokens, written.actions.T[:, : decoded.tokens.shape[1]])
+
+
+def _read(policy, written):
+    """Log-probabilities and values of the texts, and the gradient of both in every weight."""
+    policy.zero_grad()
+    seen = policy.evaluate(written.observations, written.actions.T)
+    (seen.log_probs.sum() + seen.values.square().sum()).backward()
+    gradients = {name: p.grad for name, p in policy.named_parameters() if p.grad is not None}
+    return {"log_probs": seen.log_probs.detach(), "values": seen.values.detach(), **gradients}
+
+
+def test_a_compiler_that_does_not_work_is_told(monkeypatch):
+    def broken(function):
+        raise RuntimeError("no g++ here")
+
+    loading.check_compiler.cache_clear()
+    monkeypatch.setattr(torch, "compile", broken)
+    with pytest.raises(ConfigError, match=r"model\.compile=true, but .*no g\+\+ here.* C\+\+ compiler"):
+        loading.check_compiler("cpu")
