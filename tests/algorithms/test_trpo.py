@@ -44,7 +44,7 @@ def test_a_step_keeps_its_bound_and_improves_the_surrogate(world, target_kl: flo
     everything = torch.arange(len(batch))
     with torch.no_grad():
         before, after = batch.evaluate(old, everything), batch.evaluate(policy, everything)
-    kl = _mean(kl_divergence(before.log_distributions, after.log_distributions), batch)
+    kl = _mean(kl_divergence(before.log_distributions(), after.log_distributions()), batch)
     gain = _mean((after.log_probs - before.log_probs).exp() * batch.advantages, batch) - _mean(
         batch.advantages, batch
     )
@@ -58,7 +58,7 @@ def test_the_curvature_is_the_hessian_of_the_kl() -> None:
     policy, rollout = _texts()
     batch = _batch(policy, rollout)
     with torch.no_grad():
-        present = batch.evaluate(policy, torch.arange(len(batch))).log_distributions
+        present = batch.evaluate(policy, torch.arange(len(batch))).log_distributions()
 
     def kl(actor: Tensor) -> Tensor:
         before = policy._before(batch.actions)

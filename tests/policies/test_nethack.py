@@ -70,7 +70,7 @@ def test_segments_are_evaluated_as_they_were_acted(core: str) -> None:
     evaluation = policy.evaluate(_segments(seen, starts, first), actions)
     torch.testing.assert_close(evaluation.log_probs, torch.stack([a.log_probs for a in acted], 1))
     torch.testing.assert_close(evaluation.values, torch.stack([a.values for a in acted], 1))
-    assert evaluation.log_distributions.shape == (envs, steps, 23)
+    assert evaluation.log_distributions().shape == (envs, steps, 23)
     torch.testing.assert_close(
         policy.values([seen[0], seen[1], seen[2]], first * ~starts[0, :, None]), acted[0].values
     )

@@ -152,7 +152,7 @@ def test_a_trpo_step_through_attention_keeps_its_bound(family: str, make_run: Ca
     mask, actions = rollout.mask.T, rollout.actions.T
     with torch.no_grad():
         before, after = (policy.evaluate(rollout.observations, actions) for policy in (old, run.policy))
-    kl = kl_divergence(before.log_distributions, after.log_distributions)[mask].mean().item()
+    kl = kl_divergence(before.log_distributions(), after.log_distributions())[mask].mean().item()
     assert 0.1 * 0.02 < kl <= 0.02 + 1e-6
     assert row["step_kl"] == pytest.approx(kl, abs=1e-5)
     ratio = (after.log_probs - before.log_probs)[mask].exp()

@@ -121,10 +121,10 @@ class TRPO(OnPolicy):
 
         def terms(micro: Tensor) -> Terms:
             _assign(actor, old)
-            before = batch.evaluate(policy, micro).log_distributions
+            before = batch.evaluate(policy, micro).log_distributions()
             _assign(actor, new)
             evaluation = batch.evaluate(policy, micro)
-            kl = masked_mean(kl_divergence(before, evaluation.log_distributions), batch.weights_of(micro))
+            kl = masked_mean(kl_divergence(before, evaluation.log_distributions()), batch.weights_of(micro))
             return {**self._terms(batch, micro, evaluation), "kl": kl}
 
         size = 1.0
@@ -155,7 +155,7 @@ class TRPO(OnPolicy):
         pieces = vector.split([p.numel() for p in actor])
 
         def terms(micro: Tensor) -> Terms:
-            present = batch.evaluate(policy, micro).log_distributions
+            present = batch.evaluate(policy, micro).log_distributions()
             kl = masked_mean(kl_divergence(present.detach(), present), batch.weights_of(micro))
             gradients = torch.autograd.grad(kl, actor, create_graph=True, materialize_grads=True)
             products = [g.flatten() @ v for g, v in zip(gradients, pieces, strict=True)]

@@ -1,7 +1,7 @@
 """What a policy is: it acts, and it evaluates stored actions with gradients."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,8 +58,9 @@ class Evaluation:
     log_probs: Tensor
     entropies: Tensor
     values: Tensor
-    log_distributions: Tensor
-    """``(*actions' shape, num_actions)``: log-probability of every action, -inf where it cannot be taken."""
+    log_distributions: Callable[[], Tensor]
+    """Gives ``(*actions' shape, num_actions)``: log-probability of every action, -inf where it cannot be taken. To be
+    asked for, because of texts it is large and few need it."""
 
     @classmethod
     def of(cls, log_distributions: Tensor, actions: Tensor, values: Tensor) -> "Evaluation":
@@ -68,7 +69,7 @@ class Evaluation:
         finite = log_distributions.masked_fill(log_distributions.isinf(), 0.0)
         entropies = -(log_distributions.exp() * finite).sum(-1)
         log_probs = log_distributions.gather(-1, actions[..., None])[..., 0]
-        return cls(log_probs, entropies, values, log_distributions)
+        return cls(log_probs, entropies, values, lambda: log_distributions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,7 +179,7 @@ class TokenPolicy(Policy):
             spread(found.log_probs, mask),
             spread(found.entropies, mask),
             spread(found.values, mask),
-            spread(found.log_distributions, mask),
+            lambda: spread(found.log_distributions(), mask),
         )
 
     def _forward(self, lines: Lines) -> tuple[Tensor, Tensor]:
