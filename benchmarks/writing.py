@@ -21,7 +21,7 @@ import numpy as np
 from groundling.cli import main
 from groundling.configs.compose import compose
 from groundling.evaluation import plots
-from groundling.evaluation.aggregate import Estimate, estimate, interquartile_band
+from groundling.evaluation.aggregate import Estimate, estimate
 from groundling.training.tracking import read_metrics
 
 ALGORITHMS = ("ppo", "nlpo", "a2c", "trpo", "rloo", "grpo", "reinforce_pp")
@@ -135,7 +135,6 @@ def draw(runs: dict[str, dict[int, Rows]]) -> None:
         groups,
         "return_mean",
         "reward of a text (smoothed)",
-        band=interquartile_band,
         steps="tokens written",
     )
     axes = figure.axes[0]

@@ -2,33 +2,24 @@
 
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from groundling.evaluation.aggregate import Estimate
+from groundling.evaluation.aggregate import Estimate, interquartile_band
 from groundling.evaluation.episodes import Summary
 from groundling.files import write_atomically
 
 COLOURS = ("#2563a8", "#c2571a", "#2f7d4f", "#8a3f8f", "#7a6a12", "#2b7f8c", "#b0416a")
 _BASELINE_COLOURS = {"zero-shot": "#c2571a", "random": "#888888", "expert": "#2f7d4f", "explorer": "#2f7d4f"}
 Rows = Sequence[Mapping[str, Any]]
-Band = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
-"""From several runs' curves, ``(runs, points)``, to centre, lower and upper end."""
 _OF_EPISODES = (
     *("success_rate", "return_mean", "return_std", "return_min", "return_max", "episode_length"),
     *("score", "dlvl", "gold", "xlvl", "turns", "scout", "messages", "intrinsic_return"),
 )
 """Metrics that are means over the episodes of an update."""
-
-
-def mean_band(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean of ``curves`` ``(runs, points)`` and its 95 % interval by Student's t: centre, lower and upper end."""
-    mean = curves.mean(axis=0)
-    half = _t95(len(curves)) * curves.std(axis=0, ddof=1) / math.sqrt(len(curves))
-    return mean, mean - half, mean + half
 
 
 def learning_curve(
@@ -59,7 +50,7 @@ def draw_curves(
     figure, grid = _figure(9.0, 0.4 + 2.2 * lines, lines, columns)
     for axes, (key, label) in zip(np.ravel(grid), keys.items(), strict=False):
         for colour, (name, runs) in zip(_cycle(COLOURS), groups.items(), strict=False):
-            _draw_group(axes, colour, name, runs, key, mean_band)
+            _draw_group(axes, colour, name, runs, key)
         for name, level in levels.get(label, {}).items():
             colour = _BASELINE_COLOURS.get(name, "#555")
             axes.axhline(level, color=colour, linestyle="--", linewidth=1.2, label=name)
@@ -98,22 +89,20 @@ def draw_learning_curve(
     key: str,
     label: str,
     baselines: Mapping[str, Summary] | None = None,
-    band: Band = mean_band,
     steps: str = "env steps",
 ) -> Any:
-    """A figure over steps: per group the centre of its runs, with a band where there are several.
+    """A figure over steps: per group its runs' interquartile mean, with a band where there are several.
 
     Args:
         groups: By name, the metrics of each run.
         key: The metric.
         label: What the y axis is called.
         baselines: Agents whose success rate is drawn as a horizontal line.
-        band: From several runs' curves, ``(runs, points)``, to centre, lower and upper end.
         steps: What the x axis is called.
     """
     figure, axes = _figure(7.2, 3.4)
     for colour, (name, runs) in zip(_cycle(COLOURS), groups.items(), strict=False):
-        _draw_group(axes, colour, name, runs, key, band)
+        _draw_group(axes, colour, name, runs, key)
     for name, summary in (baselines or {}).items():
         axes.axhline(
             summary.success_rate,
@@ -131,7 +120,7 @@ def draw_learning_curve(
     return figure
 
 
-def _draw_group(axes: Any, colour: str, name: str, runs: Sequence[Rows], key: str, band: Band) -> None:
+def _draw_group(axes: Any, colour: str, name: str, runs: Sequence[Rows], key: str) -> None:
     """Draw the centre of some runs' curves, with a band where there are several."""
     curves = [curve for curve in (_curve(rows, key) for rows in runs) if len(curve[0])]
     if not curves:
@@ -141,7 +130,7 @@ def _draw_group(axes: Any, colour: str, name: str, runs: Sequence[Rows], key: st
         axes.plot(*curves[0][:2], color=colour, alpha=0.25, linewidth=1)
         centre = values[0]
     else:
-        centre, low, high = band(values)
+        centre, low, high = interquartile_band(values)
         axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
     axes.plot(steps, centre, color=colour, linewidth=2, label=name)
 
@@ -306,12 +295,6 @@ def _smooth(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     half = max(1, len(values) // 40)
     windows = [slice(max(0, i - half), i + half + 1) for i in range(len(values))]
     return np.array([np.average(values[w], weights=weights[w]) for w in windows])
-
-
-def _t95(runs: int) -> float:
-    """Student's t for a two-sided 95 % interval of the mean of ``runs`` values."""
-    table = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160)
-    return table[runs - 2] if runs - 2 < len(table) else 1.96
 
 
 def _cycle(colours: Sequence[str]) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 from groundling.configs.studies import Study
 from groundling.errors import RunError
 from groundling.evaluation import plots
-from groundling.evaluation.aggregate import Estimate, area_under_curve, estimate, interquartile_band
+from groundling.evaluation.aggregate import Estimate, area_under_curve, estimate
 from groundling.evaluation.study import Job
 from groundling.files import write_atomically
 from groundling.training.tracking import read_metrics
@@ -169,7 +169,7 @@ def _draw(
         arm: [metrics[job.name] for job in jobs if job.arm == arm] for arm in study.arms if arm in learners
     }
     if curves:
-        figure = plots.draw_learning_curve(curves, "success_rate", "success rate", band=interquartile_band)
+        figure = plots.draw_learning_curve(curves, "success_rate", "success rate")
         plots.save(figure, output / "success")
         drawn["success"] = "Success in training over env steps, interquartile mean of the seeds (smoothed)"
     panels: dict[str, dict[str, dict[str, Estimate]]] = {

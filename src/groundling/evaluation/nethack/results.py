@@ -177,7 +177,7 @@ def _readme(study: Study, about: Mapping[str, Any], lines: Sequence[Line]) -> st
         *_reading(lines),
         "![Figures of the held-out episodes](held-out.svg)",
         "## Training\n\n![Figures of the training episodes over frames](training.svg)",
-        "Smoothed means over the episodes that ended; the band is a 95 % interval over seeds (Student's t); dashed: "
+        "Smoothed means over the episodes that ended; the band is a bootstrap 95 % interval over seeds; dashed: "
         "the arms that do not learn, on held-out episodes.",
     ]
     return "\n\n".join(text) + "\n"
