@@ -44,7 +44,7 @@ def test_6_a_prompt_is_read_once_for_its_value_and_all_its_actions() -> None:
     embedding = policy.lm.model.get_input_embeddings()
     embedding.register_forward_hook(lambda module, tokens, output: read.append(tokens[0].numel()))
     policy.act(observations)
-    prompts = sum(policy.costs(observations) or ())
+    prompts = sum(work.tokens for work in policy.work(observations))
     candidates = sum(policy.lm.token_lengths(list(_ACTIONS))) + len(_ACTIONS)  # and a start token each
     assert sum(read) <= prompts + len(observations) * candidates
 

@@ -9,7 +9,7 @@ from groundling.algorithms.rollout import micro_batches
 from groundling.envs.seeds import training_seed
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, RunError
-from groundling.policies.policy import Policy
+from groundling.policies.policy import Policy, Work
 from groundling.training.collect import EnvCollector
 from groundling.world import World
 from tests.conftest import Corridor, TablePolicy
@@ -117,10 +117,10 @@ def test_impossible_options_are_named(options: dict[str, float]) -> None:
         PPO(**options)
 
 
-def test_micro_batches_partition_the_minibatch_and_group_like_costs() -> None:
+def test_micro_batches_partition_the_minibatch_and_group_like_work() -> None:
     indices = torch.randperm(23)
     costs = [(7 * i) % 10 for i in range(23)]
-    pieces = list(micro_batches(indices, 5, costs, World()))
+    pieces = list(micro_batches(indices, 5, [Work(cost, i) for i, cost in enumerate(costs)], World()))
     assert sorted(torch.cat(pieces).tolist()) == list(range(23))
     assert all(len(p) <= 5 for p in pieces)
     flat = [costs[i] for p in pieces for i in p.tolist()]

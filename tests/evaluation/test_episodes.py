@@ -19,20 +19,20 @@ def _envs(num_envs: int) -> TextVectorEnv:
 
 @pytest.mark.parametrize("num_envs", [1, 3, 10, 16])
 def test_the_episodes_played_do_not_depend_on_the_number_of_envs(num_envs: int) -> None:
-    episodes = play(policy_player(TablePolicy(), deterministic=True, seed=0), _envs(num_envs), 10)
+    with policy_player(TablePolicy(), deterministic=True, seed=0) as player:
+        episodes = play(player, _envs(num_envs), 10)
     assert [e.seed for e in episodes] == [held_out_seed(k) for k in range(10)]
 
 
 def test_results_of_a_deterministic_player_do_not_depend_on_the_number_of_envs() -> None:
-    policy = TablePolicy()
-    results = [
-        [(e.mission, e.actions) for e in play(policy_player(policy, True, 0), _envs(n), 20)] for n in (1, 7)
-    ]
+    with policy_player(TablePolicy(), True, 0) as player:
+        results = [[(e.mission, e.actions) for e in play(player, _envs(n), 20)] for n in (1, 7)]
     assert results[0] == results[1]
 
 
 def test_random_player_finds_the_corridors_chance_level() -> None:
-    summary = summarise(play(policy_player(RandomPolicy(), False, 0), _envs(16), 400))
+    with policy_player(RandomPolicy(), False, 0) as player:
+        summary = summarise(play(player, _envs(16), 400))
     assert summary.episodes == 400
     assert 0.35 < summary.success_rate < 0.6
     assert summary.success_low < summary.success_rate < summary.success_high

@@ -285,6 +285,29 @@ def test_the_state_is_the_final_one_of_the_first_decoder_position_or_the_last_pr
             torch.testing.assert_close(state, body.last_hidden_state[0, -1], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("family", SOME)
+def test_what_is_asked_twice_is_computed_once(make_lm, family, monkeypatch):
+    lm = make_lm(family)
+    lm.score(PROMPTS, ACTIONS)  # the trials are over
+    prompts, actions = ["go", "left", "go", "go"], [ACTIONS, ACTIONS, ACTIONS, ACTIONS[:2]]
+    expected = torch.cat([lm.score([p], [a])[0] for p, a in zip(prompts, actions, strict=True)])
+    gradients = torch.autograd.grad(expected.sum(), list(lm.parameters()), allow_unused=True)
+    body, read = lm._scorer.backbone.body, []
+    monkeypatch.setattr(body, "forward", _counting(body.forward, read))
+    distinct = (lm.score(prompts[:2] + prompts[3:], actions[:2] + actions[3:]), lm.encode(prompts[:2]))
+    tokens = sum(rows * length for rows, length in read)
+    read.clear()
+    found = torch.cat(lm.score(prompts, actions))
+    states = lm.encode(prompts)
+    assert sum(rows * length for rows, length in read) == tokens
+    assert len(distinct[0]) == 3 and torch.equal(states, distinct[1][[0, 1, 0, 0]])
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-6)
+    for own, other in zip(
+        torch.autograd.grad(found.sum(), list(lm.parameters()), allow_unused=True), gradients, strict=True
+    ):
+        torch.testing.assert_close(own, other, atol=1e-4, rtol=1e-4)
+
+
 def test_candidates_may_differ_from_prompt_to_prompt(lms):
     lm = lms("gpt2")
     own = [["turn left"], ACTIONS, ["", "drop"]]

@@ -29,27 +29,27 @@ def _disturb(lm: LanguageModel, part: str) -> None:
                 parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
 
 
-def _check_kl(policy: ActionScoringPolicy, began: torch.Tensor, part: str) -> None:
-    torch.testing.assert_close(policy.act(_SEEN).kl, torch.zeros(2), atol=1e-5, rtol=0)
-    _disturb(policy.lm, part)
-    action, now = policy.act(_SEEN), policy.action_log_probs(_SEEN)
-    expected = (now - began).gather(1, action.actions[:, None])[:, 0]
-    assert expected.abs().max() > 1e-3
-    torch.testing.assert_close(action.kl, expected, atol=1e-5, rtol=0)
+def _check_reference(policy: ActionScoringPolicy, began: torch.Tensor, part: str) -> None:
+    actions = torch.tensor([1, 2])
+    chosen = began.gather(1, actions[:, None])[:, 0]
+    for _ in range(2):
+        torch.testing.assert_close(policy.reference_log_probs(_SEEN, actions), chosen, atol=1e-5, rtol=0)
+        _disturb(policy.lm, part)
+    assert (policy.outputs(_SEEN).log_probs - began).abs().max() > 1e-3
 
 
 def test_actions_are_compared_to_a_frozen_model() -> None:
     lm, reference = (LanguageModel.from_pretrained("starter") for _ in range(2))
     policy = ActionScoringPolicy(lm, reference, temperature=2.0)
-    _check_kl(policy, policy.action_log_probs(_SEEN), "layer_norm")
+    _check_reference(policy, policy.outputs(_SEEN).log_probs, "layer_norm")
     assert not any(p.requires_grad for p in reference.parameters())
-    assert ActionScoringPolicy(lm).act(_SEEN).kl is None
+    assert ActionScoringPolicy(lm).reference_log_probs(_SEEN, torch.tensor([0, 0])) is None
 
 
 def test_with_adapters_to_the_model_without_them() -> None:
     lm = LanguageModel.from_pretrained("starter", lora={"r": 2, "target_modules": ["q"]})
     policy = ActionScoringPolicy(lm, lm)
-    _check_kl(policy, policy.action_log_probs(_SEEN), "lora_B")
+    _check_reference(policy, policy.outputs(_SEEN).log_probs, "lora_B")
     assert any(p.requires_grad for p in lm.parameters())
 
 

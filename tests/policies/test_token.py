@@ -336,4 +336,4 @@ def test_single_tokens_are_evaluated_as_texts_are(make_lm, family):
             torch.testing.assert_close(getattr(single, name)[counts], expected, atol=1e-4, rtol=0)
         expected = whole.log_distributions()[:, step][counts]
         torch.testing.assert_close(single.log_distributions()[counts], expected, atol=1e-4, rtol=0)
-        assert policy.costs(observations) == [len(p.ids) + step for p in asked]
+        assert [w.tokens for w in policy.work(observations)] == [len(p.ids) + step for p in asked]

@@ -81,7 +81,7 @@ def test_they_are_logged_at_each_update_and_change_nothing(tmp_path: Path) -> No
     assert figures("with") == figures("without")
     last = sorted((tmp_path / "with" / "checkpoints").iterdir())[-1]
     policy = make_policy(_config(tmp_path), last)
-    log_probs = policy.action_log_probs(observations(PROBES[1], ACTIONS["english"], 2))
+    log_probs = policy.outputs(observations(PROBES[1], ACTIONS["english"], 2)).log_probs
     assert log_probs is not None
     told = torch.tensor([list(own.values()) for own in rows[-1]["probabilities"].values()])
     torch.testing.assert_close(log_probs.exp(), told, atol=1e-5, rtol=0)

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from groundling.algorithms import Rollout
 from groundling.algorithms.rollout import micro_batches
+from groundling.policies import Work
 from groundling.training.tracking import TIME_KEYS, read_metrics
 from groundling.world import World
 
@@ -23,7 +24,8 @@ _SMALL = [
     "training.steps_per_update=8",
     "algorithm.args.minibatch_size=15",
     "algorithm.args.learning_rate_schedule=constant",  # which knows nothing of how long the run is
-    "algorithm.args.learning_rate=1e-4",  # Adam makes much of rounding
+    "algorithm.args.learning_rate=1e-4",  # Adam makes much of rounding, …
+    "seed=2",  # … and with some seeds a ReLU stands on its kink, where rounding switches it
     "device=cpu",
 ]
 
@@ -159,6 +161,9 @@ def test_rollouts_beside_each_other_are_one_of_all_envs() -> None:
 def test_the_processes_shares_are_all_there_is(size: int) -> None:
     worlds = [World(rank, size) for rank in range(size)]
     assert [i for w in worlds for i in range(32)[w.share(32)]] == list(range(32))
-    costs = [(7 * i) % 11 for i in range(20)]
-    pieces = [m for w in worlds for m in micro_batches(torch.arange(20), 4, costs, w)]
-    assert sorted(torch.cat(pieces).tolist()) == list(range(20))
+    work = [Work((7 * i) % 11, (7 * i) % 11 if i < 12 else i) for i in range(20)]
+    pieces = [list(micro_batches(torch.arange(20), 4, work, w)) for w in worlds]
+    assert sorted(torch.cat([m for own in pieces for m in own]).tolist()) == list(range(20))
+    distinct = [{work[i] for m in own for i in m.tolist()} for own in pieces]
+    assert sum(map(len, distinct)) == len(set(work))  # equal ones lie in one process, …
+    assert max(map(len, distinct)) - min(map(len, distinct)) <= 1  # and each computes as many

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from groundling.algorithms.rollout import Rollout
-from groundling.policies.policy import Evaluation, Policy
+from groundling.policies.policy import Evaluation, Policy, Work
 
 
 @dataclass
@@ -32,8 +32,8 @@ class Batch:
     """log π(a) - log π_ref(a) when the actions were taken; None without a reference."""
     weights: Tensor | None
     """How much each step counts in means: the rollout's mask as 0 and 1; None where all count alike."""
-    costs: Sequence[int] | None
-    """What each element costs to compute; None where all cost the same."""
+    work: Sequence[Work] | None
+    """What it takes to evaluate each element; None where all take the same."""
     num_steps: int
     """How many steps count, of all elements together: sizes of minibatches are told in steps."""
     more: dict[str, Tensor] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Batch:
             cut(returns),
             None if rollout.kl is None else cut(rollout.kl),
             weights,
-            policy.costs(observations),
+            policy.work(observations),
             max(counted, len(observations)),
             {name: cut(tensor) for name, tensor in more.items()},
         )

@@ -235,7 +235,7 @@ def _sum(
 ) -> dict[str, float]:
     """Of this process's share of ``indices``, in micro-batches of at most ``size`` elements."""
     figures: dict[str, float] = {}
-    for micro in micro_batches(indices, size, batch.costs, learner.world):
+    for micro in micro_batches(indices, size, batch.work, learner.world):
         share = batch.share(micro, indices)
         terms = terms_of(micro)
         if terms["loss"].requires_grad:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from groundling.errors import ConfigError
-from groundling.policies.policy import Segment
+from groundling.policies.policy import Segment, Work
 from groundling.world import World
 
 
@@ -124,13 +124,18 @@ def _join(parts: Sequence[Any]) -> Sequence[Any]:
     return type(parts[0]).concatenate(parts)
 
 
-def micro_batches(indices: Tensor, size: int, costs: Sequence[int] | None, world: World) -> Iterator[Tensor]:
+def micro_batches(indices: Tensor, size: int, work: Sequence[Work] | None, world: World) -> Iterator[Tensor]:
     """Cut this process's share of a minibatch's ``indices`` into pieces of at most ``size``.
 
-    Where ``costs`` (one per element) are given, elements of like cost come together, so that little of a batch is
-    padding, and are dealt out evenly. Every element is in exactly one piece of one process.
+    Where the ``work`` of each element is given, those of like length come together, so that little of a batch is
+    padding, and equal ones go to the same process, which computes them once. Every element is in exactly one piece of
+    one process.
     """
-    if costs is not None:
-        indices = indices[torch.tensor([costs[i] for i in indices.tolist()]).argsort(stable=True)]
-    own = indices[world.rank :: world.size]
+    if work is None:
+        own = indices[world.rank :: world.size]
+    else:
+        equal: dict[Work, list[int]] = {}
+        for index in sorted(indices.tolist(), key=lambda i: work[i].tokens):
+            equal.setdefault(work[index], []).append(index)
+        own = torch.tensor([i for alike in list(equal.values())[world.rank :: world.size] for i in alike])
     yield from own.split(size) if len(own) else ()  # of nothing, split gives one piece

@@ -9,7 +9,7 @@ from groundling.configs.schema import Config
 from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import training_seed
 from groundling.envs.vector import Episode, Step
-from groundling.evaluation.episodes import Choice, Player, expert_player, play, policy_player
+from groundling.evaluation.episodes import Choice, expert_player, play, policy_player
 from groundling.evaluation.evaluate import Target
 from groundling.policies.policy import Policy
 from groundling.prompts import PromptReader
@@ -126,13 +126,14 @@ class Recorder:
             lambda env, episode: training_seed(config.seed, 0, self.first + episode * self._num_envs + env),
         )
         seed = training_seed(config.seed, 1, self.first)
-        player: Player = (
+        plays = (
             expert_player()
             if self.policy is None
             else policy_player(self.policy, config.evaluation.deterministic, seed)
         )
         try:
-            play(player, envs, count, self.on_episode, self._note)
+            with plays as player:
+                play(player, envs, count, self.on_episode, self._note)
         finally:
             envs.close()
 

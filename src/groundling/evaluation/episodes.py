@@ -1,7 +1,8 @@
 """Playing held-out episodes, and what they come to."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -80,8 +81,12 @@ def play(
     return [finished[k] for k in sorted(finished)]
 
 
-def policy_player(policy: Policy, deterministic: bool, seed: int) -> Player:
-    """A player that follows ``policy``, drawing its actions with ``seed`` unless deterministic."""
+@contextmanager
+def policy_player(policy: Policy, deterministic: bool, seed: int) -> Iterator[Player]:
+    """A player that follows ``policy``, drawing its actions with ``seed`` unless deterministic.
+
+    As long as it plays, the policy's weights must not change.
+    """
     generator = torch.Generator().manual_seed(seed)
     memories: dict[int, torch.Tensor] = {}  # env -> (memory_size,)
 
@@ -98,10 +103,12 @@ def policy_player(policy: Policy, deterministic: bool, seed: int) -> Player:
             memories.update(zip(indices, action.memory, strict=True))
         return Choice(action.actions.tolist(), action.log_probs.tolist())
 
-    return choose
+    with policy.unchanged():
+        yield choose
 
 
-def expert_player() -> Player:
+@contextmanager
+def expert_player() -> Iterator[Player]:
     """A player that follows BabyAI's bot, which sees the whole state of the env."""
     experts: dict[int, Expert] = {}
 
@@ -111,7 +118,7 @@ def expert_player() -> Player:
         experts.update({i: Expert(envs.envs[i]) for i in indices if i not in experts})
         return Choice([experts[i].act() for i in indices])
 
-    return choose
+    yield choose
 
 
 def summarise(episodes: Sequence[Episode]) -> Summary:

@@ -5,6 +5,7 @@ import io
 import json
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -142,11 +143,12 @@ def evaluate(
     config = target.under(suite)
     policy = make_policy(config, target.checkpoint)
     episodes: dict[str, list[Episode]] = {}
-    for name, player in _players(target, config, policy).items():
+    for name, plays in _players(target, config, policy).items():
         num_envs = min(config.evaluation.num_envs, num_episodes)
         envs = make_envs(config, num_envs, held_out_seed_of(num_envs))
         try:
-            episodes[name] = play(player(), envs, num_episodes, on_agent(name))
+            with plays() as player:
+                episodes[name] = play(player, envs, num_episodes, on_agent(name))
         except ExpertError as error:
             if name == target.agent:
                 raise
@@ -165,9 +167,11 @@ def agents_of(target: Target) -> list[str]:
     return list(dict.fromkeys([target.agent, *baselines]))
 
 
-def _players(target: Target, config: Config, policy: Policy) -> dict[str, Callable[[], Player]]:
+def _players(
+    target: Target, config: Config, policy: Policy
+) -> dict[str, Callable[[], AbstractContextManager[Player]]]:
     deterministic, seed = config.evaluation.deterministic, config.seed
-    players: dict[str, Callable[[], Player]] = {
+    players: dict[str, Callable[[], AbstractContextManager[Player]]] = {
         "trained": lambda: policy_player(policy, deterministic, seed),
         "zero-shot": lambda: policy_player(make_policy(config), deterministic, seed),
         "random": lambda: policy_player(RandomPolicy(), False, seed),

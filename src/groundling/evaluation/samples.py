@@ -17,8 +17,8 @@ def record(config: Config, policy: Policy, episode: Episode) -> dict[str, Any]:
     observations = [observation for observation, _ in _replay(config, episode.seed, episode.actions)]
     nothing = [None] * len(observations)
     prompts = policy.prompts(observations) or nothing
-    log_probs = policy.action_log_probs(observations)  # (steps, num_actions)
-    probabilities = nothing if log_probs is None else log_probs.exp().tolist()
+    outputs = policy.outputs(observations)
+    probabilities = nothing if outputs is None else outputs.log_probs.exp().tolist()
     return {
         "seed": episode.seed,
         "mission": episode.mission,

@@ -56,6 +56,9 @@ class Question(NamedTuple):
     candidates: list[list[int]]
 
 
+_Asked = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
+
+
 @dataclass(frozen=True)
 class Batching:
     """How much goes through the body at once, and how much padding is worth it."""
@@ -88,7 +91,7 @@ class Scorer:
     _shares: bool | None = field(default=None, init=False)
 
     def __call__(self, questions: Sequence[Question], raw: bool = False) -> tuple[Tensor, Tensor]:
-        """Scores of all candidates in one row, and the state of each prompt.
+        """Scores of all candidates in one row, and the state of each prompt; what is asked twice is computed once.
 
         Args:
             questions: prompts with at least one candidate each.
@@ -97,15 +100,14 @@ class Scorer:
         Returns:
             float32 (total number of candidates,), question by question; float32 (num_questions, hidden).
         """
-        groups = batches([len(question.prompt) for question in questions], _TOKENS_AT_ONCE, float("inf"))
-        scores: dict[int, Tensor] = {}
-        states: dict[int, Tensor] = {}
-        for group in groups:
-            answered = self._score_group([questions[index] for index in group], raw)
-            for index, (score, state) in zip(group, answered, strict=True):
-                scores[index], states[index] = score, state
-        order = range(len(questions))
-        return torch.cat([scores[i] for i in order]), torch.stack([states[i] for i in order])
+        asked = [(tuple(prompt), tuple(map(tuple, candidates))) for prompt, candidates in questions]
+        distinct = dict(zip(asked, questions, strict=True))
+        found: dict[_Asked, tuple[Tensor, Tensor]] = {}
+        keys = list(distinct)
+        for group in batches([len(prompt) for prompt, _ in keys], _TOKENS_AT_ONCE, float("inf")):
+            own = [keys[index] for index in group]
+            found.update(zip(own, self._score_group([distinct[key] for key in own], raw), strict=True))
+        return torch.cat([found[key][0] for key in asked]), torch.stack([found[key][1] for key in asked])
 
     def _score_group(self, questions: Sequence[Question], raw: bool) -> list[tuple[Tensor, Tensor]]:
         parts = [split_wide(question.candidates, _MAX_ROWS) for question in questions]
@@ -311,11 +313,13 @@ class Scorer:
 
     def states(self, prompts: Sequence[Tokens]) -> Tensor:
         """Float32 (num_prompts, hidden): each prompt's state when no candidate is scored."""
+        distinct = list({tuple(prompt): prompt for prompt in prompts}.values())
         if self.backbone.is_encoder_decoder:
-            hidden = self._decode_lines(prompts, range(len(prompts)), [[self.start_token]] * len(prompts))
+            hidden = self._decode_lines(distinct, range(len(distinct)), [[self.start_token]] * len(distinct))
         else:
-            hidden = self._read_lines(prompts)
-        return torch.stack([states[-1] for states in hidden]).float()
+            hidden = self._read_lines(distinct)
+        last = {tuple(prompt): states[-1] for prompt, states in zip(distinct, hidden, strict=True)}
+        return torch.stack([last[tuple(prompt)] for prompt in prompts]).float()
 
     def _batches(self, lengths: Sequence[int]) -> list[list[int]]:
         batching = Batching.for_device(self.backbone.device)

@@ -4,8 +4,9 @@ from groundling.policies.action_head import ActionHeadPolicy
 from groundling.policies.action_scoring import ActionScoringPolicy
 from groundling.policies.drrn import DRRNPolicy
 from groundling.policies.nethack import NetHackObservations, NetHackPolicy
-from groundling.policies.policy import Action, Evaluation, Policy, Segment, policies
+from groundling.policies.policy import Action, Evaluation, Policy, Segment, Work, policies
 from groundling.policies.random import RandomPolicy
+from groundling.policies.reading import ReadingPolicy
 from groundling.policies.symbolic import SymbolicPolicy
 from groundling.policies.texts import TokenPrompt, Writing, Written
 from groundling.policies.token import TokenPolicy
@@ -23,10 +24,12 @@ __all__ = [
     "NetHackPolicy",
     "Policy",
     "RandomPolicy",
+    "ReadingPolicy",
     "Segment",
     "SymbolicPolicy",
     "TokenPolicy",
     "TokenPrompt",
+    "Work",
     "Writing",
     "Written",
     "create",

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from groundling.envs.observation import TextObservation
 from groundling.lm import LanguageModel, ValueHead
-from groundling.policies.policy import Action, Evaluation, Policy, policies
+from groundling.policies.policy import Work, policies
+from groundling.policies.reading import ReadingPolicy
 from groundling.policies.reference import Reference
-from groundling.prompts import PromptReader
 
 
 @policies.register("action_scoring")
-class ActionScoringPolicy(Policy):
+class ActionScoringPolicy(ReadingPolicy):
     """π(a | prompt) = softmax over the admissible actions of log P(a | prompt) (GLAM, section 3.2).
 
     The value function is an MLP on the same forward pass: on the first decoder position of an
@@ -26,9 +26,7 @@ class ActionScoringPolicy(Policy):
         lm: The language model; its weights are the policy's.
         reference: The frozen language model that a KL penalty is taken to; ``lm`` itself stands for its weights with
             the LoRA adapters off, at no memory. It costs one more pass for each action. None: no KL.
-        prompt: Id of the prompt that tells an observation to the model.
-        language: Language of that prompt; the env must speak the same.
-        replacements: Words of the prompt and what stands for them (see `PromptReader`).
+        prompt, language, replacements: See `ReadingPolicy`.
         value_hidden_sizes: Widths of the value head's hidden layers (1024 and 1024 in GLAM).
         normalize: Sum the tokens' log-probabilities ("sum", as in the paper), or take their mean per
             "token" or per "word", so that long actions are not put at a disadvantage.
@@ -48,36 +46,18 @@ class ActionScoringPolicy(Policy):
         temperature: float = 1.0,
         compat: Literal["glam"] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(prompt, language, replacements)
         self.lm = lm
         self.reference = None if reference is None else Reference(reference, lm)
         self.value_head = ValueHead(lm.hidden_size, hidden_sizes=tuple(value_hidden_sizes)).to(lm.device)
         self.normalize: Literal["sum", "token", "word"] = normalize
         self.temperature = temperature
         self.compat = compat
-        self._read = PromptReader(prompt, language, replacements)
 
-    def act(
-        self,
-        observations: Sequence[TextObservation],
-        *,
-        memory: Tensor | None = None,
-        deterministic: bool = False,
-        generator: torch.Generator | None = None,
-    ) -> Action:
-        with torch.no_grad():
-            log_probs, values = self._forward(observations)  # (batch, num_actions), (batch,)
-            return Action.choose(
-                log_probs,
-                values,
-                deterministic=deterministic,
-                generator=generator,
-                reference=self._reference_log_probs(observations),
-            )
-
-    def evaluate(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluation:
-        log_probs, values = self._forward(observations)
-        return Evaluation.of(log_probs, actions, values)
+    def forward(self, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
+        log_probs, state = self._score(self.lm, observations)
+        # The head stays out of autocast: bfloat16 tells values apart no finer than 1 in 256.
+        return log_probs, self.value_head(state)
 
     def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
         with torch.no_grad():
@@ -85,15 +65,19 @@ class ActionScoringPolicy(Policy):
                 states = self.lm.encode(self.prompts(observations))  # (batch, hidden_size) float32
             return self.value_head(states)
 
-    def action_log_probs(self, observations: Sequence[TextObservation]) -> Tensor:
-        with torch.no_grad():
-            return self._forward(observations)[0]
+    @torch.no_grad()
+    def reference_log_probs(self, observations: Sequence[TextObservation], actions: Tensor) -> Tensor | None:
+        if self.reference is None:
+            return None
+        with self.reference.model() as lm:
+            log_probs, _ = self._score(lm, observations)
+        return log_probs.gather(-1, actions[:, None].to(log_probs.device))[:, 0]
 
-    def prompts(self, observations: Sequence[TextObservation]) -> list[str]:
-        return [self._read(o) for o in observations]
-
-    def costs(self, observations: Sequence[TextObservation]) -> Sequence[int]:
-        return self.lm.token_lengths(self.prompts(observations))
+    def work(self, observations: Sequence[TextObservation]) -> Sequence[Work]:
+        prompts = self.prompts(observations)
+        return [
+            Work(tokens, text) for tokens, text in zip(self.lm.token_lengths(prompts), prompts, strict=True)
+        ]
 
     def save_pretrained(self, folder: Path) -> None:
         self.lm.save_pretrained(folder)
@@ -102,17 +86,6 @@ class ActionScoringPolicy(Policy):
     def load_weights(self, folder: Path) -> None:
         """Read the value head; the language model is made from ``folder`` by `LanguageModel.from_pretrained`."""
         self.value_head.load_state_dict(load_file(folder / "value_head.safetensors"))
-
-    def _forward(self, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
-        log_probs, state = self._score(self.lm, observations)
-        # The head stays out of autocast: bfloat16 tells values apart no finer than 1 in 256.
-        return log_probs, self.value_head(state)
-
-    def _reference_log_probs(self, observations: Sequence[TextObservation]) -> Tensor | None:
-        if self.reference is None:
-            return None
-        with self.reference.model() as lm:
-            return self._score(lm, observations)[0]
 
     def _score(self, lm: LanguageModel, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
         """Log-probabilities of the actions ``(batch, num_actions)``, and the state that values are told from."""

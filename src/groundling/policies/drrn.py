@@ -10,21 +10,19 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
 from groundling.envs.observation import TextObservation
-from groundling.policies.policy import Action, Evaluation, Policy, policies
-from groundling.prompts import PromptReader
+from groundling.policies.policy import policies
+from groundling.policies.reading import ReadingPolicy
 
 
 @policies.register("drrn")
-class DRRNPolicy(Policy):
+class DRRNPolicy(ReadingPolicy):
     """Deep reinforcement relevance network (He et al. 2016, arXiv 1511.04636): π = softmax of Q(prompt, action).
 
     Prompt and action are read by a GRU each, and an MLP on both gives Q. Trained by the algorithm ``drrn``; GLAM's
     baseline. The value of an observation is the mean of Q under π.
 
     Args:
-        prompt: Id of the prompt that tells an observation.
-        language: Language of that prompt; the env must speak the same.
-        replacements: Words of the prompt and what stands for them (see `PromptReader`).
+        prompt, language, replacements: See `ReadingPolicy`.
         tokenizer: Whose tokens are read: a bundled model's, or a folder or hub id. (The original trained a
             sentencepiece model of 8,000 tokens.)
         embedding_size: Of tokens; 128 in GLAM.
@@ -42,12 +40,11 @@ class DRRNPolicy(Policy):
         hidden_size: int = 128,
         temperature: float = 1.0,
     ) -> None:
-        super().__init__()
+        super().__init__(prompt, language, replacements)
         from groundling.lm.loading import Source, load_tokenizer, resolve  # slow to import
 
         self._tokenizer = load_tokenizer(Source(resolve(tokenizer)))
         self._tokens = lru_cache(maxsize=100_000)(self._tokenize)
-        self._read = PromptReader(prompt, language, replacements)
         self.temperature = temperature
         self.embedding = nn.Embedding(len(self._tokenizer), embedding_size)
         self.prompt_encoder = nn.GRU(embedding_size, hidden_size)
@@ -69,40 +66,13 @@ class DRRNPolicy(Policy):
         scores = self.scorer(self.hidden(both).relu())[..., 0]  # (batch, most)
         return scores.masked_fill(~admissible.to(scores.device), -torch.inf)
 
-    def act(
-        self,
-        observations: Sequence[TextObservation],
-        *,
-        memory: Tensor | None = None,
-        deterministic: bool = False,
-        generator: torch.Generator | None = None,
-    ) -> Action:
-        with torch.no_grad():
-            log_probs, values = self._forward(observations)  # (batch, num_actions), (batch,)
-        return Action.choose(log_probs, values, deterministic=deterministic, generator=generator)
-
-    def evaluate(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluation:
-        log_probs, values = self._forward(observations)
-        return Evaluation.of(log_probs, actions, values)
-
-    def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
-        with torch.no_grad():
-            return self._forward(observations)[1]
-
-    def action_log_probs(self, observations: Sequence[TextObservation]) -> Tensor:
-        with torch.no_grad():
-            return self._forward(observations)[0]
-
-    def prompts(self, observations: Sequence[TextObservation]) -> list[str]:
-        return [self._read(o) for o in observations]
-
     def save_pretrained(self, folder: Path) -> None:
         save_file(self.state_dict(), folder / "drrn.safetensors")
 
     def load_weights(self, folder: Path) -> None:
         self.load_state_dict(load_file(folder / "drrn.safetensors"))
 
-    def _forward(self, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
+    def forward(self, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
         q = self.q_values(self.prompts(observations), [o.actions for o in observations])
         log_probs = (q / self.temperature).log_softmax(-1)
         return log_probs, (log_probs.exp() * q.masked_fill(q.isinf(), 0.0)).sum(-1)

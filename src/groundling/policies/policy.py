@@ -1,10 +1,11 @@
 """What a policy is: it acts, and it evaluates stored actions with gradients."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +25,6 @@ class Action:
     """float32; the value function's estimate of the return."""
     memory: Tensor | None = None
     """``(batch, size)`` float32: what a recurrent policy takes along to the next step; None of others."""
-    kl: Tensor | None = None
-    """float32; log π(a) - log π_ref(a); None of a policy without a reference."""
 
     @classmethod
     def choose(
@@ -36,19 +35,24 @@ class Action:
         deterministic: bool,
         generator: torch.Generator | None,
         memory: Tensor | None = None,
-        reference: Tensor | None = None,
     ) -> "Action":
-        """The likeliest actions of ``(batch, num_actions)`` log-probabilities, or such as are drawn from them.
-
-        ``reference`` has those of the same shape of a policy that the KL is taken to.
-        """
+        """The likeliest actions of ``(batch, num_actions)`` log-probabilities, or such as are drawn from them."""
         if deterministic:
             actions = log_distributions.argmax(-1)
         else:
             actions = sample_categorical(log_distributions, generator)
         log_probs = log_distributions.gather(-1, actions[:, None])[:, 0]
-        kl = None if reference is None else log_probs - reference.gather(-1, actions[:, None])[:, 0]
-        return cls(actions, log_probs, values, memory, kl)
+        return cls(actions, log_probs, values, memory)
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What a policy makes of observations; float32, without gradients."""
+
+    log_probs: Tensor
+    """``(batch, num_actions)``: of every action; -inf where it cannot be taken."""
+    values: Tensor
+    """``(batch,)``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,15 @@ class Segment:
     """``(size,)`` float32: before the first of them."""
     starts: Tensor
     """``(length,)`` bool: where an episode begins, and memory with it."""
+
+
+class Work(NamedTuple):
+    """What it takes to evaluate an observation."""
+
+    tokens: int
+    """How many are read."""
+    key: Hashable
+    """The same for observations of which the policy computes only one."""
 
 
 class Policy(nn.Module, ABC):
@@ -131,15 +144,23 @@ class Policy(nn.Module, ABC):
         """What a policy that reads would read at these observations; None of others."""
         return None
 
-    def action_log_probs(self, observations: Sequence[Any]) -> Tensor | None:
-        """Log-probability of every admissible action, ``(batch, num_actions)`` float32, without gradients;
-        None of a policy whose choice depends on more than the observation.
+    def outputs(self, observations: Sequence[Any]) -> Outputs | None:
+        """What it makes of each observation; None of a policy whose choice depends on more than that."""
+        return None
+
+    def reference_log_probs(self, observations: Sequence[Any], actions: Tensor) -> Tensor | None:
+        """Log-probability ``(batch,)`` float32 of ``actions`` under the reference of a KL penalty, without gradients;
+        None of a policy without one.
         """
         return None
 
-    def costs(self, observations: Sequence[Any]) -> Sequence[int] | None:
-        """What each observation costs to compute (its tokens), where that differs: observations of like
-        cost are then put into one micro-batch. None where all cost the same.
+    def unchanged(self) -> AbstractContextManager[None]:
+        """A time in which the weights stay as they are, so that what has been computed may be remembered."""
+        return nullcontext()
+
+    def work(self, observations: Sequence[Any]) -> Sequence[Work] | None:
+        """What it takes to evaluate each observation, where that differs: what is alike is then put into one
+        micro-batch. None where all take the same.
         """
         return None
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from groundling.envs.observation import TextObservation
-from groundling.policies.policy import Action, Evaluation, Policy, policies
+from groundling.policies.policy import Action, Evaluation, Outputs, Policy, policies
 
 
 @policies.register("random")
@@ -35,8 +35,8 @@ class RandomPolicy(Policy):
     def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
         return torch.zeros(len(observations))
 
-    def action_log_probs(self, observations: Sequence[TextObservation]) -> Tensor:
-        return self._log_probs(observations)
+    def outputs(self, observations: Sequence[TextObservation]) -> Outputs:
+        return Outputs(self._log_probs(observations), self.values(observations))
 
     def save_pretrained(self, folder: Path) -> None:
         """Nothing to write."""

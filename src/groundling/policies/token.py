@@ -15,7 +15,7 @@ from groundling.lm import LanguageModel, ValueHead
 from groundling.lm.decoding import Decoded, Decoder, Sampling, TokenSets, filtered
 from groundling.policies.lines import Lines, read_states, spread
 from groundling.policies.mask import MaskType, make_mask
-from groundling.policies.policy import Action, Evaluation, Policy, policies
+from groundling.policies.policy import Action, Evaluation, Outputs, Policy, Work, policies
 from groundling.policies.reference import Reference
 from groundling.policies.texts import TokenPrompt, Writing, Written
 from groundling.policies.trunk import Value, make_trunk
@@ -245,10 +245,10 @@ class TokenPolicy(Policy):
         with torch.no_grad():
             return self._values(self._token_lines(observations)[0])
 
-    def action_log_probs(self, observations: Sequence[Mapping[str, Any]]) -> Tensor:
+    def outputs(self, observations: Sequence[Mapping[str, Any]]) -> Outputs:
         with torch.no_grad():
-            raw, sampled, _ = self._tokens(observations)
-            return sampled if self.filtered_log_probs else raw
+            raw, sampled, values = self._tokens(observations)
+            return Outputs(sampled if self.filtered_log_probs else raw, values)
 
     def _evaluate_tokens(self, observations: Sequence[Mapping[str, Any]], actions: Tensor) -> Evaluation:
         chooses = self.sampling.chooses_a_set or (self._decoder.mask is not None and self.mask_lm is None)
@@ -289,12 +289,15 @@ class TokenPolicy(Policy):
         lines = self._lines(prompts, contexts, [1] * len(prompts))
         return lines, [self._first_end(prompt) for prompt in prompts], [len(context) for context in contexts]
 
-    def costs(self, observations: Sequence[Any]) -> Sequence[int]:
+    def work(self, observations: Sequence[Any]) -> Sequence[Work]:
         return [
-            len(o.prompt) + o.length
-            if isinstance(o, Written)
-            else int(o["prompt_mask"].sum() + o["context_mask"].sum())
-            for o in observations
+            Work(
+                len(o.prompt) + o.length
+                if isinstance(o, Written)
+                else int(o["prompt_mask"].sum() + o["context_mask"].sum()),
+                index,
+            )
+            for index, o in enumerate(observations)
         ]
 
     @property

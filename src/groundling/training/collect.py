@@ -59,30 +59,34 @@ class EnvCollector(Collector):
         steps, observations, episodes = [], [], []
         present, starts = envs.observations(), torch.from_numpy(envs.at_start())  # (num_envs,)
         memories: list[tuple[Any, Tensor]] = []
-        for _ in range(self._num_steps):
-            memory = None if memory is None else memory * ~starts[:, None]  # (num_envs, memory_size)
-            memories.append((memory, starts))
-            torch.rand(self._others[0], dtype=torch.float64, generator=generator)
-            action = policy.act(present, memory=memory, generator=generator)
-            torch.rand(self._others[1], dtype=torch.float64, generator=generator)
-            step = envs.step(action.actions.tolist())
-            if not np.isfinite(step.rewards).all():
-                raise RunError(
-                    f"an env gave the rewards {step.rewards.tolist()}: nothing can be learnt from those"
-                )
-            rewards = step.rewards * self._reward_scale  # (num_envs,)
-            if self._bootstrap is not None:
-                rewards = rewards + self._bootstrap * _cut_off_values(policy, step, action.memory)
-            observations += present
-            steps.append((action, rewards, step.terminated | step.truncated))
-            episodes += step.episodes
-            present, starts, memory = step.observations, torch.from_numpy(envs.at_start()), action.memory
-            on_step(envs.num_envs)
+        with policy.unchanged():
+            for _ in range(self._num_steps):
+                memory = None if memory is None else memory * ~starts[:, None]  # (num_envs, memory_size)
+                memories.append((memory, starts))
+                torch.rand(self._others[0], dtype=torch.float64, generator=generator)
+                action = policy.act(present, memory=memory, generator=generator)
+                torch.rand(self._others[1], dtype=torch.float64, generator=generator)
+                step = envs.step(action.actions.tolist())
+                if not np.isfinite(step.rewards).all():
+                    raise RunError(
+                        f"an env gave the rewards {step.rewards.tolist()}: nothing can be learnt from those"
+                    )
+                rewards = step.rewards * self._reward_scale  # (num_envs,)
+                if self._bootstrap is not None:
+                    rewards = rewards + self._bootstrap * _cut_off_values(policy, step, action.memory)
+                observations += present
+                steps.append((action, rewards, step.terminated | step.truncated))
+                episodes += step.episodes
+                present, starts, memory = step.observations, torch.from_numpy(envs.at_start()), action.memory
+                on_step(envs.num_envs)
         last_memory = None if memory is None else memory * ~starts[:, None]
+        actions = torch.stack([a.actions.detach().cpu() for a, _, _ in steps])  # (num_steps, num_envs)
+        log_probs = torch.stack([a.log_probs.detach().cpu() for a, _, _ in steps])
+        reference = policy.reference_log_probs(observations, actions.flatten())
         rollout = Rollout(
             observations=observations,
-            actions=torch.stack([a.actions.detach().cpu() for a, _, _ in steps]),
-            log_probs=torch.stack([a.log_probs.detach().cpu() for a, _, _ in steps]),
+            actions=actions,
+            log_probs=log_probs,
             values=torch.stack([a.values.detach().cpu() for a, _, _ in steps]),
             rewards=torch.from_numpy(np.stack([r for _, r, _ in steps]).astype(np.float32)),
             dones=torch.from_numpy(np.stack([d for _, _, d in steps])),
@@ -90,7 +94,7 @@ class EnvCollector(Collector):
             last_observations=present,
             memories=None if memory is None else torch.stack([m for m, _ in memories]),
             starts=None if memory is None else torch.stack([s for _, s in memories]),
-            kl=_beside([a.kl for a, _, _ in steps]),
+            kl=None if reference is None else log_probs - reference.cpu().view_as(log_probs),
         )
         self.memory = memory
         return rollout, episodes
@@ -109,12 +113,6 @@ class EnvCollector(Collector):
 
     def close(self) -> None:
         self.envs.close()
-
-
-def _beside(rows: list[Tensor | None]) -> Tensor | None:
-    """Rows ``(num_envs,)`` one below the other, on the CPU; None where there are none."""
-    given = [row.detach().cpu() for row in rows if row is not None]
-    return torch.stack(given) if given else None
 
 
 def _cut_off_values(policy: Policy, step: Step, memory: Tensor | None) -> np.ndarray:

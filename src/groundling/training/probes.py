@@ -269,7 +269,7 @@ class ProbeLog:
             )
         self._titles = [probe.title for probe in PROBES[number]]
         self._observations = observations(PROBES[number], tuple(actions_of(config)), config.env.history)
-        if policy.action_log_probs(self._observations[:1]) is None:
+        if policy.outputs(self._observations[:1]) is None:
             raise ConfigError(
                 f"policy {config.policy.id!r} chooses by more than what it is told: set training.probes=null"
             )
@@ -279,14 +279,14 @@ class ProbeLog:
         """Write what the policy thinks after the update whose figures are ``row``."""
         if not self._observations:
             return
-        log_probs = self._policy.action_log_probs(self._observations)  # (num_probes, num_actions)
-        assert log_probs is not None
+        outputs = self._policy.outputs(self._observations)
+        assert outputs is not None
         told = [
             {
                 action: round(p, 6) if math.isfinite(p) else None
                 for action, p in zip(o.actions, own, strict=True)
             }
-            for o, own in zip(self._observations, log_probs.exp().tolist(), strict=True)
+            for o, own in zip(self._observations, outputs.log_probs.exp().tolist(), strict=True)
         ]
         probabilities = dict(zip(self._titles, told, strict=True))
         self._rows.append({"update": row["update"], "step": row["step"], "probabilities": probabilities})

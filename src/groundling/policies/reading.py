@@ -1,0 +1,89 @@
+"""Policies that read: a prompt tells them what an env shows, and they choose among its actions by that alone."""
+
+from abc import abstractmethod
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from groundling.envs.observation import TextObservation
+from groundling.policies.policy import Action, Evaluation, Outputs, Policy
+from groundling.prompts import PromptReader
+
+_REMEMBERED = 100_000
+
+
+class ReadingPolicy(Policy):
+    """A policy whose choice depends on a prompt and the admissible actions; subclasses give `forward`.
+
+    Args:
+        prompt: Id of the prompt that tells an observation.
+        language: Language of that prompt; the env must speak the same.
+        replacements: Words of the prompt and what stands for them (see `PromptReader`).
+    """
+
+    def __init__(
+        self, prompt: str = "glam", language: str = "english", replacements: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__()
+        self._read = PromptReader(prompt, language, replacements)
+        self._known: dict[Hashable, tuple[Tensor, Tensor]] | None = None
+
+    @abstractmethod
+    def forward(self, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
+        """Log-probability of each action, ``(batch, num_actions)`` float32, and values ``(batch,)``, with gradients.
+
+        Where an observation has fewer actions than another, -inf fills its row.
+        """
+
+    def act(
+        self,
+        observations: Sequence[TextObservation],
+        *,
+        memory: Tensor | None = None,
+        deterministic: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> Action:
+        outputs = self.outputs(observations)
+        return Action.choose(
+            outputs.log_probs, outputs.values, deterministic=deterministic, generator=generator
+        )
+
+    def evaluate(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluation:
+        log_probs, values = self(observations)
+        return Evaluation.of(log_probs, actions, values)
+
+    def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
+        return self.outputs(observations).values
+
+    @torch.no_grad()
+    def outputs(self, observations: Sequence[TextObservation]) -> Outputs:
+        if self._known is None:
+            return Outputs(*self(observations))
+        keys = [
+            (prompt, o.actions) for prompt, o in zip(self.prompts(observations), observations, strict=True)
+        ]
+        if len(self._known) > _REMEMBERED:
+            self._known.clear()
+        new = {key: o for key, o in zip(keys, observations, strict=True) if key not in self._known}
+        if new:
+            self._known.update(zip(new, zip(*self(list(new.values())), strict=True), strict=True))
+        rows = [self._known[key] for key in keys]
+        return Outputs(
+            # Rows are as long as the most actions of the call that gave them.
+            pad_sequence([row for row, _ in rows], batch_first=True, padding_value=-torch.inf),
+            torch.stack([value for _, value in rows]),
+        )
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        self._known = {}
+        try:
+            yield
+        finally:
+            self._known = None
+
+    def prompts(self, observations: Sequence[TextObservation]) -> list[str]:
+        return [self._read(o) for o in observations]

@@ -1,0 +1,78 @@
+"""What all policies that read a prompt share."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from groundling.envs.observation import TextObservation
+from groundling.lm import LanguageModel
+from groundling.policies import ActionHeadPolicy, ActionScoringPolicy, DRRNPolicy, Policy
+from groundling.policies.reading import ReadingPolicy
+
+_ACTIONS = ("turn left", "go forward", "drop")
+
+
+def _see(sentence: str, actions: tuple[str, ...] = _ACTIONS) -> TextObservation:
+    return TextObservation("go to the red ball", ((sentence,),), (), actions, {})
+
+
+@pytest.fixture(scope="module")
+def policies() -> dict[str, Policy]:
+    torch.manual_seed(0)
+    lm = LanguageModel.from_pretrained("starter")
+    return {
+        "scoring": ActionScoringPolicy(lm, value_hidden_sizes=(8,)),
+        "head": ActionHeadPolicy(lm, 3, hidden_sizes=(8,)),
+        "drrn": DRRNPolicy(),
+    }
+
+
+@pytest.mark.parametrize("name", ["scoring", "head", "drrn"])
+def test_what_is_remembered_is_what_would_be_computed(policies: dict[str, Policy], name: str) -> None:
+    policy = policies[name]
+    shown = [_see("You see a wall"), _see("You see a key"), _see("You see a wall")]
+    plain = policy.outputs(shown)
+    assert plain is not None
+    with policy.unchanged():
+        for asked in ([0], [0, 1, 2], [2, 1]):
+            found = policy.outputs([shown[i] for i in asked])
+            assert found is not None
+            torch.testing.assert_close(found.log_probs, plain.log_probs[asked], atol=1e-5, rtol=0)
+            torch.testing.assert_close(found.values, plain.values[asked], atol=1e-5, rtol=0)
+
+
+class _Counting(ReadingPolicy):
+    """Knows how many observations it computed; the more there were, the less it thinks of them."""
+
+    computed = 0
+
+    def forward(self, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
+        self.computed += len(observations)
+        most = max(len(o.actions) for o in observations)
+        rows = torch.full((len(observations), most), -torch.inf)
+        for row, o in zip(rows, observations, strict=True):
+            row[: len(o.actions)] = -torch.tensor(len(o.actions)).log()
+        return rows, torch.full((len(observations),), -float(self.computed))
+
+    def save_pretrained(self, folder: object) -> None: ...
+
+    def load_weights(self, folder: object) -> None: ...
+
+
+def test_equal_observations_are_computed_once_as_long_as_weights_stay() -> None:
+    policy = _Counting()
+    wall, key, fewer = _see("You see a wall"), _see("You see a key"), _see("You see a wall", _ACTIONS[:2])
+    with policy.unchanged():
+        policy.act([wall, wall, key])
+        assert policy.computed == 2
+        outputs = policy.outputs([fewer, key, wall])  # other actions are another question
+        assert policy.computed == 3
+        assert outputs.values.tolist() == [-3.0, -2.0, -2.0]
+        assert outputs.log_probs.isinf().tolist() == [[False, False, True], [False] * 3, [False] * 3]
+    policy.act([wall])
+    assert policy.computed == 4  # they may have changed now
+    with policy.unchanged():
+        policy.act([wall])
+    assert policy.computed == 5
