@@ -21,6 +21,7 @@ AGENTS = {
         "glam/symbolic",
         "training.steps=200000",
         "algorithm.args.learning_rate=3e-4",
+        "algorithm.args.value_coefficient=0.5",
         "training.checkpoint_every=10",
     ],
     "drrn": [

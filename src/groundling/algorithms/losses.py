@@ -43,7 +43,7 @@ def ppo_loss(
     clip_range: float = 0.2,
     least_ratio: float | None = None,
     value_clip_range: float | None = 0.2,
-    value_coefficient: float = 0.5,
+    value_coefficient: float = 1.0,
     entropy_coefficient: float = 0.01,
     mask: Tensor | None = None,
 ) -> PPOLoss:

@@ -26,8 +26,8 @@ class PPO(ClippedOnPolicy):
     """λ of generalised advantage estimation; usually 0.9 to 1."""
     value_clip_range: float | None = 0.2
     """How far a value may move from the old one without being clipped; null: no clipping."""
-    value_coefficient: float = 0.5
-    """Weight of the value loss, which is half the squared error: 0.5 here is 0.25 in Stable-Baselines3."""
+    value_coefficient: float = 1.0
+    """Weight of the value loss, which is half the squared error: 1 here is 0.5 in GLAM and Stable-Baselines3."""
     entropy_coefficient: float = 0.01
     """Weight of the entropy bonus: raise it when the policy becomes certain too soon; usually 0 to 0.05."""
     normalize_advantages: bool = False

@@ -55,6 +55,10 @@ class Target:
     suffix: str = ""
     """What the results' names end in: of a checkpoint that was asked for, its name."""
 
+    def changes(self, suite: str) -> list[str]:
+        """What a suite and the caller change of the run's configuration."""
+        return [*SUITES[suite].changes(self.config.env.args), *self.overrides]
+
     def under(self, suite: str) -> Config:
         """The configuration as a suite changes it.
 
@@ -62,7 +66,7 @@ class Target:
             ConfigError: the suite does not suit it, as replaced words do not suit a policy that sees symbols.
         """
         try:
-            return changed(self.config, [*SUITES[suite].overrides, *self.overrides])
+            return changed(self.config, self.changes(suite))
         except ConfigError as error:
             raise ConfigError(f"suite {suite!r} does not suit this run: {error}") from error
 
@@ -230,7 +234,7 @@ def _write_samples(
     chosen = successes[: _NUM_SAMPLES - bool(failures)] + failures
     folder = target.run_dir / "samples"
     folder.mkdir(exist_ok=True)
-    world = {"suite": suite, "overrides": [*SUITES[suite].overrides, *target.overrides]}
+    world = {"suite": suite, "overrides": target.changes(suite)}
     samples = [world | record(config, policy, e) for e in chosen[:_NUM_SAMPLES]]
     text = json.dumps(samples, indent=1, ensure_ascii=False) + "\n"
     write_atomically(folder / f"{suite}{target.suffix}.json", text)

@@ -1,6 +1,8 @@
 """GLAM's tests of generalisation: each is a change to the run's configuration, on episodes that no training sees."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from groundling.errors import ConfigError
 from groundling.registry import unknown
@@ -12,6 +14,13 @@ class Suite:
 
     about: str
     overrides: tuple[str, ...] = ()
+    keeps: tuple[str, ...] = ()
+    """Of the env's arguments that the overrides take out, those that stay as they are in the run."""
+
+    def changes(self, env_args: Mapping[str, Any]) -> list[str]:
+        """The overrides of a run whose env was made with ``env_args``."""
+        kept = [f"env.args={{{name}: {env_args[name]}}}" for name in self.keeps if name in env_args]
+        return [*self.overrides, *kept]
 
 
 def _words(**replacements: str) -> tuple[str, ...]:
@@ -20,8 +29,9 @@ def _words(**replacements: str) -> tuple[str, ...]:
     return (f"policy.args.replacements={{{pairs}}}",)
 
 
-def _level(id: str) -> tuple[str, ...]:
-    return (f"env.id={id}", "~env.args")
+def _sequence(about: str, id: str) -> Suite:
+    """Another level, with as many other objects about; what else the run's env was told is not for this one."""
+    return Suite(about, (f"env.id={id}", "~env.args"), keeps=("num_dists",))
 
 
 _INVENTED_NOUNS = {"key": "dax", "ball": "xolo", "box": "afze"}
@@ -54,11 +64,11 @@ SUITES = {
         "synonyms of the actions; for your own: --suite held-out env.actions=[…]",
         ("env.actions=[rotate left, rotate right, move ahead, take, release, switch]",),
     ),
-    "pick-up-then-go-to": Suite("one order of a known sequence", _level("BabyAI-PickUpThenGoToLocal-v0")),
-    "go-to-after-pick-up": Suite("the other order", _level("BabyAI-GoToAfterPickUpLocal-v0")),
-    "pick-up-seq-go-to": Suite("both orders", _level("BabyAI-PickUpSeqGoToLocal-v0")),
-    "pick-up-then-pick-up": Suite(
-        "a sequence that training never composes", _level("BabyAI-PickUpSeqPickUpLocal-v0")
+    "pick-up-then-go-to": _sequence("one order of a known sequence", "BabyAI-PickUpThenGoToLocal-v0"),
+    "go-to-after-pick-up": _sequence("the other order", "BabyAI-GoToAfterPickUpLocal-v0"),
+    "pick-up-seq-go-to": _sequence("both orders", "BabyAI-PickUpSeqGoToLocal-v0"),
+    "pick-up-then-pick-up": _sequence(
+        "a sequence that training never composes", "BabyAI-PickUpSeqPickUpLocal-v0"
     ),
     "french": Suite("missions, sentences, actions and prompt in French", ("env.language=french",)),
 }
