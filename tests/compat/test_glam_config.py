@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from groundling.cli import main
 from groundling.compat.glam_config import read
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, GroundlingError
 from groundling.policies.policy import policies
 
 _ACTIONS = ["turn_left", "turn_right", "go_forward", "pick_up", "drop", "toggle"]
@@ -262,7 +262,7 @@ def test_glams_entries_mean_what_they_meant(tmp_path: Path) -> None:
         "gae_lambda": 0.99,
         "clip_range": 0.2,
         "value_clip_range": 0.2,
-        "value_coefficient": 0.5,
+        "value_coefficient": 1.0,  # 0.5 of the whole squared error, which is 1.0 of its half
         "entropy_coefficient": 0.01,
         "kl_coefficient": 0,  # no reward shaping
         "max_grad_norm": 0.5,
@@ -283,16 +283,29 @@ def test_glams_entries_mean_what_they_meant(tmp_path: Path) -> None:
         assert entry in told
 
 
-def test_a_minibatch_is_what_all_the_originals_processes_take_together(tmp_path: Path) -> None:
-    config, notes = read(
-        _write(tmp_path, "glam-multi-node"),
-        [*_needed("glam-multi-node", tmp_path), "rl_script_args.num_steps=1"],
-    )
-    assert (
-        config.algorithm.args["minibatch_size"] == 4 * 64 and config.algorithm.args["micro_batch_size"] == 2
-    )
-    assert config.seed == 5 and any("torchrun --nproc-per-node 4" in note for note in notes)
+def test_glams_minibatch_is_of_all_processes_together(tmp_path: Path) -> None:
+    given = [*_needed("glam-multi-node", tmp_path), "rl_script_args.num_steps=1"]
+    config, notes = read(_write(tmp_path, "glam-multi-node"), given)
+    args = config.algorithm.args
+    assert (args["minibatch_size"], args["micro_batch_size"]) == (64, 2)
+    assert config.seed == 5
     assert config.model.device_map == "auto"  # model_parallelism_size: 2
+    assert not any("torchrun --nproc-per-node 4" in note for note in notes)  # one process has all GPUs then
+    assert any("one process, whose model is spread" in note for note in notes)
+    whole = [text for text in given if "parallelism_size" not in text]
+    _, notes = read(
+        _write(tmp_path, "glam-multi-node"),
+        [*whole, "lamorel_args.llm_args.parallelism.model_parallelism_size=1"],
+    )
+    assert any("torchrun --nproc-per-node 4" in note for note in notes)
+
+
+def test_lamorels_minibatch_is_of_each_process(tmp_path: Path) -> None:
+    given = [*_needed("lamorel-ppo", tmp_path), "lamorel_args.distributed_setup_args.n_llm_processes=3"]
+    config, notes = read(_write(tmp_path, "lamorel-ppo"), given)
+    assert config.algorithm.args["minibatch_size"] == 3 * 8
+    assert config.algorithm.args["value_coefficient"] == 1.0  # value_loss_coef=0.5 of the whole squared error
+    assert any("torchrun --nproc-per-node 3" in note for note in notes)
 
 
 def test_lamorels_epochs_are_updates(tmp_path: Path) -> None:
@@ -300,7 +313,10 @@ def test_lamorels_epochs_are_updates(tmp_path: Path) -> None:
     assert config.run_dir == str(tmp_path) and config.name == "lamorel-ppo-lora"
     assert config.model.lora == {"r": 16, "lora_alpha": 32}
     assert (config.training.steps_per_update, config.training.steps) == (5, 100 * 10)
-    assert config.env.id == "BabyAI-GoToRedBall-v0" and config.env.args == {"max_steps": 100}
+    # max_ep_len=100 must not lengthen episodes, nor change 1 - 0.9 · steps / max_steps: the level has its own limit
+    assert config.env.id == "BabyAI-GoToRedBall-v0" and config.env.args == {}
+    assert any("rl_script_args.max_ep_len" in note and "max_steps" in note for note in notes)
+    assert any("gloo_timeout" in note and "wait for hours" in note for note in notes)
     args = config.algorithm.args
     assert (args["epochs"], args["minibatch_size"], args["micro_batch_size"]) == (4, 8, 1)
     assert args["normalize_advantages"] is True and args["adam_epsilon"] == 1e-8
@@ -362,7 +378,7 @@ def test_a_file_without_an_env_says_what_is_missing(name: str, told: str, tmp_pa
         ("rl_script_args.loading_path=old", "pickled"),
         ("rl_script_args.seed=[", "key=value"),
         ("rl_script_args.action_space=drop", "must be a list"),
-        ("lamorel_args.distributed_setup_args.n_llm_processes=0", "DRRN"),
+        ("rl_script_args.value_loss_coef=half", "value_loss_coef must be a number, got 'half'"),
     ],
 )
 def test_what_cannot_be_run_is_told_in_one_line(override: str, told: str, tmp_path: Path) -> None:
@@ -424,3 +440,82 @@ def test_a_sweep_and_a_cluster_take_such_a_file_too(
     told = capsys.readouterr()
     assert told.out.count(f"--glam-config {path} rl_script_args.saving_path_logs={tmp_path} seed=") == 2
     assert told.err.count("template_test") == 1
+
+
+def _drrn_job(folder: Path) -> list[str]:
+    """What the original's DRRN.slurm gives to the cluster file."""
+    return [
+        "rl_script_args.seed=2",
+        "rl_script_args.number_envs=8",
+        "rl_script_args.num_steps=1500000",
+        f"rl_script_args.action_space=[{','.join(_ACTIONS)}]",
+        f"rl_script_args.saving_path_logs={folder}",
+        "rl_script_args.name_experiment=drrn_mtrl",
+        "rl_script_args.name_model=DRRN",
+        "rl_script_args.name_environment=BabyAI-MixedTrainLocal-v0",
+        "rl_script_args.spm_path=unigram_8k.model",
+        "lamorel_args.distributed_setup_args.n_llm_processes=0",
+    ]
+
+
+def test_without_a_language_model_the_agent_is_drrn(tmp_path: Path) -> None:
+    path = _write(tmp_path, "glam-multi-node")
+    config, notes = read(path, _drrn_job(tmp_path))
+    assert (config.policy.id, config.policy.args) == ("drrn", {})
+    assert (config.algorithm.id, config.algorithm.args) == ("drrn", {"steps_per_gradient": 4 * 8})
+    assert (config.training.steps_per_update, config.training.steps) == (4, 1_500_000)
+    told = "\n".join(notes)
+    assert "rl_script_args.lr," in told and "policy.args.tokenizer" in told and "do not train" not in told
+    small = ["device=cpu", "training.steps=64", f"run_dir={tmp_path}/run", "algorithm.args.batch_size=4"]
+    assert main(["train", "--glam-config", str(path), *_drrn_job(tmp_path), *small]) == 0
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 2
+    for more, said in (
+        (["rl_script_args.reward_shaping_beta=0.5"], "reward_shaping_beta"),
+        (["rl_script_args.ppo_epochs=4"], "Lamorel"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            read(path, [*_drrn_job(tmp_path), *more])
+
+
+def test_a_french_run_is_french_throughout(tmp_path: Path) -> None:
+    path = _write(tmp_path, "glam-local")
+    french = [*_needed("glam-local", tmp_path), "rl_script_args.language=french"]
+    config, notes = read(path, french)
+    assert config.env.language == "french" and config.env.actions == [
+        *("tourner à gauche", "tourner à droite", "aller tout droit", "ramasser", "lâcher", "basculer")
+    ]
+    assert config.training.probes is None and any("template_test: left out" in note for note in notes)
+    small = ["model.path=starter", "device=cpu", "training.steps=4", "training.steps_per_update=2"]
+    assert main(["train", "--glam-config", str(path), *french, *small, f"run_dir={tmp_path}/run"]) == 0
+    own, _ = read(path, [*french, "rl_script_args.action_space=[avancer,reculer]"])
+    assert own.env.actions == ["avancer", "reculer"]  # a French file's own
+    with pytest.raises(GroundlingError, match="cannot tell the action 'sleep' in french"):
+        read(path, [*french, "rl_script_args.action_space=[turn_left,sleep]"])
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "instead"),
+    [
+        ("glam-local", ["bot=true"], "groundling evaluate expert env.id=BabyAI-MixedTestLocal-v0"),
+        ("glam-local", ["random_agent=true"], "groundling evaluate random"),
+        ("glam-local", ["zero_shot=true"], "groundling evaluate RUN --suite all"),
+        ("glam-local", ["im_learning=true"], "glam/bc"),
+        ("glam-local", ["get_example_trajectories=true"], "groundling collect"),
+        (
+            "glam-local",
+            ["modified_action_space=true", "new_action_space=[rotate_left,take]"],
+            r"evaluate RUN 'env\.actions=\[rotate left, take\]'",
+        ),
+        ("glam-multi-node-test", ["path=experiments/post-training_tests.py"], "groundling evaluate RUN"),
+        ("glam-local", ["path=post-training_tests.py"], "groundling evaluate random"),
+    ],
+)
+def test_a_test_of_the_originals_is_not_trained(
+    name: str, given: list[str], instead: str, tmp_path: Path
+) -> None:
+    originals = [*_needed(name, tmp_path), *(f"rl_script_args.{text}" for text in given)]
+    with pytest.raises(ConfigError, match=f"this command trains: run .*{instead}") as caught:
+        read(_write(tmp_path, name), originals)
+    assert "\n" not in str(caught.value)
+    if "path" not in given[0]:  # its training script reads none of these switches
+        read(_write(tmp_path, name), [*originals, "rl_script_args.path=experiments/train_language_agent.py"])

@@ -3,6 +3,7 @@
 Every entry has a meaning here, or a note that says what stands in its place; none is passed over in silence.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,17 +20,22 @@ from groundling.compat.glam_entries import (
     LLM,
     MEANINGLESS,
     MEMORY,
+    NOT_DRRNS,
     NUMBERS,
     OPEN,
+    PROCESSES,
     RL,
     SAME,
     SAYCAN,
     SECTIONS,
+    SHIPPED_ON,
+    TESTS,
     TOKENS,
     WORKED_OUT,
 )
 from groundling.configs.compose import from_values
-from groundling.configs.schema import Config
+from groundling.configs.schema import Config, EnvConfig
+from groundling.envs.babyai_text import ACTIONS, translate_actions
 from groundling.errors import ConfigError
 from groundling.registry import unknown
 
@@ -64,6 +70,8 @@ def read(
     for override in originals:
         reader.override(override)
     given = {text.lstrip("~").partition("=")[0] for text in overrides}
+    reader.refuse()
+    reader.leave_out_what_is_not_drrns()
     reader.check_open(given)
     values = reader.values()
     if "env.id" not in values and "env.id" not in given:
@@ -91,6 +99,7 @@ class _Reader:
 
     def __post_init__(self) -> None:
         self.entries: dict[str, Any] = {}
+        self._overridden: set[str] = set()
         try:
             for section, node in ((str(key), node) for key, node in self.file.items()):
                 if f"{section}." in SECTIONS:
@@ -117,9 +126,60 @@ class _Reader:
         parsed = entries.parse(text)
         if parsed.key_or_group not in KNOWN:
             raise ConfigError(unknown("entry of the original's files", parsed.key_or_group, KNOWN))
+        self._overridden.add(parsed.key_or_group)
         self.entries.pop(parsed.key_or_group, None)
         if not parsed.is_delete():
             self.entries[parsed.key_or_group] = parsed.value()
+
+    def refuse(self) -> None:
+        """Raise on what would be another experiment without it."""
+        if self._get("loading_path"):
+            raise ConfigError(
+                f"{RL}.loading_path is a pickled checkpoint, which is never read here: save the model with "
+                f"save_pretrained and set {LLM}.model_path to that folder, and {RL}.loading_path=null"
+            )
+        script = Path(str(self._get("path", ""))).stem
+        tests = bool({"test", "tests"} & set(re.split("[-_]", script)))
+        on = [name for name in TESTS if self._get(name) is True]
+        if tests:
+            asked = on or ["zero_shot"]
+        elif "train" in script:
+            asked = []  # the original's training reads none of them
+        else:
+            asked = [name for name in on if name not in SHIPPED_ON or f"{RL}.{name}" in self._overridden]
+        if not asked:
+            return
+        why = f"path={self._get('path')}" if tests else f"{asked[0]}=true"
+        env = self._get("name_environment", OPEN)
+        instead = TESTS[asked[0]].format(
+            env="BabyAI-MixedTestLocal-v0" if env == OPEN else env,
+            actions=", ".join(
+                str(action).replace("_", " ") for action in self._get("new_action_space") or "…"
+            ),
+        )
+        raise ConfigError(
+            f"{RL}.{why} is for the original's tests, and this command trains: run {instead}; to train, give "
+            f"{RL}.path=train_language_agent.py"
+        )
+
+    def leave_out_what_is_not_drrns(self) -> None:
+        """Where the file trains DRRN, take the entries out that only a language model, or PPO, has."""
+        if not self._trains_drrn():
+            return
+        if self._is_lamorels():
+            raise ConfigError(f"{PROCESSES}=0 leaves Lamorel's example without its language model: give 1")
+        if number(self._get("reward_shaping_beta", 0)):
+            raise ConfigError(
+                f"{RL}.reward_shaping_beta shapes rewards by a language model's probabilities, and {PROCESSES}=0 "
+                "trains DRRN, which has none: give 0"
+            )
+        keys = [key for key in self.entries if key in NOT_DRRNS]
+        for key in keys:
+            del self.entries[key]
+        self.notes.append(
+            f"{PROCESSES}=0 trains the original's DRRN agent, which has settings of its own and reads nothing of "
+            f"{', '.join(keys)}"
+        )
 
     def check_open(self, given: set[str]) -> None:
         """Raise if an entry that is needed here was left open (``???``) and not set by a key of ours either."""
@@ -135,6 +195,7 @@ class _Reader:
     def values(self) -> dict[str, Any]:
         """By key of ours, what the entries come to."""
         values: dict[str, Any] = {"policy.id": "action_scoring", "algorithm.id": "ppo"}
+        french = self._get("language") == "french"
         for key, ours in SAME.items():
             if self.entries.get(key) is not None:
                 values[ours] = number(self.entries[key]) if ours.startswith(NUMBERS) else self.entries[key]
@@ -145,15 +206,27 @@ class _Reader:
         if (actions := self._get("action_space")) is not None:
             if not isinstance(actions, Sequence) or isinstance(actions, str):
                 raise ConfigError(f"{RL}.action_space must be a list, such as [turn_left,go_forward]")
-            values["env.actions"] = [str(action).replace("_", " ") for action in actions]
-        if self._is_lamorels():
+            names = [str(action).replace("_", " ") for action in actions]
+            if french and set(names) & set(ACTIONS["english"]):
+                names = translate_actions(names, "french")
+            values["env.actions"] = names
+        if french and values.pop("training.probes", None) is not None:
+            self.notes.append(
+                f"{RL}.template_test: left out, since the fixed situations are told in English only"
+            )
+        if (weight := self._get("value_loss_coef")) is not None:  # of the whole squared error
+            values["algorithm.args.value_coefficient"] = 2 * self._float("value_loss_coef", weight)
+        if self._trains_drrn():
+            values |= self._drrn()
+        elif self._is_lamorels():
             values |= self._lamorel()
         else:
             values |= self._glam(len(values.get("env.actions", "......")))
+        if not self._is_lamorels():
+            self._tell_what_differs_from_glam()
         if "algorithm.args.micro_batch_size" in values and "algorithm.args.minibatch_size" in values:
             most = values["algorithm.args.minibatch_size"]
             values["algorithm.args.micro_batch_size"] = min(values["algorithm.args.micro_batch_size"], most)
-        self._refuse()
         return values
 
     def why_no_env(self) -> str:
@@ -185,6 +258,16 @@ class _Reader:
         if not isinstance(value, int) or value < 0:
             raise ConfigError(f"{name} must be a whole number, got {value!r}")
         return value
+
+    def _float(self, name: str, value: Any) -> float:
+        found = number(value)
+        if isinstance(found, bool) or not isinstance(found, int | float):
+            raise ConfigError(f"{RL}.{name} must be a number, got {value!r}")
+        return float(found)
+
+    def _trains_drrn(self) -> bool:
+        """Whether there is no language model, so that the original's script trains DRRN."""
+        return bool(number(self._get(PROCESSES, 1)) == 0)
 
     def _is_lamorels(self) -> bool:
         """Whether ``epochs`` counts updates, as in Lamorel's examples, and not passes over a rollout."""
@@ -222,25 +305,24 @@ class _Reader:
             values["model.device_map"] = "auto"
         return values
 
+    def _drrn(self) -> dict[str, Any]:
+        """What trains where there is no language model: a gradient step for every four steps of each env."""
+        return {
+            "policy.id": "drrn",
+            "algorithm.id": "drrn",
+            "algorithm.args.steps_per_gradient": 4 * self._count("number_envs", EnvConfig.num_envs),
+            "training.steps_per_update": 4,
+            "training.checkpoint_every": 200,  # the replay memory is part of it
+        }
+
     def _glam(self, num_actions: int) -> dict[str, Any]:
         """What GLAM's own files mean."""
         values: dict[str, Any] = {}
-        key = "lamorel_args.distributed_setup_args.n_llm_processes"
-        num_processes = self._count(key, 1)
-        if num_processes == 0:
-            raise ConfigError(
-                f"{key}=0 trains the original's DRRN agent, which has no experiment of this file's: "
-                "see `groundling list experiments`, or give 1 to train the language model"
-            )
-        if num_processes > 1:
-            self.notes.append(
-                f"{key}={num_processes}: for as many processes, torchrun --nproc-per-node {num_processes} -m "
-                f"groundling train --glam-config {self.path} …; one process computes the same"
-            )
+        self._tell_of_processes()
         if self._get("epochs") is not None:
             values["algorithm.args.epochs"] = self._count("epochs", 4)
-        if self._get("batch_size") is not None:  # of each of the original's model processes
-            values["algorithm.args.minibatch_size"] = self._count("batch_size", 64) * num_processes
+        if self._get("batch_size") is not None:  # which the original deals to its model processes
+            values["algorithm.args.minibatch_size"] = self._count("batch_size", 64)
         if self._get(f"{LLM}.minibatch_size") is not None:
             rows = self._count(f"{LLM}.minibatch_size", 1)
             values["algorithm.args.micro_batch_size"] = max(1, rows // num_actions)
@@ -254,34 +336,56 @@ class _Reader:
             "paper says (policy.args.compat=glam: by the sum of raw logits), and each value learns from its own "
             "return, not from the batch's mean"
         )
-        if self._get("template_test") is not None:
-            self.notes.append(
-                f"{RL}.template_test: the situations in which the actions' probabilities are logged are our own"
-            )
         if beta := number(self._get("reward_shaping_beta", 0)):
             self.notes.append(
                 f"{RL}.reward_shaping_beta={beta}: rewards are shaped by -{beta} (log π(a) - log π₀(a)), where π₀ is "
                 "the policy as training begins"
+            )
+        return values
+
+    def _tell_of_processes(self) -> None:
+        count = self._count(PROCESSES, 1)
+        if count < 2:
+            return
+        if self._count(f"{LLM}.parallelism.model_parallelism_size", 1) > 1:
+            self.notes.append(
+                f"{PROCESSES}={count}: one process, whose model is spread over its machine's GPUs, computes the same; "
+                "for one on each GPU set model.device_map=null and start them with torchrun"
+            )
+        else:
+            self.notes.append(
+                f"{PROCESSES}={count}: for as many processes, torchrun --nproc-per-node {count} -m groundling train "
+                f"--glam-config {self.path} …; one process computes the same"
+            )
+
+    def _tell_what_differs_from_glam(self) -> None:
+        if self._get("template_test") is not None and self._get("language") != "french":
+            self.notes.append(
+                f"{RL}.template_test: the situations in which the actions' probabilities are logged are our own"
             )
         if str(self._get("name_environment", "")).startswith("BabyAI-Mixed"):
             self.notes.append(
                 "computed otherwise than in the original's code: a task is drawn at each reset, not once for each env "
                 "(env.args.draw_task=construction does that, and such a run cannot be resumed)"
             )
-        return values
 
     def _lamorel(self) -> dict[str, Any]:
         """What the files of Lamorel's PPO examples mean: an epoch is an update there."""
         num_envs = self._count("number_envs", 1)
         steps = self._count("steps_per_epoch", 256)
         per_env = max(1, steps // max(1, num_envs))
+        self._tell_of_processes()
         if self._get(f"{LLM}.minibatch_size") is not None:
             self.notes.append(f"{LLM}.minibatch_size: without meaning here ({MEMORY})")
         self.notes.append(
             "computed otherwise than in Lamorel's example: advantages are normalised over all envs, values learn "
             "λ-returns, and the prompt is GLAM's with one observation"
         )
-        return {
+        values = {}
+        if self._get("minibatch_size") is not None:  # of each of its model processes
+            whole = self._count("minibatch_size", 64) * self._count(PROCESSES, 1)
+            values["algorithm.args.minibatch_size"] = whole
+        return values | {
             "env.num_envs": num_envs,
             "env.history": 1,
             "training.steps_per_update": per_env,
@@ -289,11 +393,3 @@ class _Reader:
             "algorithm.args.normalize_advantages": True,
             "algorithm.args.adam_epsilon": 1e-8,
         }
-
-    def _refuse(self) -> None:
-        """Raise on what would be another experiment without it."""
-        if self._get("loading_path"):
-            raise ConfigError(
-                f"{RL}.loading_path is a pickled checkpoint, which is never read here: save the model with "
-                f"save_pretrained and set {LLM}.model_path to that folder, and {RL}.loading_path=null"
-            )

@@ -5,6 +5,7 @@ OPEN = "???"
 """What the original's files write for an entry that must be given."""
 LLM = "lamorel_args.llm_args"
 RL = "rl_script_args"
+PROCESSES = "lamorel_args.distributed_setup_args.n_llm_processes"
 
 SAME = {
     f"{LLM}.model_path": "model.path",
@@ -14,7 +15,6 @@ SAME = {
     f"{RL}.number_envs": "env.num_envs",
     f"{RL}.nbr_obs": "env.history",
     f"{RL}.language": "env.language",
-    f"{RL}.max_ep_len": "env.args.max_steps",
     f"{RL}.num_steps": "training.steps",
     f"{RL}.frames_per_proc": "training.steps_per_update",
     f"{RL}.save_freq": "training.checkpoint_every",
@@ -29,11 +29,9 @@ SAME = {
     f"{RL}.gae_lambda": "algorithm.args.gae_lambda",
     f"{RL}.lam": "algorithm.args.gae_lambda",
     f"{RL}.clip_eps": "algorithm.args.clip_range",
-    f"{RL}.value_loss_coef": "algorithm.args.value_coefficient",
     f"{RL}.entropy_coef": "algorithm.args.entropy_coefficient",
     f"{RL}.max_grad_norm": "algorithm.args.max_grad_norm",
     f"{RL}.ppo_epochs": "algorithm.args.epochs",
-    f"{RL}.minibatch_size": "algorithm.args.minibatch_size",
     f"{RL}.gradient_batch_size": "algorithm.args.micro_batch_size",
     f"{RL}.template_test": "training.probes",
     f"{RL}.reward_shaping_beta": "algorithm.args.kl_coefficient",
@@ -45,7 +43,7 @@ WORKED_OUT = {
     f"{LLM}.load_in_4bit": "model.load_in_4bit",
     f"{LLM}.parallelism.use_gpu": "device",
     f"{LLM}.parallelism.model_parallelism_size": "model.device_map",
-    "lamorel_args.distributed_setup_args.n_llm_processes": "algorithm.args.minibatch_size",
+    PROCESSES: "policy.id",
     f"{RL}.load_embedding": "model.init",
     f"{RL}.use_action_heads": "policy.id",
     f"{RL}.use_lora": "model.lora",
@@ -54,6 +52,8 @@ WORKED_OUT = {
     f"{RL}.epochs": "algorithm.args.epochs",
     f"{RL}.steps_per_epoch": "training.steps_per_update",
     f"{RL}.batch_size": "algorithm.args.minibatch_size",
+    f"{RL}.minibatch_size": "algorithm.args.minibatch_size",
+    f"{RL}.value_loss_coef": "algorithm.args.value_coefficient",
     f"{RL}.action_space": "env.actions",
     f"{RL}.saving_path_logs": "run_dir",
     f"{RL}.name_experiment": "name",
@@ -74,7 +74,8 @@ TOKENS = "that is PPO on generated tokens, without a world"
 MEANINGLESS = {
     "lamorel_args.log_level": "figures go to metrics.jsonl and TensorBoard, at one level of detail",
     "lamorel_args.allow_subgraph_use_whith_gradient": _SCRIPT,
-    "lamorel_args.gloo_timeout": _LAUNCH,
+    "lamorel_args.gloo_timeout": "processes wait for hours for one that works alone, and where one dies its launcher "
+    "ends the others at once",
     "lamorel_args.updater_args": _SCRIPT,
     "lamorel_args.distributed_setup_args.n_rl_processes": _LAUNCH,
     "lamorel_args.accelerate_args.config_file": _LAUNCH,
@@ -91,8 +92,11 @@ MEANINGLESS = {
     f"{RL}.path": _SCRIPT,
     f"{RL}.max_episode_steps": "the original never reads it: its levels have limits of their own, as here "
     "(env.args={max_steps: 64} sets another)",
+    f"{RL}.max_ep_len": "levels have limits of their own, which their rewards count with, also in Lamorel's example: "
+    "it gains nothing from more steps than those (env.args={max_steps: 64} sets another limit)",
     f"{RL}.saving_path_model": "checkpoints are kept in the run's folder",
-    f"{RL}.spm_path": "it is the vocabulary of the DRRN agent, which these files do not train",
+    f"{RL}.spm_path": "the DRRN agent, which lamorel_args.distributed_setup_args.n_llm_processes=0 trains, reads the "
+    "tokens of policy.args.tokenizer: a bundled model's, a folder or a hub id",
     f"{RL}.gradient_minibatch_size": MEMORY,
     f"{RL}.zero_shot": _TESTS,
     f"{RL}.random_agent": _TESTS,
@@ -113,6 +117,27 @@ MEANINGLESS = {
 }
 """Entries that mean nothing here, and why."""
 KNOWN = {*SAME, *WORKED_OUT, *MEANINGLESS}
+
+NOT_DRRNS = {key for key in KNOWN if key.startswith(f"{LLM}.") and not key.endswith(".use_gpu")} | {
+    f"{RL}.{name}"
+    for name in (
+        *("frames_per_proc", "lr", "beta1", "beta2", "adam_eps", "discount", "gae_lambda", "clip_eps"),
+        *("value_loss_coef", "entropy_coef", "max_grad_norm", "epochs", "batch_size", "reward_shaping_beta"),
+        *("load_embedding", "use_action_heads", "use_lora", "lora_r", "lora_alpha", "loading_path"),
+    )
+}
+"""Entries of the language model and of PPO, which the original's DRRN agent never reads."""
+TESTS = {
+    "bot": "groundling evaluate expert env.id={env}",
+    "random_agent": "groundling evaluate random env.id={env}",
+    "im_learning": "groundling evaluate RUN --suite all (RUN: a run of groundling train glam/bc data.path=FOLDER)",
+    "get_example_trajectories": "groundling collect RUN --output FOLDER (RUN: a trained run's folder, or expert)",
+    "modified_action_space": "groundling evaluate RUN 'env.actions=[{actions}]'",
+    "zero_shot": "groundling evaluate RUN --suite all, which plays the untrained policy beside the trained one",
+}
+"""The switches of the original's test script, in the order in which they decide, and what does it here."""
+SHIPPED_ON = ("random_agent", "zero_shot")
+"""Those that are on in the file that the original ships for training on one machine; its training never reads them."""
 
 NUMBERS = ("seed", "env.num_envs", "env.history", "env.args.", "training.", "evaluation.", "algorithm.args.")
 """Keys whose values are numbers; the original's files write some of them as strings."""

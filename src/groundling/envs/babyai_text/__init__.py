@@ -6,7 +6,7 @@ from groundling.envs.babyai_text.descriptions import describe
 from groundling.envs.babyai_text.expert import Expert, ExpertError
 from groundling.envs.babyai_text.languages import TranslationError, check_language, translate_mission
 from groundling.envs.babyai_text.levels import MIXED_TASKS, LocalLevel
-from groundling.envs.babyai_text.text import ACTIONS, BabyAIText
+from groundling.envs.babyai_text.text import ACTIONS, BabyAIText, translate_actions
 
 LEVELS: dict[str, dict[str, object]] = {
     "BabyAI-MixedTrainLocal-v0": {"tasks": MIXED_TASKS, "split": "train"},
@@ -42,5 +42,6 @@ __all__ = [
     "describe",
     "make_level",
     "register",
+    "translate_actions",
     "translate_mission",
 ]

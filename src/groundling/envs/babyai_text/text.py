@@ -1,12 +1,18 @@
 """Any BabyAI or MiniGrid env, told in words."""
 
+from collections.abc import Sequence
 from typing import Any, Literal, SupportsFloat
 
 import gymnasium
 from minigrid.envs.babyai.core import roomgrid_level
 
 from groundling.envs.babyai_text.descriptions import describe
-from groundling.envs.babyai_text.languages import Language, check_language, translate_mission
+from groundling.envs.babyai_text.languages import (
+    Language,
+    TranslationError,
+    check_language,
+    translate_mission,
+)
 from groundling.envs.babyai_text.sight import see_faster
 from groundling.errors import ConfigError
 from groundling.registry import unknown
@@ -18,6 +24,24 @@ ACTIONS: dict[Language, tuple[str, ...]] = {
 """GLAM's actions in words, by language; the i-th is Minigrid's action i."""
 
 Observation = dict[str, Any]
+
+
+def translate_actions(actions: Sequence[str], language: str) -> list[str]:
+    """Tell those of `ACTIONS` in ``language``; those that are told in it already stand as they are.
+
+    Raises:
+        TranslationError: an unknown language, or an action that is none of them.
+    """
+    own = ACTIONS[check_language(language)]
+    known = {name: own[i] for names in ACTIONS.values() for i, name in enumerate(names)}
+    for action in actions:
+        if action not in known:
+            raise TranslationError(
+                f"cannot tell the action {action!r} in {language}: expected {', '.join(ACTIONS['english'])}; for "
+                f"others give all of them in {language}, as env.actions=[…]"
+            )
+    return [known[action] for action in actions]
+
 
 # Minigrid prints every level that it draws and rejects; a module's own `print` hides the built-in one.
 roomgrid_level.print = lambda *_: None  # type: ignore[attr-defined]
