@@ -75,8 +75,10 @@ def test_suites_change_the_world_and_the_words(trained: Path, capsys: pytest.Cap
 
 def test_every_suite_suits_every_policy_that_reads() -> None:
     for experiment in ("demo", "glam/action_head", "glam/drrn"):
-        for suite in SUITES.values():
-            changed(compose(experiment), suite.overrides)
+        for language in ("english", "french"):
+            config = compose(experiment, [f"env.language={language}"])
+            for suite in SUITES.values():
+                changed(config, suite.changes(config.env))
     words = changed(compose("demo"), SUITES["introduction-1"].overrides).policy.args["replacements"]
     assert words == {"Goal of the agent": "Task to do"}
 

@@ -1,14 +1,116 @@
 """What the tests of generalisation change, and what they leave alone."""
 
+import json
+from pathlib import Path
+
 import pytest
 
+from groundling.cli import main
 from groundling.configs.compose import changed, compose
+from groundling.configs.schema import Config
+from groundling.envs.babyai_text import ACTIONS
+from groundling.envs.observation import TextObservation
+from groundling.errors import ConfigError
+from groundling.evaluation.evaluate import Target
 from groundling.evaluation.suites import SUITES
+from groundling.prompts import PromptReader
+from groundling.training.build import actions_of
+
+_THREE = ["turn left", "turn right", "go forward"]
 
 
 @pytest.mark.parametrize("suite", ["pick-up-then-go-to", "pick-up-then-pick-up"])
 def test_a_sequence_is_asked_among_as_many_other_things(suite: str) -> None:
     for args, left in (({"task": "pickup", "num_dists": 0}, {"num_dists": 0}), ({"draw_task": "reset"}, {})):
         config = compose("demo", ["~env.args", f"env.args={args}".replace("'", "")])
-        world = changed(config, SUITES[suite].changes(config.env.args)).env
+        world = changed(config, SUITES[suite].changes(config.env)).env
         assert world.id.startswith("BabyAI-PickUp") and world.args == left
+
+
+def _target(*overrides: str, given: tuple[str, ...] = ()) -> Target:
+    return Target("trained", Path("nowhere"), compose("demo", [*overrides, *given]), overrides=given)
+
+
+@pytest.mark.parametrize("own", [None, [*ACTIONS["english"]], _THREE, _THREE[::-1]])
+def test_the_french_suite_is_french_in_its_actions_too(own: list[str] | None) -> None:
+    french = dict(zip(ACTIONS["english"], ACTIONS["french"], strict=True))
+    config = _target(f"env.actions={json.dumps(own)}").under("french")
+    assert config.env.language == "french"
+    assert list(actions_of(config)) == [french[action] for action in own or ACTIONS["english"]]
+
+
+def test_actions_of_ones_own_must_be_told_in_french_by_the_caller() -> None:
+    own = "env.actions=[turn left, sleep]"
+    with pytest.raises(ConfigError, match=r"suite 'french' does not suit.*'sleep' in french.*env\.actions="):
+        _target(own).under("french")
+    config = _target(own, given=("env.actions=[pivoter, dormir]",)).under("french")
+    assert (config.env.language, config.env.actions) == ("french", ["pivoter", "dormir"])
+    assert _target("env.language=french", "env.actions=[dormir]").under("french").env.actions == ["dormir"]
+
+
+def _french_prompt(config: Config) -> str:
+    observation = TextObservation(
+        goal="poser la clef rouge à côté d'une balle verte",
+        descriptions=(
+            (
+                "Tu vois une porte verte ouverte 1 pas devant",
+                "Tu vois une porte grise fermée à clef 2 pas à gauche",
+                "Tu vois une boîte bleue 2 pas à droite",
+            ),
+        ),
+        past_actions=(),
+        actions=tuple(actions_of(config)),
+        raw={},
+    )
+    return PromptReader("glam", "french", config.policy.args.get("replacements"))(observation)
+
+
+@pytest.mark.parametrize(
+    ("suite", "told"),
+    [
+        ("other-nouns", ["la chaise rouge", "d'une table verte", "une voiture bleue", "fermée à clef"]),
+        (
+            "synonym-adjectives",
+            ["la clef vermeille", "balle émeraude", "porte émeraude ouverte", "porte argentée"],
+        ),
+        ("invented-nouns", ["la dax rouge", "d'une xolo verte", "une afze bleue", "grise fermée à clef"]),
+        (
+            "invented-adjectives",
+            ["la clef faze", "balle jatu", "porte jatu ouverte", "porte sil", "boîte croh"],
+        ),
+        ("invented-words", ["la dax faze", "d'une xolo jatu", "une afze croh", "porte sil fermée à clef"]),
+        ("introduction-1", [" \n Tâche à accomplir: poser"]),
+        ("introduction-2", [" \n Tu es un agent et tu dois: poser"]),
+        ("synonym-actions", ["pivoter à gauche, pivoter à droite, avancer, prendre, relâcher, actionner"]),
+    ],
+)
+def test_a_french_run_meets_other_french_words(suite: str, told: list[str]) -> None:
+    config = _target("env.language=french").under(suite)
+    prompt = _french_prompt(config)
+    assert all(words in prompt for words in told), prompt
+    assert config.env.language == "french" and "Actions possibles pour l'agent" in prompt
+
+
+def test_words_with_accents_are_evaluated_and_shown_again(tmp_path: Path) -> None:
+    few = [
+        "env.language=french",
+        "env.history=1",
+        "evaluation.num_envs=2",
+        "evaluation.baselines=[]",
+        "device=cpu",
+    ]
+    arguments = [
+        "evaluate",
+        "demo",
+        *few,
+        f"run_dir={tmp_path}",
+        "--suite",
+        "introduction-1",
+        "--episodes",
+        "2",
+    ]
+    assert main(arguments) == 0
+    sample = json.loads((tmp_path / "samples" / "introduction-1.json").read_text())[0]
+    assert "Tâche à accomplir: " in sample["steps"][0]["prompt"]
+    again = changed(compose("demo"), sample["overrides"])
+    assert again.policy.args["replacements"] == {"But de l'agent": "Tâche à accomplir"}

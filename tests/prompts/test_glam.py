@@ -1,7 +1,10 @@
 import pytest
 
+from groundling.configs.compose import compose
 from groundling.envs.babyai_text import TranslationError
-from groundling.prompts import glam_prompt
+from groundling.envs.observation import TextObservation
+from groundling.prompts import PromptReader, glam_prompt
+from groundling.training.build import make_policy
 from tests.data import golden
 
 
@@ -12,6 +15,39 @@ def test_every_recorded_prompt_to_the_letter() -> None:
         parts = (case["goal"], case["subgoals"], case["deque_obs"], case["deque_actions"])
         assert glam_prompt(*parts) == case["prompt"]
         assert glam_prompt(*parts, language="french") == case["prompt_fr"]
+
+
+def _observation(case: dict) -> TextObservation:
+    return TextObservation(
+        goal=case["goal"],
+        descriptions=tuple(map(tuple, case["deque_obs"])),
+        past_actions=tuple(case["deque_actions"]),
+        actions=tuple(case["subgoals"]),
+        raw={},
+    )
+
+
+def test_only_the_prompt_called_original_translates_goals() -> None:
+    ours, original = PromptReader("glam", "french"), PromptReader("glam-original", "french")
+    for case in golden("glam_prompts"):
+        assert original(_observation(case)) == case["prompt_fr"]
+        assert f" \n But de l'agent: {case['goal']} \n" in ours(_observation(case))
+        assert PromptReader("glam", "english")(_observation(case)) == case["prompt"]
+        assert PromptReader("glam-original", "english")(_observation(case)) == case["prompt"]
+
+
+@pytest.mark.parametrize("goal", ["", "va chercher le pain"])
+def test_a_goal_that_is_not_of_babyai_stands_as_it_is(goal: str) -> None:
+    case = golden("glam_prompts")[0] | {"goal": goal}
+    for prompt in ("glam", "glam-original"):
+        assert f" \n But de l'agent: {goal} \n" in PromptReader(prompt, "french")(_observation(case))
+
+
+def test_a_run_can_ask_for_the_originals_french() -> None:
+    args = "policy.args={prompt: glam-original, language: french, value_hidden_sizes: [4]}"
+    policy = make_policy(compose("demo", ["device=cpu", args]))
+    case = golden("glam_prompts")[0]
+    assert policy.prompts([_observation(case)]) == [case["prompt_fr"]]
 
 
 def test_the_form_with_one_observation_and_with_none_in_sight() -> None:

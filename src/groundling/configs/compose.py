@@ -1,7 +1,7 @@
 """From an experiment's name and overrides to a checked `Config`."""
 
 import collections.abc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass, make_dataclass
 from importlib import resources
 from pathlib import Path
@@ -112,15 +112,23 @@ def from_values(values: Any, overrides: Sequence[str] = ()) -> Config:
         raise ConfigError(_one_line(error)) from error
 
 
-def changed(config: Config, overrides: Sequence[str]) -> Config:
-    """``config`` with overrides as in `compose`.
+def changed(config: Config, overrides: Sequence[str | Mapping[str, Any]]) -> Config:
+    """``config`` with overrides as in `compose`, or as values by dotted key: Hydra's dicts know no accents in a key.
 
     Raises:
         ConfigError: no such key, or a value of the wrong type.
     """
-    changes = _parse(overrides)
     try:
-        return _checked(_changed(OmegaConf.structured(config), changes))
+        changing = OmegaConf.structured(config)
+        for override in overrides:
+            if isinstance(override, str):
+                changing = _changed(changing, _parse([override]))
+                continue
+            for key, value in override.items():
+                _check_key(key)
+                with open_dict(changing):
+                    OmegaConf.update(changing, key, value, merge=True)
+        return _checked(changing)
     except OmegaConfBaseException as error:
         raise ConfigError(_one_line(error)) from error
 

@@ -4,14 +4,15 @@ import csv
 import io
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from groundling.configs.compose import changed, compose, experiments, from_file
 from groundling.configs.schema import Config
-from groundling.envs.babyai_text import ExpertError
+from groundling.envs.babyai_text import ExpertError, TranslationError
 from groundling.envs.nethack import TASKS
 from groundling.envs.vector import Episode
 from groundling.errors import ConfigError, RunError
@@ -55,9 +56,16 @@ class Target:
     suffix: str = ""
     """What the results' names end in: of a checkpoint that was asked for, its name."""
 
-    def changes(self, suite: str) -> list[str]:
-        """What a suite and the caller change of the run's configuration."""
-        return [*SUITES[suite].changes(self.config.env.args), *self.overrides]
+    def changes(self, suite: str) -> list[str | Mapping[str, Any]]:
+        """What a suite and the caller change of the run's configuration.
+
+        Raises:
+            TranslationError: the run has actions of its own, and the suite speaks another language.
+        """
+        env = self.config.env
+        if any(text.startswith("env.actions=") for text in self.overrides):
+            env = replace(env, actions=None)  # the caller's need no translation
+        return [*SUITES[suite].changes(env), *self.overrides]
 
     def under(self, suite: str) -> Config:
         """The configuration as a suite changes it.
@@ -67,7 +75,7 @@ class Target:
         """
         try:
             return changed(self.config, self.changes(suite))
-        except ConfigError as error:
+        except (ConfigError, TranslationError) as error:
             raise ConfigError(f"suite {suite!r} does not suit this run: {error}") from error
 
 

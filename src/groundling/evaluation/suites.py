@@ -1,9 +1,11 @@
 """GLAM's tests of generalisation: each is a change to the run's configuration, on episodes that no training sees."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from groundling.configs.schema import EnvConfig
+from groundling.envs.babyai_text import translate_actions
 from groundling.errors import ConfigError
 from groundling.registry import unknown
 
@@ -16,17 +18,46 @@ class Suite:
     overrides: tuple[str, ...] = ()
     keeps: tuple[str, ...] = ()
     """Of the env's arguments that the overrides take out, those that stay as they are in the run."""
+    french: Mapping[str, Any] | None = None
+    """Of a French run what changes in place of the overrides, by key; None: the same."""
+    language: str | None = None
+    """What is spoken; None: what the run speaks."""
 
-    def changes(self, env_args: Mapping[str, Any]) -> list[str]:
-        """The overrides of a run whose env was made with ``env_args``."""
-        kept = [f"env.args={{{name}: {env_args[name]}}}" for name in self.keeps if name in env_args]
-        return [*self.overrides, *kept]
+    def changes(self, env: EnvConfig) -> list[str | Mapping[str, Any]]:
+        """The overrides of a run in ``env``, as `configs.compose.changed` takes them.
+
+        Raises:
+            TranslationError: the run's actions are its own, and the suite is to tell them in another language.
+        """
+        if self.french is not None and env.language == "french":
+            return [self.french]
+        kept = [f"env.args={{{name}: {env.args[name]}}}" for name in self.keeps if name in env.args]
+        if self.language in (None, env.language):
+            return [*self.overrides, *kept]
+        spoken: dict[str, Any] = {"env.language": self.language}
+        if env.actions is not None:
+            spoken["env.actions"] = translate_actions(env.actions, self.language)
+        return [*self.overrides, *kept, spoken]
 
 
-def _words(**replacements: str) -> tuple[str, ...]:
-    """The same words of the prompt replaced wherever they stand, as the paper does it."""
-    pairs = ", ".join(f"{word.replace('_', ' ')}: {other}" for word, other in replacements.items())
-    return (f"policy.args.replacements={{{pairs}}}",)
+def _words(about: str, english: Mapping[str, str], french: Mapping[str, str]) -> Suite:
+    """Words of the prompt replaced wherever they stand, as the paper does it."""
+    pairs = ", ".join(f"{word}: {other}" for word, other in english.items())
+    return Suite(
+        about, (f"policy.args.replacements={{{pairs}}}",), french={"policy.args.replacements": dict(french)}
+    )
+
+
+def _actions(about: str, english: Sequence[str], french: Sequence[str]) -> Suite:
+    return Suite(about, (f"env.actions=[{', '.join(english)}]",), french={"env.actions": list(french)})
+
+
+def _in_french(nouns: Mapping[str, str]) -> dict[str, str]:
+    """Nouns with their articles, so that a door which is "fermée à clef" stays locked."""
+    articles = ("la", "une")
+    return {
+        f"{article} {noun}": f"{article} {other}" for noun, other in nouns.items() for article in articles
+    }
 
 
 def _sequence(about: str, id: str) -> Suite:
@@ -35,6 +66,7 @@ def _sequence(about: str, id: str) -> Suite:
 
 
 _INVENTED_NOUNS = {"key": "dax", "ball": "xolo", "box": "afze"}
+_INVENTED_NOUNS_FRENCH = _in_french({"clef": "dax", "balle": "xolo", "boîte": "afze"})
 _INVENTED_ADJECTIVES = {
     "red": "faze",
     "green": "jatu",
@@ -43,26 +75,62 @@ _INVENTED_ADJECTIVES = {
     "yellow": "gakul",
     "grey": "sil",
 }
+_INVENTED_ADJECTIVES_FRENCH = {
+    " rouge": " faze",
+    " verte": " jatu",  # a door that is "ouverte" stays open
+    " bleue": " croh",
+    " violette": " vurst",
+    " jaune": " gakul",
+    " grise": " sil",
+}
+_SYNONYMS = {
+    "red": "vermilion",
+    "green": "jade",
+    "blue": "cyan",
+    "purple": "violet",
+    "yellow": "golden",
+    "grey": "silver",
+}
+_SYNONYMS_FRENCH = {
+    " rouge": " vermeille",
+    " verte": " émeraude",
+    " bleue": " azur",
+    " violette": " mauve",
+    " jaune": " dorée",
+    " grise": " argentée",
+}
 SUITES = {
     "held-out": Suite("no change: the run's own env"),
     "unseen-objects": Suite(
         "missions about the objects that training leaves out", ("env.id=BabyAI-MixedTestLocal-v0",)
     ),
-    "other-nouns": Suite("other nouns of the same kind", _words(key="chair", ball="table", box="car")),
-    "synonym-adjectives": Suite(
-        "synonyms of the colours",
-        _words(red="vermilion", green="jade", blue="cyan", purple="violet", yellow="golden", grey="silver"),
+    "other-nouns": _words(
+        "other nouns of the same kind",
+        {"key": "chair", "ball": "table", "box": "car"},
+        _in_french({"clef": "chaise", "balle": "table", "boîte": "voiture"}),
     ),
-    "invented-nouns": Suite("invented nouns", _words(**_INVENTED_NOUNS)),
-    "invented-adjectives": Suite("invented colours", _words(**_INVENTED_ADJECTIVES)),
-    "invented-words": Suite("invented nouns and colours", _words(**_INVENTED_NOUNS, **_INVENTED_ADJECTIVES)),
-    "introduction-1": Suite("another introduction of the goal", _words(Goal_of_the_agent="Task to do")),
-    "introduction-2": Suite(
-        "yet another introduction of the goal", _words(Goal_of_the_agent="You are an agent and you have to")
+    "synonym-adjectives": _words("synonyms of the colours", _SYNONYMS, _SYNONYMS_FRENCH),
+    "invented-nouns": _words("invented nouns", _INVENTED_NOUNS, _INVENTED_NOUNS_FRENCH),
+    "invented-adjectives": _words("invented colours", _INVENTED_ADJECTIVES, _INVENTED_ADJECTIVES_FRENCH),
+    "invented-words": _words(
+        "invented nouns and colours",
+        _INVENTED_NOUNS | _INVENTED_ADJECTIVES,
+        _INVENTED_NOUNS_FRENCH | _INVENTED_ADJECTIVES_FRENCH,
     ),
-    "synonym-actions": Suite(
+    "introduction-1": _words(
+        "another introduction of the goal",
+        {"Goal of the agent": "Task to do"},
+        {"But de l'agent": "Tâche à accomplir"},
+    ),
+    "introduction-2": _words(
+        "yet another introduction of the goal",
+        {"Goal of the agent": "You are an agent and you have to"},
+        {"But de l'agent": "Tu es un agent et tu dois"},
+    ),
+    "synonym-actions": _actions(
         "synonyms of the actions; for your own: --suite held-out env.actions=[…]",
-        ("env.actions=[rotate left, rotate right, move ahead, take, release, switch]",),
+        ("rotate left", "rotate right", "move ahead", "take", "release", "switch"),
+        ("pivoter à gauche", "pivoter à droite", "avancer", "prendre", "relâcher", "actionner"),
     ),
     "pick-up-then-go-to": _sequence("one order of a known sequence", "BabyAI-PickUpThenGoToLocal-v0"),
     "go-to-after-pick-up": _sequence("the other order", "BabyAI-GoToAfterPickUpLocal-v0"),
@@ -70,9 +138,9 @@ SUITES = {
     "pick-up-then-pick-up": _sequence(
         "a sequence that training never composes", "BabyAI-PickUpSeqPickUpLocal-v0"
     ),
-    "french": Suite("missions, sentences, actions and prompt in French", ("env.language=french",)),
+    "french": Suite("missions, sentences, actions and prompt in French", language="french"),
 }
-"""By name. The invented words are GLAM's."""
+"""By name. The invented words are GLAM's; the introductions, and of a French run the synonyms, are our own."""
 
 
 def find_suites(names: str) -> list[str]:

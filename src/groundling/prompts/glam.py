@@ -11,10 +11,7 @@ _HEADINGS = {
 # In the order in which the original looks them up: a later one replaces an earlier one. It knows no doors.
 _DETERMINERS = {"the": "la", "a": "une"}
 _NOUNS = {"box": "boîte", "ball": "balle", "key": "clef"}
-_FRENCH_ORDERS = (
-    *("aller ", "ramasser ", "ouvrir ", "poser "),  # BabyAI's missions
-    *("atteindre ", "éviter ", "trouver ", "traverser ", "prendre "),  # MiniGrid's
-)
+_ENGLISH_ORDERS = ("go to ", "pick up ", "open ", "put ")
 
 
 def glam_prompt(
@@ -27,8 +24,8 @@ def glam_prompt(
     """The prompt that GLAM's agents read (arXiv 2302.02662, appendix C), spaces and commas included.
 
     Args:
-        goal: The mission. In French, a mission that is French already (as an env made with ``language="french"``
-            gives it) stands as it is; an English one is put as the original put it, which knows "go to" alone.
+        goal: The mission. In French, an English mission of BabyAI's is put as the original put it, which knows "go to"
+            alone; any other stands as it is, as those of an env made with ``language="french"`` do.
         actions: The admissible actions.
         observations: The recent observations, each a list of descriptions, oldest first; three in GLAM.
         past_actions: The actions taken between them.
@@ -37,8 +34,20 @@ def glam_prompt(
     Raises:
         TranslationError: an unknown language.
     """
-    if check_language(language) == "french" and not goal.startswith(_FRENCH_ORDERS):
+    if check_language(language) == "french" and goal.startswith(_ENGLISH_ORDERS):
         goal = _goal_as_the_original_translates_it(goal)
+    return tell(goal, actions, observations, past_actions, language)
+
+
+def tell(
+    goal: str,
+    actions: Sequence[str],
+    observations: Sequence[Sequence[str]],
+    past_actions: Sequence[str],
+    language: str,
+) -> str:
+    """The same with the goal as it is given, whatever the language; arguments and errors are `glam_prompt`'s."""
+    check_language(language)
     possible, wanted = _HEADINGS[language]
     prompt = f"{possible}: {', '.join(actions)} \n {wanted}: {goal}"
     for i, descriptions in enumerate(observations):

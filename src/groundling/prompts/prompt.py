@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from groundling.envs.observation import TextObservation
-from groundling.prompts.glam import glam_prompt
+from groundling.prompts.glam import glam_prompt, tell
 from groundling.registry import Registry
 
 Prompt = Callable[[TextObservation, str], str]
@@ -15,13 +15,19 @@ prompts: Registry[str] = Registry("prompt")
 @prompts.register("glam")
 def glam(observation: TextObservation, language: str) -> str:
     """GLAM's prompt: actions, goal, and the recent observations and actions."""
-    return glam_prompt(
-        observation.goal,
-        observation.actions,
-        observation.descriptions,
-        observation.past_actions,
-        language=language,
-    )
+    o = observation
+    return tell(o.goal, o.actions, o.descriptions, o.past_actions, language)
+
+
+@prompts.register("glam-original")
+def glam_original(observation: TextObservation, language: str) -> str:
+    """The same, but in French with English missions put as GLAM's code puts them: "aller à …", whatever is to be done.
+
+    For an env that speaks English under a prompt in French, as in the original: ``policy.args={prompt: glam-original,
+    language: french}``.
+    """
+    o = observation
+    return glam_prompt(o.goal, o.actions, o.descriptions, o.past_actions, language)
 
 
 class PromptReader:
