@@ -491,6 +491,9 @@ def test_a_french_run_is_french_throughout(tmp_path: Path) -> None:
     assert own.env.actions == ["avancer", "reculer"]  # a French file's own
     with pytest.raises(GroundlingError, match="cannot tell the action 'sleep' in french"):
         read(path, [*french, "rl_script_args.action_space=[turn_left,sleep]"])
+    given = ["env.actions=[pivoter,dormir]"]
+    own, _ = read(path, [*french, "rl_script_args.action_space=[turn_left,sleep]"], given)
+    assert own.env.actions == ["pivoter", "dormir"]
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,7 @@ def read(
 
     Raises:
         ConfigError: the file cannot be read, leaves a needed entry open, or asks for what there is not.
+        TranslationError: a French file names actions in English that have no French names.
     """
     reader = _Reader(path, _load(path))
     for override in originals:
@@ -73,7 +74,7 @@ def read(
     reader.refuse()
     reader.leave_out_what_is_not_drrns()
     reader.check_open(given)
-    values = reader.values()
+    values = reader.values(given)
     if "env.id" not in values and "env.id" not in given:
         raise ConfigError(reader.why_no_env())
     reader.tell()
@@ -150,12 +151,12 @@ class _Reader:
         if not asked:
             return
         why = f"path={self._get('path')}" if tests else f"{asked[0]}=true"
-        env = self._get("name_environment", OPEN)
+        env, actions = self._get("name_environment", OPEN), self._get("new_action_space")
         instead = TESTS[asked[0]].format(
             env="BabyAI-MixedTestLocal-v0" if env == OPEN else env,
-            actions=", ".join(
-                str(action).replace("_", " ") for action in self._get("new_action_space") or "…"
-            ),
+            actions=", ".join(str(a).replace("_", " ") for a in actions)
+            if isinstance(actions, list)
+            else "…",
         )
         raise ConfigError(
             f"{RL}.{why} is for the original's tests, and this command trains: run {instead}; to train, give "
@@ -192,10 +193,9 @@ class _Reader:
         for key in open_:
             del self.entries[key]
 
-    def values(self) -> dict[str, Any]:
-        """By key of ours, what the entries come to."""
+    def values(self, given: set[str]) -> dict[str, Any]:
+        """By key of ours, what the entries come to; those ``given`` come last."""
         values: dict[str, Any] = {"policy.id": "action_scoring", "algorithm.id": "ppo"}
-        french = self._get("language") == "french"
         for key, ours in SAME.items():
             if self.entries.get(key) is not None:
                 values[ours] = number(self.entries[key]) if ours.startswith(NUMBERS) else self.entries[key]
@@ -203,14 +203,9 @@ class _Reader:
             values["algorithm.args.value_clip_range"] = values["algorithm.args.clip_range"]
         values |= self._names()
         values |= self._model()
-        if (actions := self._get("action_space")) is not None:
-            if not isinstance(actions, Sequence) or isinstance(actions, str):
-                raise ConfigError(f"{RL}.action_space must be a list, such as [turn_left,go_forward]")
-            names = [str(action).replace("_", " ") for action in actions]
-            if french and set(names) & set(ACTIONS["english"]):
-                names = translate_actions(names, "french")
-            values["env.actions"] = names
-        if french and values.pop("training.probes", None) is not None:
+        if self._get("action_space") is not None:
+            values["env.actions"] = self._actions("env.actions" in given)
+        if self._get("language") == "french" and values.pop("training.probes", None) is not None:
             self.notes.append(
                 f"{RL}.template_test: left out, since the fixed situations are told in English only"
             )
@@ -272,6 +267,17 @@ class _Reader:
     def _is_lamorels(self) -> bool:
         """Whether ``epochs`` counts updates, as in Lamorel's examples, and not passes over a rollout."""
         return self._get("ppo_epochs") is not None or self._get("steps_per_epoch") is not None
+
+    def _actions(self, overridden: bool) -> list[str]:
+        """The actions' names; where a French file names them in English, their French ones."""
+        actions = self._get("action_space")
+        if not isinstance(actions, Sequence) or isinstance(actions, str):
+            raise ConfigError(f"{RL}.action_space must be a list, such as [turn_left,go_forward]")
+        names = [str(action).replace("_", " ") for action in actions]
+        in_english = bool(set(names) & set(ACTIONS["english"])) and not overridden
+        return (
+            translate_actions(names, "french") if self._get("language") == "french" and in_english else names
+        )
 
     def _names(self) -> dict[str, Any]:
         parts = [str(self._get(key)) for key in ("name_experiment", "name_model") if self._get(key)]
