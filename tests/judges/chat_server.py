@@ -29,6 +29,8 @@ class ChatServer:
         treat: From the number of a request to "ok", an HTTP status, "hang", "drip", "half", "drop", "nonsense" or
             "huge".
         write: From a request's body to the model's words; None for a line with its verdict.
+        replace: From the number of a request to the JSON that is sent in place of a reply; None for the reply.
+        also: What stands in a reply besides.
         latency: Seconds before a reply.
         bodies: Of all requests.
         headers: Likewise.
@@ -37,6 +39,8 @@ class ChatServer:
     treat: Callable[[int], str] = lambda number: "ok"
     write: Callable[[dict[str, Any]], str] | None = None
     more: Callable[[dict[str, Any]], dict[str, Any]] = lambda body: {}
+    replace: Callable[[int], dict[str, Any] | None] = lambda number: None
+    also: dict[str, Any] = field(default_factory=dict)
     latency: float = 0.0
     reply_headers: dict[str, str] = field(default_factory=dict)
     bodies: list[dict[str, Any]] = field(default_factory=list)
@@ -64,6 +68,7 @@ class ChatServer:
         content = {
             "choices": [{"message": {"content": text}, "finish_reason": "stop", **self.more(body)}],
             "usage": {"prompt_tokens": 100, "completion_tokens": 7},
+            **self.also,
         }
         return json.dumps(content).encode()
 
@@ -78,15 +83,15 @@ def serving(server: ChatServer) -> Iterator[ChatServer]:
             number = server.count(body, dict(self.headers))
             try:
                 time.sleep(server.latency)
-                self.treat(server.treat(number), body)
+                self.treat(server.treat(number), body, server.replace(number))
             except OSError:
                 self.close_connection = True
             finally:
                 server.leave()
 
-        def treat(self, how: str, body: dict[str, Any]) -> None:
+        def treat(self, how: str, body: dict[str, Any], instead: dict[str, Any] | None) -> None:
             content = (
-                server.reply(body)
+                (server.reply(body) if instead is None else json.dumps(instead).encode())
                 if not how.isdigit()
                 else json.dumps({"error": how, "sent": self.headers["Authorization"]}).encode()
             )

@@ -199,10 +199,26 @@ def test_a_schema_is_asked_for_and_left_out_where_it_is_refused() -> None:
     reply = '{"analysis": "x", "verdict": "1"}'
     with serving(ChatServer(treat=treat, write=lambda body: reply)) as server:
         one = judge(server, answer="json", concurrency=1)
-        assert [r.text for r in ask(one, 3)] == [reply] * 3
-    assert seen == [(True, True), (True, False), (False, False), (False, False), (False, False)]
+        with pytest.warns(UserWarning, match="refuses response_format: it is asked without") as told:
+            assert [r.text for r in ask(one, 3)] == [reply] * 3
+    assert seen == [(True, True), (True, False), (False, True), (False, True), (False, True)]
+    assert len(told) == 1, "told once"
     schema = server.bodies[0]["response_format"]["json_schema"]
     assert schema["schema"]["properties"]["verdict"]["enum"] == ["1", "2", "tie"]
+
+
+def test_a_server_that_knows_neither_schema_nor_log_probabilities_is_asked_without() -> None:
+    def treat(number: int) -> str:
+        return "400" if {"structured_outputs", "logprobs"} & server.bodies[number].keys() else "ok"
+
+    with serving(ChatServer(treat=treat, write=lambda body: "1")) as server:
+        one = judge(server, answer="choice", concurrency=4)
+        with pytest.warns(UserWarning, match="refuses structured_outputs and logprobs") as told:
+            assert all(reply.text == "1" for reply in ask(one, 8))
+        before = len(server.bodies)
+        ask(one, 2)
+    assert len(told) == 1
+    assert len(server.bodies) == before + 2, "left out for good"
 
 
 def test_a_request_that_is_refused_fails_alone() -> None:
@@ -248,6 +264,13 @@ def test_soft_labels_come_from_the_verdicts_token() -> None:
         {"logprobs": {"content": [{"token": "Verdict: 1", "top_logprobs": [{"token": "1"}]}]}},
         {"logprobs": {"content": "nonsense"}},
         {"logprobs": {"content": [_token("Verdict: 1", zebra=0.5)]}},
+        {
+            "logprobs": {
+                "content": [
+                    {"token": "Verdict: 1", "top_logprobs": [{"token": "Verdict: 1", "logprob": 1e6}]}
+                ]
+            }
+        },
     ],
 )
 def test_without_fitting_log_probabilities_there_are_no_soft_labels(more: dict) -> None:
@@ -273,6 +296,42 @@ def test_soft_labels_reach_the_rows_in_their_order(tmp_path: Path) -> None:
     assert soft is not None
     high, low = 0.8 / 1.3, 0.5 / 1.3
     np.testing.assert_allclose(soft, [[high, low, 0], [low, high, 0]] * 3, rtol=1e-5)
+
+
+def test_half_a_surrogate_pair_in_the_models_words_is_no_trouble(tmp_path: Path) -> None:
+    write = lambda body: "It depends \ud800" if len(body["messages"]) == 2 else "Verdict: 1"  # noqa: E731
+    with serving(ChatServer(write=write)) as server:
+        pairs = dataset(tmp_path / "pairs", 2)
+        summary = Annotation(pairs, judge(server), Question()).run("llm")
+    assert (summary.asked, summary.failed, summary.invalid) == (2, 0, 0)
+    echoed = [body["messages"][2]["content"] for body in server.bodies if len(body["messages"]) > 2]
+    assert echoed == ["It depends ?"] * 2
+
+
+def error_of(code: object) -> dict:
+    return {"error": {"message": "told inside", "code": code}}
+
+
+@pytest.mark.parametrize("error", [error_of(429), error_of(503), error_of("rate_limited"), {"error": "busy"}])
+def test_an_error_in_a_reply_of_status_200_is_asked_about_again(error: dict) -> None:
+    with serving(ChatServer(replace=lambda number: error if number < 2 else None)) as server:
+        assert [reply.failure for reply in ask(judge(server))] == [None]
+        assert len(server.bodies) == 3
+    with serving(ChatServer(replace=lambda number: error)) as server:
+        assert "HTTP 200: " in str(ask(judge(server))[0].failure)
+        assert len(server.bodies) == 4
+
+
+def test_an_error_in_a_reply_of_status_200_that_nothing_mends_is_not_repeated() -> None:
+    with serving(ChatServer(replace=lambda number: error_of(401))) as server:
+        with pytest.raises(RunError, match="told inside"):
+            ask(judge(server, concurrency=1))
+        assert len(server.bodies) == 1
+    with serving(ChatServer(replace=lambda number: error_of(400))) as server:
+        assert "told inside" in str(ask(judge(server, soft_labels=False))[0].failure)
+        assert len(server.bodies) == 1
+    with serving(ChatServer(replace=lambda number: None, also={"error": None})) as server:
+        assert ask(judge(server))[0].failure is None
 
 
 @pytest.mark.parametrize("content", [None, 3, ["Verdict: 1"]])

@@ -2,7 +2,9 @@
 
 import asyncio
 import math
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import combinations
 from typing import Any
 
 from groundling.errors import ConfigError, RunError
@@ -139,18 +141,31 @@ class OpenAIJudge(Judge):
 
     async def _complete(self, request: Request) -> dict[str, Any]:
         body = {"model": self.model, "messages": request.conversation, **self._sampling}
-        for count in range(len(self._optional), -1, -1):
-            optional = self._optional[:count]
-            try:
-                content = await self.server.complete(body | {k: v for o in optional for k, v in o.items()})
-            except RequestRefused:
-                if count == 0:
-                    raise
-                continue
-            if count < len(self._optional):
-                self._optional = optional
-            return content
-        raise AssertionError("the last round returns or raises")
+        known = self._optional  # which another request may shorten meanwhile
+        for count in range(len(known), -1, -1):
+            for optional in combinations(known, count):
+                try:
+                    content = await self.server.complete(
+                        body | {k: v for o in optional for k, v in o.items()}
+                    )
+                except RequestRefused as error:
+                    refused = error
+                    continue
+                self._leave_out([entries for entries in known if entries not in optional])
+                return content
+        raise refused
+
+    def _leave_out(self, refused: list[dict[str, Any]]) -> None:
+        """Send no such entries any more, and tell of those that were sent until now."""
+        news = [next(iter(entries)) for entries in self._optional if entries in refused]
+        self._optional = [entries for entries in self._optional if entries not in refused]
+        if news:
+            warnings.warn(
+                f"{self.server.base_url} refuses {' and '.join(news)}: it is asked without. "
+                "Without logprobs there are no soft labels, without the others nothing but words keeps the model to "
+                "the answer's form",
+                stacklevel=2,
+            )
 
     def _read(self, content: dict[str, Any]) -> Reply:
         """A reply from a server's JSON; nothing about its shape is taken for granted."""
@@ -190,8 +205,8 @@ class OpenAIJudge(Judge):
                     lead = token["token"][: verdict.position - begin]
                     return _verdict_probabilities(token["top_logprobs"], lead)
                 begin = end
-        except (KeyError, TypeError, ValueError, AttributeError):
-            pass  # the server offers none, or of another shape
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
+            pass  # the server offers none, of another shape, or what no probability's logarithm can be
         return None
 
 

@@ -38,8 +38,8 @@ class ChatServer:
         base_url: Up to and with ``/v1``.
         api_key_env: The environment variable with the API key; the key itself stands nowhere else.
         timeout: Seconds for one request, its reply read to the end.
-        max_retries: How often a request is made again after 408, 409, 429, 5xx, a time-out, a lost connection or a
-            reply that is none.
+        max_retries: How often a request is made again after 408, 409, 425, 429, 5xx (told as the reply's status or in
+            its JSON), a time-out, a lost connection or a reply that is none.
         backoff: Seconds before the first such repetition; twice as long before each further one, up to a minute,
             and then by chance between half of it and all of it. A ``Retry-After`` lengthens it.
         max_reply_bytes: A longer reply is cut off and counts as none.
@@ -115,14 +115,15 @@ class ChatServer:
             except (self._httpx.RequestError, _TooLong) as error:
                 problem, lost, wait = f"{type(error).__name__.lstrip('_')}: {error}", False, None
             else:
-                if status == 200:
-                    reply = _object(content)
-                    if reply is not None:
-                        return reply
+                reply = _object(content)
+                told = _error_status(reply) if status == 200 and reply is not None else status
+                if told == 200 and reply is not None:
+                    return reply
+                if told == 200:
                     problem = f"a reply that is no JSON object: {self._excerpt(content)}"
                 else:
                     problem = f"HTTP {status}: {self._excerpt(content)}"
-                    self._check_status(status, problem)
+                    self._check_status(told, problem)
                 lost, wait = False, _retry_after(headers)
             if attempt < self.max_retries:
                 await asyncio.sleep(self._pause(attempt, wait))
@@ -134,8 +135,11 @@ class ChatServer:
 
     async def _post(self, body: Mapping[str, Any]) -> tuple[int, Mapping[str, str], bytes]:
         url = f"{self.base_url.rstrip('/')}/chat/completions"
+        # A model's words are sent back to it, and may hold half a surrogate pair, which no UTF-8 can tell.
+        sent = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+        request = self._client.stream("POST", url, content=sent, headers={"Content-Type": "application/json"})
         # The client's own timeouts are for each piece; a server that sends a byte now and then would outwit them.
-        async with asyncio.timeout(self.timeout), self._client.stream("POST", url, json=body) as response:
+        async with asyncio.timeout(self.timeout), request as response:
             content = bytearray()
             async for piece in response.aiter_bytes():
                 content += piece
@@ -175,6 +179,15 @@ def _object(content: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return reply if isinstance(reply, dict) else None
+
+
+def _error_status(reply: Mapping[str, Any]) -> int:
+    """The HTTP status that a reply of status 200 means: gateways pass on errors of what is behind them as JSON."""
+    error = reply.get("error")
+    if not error or "choices" in reply:
+        return 200
+    code = error.get("code") if isinstance(error, dict) else None
+    return code if isinstance(code, int) and 400 <= code < 600 else 502
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
