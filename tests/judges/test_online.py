@@ -12,10 +12,12 @@ from groundling.judges.judge import Judge, Reply, Request
 from groundling.judges.messages import message_ids
 from groundling.judges.online import OnlineLearning, OnlineReward
 from groundling.judges.online_questions import online_judge
+from groundling.judges.openai import OpenAIJudge
 from groundling.judges.reward_models import ClassifierRewardModel, MotifRewardModel, TableRewardModel
 from groundling.judges.rules import RulesJudge
 from groundling.rewards.intrinsic import MotifReward
 from groundling.rewards.table import RewardTable
+from tests.judges.chat_server import ChatServer, serving
 from tests.judges.reward_reference import make_messages, random_texts
 
 PATIENCE = 20.0
@@ -97,6 +99,47 @@ def test_a_judge_that_fails_is_asked_again_and_told_of_once() -> None:
     asking.close()
     with pytest.raises(ConfigError, match="batch_size"):
         BackgroundJudge(judge, batch_size=0)
+
+
+def test_a_judge_that_says_that_it_cannot_answer_stops_those_who_wait_for_it() -> None:
+    calls: list[list[int]] = []
+
+    def judge(questions: list[int]) -> list[float]:
+        calls.append(questions)
+        raise RunError("no access")
+
+    asking = BackgroundJudge(judge, pause=0.001, warn=pytest.fail)
+    asking.offer([1])
+    _until(lambda: not asking._thread.is_alive())
+    for _ in range(2):
+        with pytest.raises(RunError, match="no access"):
+            asking.answers()
+    assert len(calls) == 1
+    online = OnlineReward(TableRewardModel(), lambda questions: judge([]), warn=pytest.fail)
+    online.observe(*_batch(["door"]))
+    _until(lambda: not online._judge._thread.is_alive())
+    with pytest.raises(RunError, match="no access"):
+        online.update()
+
+
+def test_a_judge_that_has_answered_once_is_asked_again_whatever_it_says() -> None:
+    told: list[str] = []
+    replies = iter([[1.0], RunError("busy"), [0.0]])
+
+    def judge(questions: list[int]) -> list[float]:
+        reply = next(replies)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    asking = BackgroundJudge(judge, pause=0.001, warn=told.append)
+    asking.offer([1])
+    _until(lambda: asking.asked == 1)
+    asking.offer([2])
+    _until(lambda: asking.asked == 2)
+    assert asking.answers() == [(1, 1.0), (2, 0.0)]
+    assert asking.failures == len(told) == 1
+    asking.close()
 
 
 def test_close_ends_the_thread() -> None:
@@ -263,5 +306,33 @@ def test_replies_without_a_verdict_are_asked_for_once_more() -> None:
     )
     assert online_judge(judge)([("a", "b"), ("c", "d"), ("e", "f")]) == [0.0, None, pytest.approx(0.7)]
     assert [len(conversation) for conversation in judge.asked] == [2, 4, 2, 4, 2]
-    with pytest.raises(RunError, match="no answer: gone"):
-        online_judge(Scripted(Reply("", failure="gone")))([("a",)])
+
+
+def test_a_request_that_fails_is_no_answer_and_costs_no_other() -> None:
+    judge = Scripted(
+        Reply("Verdict: 1"), Reply("", failure="refused"), Reply("Hm."), Reply("", failure="gone")
+    )
+    assert online_judge(judge)([("a",), ("b",), ("c",)]) == [1.0, None, None]
+    gone = Scripted(Reply("", failure="refused"), Reply("", failure="gone"))
+    with pytest.raises(RunError, match="none of 2 questions; the first: refused"):
+        online_judge(gone)([("a",), ("b",)])
+
+
+def test_of_ten_questions_one_is_refused_and_nine_are_answered_once() -> None:
+    def treat(number: int) -> str:
+        return "400" if "grail" in server.bodies[number]["messages"][1]["content"] else "ok"
+
+    with serving(ChatServer(treat=treat)) as server:
+        judge = OpenAIJudge("model", server.url, soft_labels=False, max_retries=0)
+        online = OnlineReward(TableRewardModel(), online_judge(judge), warn=pytest.fail)
+        online.observe(*_batch([f"door {n}" for n in range(9)] + ["grail"]))
+        _until(lambda: online._judge.asked == 10)
+        online.update()
+        assert online.figures() == {
+            "online_messages": 10,
+            "online_answers": 9,
+            "online_invalid": 1,
+            "online_failures": 0,
+        }
+        assert len(server.bodies) == 10
+        online.close()

@@ -255,10 +255,13 @@ def test_a_judge_teaches_the_model_while_training_runs_and_a_restart_keeps_it(tm
         one._online.update()  # type: ignore[union-attr]
         time.sleep(0.01)
     rollout, _ = _collect(one, _policy())
+    told = one.incidents()
+    assert (told["online_messages"], told["online_answers"]) == (4, 4) and told["dead_workers"] == 0
     gold = one._table.model.rewards(torch.from_numpy(rollout.observations.messages))  # type: ignore[union-attr]
     assert torch.allclose(rollout.rewards.flatten(), labels.intrinsic_coefficient * gold) and gold.sum() == 8
     one.save_shared(tmp_path)
     again = collector()
+    again.load_state_dict(one.state_dict())
     again.load_shared(tmp_path)
     assert torch.equal(again._table.model.ids, one._table.model.ids)  # type: ignore[union-attr]
     assert _collect(again, _policy())[0].rewards.any()

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Generic, TypeVar
 
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, GroundlingError
 
 Question = TypeVar("Question", bound=Hashable)
 _LONGEST_PAUSE = 60.0
@@ -17,7 +17,9 @@ class BackgroundJudge(Generic[Question]):
     """Puts questions to a judge in batches, the newest first, as ONI does (arXiv 2410.23022).
 
     Each question is put once, however often it is offered. When the judge raises, its questions wait, as the oldest,
-    for another attempt; attempts are made ever more rarely while it fails. An answer None is no answer: it is counted.
+    for another attempt; attempts are made ever more rarely while it fails. But a judge that says that it cannot go on
+    (`GroundlingError`) before it has ever answered is one that was set up wrongly: nothing more is asked, and `answers`
+    raises its error. An answer None is no answer: it is counted.
 
     Args:
         judge: Answers a batch of questions, in their order; called in the thread.
@@ -41,6 +43,7 @@ class BackgroundJudge(Generic[Question]):
         self._answers: list[tuple[Question, float]] = []
         self.asked = self.invalid = self.failures = 0
         self._closed = False
+        self._error: GroundlingError | None = None
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="judge", daemon=True)
         self._thread.start()
@@ -55,8 +58,14 @@ class BackgroundJudge(Generic[Question]):
             self._changed.notify()
 
     def answers(self) -> list[tuple[Question, float]]:
-        """The questions that were answered since the last call, with their answers; returns at once."""
+        """The questions that were answered since the last call, with their answers; returns at once.
+
+        Raises:
+            GroundlingError: the judge's, if it has never answered.
+        """
         with self._changed:
+            if self._error is not None:
+                raise self._error
             answers, self._answers = self._answers, []
         return answers
 
@@ -73,7 +82,10 @@ class BackgroundJudge(Generic[Question]):
                 answers = list(self._judge(batch))
                 if len(answers) != len(batch):
                     raise ValueError(f"{len(answers)} answers to {len(batch)} questions")
-            except Exception as error:  # whatever it is, the training goes on
+            except Exception as error:  # whatever it is, the training goes on, unless it never got an answer
+                if isinstance(error, GroundlingError) and not self.asked:
+                    self._error = error
+                    return
                 self._put_back(batch, error, first=pause == self._pause)
                 with self._changed:
                     self._changed.wait_for(lambda: self._closed, timeout=pause)

@@ -116,6 +116,9 @@ class OnlineReward:
 
         Returns:
             Whether the model has changed.
+
+        Raises:
+            GroundlingError: the judge has never answered, and cannot.
         """
         new = dict(self._judge.answers())
         self._answered |= new

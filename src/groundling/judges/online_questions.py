@@ -20,22 +20,28 @@ def online_judge(
 
     Of two messages it is asked which one it prefers, as in annotation. (ONI asks a yes-or-no question about one
     message; here a single message is compared with one that says nothing, and is worth a reward if it is preferred. So
-    any judge, goal and prompt serves both.) A reply without a verdict is asked for once more, then it is no answer.
+    any judge, goal and prompt serves both.) A reply without a verdict is asked for once more, then it is no answer; a
+    request that fails is none either.
 
     Args:
         judge: Anything but a judge by figures.
         question: What is asked; by default `Question()`.
+
+    Returns:
+        A function that raises `RunError` where all requests of a call fail.
     """
     asked = question or Question()
 
     def answer(questions: list[tuple[str, ...]]) -> list[float | None]:
         answers: list[float | None] = [None] * len(questions)
         retried = [False] * len(questions)
+        failures: list[str] = []
 
         def tell(request: Request, reply: Reply) -> Request | None:
             number = request.number
             if reply.failure is not None:
-                raise RunError(f"the judge gave no answer: {reply.failure}")
+                failures.append(reply.failure)
+                return None
             single = len(questions[number]) == 1
             if reply.probabilities is not None:
                 first, _, tie = reply.probabilities
@@ -53,6 +59,8 @@ def online_judge(
             return Request(number, again, request.goal)
 
         judge.ask((_request(judge, asked, n, texts) for n, texts in enumerate(questions)), tell)
+        if questions and len(failures) == len(questions):
+            raise RunError(f"the judge answered none of {len(questions)} questions; the first: {failures[0]}")
         return answers
 
     return answer

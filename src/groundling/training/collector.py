@@ -80,7 +80,7 @@ class Collector(ABC):
         """Take up this process's rows of what `tensors` gave."""
 
     def incidents(self) -> dict[str, int]:
-        """How often what went wrong so far in this process and was mended; logged at every update."""
+        """How often what is to be watched came about in this process so far; logged at every update, of all in sum."""
         return {}
 
     def save_shared(self, folder: Path) -> None:  # noqa: B027 (most have none)

@@ -128,7 +128,7 @@ class NetHackCollector(Collector):
         return states
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
-        incidents = self.incidents()
+        incidents = asdict(self.envs.incidents)
         for state in states:
             for name, count in state.get("incidents", {}).items():
                 incidents[name] += count
@@ -141,7 +141,8 @@ class NetHackCollector(Collector):
         )
 
     def incidents(self) -> dict[str, int]:
-        return asdict(self.envs.incidents)
+        """Of the envs, and where a judge is asked what `OnlineReward.figures` tells."""
+        return asdict(self.envs.incidents) | ({} if self._online is None else self._online.figures())
 
     def save_shared(self, folder: Path) -> None:
         """What the reward model has said so far; of one that learns online also itself and what it was told."""
