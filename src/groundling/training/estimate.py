@@ -31,7 +31,7 @@ class Estimate:
 
 
 def estimate(config: Config) -> Estimate:
-    """Build everything, take a few steps and one optimizer step, write nothing.
+    """Build everything, take a few steps and one optimizer step, write nothing and ask no judge.
 
     Raises:
         GroundlingError: whatever would stop the run itself from beginning.
@@ -40,6 +40,11 @@ def estimate(config: Config) -> Estimate:
     policy = make_policy(config)
     algorithm: Any = make_algorithm(config, policy)
     short = _short(config, policy.recurrence)
+    if config.nethack.online.judge is not None:
+        make_collector(
+            short, policy, algorithm, slice(0, short.env.num_envs)
+        ).close()  # whose mistakes are told
+        short = _asking_nobody(short)
     collector = make_collector(short, policy, algorithm, slice(0, short.env.num_envs))
     if config.training.epochs is not None:  # of whole texts
         config = in_steps(config, make_collector(config, policy, algorithm, slice(0, config.env.num_envs)))
@@ -73,6 +78,12 @@ def _short(config: Config, recurrence: int) -> Config:
     group = config.pool.texts_per_prompt
     texts = min(config.env.num_envs, group * -(-_PROBE_TEXTS // group))
     return replace(config, env=replace(config.env, num_envs=texts))
+
+
+def _asking_nobody(config: Config) -> Config:
+    """The same with the table of rules as the judge that is asked meanwhile: the others may cost money."""
+    online = replace(config.nethack.online, judge="rules", args={})
+    return replace(config, nethack=replace(config.nethack, online=online))
 
 
 def _count(policy: Policy, trainable: bool) -> int:
