@@ -132,6 +132,8 @@ def test_a_reply_without_verdict_is_asked_for_once_more_then_invalid(tmp_path: P
     judge.certain = 4
     summary = annotation.run("mine")  # the invalid ones are asked again
     assert seen == [2, 4] * 6 and summary.invalid == 0
+    # Three times "It depends." twice (one token each), then once, and three verdicts of 10 and 2 tokens.
+    assert (summary.prompt_tokens, summary.completion_tokens) == (6 + 3 + 30, 6), "all that was paid for"
     assert pairs.preferences("mine").tolist() == longer(ROWS)
     lines = [
         json.loads(line)
@@ -140,6 +142,29 @@ def test_a_reply_without_verdict_is_asked_for_once_more_then_invalid(tmp_path: P
     ]
     assert [line["replies"][0] for line in lines] == ["It depends."] * 6
     assert sum(line["label"] == "invalid" for line in lines) == 3
+
+
+def test_what_a_request_has_cost_before_it_failed_is_counted(tmp_path: Path) -> None:
+    class Leaving(LongerJudge):
+        here = False
+
+        def answer(self, request: Request) -> Reply:
+            if self.here:
+                return super().answer(request)
+            if len(request.conversation) == 2:
+                return Reply("It depends.", prompt_tokens=5, completion_tokens=3)
+            return Reply("", failure="gone")
+
+    pairs, judge = dataset(tmp_path / "pairs", ROWS), Leaving()
+    judge.cost = lambda prompt, completion: prompt + 100 * completion  # type: ignore[method-assign]
+    first = Annotation(pairs, judge, Question()).run("mine")
+    assert (first.asked, first.failed, first.first_failure) == (0, 3, "gone")
+    assert (first.prompt_tokens, first.completion_tokens, first.cost) == (15, 9, 915)
+    judge.here = True
+    second = Annotation(pairs, judge, Question()).run("mine")
+    assert (second.asked, second.failed, second.invalid) == (3, 0, 0)
+    assert (second.prompt_tokens, second.completion_tokens) == (15 + 30, 9 + 6)
+    assert pairs.preferences("mine").tolist() == longer(ROWS)
 
 
 def test_both_orders_and_what_they_tell_of_bias(tmp_path: Path) -> None:
@@ -440,3 +465,17 @@ def test_an_annotation_in_parquet(tmp_path: Path) -> None:
     Annotation(pairs, LongerJudge(), Question()).run("mine")
     assert Pairs.open(tmp_path / "parquet").preferences("mine").tolist() == longer(ROWS)
     assert Store(tmp_path / "parquet" / "answers", {}).read() == {}
+
+
+def test_a_converted_dataset_is_gone_on_with(tmp_path: Path) -> None:
+    pairs, judge = dataset(tmp_path / "pairs", ROWS), LongerJudge()
+    Annotation(pairs, judge, Question()).run("mine", chunk=0, chunks=2)
+    pairs.write_preferences("theirs", np.zeros(8, np.int8))  # without an account
+    known = len(judge.asked)
+    assert 0 < known < 3
+    again = pairs.convert(tmp_path / "parquet", "parquet").convert(tmp_path / "motif", "motif")
+    assert again.read_account("mine") == pairs.read_account("mine") != {}
+    assert again.read_account("theirs") == {}
+    summary = Annotation(again, judge, Question()).run("mine")
+    assert len(judge.asked) == 3 and summary.asked == 3 - known, "what was answered is not asked again"
+    assert again.preferences("mine").tolist() == longer(ROWS)

@@ -121,6 +121,23 @@ def test_equal_seeds_write_equal_answers() -> None:
     assert texts[0] == texts[1]
 
 
+def test_whoever_else_draws_random_numbers_draws_the_same_with_and_without_a_judge(
+    chooser: TransformersJudge,
+) -> None:
+    writer = TransformersJudge("starter-causal", "line", device="cpu", temperature=1.0, max_tokens=4)
+    texts: list[str] = []
+    for judge in (chooser, writer):
+        torch.manual_seed(5)
+        expected = torch.rand(6)
+        torch.manual_seed(5)
+        drawn = torch.rand(3)
+        for _ in range(2):
+            request = Request(0, Question().conversation("a", "b", judge.answer_format), "")
+            judge.ask(iter([request]), lambda request, reply: texts.append(reply.text))
+        assert torch.equal(torch.cat([drawn, torch.rand(3)]), expected)
+    assert texts[2] != texts[3], "not the same numbers for each batch"
+
+
 def test_mistakes_are_named() -> None:
     with pytest.raises(ConfigError, match="unknown answer"):
         TransformersJudge("starter-causal", answer="word")  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from groundling.errors import ConfigError
 from groundling.judges.inquiry import Inquiry, Item, conversation
 from groundling.judges.judge import Judge
-from groundling.judges.pairs import Pairs, Preference
+from groundling.judges.pairs import ANSWERS, Pairs, Preference
 from groundling.judges.questions import Question, content_hash
 from groundling.judges.store import Answer, Captions, Store, answer_key
 
@@ -71,7 +71,7 @@ class Summary:
         asked: Answers of this call.
         failed: Requests of this call that got no answer.
         first_failure: What the first of them died of.
-        prompt_tokens: Of all answers in the store about the dataset.
+        prompt_tokens: Of all that the store has about the dataset, also for answers that were invalid at first.
         completion_tokens: Likewise.
         cost: Of these tokens.
         seconds: Of this call.
@@ -119,7 +119,7 @@ class Annotation:
     ) -> None:
         self.pairs, self.judge, self.question, self.both_orders = pairs, judge, question, both_orders
         identity = {"question": question.identity(judge.answer_format), "judge": judge.identity()}
-        self.store = Store(folder or pairs.folder / "answers", identity, notice)
+        self.store = Store(folder or pairs.folder / ANSWERS, identity, notice)
         rows = pairs.captions(question.blstats)
         distinct: dict[Captions, int] = {}
         self._row_pair = np.full(len(rows), -1)  # (N,): number of the unordered pair; -1 for equal captions

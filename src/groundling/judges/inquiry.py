@@ -71,23 +71,28 @@ class Inquiry:
 
     def _tell(self, request: Request, reply: Reply) -> Request | None:
         number = request.number
+        replies = self._replies.setdefault(number, [])
+        replies.append(reply)
         if reply.failure is not None:
             self.failed += 1
             self.first_failure = self.first_failure or reply.failure
-            self._replies.pop(number, None)
+            if any(each.prompt_tokens or each.completion_tokens for each in replies):
+                self._keep(
+                    number, Preference.UNKNOWN
+                )  # what was paid for is counted; it is asked again all the same
             self._on_answer(None)
             return None
-        replies = self._replies.setdefault(number, [])
-        replies.append(reply)
         form = self._judge.answer_format
         verdict = parse(reply.text, form, reply.complete)
         if verdict is None and len(replies) == 1:
             again = self._question.retry(request.conversation, reply.text, form)
             return Request(number, again, request.goal)
-        self._keep(number, Preference.UNKNOWN if verdict is None else verdict.preference)
+        answer = self._keep(number, Preference.UNKNOWN if verdict is None else verdict.preference)
+        self.asked += 1
+        self._on_answer(answer)
         return None
 
-    def _keep(self, number: int, preference: Preference) -> None:
+    def _keep(self, number: int, preference: Preference) -> Answer:
         item, replies = self._items[number], self._replies.pop(number)
         answer = Answer(
             key=item.key,
@@ -95,7 +100,7 @@ class Inquiry:
             probabilities=None if preference == Preference.UNKNOWN else replies[-1].probabilities,
             swapped=item.swapped,
             captions=item.captions,
-            replies=tuple(reply.text for reply in replies),
+            replies=tuple(reply.text for reply in replies if reply.failure is None),
             prompt_tokens=sum(reply.prompt_tokens for reply in replies),
             completion_tokens=sum(reply.completion_tokens for reply in replies),
             seconds=time.monotonic() - self._began.pop(number),
@@ -103,5 +108,4 @@ class Inquiry:
         self._store.append(answer)
         if self._all_asked:
             self._flush()
-        self.asked += 1
-        self._on_answer(answer)
+        return answer

@@ -30,6 +30,8 @@ from groundling.registry import unknown
 Format = Literal["motif", "parquet"]
 Arrays = Mapping[str, NDArray]
 FORMATS = ("motif", "parquet")
+ANSWERS = "answers"
+"""In a dataset's folder, where its answers are kept (`groundling.judges.store`) unless another place is named."""
 
 TAILS: dict[str, tuple[int, ...]] = {
     "message": (256,),
@@ -123,9 +125,20 @@ class Pairs:
         return cls.open(folder)
 
     def convert(self, folder: str | Path, format: Format) -> "Pairs":
-        """Write the same pairs and preferences into a new ``folder``; arguments and errors as of `create`."""
+        """Write the same pairs and preferences into a new ``folder``; arguments and errors as of `create`.
+
+        How the preferences were made comes along, and so do the answers that lie in the dataset's folder, so that
+        `groundling annotate` goes on there with what is missing.
+        """
         new = Pairs.create(folder, self.data, self.info, format)
+        if (self.folder / ANSWERS).is_dir():
+            shutil.copytree(
+                self.folder / ANSWERS, new.folder / ANSWERS, ignore=shutil.ignore_patterns("claims")
+            )
         for name in self.annotators():
+            account = self.read_account(name)
+            if account:
+                new.write_account(name, account)
             new.write_preferences(name, self.preferences(name), self.soft_preferences(name))
         return new
 

@@ -17,7 +17,7 @@ import socket
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -95,8 +95,8 @@ class Store:
     def read(self) -> dict[str, Answer]:
         """By key, all answers of all processes so far, without their captions and words.
 
-        A valid answer takes the place of an invalid one. A line that is not whole, as a killed process leaves it, is
-        left out with a notice.
+        A valid answer takes the place of an invalid one; its tokens and seconds are those of all that were given under
+        its key. A line that is not whole, as a killed process leaves it, is left out with a notice.
         """
         merged: dict[str, Answer] = {}
         for path in sorted(self._answers.glob("*.jsonl")):
@@ -106,8 +106,9 @@ class Store:
                     answer = _parse(line)
                     if answer is None:
                         broken += 1
-                    elif answer.key not in merged or merged[answer.key].label == "invalid":
-                        merged[answer.key] = answer
+                    else:
+                        known = merged.get(answer.key)
+                        merged[answer.key] = answer if known is None else _together(known, answer)
             if broken and path not in self._noticed:
                 self._noticed.add(path)
                 self.notice(
@@ -200,6 +201,16 @@ class Store:
                 f"{self.folder}: this file system has no locks; see to it that no chunk runs twice at once"
             )
         return True
+
+
+def _together(first: Answer, second: Answer) -> Answer:
+    """The one that counts of two with one key, with what both have cost."""
+    return replace(
+        second if first.label == "invalid" else first,
+        prompt_tokens=first.prompt_tokens + second.prompt_tokens,
+        completion_tokens=first.completion_tokens + second.completion_tokens,
+        seconds=first.seconds + second.seconds,
+    )
 
 
 def _parse(line: bytes) -> Answer | None:

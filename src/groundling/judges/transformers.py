@@ -1,6 +1,7 @@
 """Any Transformers language model in this process as judge, with its tokenizer's own chat template."""
 
 import math
+import random
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -62,6 +63,7 @@ class TransformersJudge(Judge):
         tokenizer: Any = self.lm.tokenizer
         self.control_tokens = [token for token in tokenizer.get_added_vocab() if token.strip()]
         self.parallel, self._seed = batch_size, seed
+        self._draws = random.Random(seed)
         self.expected_tokens = 1 if answer == "choice" else max_tokens // 2
         self._identity = {"judge": "transformers", "model": model, "revision": revision, "dtype": dtype}
         self._sampling: dict[str, Any] = {}
@@ -79,9 +81,6 @@ class TransformersJudge(Judge):
         }
 
     def ask(self, requests: Iterable[Request], tell: Tell) -> None:
-        import torch
-
-        torch.manual_seed(self._seed)
         queue = iter(requests)
         again: list[Request] = []
         while batch := again + list(islice(queue, max(0, self.parallel - len(again)))):
@@ -104,8 +103,13 @@ class TransformersJudge(Judge):
             yield Reply(word, True, (first, second, tie), prompt_tokens, 1)
 
     def _write(self, requests: Sequence[Request]) -> Iterator[Reply]:
+        import torch
+
         prompts = [self.prompt(request.conversation) for request in requests]
-        written = self.lm.generate(prompts, **self._sampling)
+        # Sampling draws from torch's global generator, which is that of the training in whose midst it may be asked.
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            torch.manual_seed(self._draws.getrandbits(63))
+            written = self.lm.generate(prompts, **self._sampling)
         for prompt_tokens, generation in zip(self.lm.token_lengths(prompts), written, strict=True):
             count = len(generation.token_ids)
             complete = count < self._sampling["max_new_tokens"]
