@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from groundling.commands.annotate import add_parser
+from groundling.commands.command import duration
 from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.judges import (
     Annotation,
@@ -479,3 +480,8 @@ def test_a_converted_dataset_is_gone_on_with(tmp_path: Path) -> None:
     summary = Annotation(again, judge, Question()).run("mine")
     assert len(judge.asked) == 3 and summary.asked == 3 - known, "what was answered is not asked again"
     assert again.preferences("mine").tolist() == longer(ROWS)
+
+
+def test_durations_are_told_in_what_suits_them() -> None:
+    told = [duration(seconds) for seconds in (0.4, 119, 120, 7199, 7200, 9000)]
+    assert told == ["0 s", "119 s", "2 min", "120 min", "2.0 h", "2.5 h"]

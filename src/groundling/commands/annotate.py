@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from groundling.commands.command import Commands, add_command, make_console, positive, warn
+from groundling.commands.command import Commands, add_command, duration, make_console, positive, warn
 from groundling.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def describe_estimate(estimate: "Estimate") -> list[str]:
     if estimate.requests:
         seconds = estimate.seconds
         lines.append(
-            f"time        {'known after the first answers' if seconds is None else 'about ' + _duration(seconds)}"
+            f"time        {'known after the first answers' if seconds is None else 'about ' + duration(seconds)}"
         )
     if estimate.cost is not None:
         lines.append(f"cost        about {estimate.cost:,.2f}")
@@ -230,7 +230,7 @@ class AnnotationProgress:
         if not self._console.is_terminal and now - self._last_line > _SECONDS_BETWEEN_LINES:
             self._last_line = now
             left = (now - self._began) / self._done * (self._total - self._done)
-            self._console.print(f"{self._done:,}/{self._total:,} answers{told} · {_duration(left)} left")
+            self._console.print(f"{self._done:,}/{self._total:,} answers{told} · {duration(left)} left")
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -238,14 +238,3 @@ class AnnotationProgress:
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         self._bar.stop()
-
-
-def _duration(seconds: float) -> str:
-    minutes = seconds / 60
-    return (
-        f"{seconds:.0f} s"
-        if minutes < 2
-        else f"{minutes:.0f} min"
-        if minutes < 120
-        else f"{minutes / 60:.1f} h"
-    )

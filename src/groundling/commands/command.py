@@ -68,6 +68,18 @@ def make_console() -> "Console":
     return Console(quiet=os.environ.get("RANK", "0") != "0")
 
 
+def duration(seconds: float) -> str:
+    """Seconds as they are told: whole seconds or minutes, or tenths of hours."""
+    minutes = seconds / 60
+    return (
+        f"{seconds:.0f} s"
+        if minutes < 2
+        else f"{minutes:.0f} min"
+        if minutes < 120
+        else f"{minutes / 60:.1f} h"
+    )
+
+
 def positive(text: str) -> int:
     """An argument that must be a positive number."""
     if not text.isdigit() or int(text) < 1:

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
-from groundling.commands.command import INTERRUPTED, Commands, add_command, make_console, warn
+from groundling.commands.command import INTERRUPTED, Commands, add_command, duration, make_console, warn
 from groundling.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -209,19 +209,8 @@ def _dry_run(config: "Config") -> int:
     print(
         f"updates       {found.updates:,} of {config.training.steps_per_update} steps × {config.env.num_envs} envs"
     )
-    print(f"time          about {_duration(found.seconds)} on this machine, without evaluation")
+    print(f"time          about {duration(found.seconds)} on this machine, without evaluation")
     print(f"run folder    {config.run_dir} (nothing was written)")
     if found.prompt is not None:
         print(f"first prompt  {found.prompt!r}")
     return 0
-
-
-def _duration(seconds: float) -> str:
-    minutes = seconds / 60
-    return (
-        f"{seconds:.0f} s"
-        if minutes < 2
-        else f"{minutes:.0f} min"
-        if minutes < 120
-        else f"{minutes / 60:.1f} h"
-    )

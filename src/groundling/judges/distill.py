@@ -9,7 +9,7 @@ from torch import Tensor
 
 from groundling.errors import ConfigError, RunError
 from groundling.judges.calibration import accuracy, best_temperature, calibration_error
-from groundling.judges.reward_model import Normalization, RewardModel
+from groundling.judges.reward_model import CHUNK, Normalization, RewardModel
 from groundling.judges.training_pairs import TrainingPairs
 
 
@@ -102,7 +102,7 @@ def evaluate(model: RewardModel, pairs: TrainingPairs) -> dict[str, float]:
     model.eval()
     distinct, places = torch.unique(pairs.indices, return_inverse=True)
     messages = pairs.messages[distinct]
-    scores = torch.cat([model(chunk).float().cpu() for chunk in messages.split(_CHUNK)])[places]
+    scores = torch.cat([model(chunk).float().cpu() for chunk in messages.split(CHUNK)])[places]
     margins = scores.mean(-1)[:, 0] - scores.mean(-1)[:, 1]
     targets = pairs.targets[:, 0]
     temperature = best_temperature(margins, targets)
@@ -123,6 +123,3 @@ def normalize(model: RewardModel, pairs: TrainingPairs) -> None:
     counts = pairs.counts()
     seen = counts > 0
     model.normalization = Normalization.of(model.rewards(pairs.messages[seen]), counts[seen])
-
-
-_CHUNK = 1024

@@ -21,7 +21,7 @@ from groundling.registry import Registry
 QUANTILE_LEVELS = tuple(round(0.05 * i, 2) for i in range(1, 20))
 """0.05, 0.1, ..., 0.95."""
 WEIGHTS, DESCRIPTION = "reward_model.safetensors", "reward_model.json"
-_CHUNK = 1024
+CHUNK = 1024
 """Messages scored at once."""
 _PRIOR_COUNT = 1e-4
 """Of the running moments that Motif normalises with: they begin with mean 0 and variance 1, seen so often."""
@@ -112,8 +112,9 @@ class RewardModel(nn.Module, ABC):
         """What training minimises, of the segments' ``forward``: the pairs' cross-entropy (`preference_loss`).
 
         Args:
-            scores: float32 (batch, 2, L).
-            targets: float32 (batch, 2), the probability that each of the two is preferred.
+            scores: float32 (batch, 2, L); of labelled messages (batch, 1, 1).
+            targets: float32 (batch, 2), the probability that each of the two is preferred; of labelled messages the
+                labels (batch, 1).
         """
         return preference_loss(scores.mean(-1), targets)
 
@@ -122,7 +123,7 @@ class RewardModel(nn.Module, ABC):
         """uint8 (n, 256), on any device, to float32 (n,) on the CPU, without gradients; in chunks."""
         if not len(messages):
             return torch.zeros(0)
-        return torch.cat([self._reward(chunk).float().cpu() for chunk in messages.split(_CHUNK)])
+        return torch.cat([self._reward(chunk).float().cpu() for chunk in messages.split(CHUNK)])
 
     def _reward(self, messages: Tensor) -> Tensor:
         return self(messages)

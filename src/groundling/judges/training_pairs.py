@@ -23,7 +23,8 @@ _ROWS_READ = 16_384
 class TrainingPairs:
     """N annotated pairs of segments of L messages each; all on the CPU.
 
-    NetHack's messages repeat: a million of random play are some thousand distinct ones.
+    NetHack's messages repeat: a million of random play are some thousand distinct ones. A labelled message, as ONI's
+    classifier is trained on, is a "pair" of one side with one message: indices (N, 1, 1), targets (N, 1).
     """
 
     messages: Tensor
