@@ -181,6 +181,11 @@ def test_processes_normalise_over_what_all_of_them_have() -> None:
     assert alone.mean().abs() < 1e-6
 
 
+def test_advantages_that_are_next_to_nothing_stay_small() -> None:
+    noise = torch.tensor([[1e-6, -1e-6], [1e-6, -1e-6]])  # of deviation 1e-6: the original divides by 1e-3
+    torch.testing.assert_close(APPO()._normalise(noise, None), noise / 1e-3)
+
+
 def test_a_policy_without_memory_learns_from_single_steps() -> None:
     torch.manual_seed(0)
     policy = TablePolicy()

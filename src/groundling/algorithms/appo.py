@@ -19,6 +19,8 @@ from groundling.policies.policy import Policy
 
 _LEAST_LOG_RATIO, _MOST_LOG_RATIO = math.log(0.05), math.log(20.0)
 """Probabilities further apart than this count as being so far apart, and have no gradient."""
+_LEAST_DEVIATION = 1e-3
+"""Advantages that deviate less are as noise, and stay small: where nothing is paid, they would else be blown up."""
 
 
 @algorithms.register("appo")
@@ -177,11 +179,14 @@ class APPO(ClippedOnPolicy):
         return targets.T.reshape(shape), advantages.T.reshape(shape)
 
     def _normalise(self, advantages: Tensor, weights: Tensor | None) -> Tensor:
-        """Shift and scale to mean 0 and deviation 1 over the minibatch, of which every process has a share."""
+        """Shift to mean 0 over the minibatch, of which every process has a share, and divide by the deviation there.
+
+        As in the original, by `_LEAST_DEVIATION` at least.
+        """
         counted = torch.ones_like(advantages) if weights is None else weights
         counted, exact = counted.double(), advantages.double()
         sums = torch.stack([counted.sum(), (counted * exact).sum(), (counted * exact**2).sum()]).tolist()
         total = self.world.sum_figures(dict(zip(("count", "sum", "squares"), sums, strict=True)))
         mean = total["sum"] / total["count"]
         variance = max(total["squares"] / total["count"] - mean**2, 0.0)
-        return (advantages - mean) / (variance**0.5 + 1e-8)
+        return (advantages - mean) / max(variance**0.5, _LEAST_DEVIATION)
