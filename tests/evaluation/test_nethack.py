@@ -1,10 +1,12 @@
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from groundling.envs.nethack import make_task
+from groundling.envs.nethack.observation import View
 from groundling.envs.nethack.vector import NetHackVectorEnv
 from groundling.envs.seeds import held_out_seed
 from groundling.evaluation.nethack.agents import Alone, PolicyAgent, features, mixed
@@ -30,16 +32,15 @@ def _message(text: str) -> bytes:
     return text.encode().ljust(256, b"\0")
 
 
-@pytest.mark.parametrize("compat", [[], ["crop"]])
-def test_a_policy_sees_what_it_was_trained_on(compat: list[str]) -> None:
-    args = {"compat": compat}
+@pytest.mark.parametrize("args", [{}, {"compat": ["crop"]}, {"vector": "motif"}])
+def test_a_policy_sees_what_it_was_trained_on(args: dict[str, Any]) -> None:
     envs = NetHackVectorEnv("NetHackScore-v1", 2, 0, num_groups=1, held_out=True, args=args)
     frames = envs.reset()
     alone = make_task("NetHackScore-v1", **args)
     actions = np.random.default_rng(0).integers(23, size=(40, 2))
     shown, _ = alone.reset(seed=held_out_seed(0))
     for row in actions:
-        seen = features([shown], row_offset=0 if compat else 1)
+        seen = features([shown], View.of(args))
         for name in ("chars", "colours", "vector", "messages"):
             np.testing.assert_array_equal(getattr(seen, name)[0], getattr(frames, name)[0], err_msg=name)
         envs.send(0, row)

@@ -7,9 +7,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from groundling.configs.compose import compose
 from groundling.envs.nethack.glyphs import CELL, PALETTE, glyph_table, render
 from groundling.envs.nethack.observation import (
+    MOTIF_VECTOR_SCALE,
     VECTOR_SCALE,
+    VECTORS,
     message_id,
     message_text,
     vector_features,
@@ -44,6 +47,32 @@ def test_vector_features_are_scaled_and_clipped() -> None:
     vector_features(blstats, out)
     told = [{name: value for name, value in zip(names, row.tolist(), strict=True) if value} for row in out]
     assert told == [{"x": 1.0, "gold": 5.0}, {"armour_class": -5.0, "alignment": -1.0}]
+
+
+def test_the_originals_vector_hides_score_and_depth_but_on_the_map() -> None:
+    names = list(VECTOR_SCALE)
+    assert list(MOTIF_VECTOR_SCALE) == names and VECTORS.keys() == {"full", "motif"}
+    out = np.empty(27, dtype=np.float32)
+    vector_features(np.full(27, 20), out, "motif")
+    # Read off the original's table, by position in nle's blstats.
+    hidden = [2, 9, 12, 17, 23, 24, 25, 26]
+    assert np.flatnonzero(out == 0).tolist() == hidden
+    assert {names[i] for i in hidden} >= {"score", "depth", "dungeon_level"}
+    tenths = [3, 4, 5, 6, 7, 8, 10, 11, 14, 15, 16, 18, 22]
+    assert (out[tenths] == 2).all()
+    rest = {0: 20 / 79, 1: 20 / 21, 13: 0.02, 19: 0.2, 20: 0.02, 21: 5.0}
+    np.testing.assert_allclose(out[list(rest)], list(rest.values()), rtol=1e-6)
+    assert len(hidden) + len(tenths) + len(rest) == 27
+
+
+def test_the_papers_experiments_show_what_the_original_shows() -> None:
+    assert {
+        name: compose(f"motif/{name}").env.args.get("vector", "full") for name in ("score", "goal", "laptop")
+    } == {
+        "score": "motif",
+        "goal": "motif",
+        "laptop": "full",
+    }
 
 
 def test_the_vectors_names_are_nles_in_nles_order() -> None:

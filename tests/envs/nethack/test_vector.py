@@ -111,6 +111,16 @@ def test_a_reset_hero_stands_in_the_middle_unless_the_original_is_wanted() -> No
         assert (mended[:, :-1] == above[:, 1:]).all()
 
 
+def test_an_env_shows_the_originals_numbers_where_they_are_wanted() -> None:
+    with _vector(args={"vector": "motif"}) as envs, _vector(args={}) as full:
+        motif, ours = envs.reset().vector, full.reset().vector
+        depth, hit_points = 12, 10
+        assert not motif[:, depth].any() and (ours[:, depth] == np.float32(0.1)).all()
+        np.testing.assert_allclose(motif[:, hit_points], 2 * ours[:, hit_points], rtol=1e-6)
+    with pytest.raises(ConfigError, match="vector must be full or motif"):
+        make_task("NetHackScore-v1", vector="ours")
+
+
 def test_workers_give_what_this_process_gives() -> None:
     with _vector(6, 0, num_groups=2, seed=3) as here:
         expected = _play(here, 40)

@@ -7,7 +7,10 @@ needs the picture makes it from them by look-up: `groundling.envs.nethack.glyphs
 """
 
 import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, Self
 
 import numpy as np
 
@@ -51,10 +54,44 @@ VECTOR_SCALE: dict[str, float] = {
     "alignment": 1.0,
 }
 """Factor of each of nle's 27 blstats, in their order, so that early games lie within ± 1."""
+MOTIF_VECTOR_SCALE: dict[str, float] = {
+    "x": 1 / 79,
+    "y": 1 / 21,
+    "strength": 0.0,
+    "exact_strength": 1 / 10,
+    "dexterity": 1 / 10,
+    "constitution": 1 / 10,
+    "intelligence": 1 / 10,
+    "wisdom": 1 / 10,
+    "charisma": 1 / 10,
+    "score": 0.0,
+    "hit_points": 1 / 10,
+    "max_hit_points": 1 / 10,
+    "depth": 0.0,
+    "gold": 1 / 1000,
+    "energy": 1 / 10,
+    "max_energy": 1 / 10,
+    "armour_class": 1 / 10,
+    "monster_level": 0.0,
+    "experience_level": 1 / 10,
+    "experience_points": 1 / 100,
+    "turns": 1 / 1000,
+    "hunger": 1.0,
+    "encumbrance": 1 / 10,
+    "dungeon": 0.0,
+    "dungeon_level": 0.0,
+    "condition": 0.0,
+    "alignment": 0.0,
+}
+"""Motif's factors (its code's, the paper has none): its agents see neither score nor depth, but on the map."""
+VECTORS: dict[str, np.ndarray] = {
+    "full": np.array(list(VECTOR_SCALE.values()), dtype=np.float32),
+    "motif": np.array(list(MOTIF_VECTOR_SCALE.values()), dtype=np.float32),
+}
+"""The factors, float32 ``(27,)``, by the names that an env's argument ``vector`` may have."""
 
 _BEFORE = WINDOW // 2
 _Slices = tuple[slice, slice]
-_SCALE = np.array(list(VECTOR_SCALE.values()), dtype=np.float32)
 
 
 def window(
@@ -93,11 +130,34 @@ def _overlap(row: int, column: int, rows: int, columns: int) -> tuple[_Slices, _
     return seen, (slice(first - top, last - top), slice(start - left, stop - left))
 
 
-def vector_features(blstats: np.ndarray, out: np.ndarray) -> None:
-    """Scale and clip blstats, float32 ``(..., 27)``, into ``out`` of the same type and shape (see `VECTOR_SCALE`)."""
-    np.multiply(blstats, _SCALE, out=out)
+def vector_features(blstats: np.ndarray, out: np.ndarray, vector: str = "full") -> None:
+    """Scale and clip blstats ``(..., 27)`` into ``out``, float32 of the same shape, by the factors of `VECTORS`."""
+    np.multiply(blstats, VECTORS[vector], out=out)
     np.maximum(out, -VECTOR_LIMIT, out=out)
     np.minimum(out, VECTOR_LIMIT, out=out)
+
+
+@dataclass(frozen=True)
+class View:
+    """What of nle's arrays a task's arguments show to a policy."""
+
+    row_offset: int = 1
+    """From the row in blstats to the terminal's at the window's middle: row 0 is the message's. 0 with
+    ``compat=["crop"]``: the window is around the square above the hero's."""
+    vector: str = "full"
+    """Of `VECTORS`."""
+
+    @classmethod
+    def of(cls, args: Mapping[str, Any]) -> Self:
+        """That of a task with these arguments (`groundling.envs.nethack.tasks.NetHackTask`)."""
+        return cls(0 if "crop" in args.get("compat", ()) else 1, args.get("vector", "full"))
+
+    def windows(
+        self, seen: Mapping[str, np.ndarray], x: int, y: int, chars: np.ndarray, colours: np.ndarray
+    ) -> None:
+        """Write the characters and colours around the hero, who stands at blstats ``(x, y)``, uint8 ``(12, 12)``."""
+        window(seen["tty_chars"], y + self.row_offset, x, chars)
+        window(seen["tty_colors"], y + self.row_offset, x, colours, fill=0)
 
 
 @lru_cache(maxsize=1 << 16)

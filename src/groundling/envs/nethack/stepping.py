@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from groundling.envs.nethack import make_task
-from groundling.envs.nethack.observation import COLOURS, message_id, vector_features, window
+from groundling.envs.nethack.observation import COLOURS, View, message_id, vector_features
 from groundling.envs.nethack.shared import FIGURES
 from groundling.envs.nethack.tasks import NetHackTask
 from groundling.envs.seeds import held_out_seed, training_seed
@@ -68,7 +68,7 @@ class EnvSlice:
         self._counts: list[dict[bytes, int]] = [{} for _ in self._envs]
         self._returns, self._lengths = [0.0] * len(self._envs), [0] * len(self._envs)
         self._lost = lost
-        self._row_offset = 0 if "crop" in spec.args.get("compat", ()) else 1
+        self._view = View.of(spec.args)
 
     def begin(self) -> list[str]:
         """Begin every env's next episode. Returns what went wrong, in words (as `step` does)."""
@@ -97,7 +97,7 @@ class EnvSlice:
             self._arrays[name][:] = 0
 
     def _complete(self) -> None:
-        vector_features(self._blstats, self._arrays["vector"])
+        vector_features(self._blstats, self._arrays["vector"], self._view.vector)
         np.bitwise_and(self._arrays["colours"], COLOURS - 1, out=self._arrays["colours"])
 
     def _guarded(self, i: int, play: Callable[[int], None]) -> str | None:
@@ -148,10 +148,8 @@ class EnvSlice:
         env, arrays, counts = self._envs[i], self._arrays, self._counts[i]
         seen = env.arrays
         self._blstats[i] = seen["blstats"]
-        column, row = env.blstats[:2]
-        row += self._row_offset
-        window(seen["tty_chars"], row, column, arrays["chars"][i])
-        window(seen["tty_colors"], row, column, arrays["colours"][i], fill=0)
+        x, y = env.blstats[:2]
+        self._view.windows(seen, x, y, arrays["chars"][i], arrays["colours"][i])
         arrays["messages"][i] = seen["message"]
         message = env.message
         arrays["message_ids"][i] = message_id(message)

@@ -17,6 +17,7 @@ from nle import nethack
 from nle.env import base
 from nle.env.tasks import TASK_ACTIONS
 
+from groundling.envs.nethack.observation import VECTORS
 from groundling.errors import ConfigError
 
 COMPAT = ("sober", "scout", "crop")
@@ -62,11 +63,13 @@ class NetHackTask(base.NLE):
         compat: The original's faults to keep, of `COMPAT`: ``sober``: `NetHackOracle` takes the hero for sober unless
             hallucinating is all that ails them; ``scout``: squares explored in earlier episodes still count; ``crop``:
             features look at a window around the square above the hero's (`groundling.envs.nethack.observation`).
+        vector: Of which of nle's figures, and at what scale, a policy's vector is made: ``full``, all 27 of them, or
+            ``motif``, the original's choice (`groundling.envs.nethack.observation.VECTORS`).
         render_mode: ``ansi`` for `render` to give the screen as text, ``rgb_array`` for a picture.
         args: nle's: ``max_episode_steps``, ``character``, ``savedir``, ``save_ttyrec_every``, ….
 
     Raises:
-        ConfigError: an unknown name in ``compat`` or an unknown ``render_mode``.
+        ConfigError: an unknown name in ``compat``, an unknown ``vector`` or ``render_mode``.
     """
 
     StepStatus = EndStatus
@@ -76,12 +79,15 @@ class NetHackTask(base.NLE):
         self,
         observation_keys: Collection[str] = OBSERVATION_KEYS,
         compat: Collection[str] = (),
+        vector: str = "full",
         render_mode: str | None = None,
         **args: Any,
     ) -> None:
         wrong = sorted(set(compat) - set(COMPAT))
         if wrong:
             raise ConfigError(f"compat must be names out of {', '.join(COMPAT)}, got {', '.join(wrong)}")
+        if vector not in VECTORS:
+            raise ConfigError(f"vector must be {' or '.join(VECTORS)}, got {vector!r}")
         if render_mode not in (None, *RENDER_MODES):
             raise ConfigError(f"render_mode must be ansi, rgb_array or None, got {render_mode!r}")
         self.compat = frozenset(compat)

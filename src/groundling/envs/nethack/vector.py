@@ -45,7 +45,7 @@ class Frames:
     colours: np.ndarray
     """uint8 ``(n, 12, 12)``: their colours, below 16."""
     vector: np.ndarray
-    """float32 ``(n, 27)``: `groundling.envs.nethack.observation.VECTOR_SCALE`."""
+    """float32 ``(n, 27)``: `groundling.envs.nethack.observation.VECTORS`."""
     messages: np.ndarray
     """uint8 ``(n, 256)``, padded with zeros."""
     message_ids: np.ndarray

@@ -6,8 +6,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from groundling.configs.schema import Config
-from groundling.envs.nethack.observation import COLOURS, VECTOR_SCALE, vector_features, window
+from groundling.envs.nethack.observation import COLOURS, WINDOW, View, vector_features
 from groundling.errors import ConfigError
 from groundling.evaluation.evaluate import Target
 from groundling.judges.record import Act, Observation, Player, explorer_player, random_player
@@ -49,13 +48,13 @@ class PolicyAgent:
         policy: Chooses the actions.
         deterministic: The likeliest ones, instead of drawing them.
         seed: Of the draws.
-        row_offset: 0 for features around the square above the hero's, as an env with ``compat=["crop"]`` shows them.
+        view: What it is shown.
     """
 
     def __init__(
-        self, policy: NetHackPolicy, deterministic: bool = False, seed: int = 0, row_offset: int = 1
+        self, policy: NetHackPolicy, deterministic: bool = False, seed: int = 0, view: View | None = None
     ) -> None:
-        self._policy, self._deterministic, self._row_offset = policy, deterministic, row_offset
+        self._policy, self._deterministic, self._view = policy, deterministic, view or View()
         self._generator = torch.Generator().manual_seed(seed)
         self._memories: dict[int, torch.Tensor] = {}  # by env, (memory_size,)
 
@@ -64,7 +63,7 @@ class PolicyAgent:
 
     def act(self, envs: Sequence[int], observations: Sequence[Observation]) -> list[int]:
         action = self._policy.act(
-            features(observations, self._row_offset),
+            features(observations, self._view),
             memory=torch.stack([self._memories[env] for env in envs]),
             deterministic=self._deterministic,
             generator=self._generator,
@@ -75,15 +74,14 @@ class PolicyAgent:
         return actions
 
 
-def features(observations: Sequence[Observation], row_offset: int = 1) -> NetHackObservations:
+def features(observations: Sequence[Observation], view: View) -> NetHackObservations:
     """What a policy sees of nle's arrays, the same as `groundling.envs.nethack.vector` gives it."""
-    heroes = [(int(o["blstats"][1]) + row_offset, int(o["blstats"][0])) for o in observations]
-    chars, colours = (
-        np.stack([window(o[key], *hero, fill=fill) for o, hero in zip(observations, heroes, strict=True)])
-        for key, fill in (("tty_chars", ord(" ")), ("tty_colors", 0))
-    )
-    vector = np.empty((len(observations), len(VECTOR_SCALE)), dtype=np.float32)
-    vector_features(np.stack([o["blstats"] for o in observations]), vector)
+    chars, colours = np.empty((2, len(observations), WINDOW, WINDOW), dtype=np.uint8)
+    blstats = np.stack([o["blstats"] for o in observations])
+    vector = np.empty(blstats.shape, dtype=np.float32)
+    for i, (shown, (x, y)) in enumerate(zip(observations, blstats[:, :2].tolist(), strict=True)):
+        view.windows(shown, x, y, chars[i], colours[i])
+    vector_features(blstats, vector, view.vector)
     messages = np.stack([o["message"] for o in observations])
     return NetHackObservations(chars, colours & (COLOURS - 1), vector, messages)
 
@@ -102,7 +100,7 @@ def make_agent(target: Target, name: str | None = None) -> Agent:
             f"{name} does not play NetHack: name random, explorer, or a run with policy.id=nethack"
         )
     policy = _policy(target, untrained=name == "zero-shot")
-    return PolicyAgent(policy, config.evaluation.deterministic, config.seed, _row_offset(config))
+    return PolicyAgent(policy, config.evaluation.deterministic, config.seed, View.of(config.env.args))
 
 
 def make_player(target: Target) -> Player:
@@ -114,10 +112,10 @@ def make_player(target: Target) -> Player:
     if target.agent in PLAYERS:
         return PLAYERS[target.agent]
     make_agent(target)  # whatever is wrong is told now
-    policy = _policy(target, untrained=target.agent == "zero-shot")
+    policy, config = _policy(target, untrained=target.agent == "zero-shot"), target.config
 
     def player(seed: int) -> Act:
-        agent = PolicyAgent(policy, target.config.evaluation.deterministic, seed, _row_offset(target.config))
+        agent = PolicyAgent(policy, config.evaluation.deterministic, seed, View.of(config.env.args))
         agent.begin(0, seed)
         return lambda observation: agent.act([0], [observation])[0]
 
@@ -134,7 +132,3 @@ def _policy(target: Target, untrained: bool) -> NetHackPolicy:
     if not isinstance(policy, NetHackPolicy):
         raise ConfigError(f"policy.id={target.config.policy.id} does not play NetHack: expected nethack")
     return policy
-
-
-def _row_offset(config: Config) -> int:
-    return 0 if "crop" in config.env.args.get("compat", ()) else 1
