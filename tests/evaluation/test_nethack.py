@@ -1,4 +1,5 @@
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,15 @@ def test_episodes_are_the_same_however_many_are_played_at_once() -> None:
     found = summarise(one)
     assert found["length"].value == np.mean([len(game.actions) for game in one])
     assert "success" not in found and "intrinsic_return" not in found
+
+
+def test_every_episode_has_a_recording_of_its_own(tmp_path: Path) -> None:
+    args = {"max_episode_steps": 5, "savedir": str(tmp_path), "save_ttyrec_every": 1}
+    play(Alone(random_player), "NetHackScore-v1", args, 6, 3)
+    for seed in (4, 6):
+        list(moments(random_player(0), "NetHackScore-v1", args, seed, None))
+    found = sorted(path.parent.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.ttyrec3.bz2"))
+    assert found == [f"env-000{env}" for env in (0, 0, 1, 1, 2, 2)] + ["seed-4", "seed-6"]
 
 
 def test_a_task_with_a_goal_tells_success() -> None:

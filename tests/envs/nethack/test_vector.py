@@ -121,6 +121,19 @@ def test_an_env_shows_the_originals_numbers_where_they_are_wanted() -> None:
         make_task("NetHackScore-v1", vector="ours")
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_wrong_argument_is_told_at_once(num_workers: int, tmp_path: Path) -> None:
+    warnings: list[str] = []
+    for args, told in (({"max_steps": 5}, "max_steps"), ({"compat": ["crops"]}, "crops")):
+        with pytest.raises(ConfigError, match=told):
+            NetHackVectorEnv("NetHackScore-v1", 4, num_workers, args=args, warn=warnings.append)
+    assert not warnings
+    recorded = {"savedir": str(tmp_path / "games"), "save_ttyrec_every": 1}
+    with _vector(4, num_workers, args=recorded):
+        pass
+    assert all(path.name.startswith("env-") for path in (tmp_path / "games").glob("*"))
+
+
 def test_workers_give_what_this_process_gives() -> None:
     with _vector(6, 0, num_groups=2, seed=3) as here:
         expected = _play(here, 40)
@@ -238,9 +251,10 @@ def test_a_worker_that_hangs_is_killed() -> None:
         assert (envs.incidents.hung_workers, envs.incidents.dead_workers) == (1, 0)
 
 
-def test_a_worker_that_cannot_start_stops_the_run() -> None:
+def test_a_worker_that_cannot_start_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/bin/false")
     with (
-        _vector(2, 1, args={"character": 5}, warn=lambda _: None) as envs,
+        _vector(2, 1, warn=lambda _: None) as envs,
         pytest.raises(RunError, match="times in a row"),
     ):
         envs.reset()

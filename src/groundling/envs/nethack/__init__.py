@@ -4,6 +4,8 @@ nle is an extra. It is imported when a task is made, never by ``import groundlin
 """
 
 import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -76,6 +78,16 @@ def make_task(task: str, **args: Any) -> "NetHackTask":
     return make_goal(**TASKS[task] | args)
 
 
+def recording_in(args: Mapping[str, Any], folder: str) -> dict[str, Any]:
+    """A task's arguments with its recordings, if it makes any, in ``folder`` within ``savedir``.
+
+    nle counts a process's recordings by env: those of two envs in one folder have the same names.
+    """
+    if not args.get("savedir"):
+        return dict(args)
+    return {**args, "savedir": str(Path(args["savedir"]) / folder)}
+
+
 def check_installed() -> None:
     """Raise `ConfigError` where nle is missing."""
     if importlib.util.find_spec("nle") is None:
@@ -84,4 +96,4 @@ def check_installed() -> None:
         )
 
 
-__all__ = ["ACTIONS", "TASKS", "check_installed", "make_goal", "make_task", "register"]
+__all__ = ["ACTIONS", "TASKS", "check_installed", "make_goal", "make_task", "recording_in", "register"]

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from groundling.envs.nethack import make_task
+from groundling.envs.nethack import make_task, recording_in
 from groundling.envs.nethack.observation import COLOURS, View, message_id, vector_features
 from groundling.envs.nethack.shared import FIGURES
 from groundling.envs.nethack.tasks import NetHackTask
@@ -33,10 +32,7 @@ class EnvSpec:
 
     def make(self, env: int) -> NetHackTask:
         """Make env ``env``; its recordings, if any, go into a folder of its own."""
-        args = dict(self.args)
-        if args.get("savedir"):
-            args["savedir"] = str(Path(args["savedir"]) / f"env-{self.first_env + env:04}")
-        return make_task(self.task, **args)
+        return make_task(self.task, **recording_in(self.args, f"env-{self.first_env + env:04}"))
 
     def episode_seed(self, env: int, episode: int) -> int:
         if self.held_out:

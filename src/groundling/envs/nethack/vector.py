@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from groundling.envs.nethack import ACTIONS, TASKS, check_installed
+from groundling.envs.nethack import ACTIONS, TASKS, check_installed, make_task
 from groundling.envs.nethack.shared import FIGURES, SharedArrays
 from groundling.errors import ConfigError, RunError
 from groundling.registry import unknown
@@ -62,6 +62,7 @@ class Frames:
     """Those that ended with this step; one that was cut is none of them."""
 
 
+_RECORDING = ("savedir", "save_ttyrec_every")
 _ARRAYS = [f.name for f in fields(Frames) if f.name != "episodes"]
 
 
@@ -95,7 +96,7 @@ class NetHackVectorEnv:
         warn: Told what went wrong and was mended.
 
     Raises:
-        ConfigError: nle is missing, there is no such task, or the numbers do not fit.
+        ConfigError: nle is missing, there is no such task or argument, or the numbers do not fit.
     """
 
     def __init__(
@@ -112,6 +113,8 @@ class NetHackVectorEnv:
         warn: Callable[[str], None] = warnings.warn,
     ) -> None:
         _check(task, num_envs, num_workers, num_groups, args or {})
+        if num_workers:  # what is wrong with the arguments is told here and once, not by every worker's death
+            make_task(task, **{k: v for k, v in (args or {}).items() if k not in _RECORDING}).close()
         # Here, because they import nle.
         from groundling.envs.nethack.stepping import EnvSpec, LocalEnvs
         from groundling.envs.nethack.workers import Incidents, WorkerPool

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from groundling.envs.nethack import TASKS, make_task
+from groundling.envs.nethack import TASKS, make_task, recording_in
 from groundling.envs.seeds import held_out_seed, training_seed
 from groundling.evaluation.aggregate import Estimate, estimate
 from groundling.evaluation.nethack.agents import Agent
@@ -60,7 +60,9 @@ def play(
         taste: Measures the intrinsic return.
         on_episode: Called after each.
     """
-    envs = [make_task(task, **args) for _ in range(min(num_envs, num_episodes))]
+    envs = [
+        make_task(task, **recording_in(args, f"env-{env:04}")) for env in range(min(num_envs, num_episodes))
+    ]
     present: dict[int, Game] = {}
     shown: dict[int, Any] = {}
     finished: list[Game] = []

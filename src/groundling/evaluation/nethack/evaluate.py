@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from groundling.envs.nethack import recording_in
 from groundling.envs.nethack.observation import message_text
 from groundling.errors import ConfigError
 from groundling.evaluation.aggregate import Estimate
@@ -61,7 +62,7 @@ def evaluate_games(
         games[name] = play(
             agent,
             config.env.id,
-            config.env.args,
+            recording_in(config.env.args, name),
             num_episodes,
             config.evaluation.num_envs,
             config.seed,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from groundling.envs.nethack import make_task
+from groundling.envs.nethack import make_task, recording_in
 from groundling.envs.nethack.observation import TERMINAL_SHAPE, message_text
 from groundling.envs.nethack.recording import Screen
 from groundling.evaluation.nethack.taste import Taste
@@ -75,7 +75,7 @@ def moments(act: Act, task: str, args: Mapping[str, Any], seed: int, taste: Tast
     Raises:
         ConfigError: nle is missing, or there is no such task or argument.
     """
-    env = make_task(task, **args)
+    env = make_task(task, **recording_in(args, f"seed-{seed}"))
     try:
         observation, _ = env.reset(seed=seed)
         counts: Counter[bytes] = Counter()
