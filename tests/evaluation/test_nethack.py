@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from groundling.configs.compose import compose
 from groundling.envs.nethack import make_task
 from groundling.envs.nethack.observation import View
 from groundling.envs.nethack.vector import NetHackVectorEnv
 from groundling.envs.seeds import held_out_seed
+from groundling.evaluation.nethack import showing
 from groundling.evaluation.nethack.agents import Alone, PolicyAgent, features, mixed
 from groundling.evaluation.nethack.episodes import Game, play, summarise
 from groundling.evaluation.nethack.taste import Taste
@@ -111,6 +113,20 @@ def test_mixed_players_take_turns_by_episodes() -> None:
     players = mixed([lambda seed: lambda shown: 1, lambda seed: lambda shown: 2])
     chosen = [players(seed)({}) for seed in range(40)]
     assert set(chosen) == {1, 2} and chosen == [players(seed)({}) for seed in range(40)]
+
+
+def test_a_sample_that_plays_differently_now_is_shown_without_pictures(tmp_path: Path) -> None:
+    config = compose("motif/score")
+    (game,) = play(Alone(random_player), "NetHackScore-v1", {"max_episode_steps": 9}, 1, 1)
+    found = {"task": "NetHackScore-v1", "args": {"max_episode_steps": 9}, "seed": game.seed, "messages": []}
+    found |= {"actions": game.actions, "figures": game.figures}
+    assert len(showing.sample(config, tmp_path, found)["pictures"]) == 6
+    for changed in (
+        {"actions": game.actions[:5]},  # the game goes on when the actions have run out
+        {"actions": [*game.actions, 1]},
+        {"figures": {**game.figures, "return": game.figures["return"] + 1}},
+    ):
+        assert showing.sample(config, tmp_path, found | changed)["pictures"] == []
 
 
 def test_moments_tell_what_was_paid() -> None:

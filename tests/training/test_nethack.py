@@ -15,11 +15,15 @@ from groundling.errors import ConfigError
 from groundling.judges.message_table import TableRewardModel
 from groundling.judges.online import OnlineLearning, OnlineReward
 from groundling.judges.reward_model import Normalization
+from groundling.judges.reward_models import reward_models
 from groundling.policies.nethack import NetHackObservations, NetHackPolicy
 from groundling.rewards.intrinsic import MotifReward
 from groundling.rewards.table import RewardTable
+from groundling.training.collector import summarise
 from groundling.training.nethack import NetHackCollector
 
+_STATUS = [1, -1, 2, 1]
+"""How the episodes of each env end: death, out of steps, success, death."""
 _MESSAGES = [b"Hello.", b"You see here a gold piece.", b"You hit it!", b""]
 
 
@@ -84,7 +88,10 @@ class ScriptedEnvs:
             rewards=(10 * (t - 1) + own).astype(np.float32) * stepped,
             dones=dones,
             cut=np.zeros(n, bool),
-            episodes=[NetHackEpisode(i, 0, 0, 1.5 * i, i + 2, {"score": 3 * i}) for i in own[dones].tolist()],
+            episodes=[
+                NetHackEpisode(i, 0, 0, 1.5 * i, i + 2, {"score": 3 * i, "end_status": _STATUS[i]})
+                for i in own[dones].tolist()
+            ],
         )
 
 
@@ -186,6 +193,41 @@ def test_episodes_of_a_task_with_a_goal_tell_success() -> None:
     collector = NetHackCollector(ScriptedEnvs(), 4, _EXTRINSIC, goal=True)
     _, episodes = _collect(collector, _policy())
     assert [(e.length, e.success) for e in episodes] == [(2, False), (3, True), (2, False), (4, True)]
+
+
+def test_episodes_tell_how_they_ended_as_shares() -> None:
+    _, episodes = _collect(NetHackCollector(ScriptedEnvs(), 4, _EXTRINSIC), _policy())
+    figures = summarise(episodes)
+    assert [e.length for e in episodes] == [2, 3, 2, 4]  # of the envs 0, 1, 0 and 2
+    assert figures["death_rate"] == 0.5 and figures["abort_rate"] == 0.25 and "end_status" not in figures
+
+
+def test_a_restart_with_another_reward_model_is_refused(tmp_path: Path) -> None:
+    def collector() -> tuple[NetHackCollector, LengthModel]:
+        model = LengthModel()
+        return NetHackCollector(ScriptedEnvs(), 8, MotifReward(), RewardTable(model)), model
+
+    one, _ = collector()
+    _collect(one, _policy())
+    one.save_shared(tmp_path)
+    again, model = collector()
+    model.version = 2
+    with pytest.raises(ConfigError, match="another reward model"):
+        again.load_shared(tmp_path)
+
+
+def test_a_restart_with_another_kind_of_online_model_is_refused(tmp_path: Path) -> None:
+    labels = MotifReward(normalize=False, threshold_quantile=0)
+    collectors = []
+    for kind in ("table", "classifier"):
+        model = reward_models.create(kind)
+        online = OnlineReward(model, lambda questions: [None] * len(questions))
+        collectors.append(NetHackCollector(ScriptedEnvs(), 4, labels, RewardTable(model), online))
+    collectors[0].save_shared(tmp_path)
+    with pytest.raises(ConfigError, match=r"the kind table .* now has classifier"):
+        collectors[1].load_shared(tmp_path)
+    for collector in collectors:
+        collector.close()
 
 
 def test_the_same_weights_collected_ahead_give_the_same_rollouts() -> None:

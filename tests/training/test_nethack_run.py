@@ -1,8 +1,10 @@
 """Runs of NetHack's agents from a config: resumed, by several processes, misconfigured."""
 
+import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,11 +14,16 @@ from rich.console import Console
 from groundling.configs.compose import compose
 from groundling.configs.schema import Config
 from groundling.errors import ConfigError
+from groundling.evaluation.evaluate import Target
+from groundling.evaluation.nethack import showing
+from groundling.evaluation.nethack.evaluate import evaluate_games
+from groundling.evaluation.nethack.taste import make_taste
 from groundling.judges.reward_model import Normalization
 from groundling.judges.reward_models import reward_models
+from groundling.training.checkpoint import latest
 from groundling.training.nethack import NetHackCollector
 from groundling.training.progress import TrainingProgress
-from groundling.training.run import Run
+from groundling.training.run import Run, train
 from groundling.training.tracking import read_metrics
 
 _SMALL = [
@@ -33,12 +40,7 @@ _SMALL = [
 
 @pytest.fixture(scope="module")
 def reward_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(0)
-    folder = tmp_path_factory.mktemp("reward_model")
-    model = reward_models.create("motif")
-    model.normalization = Normalization(0.0, 1.0, tuple(0.1 * i for i in range(-9, 10)))
-    model.save(folder)
-    return folder
+    return _save(tmp_path_factory.mktemp("reward_model"), seed=0)
 
 
 def _config(*overrides: str) -> Config:
@@ -109,11 +111,77 @@ def test_two_processes_train_and_one_goes_on(tmp_path: Path, reward_model: Path)
         (["nethack.reward.count_exponents=2"], "count_exponent"),
         (["nethack.reward_model=/nowhere"], "distill"),
         (["nethack.reward.intrinsic_coefficient=0", "nethack.num_workers=9"], "num_workers"),
+        (["nethack.reward.normalize='no'"], "nethack.reward.normalize must be of type bool, got 'no'"),
+        (
+            ["nethack.reward.threshold_quantile=abc"],
+            "nethack.reward.threshold_quantile must be of type float",
+        ),
+        (
+            ["nethack.online.learning.train_every=abc"],
+            "nethack.online.learning.train_every must be of type int",
+        ),
+        (["nethack.online.learning.train_all=3"], "train_every"),
+        (["nethack.online.judge=openai"], "nethack.online.judge=openai: .*'model'"),
+        (["env.reward_scale=1"], "nethack.reward.reward_scale"),
+        (["env.bootstrap_truncated=true"], "env.bootstrap_truncated=True does nothing"),
+        (["env.history=1"], "leave it at 3"),
+        (["env.language=french"], "env.language=french does nothing"),
+        (
+            ["env.args.max_steps=5", "nethack.num_workers=1", "nethack.reward.intrinsic_coefficient=0"],
+            "max_steps",
+        ),
     ],
 )
 def test_mistakes_are_told(overrides: list[str], told: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=told):
         Run(_config(*overrides), tmp_path, warn=print)
+
+
+def _save(folder: Path, seed: int) -> Path:
+    torch.manual_seed(seed)
+    model = reward_models.create("motif")
+    model.normalization = Normalization(0.0, 1.0, tuple(0.1 * i for i in range(-9, 10)))
+    model.save(folder)
+    return folder
+
+
+def test_a_run_goes_on_elsewhere_but_not_with_another_reward(tmp_path: Path) -> None:
+    run_dir, model = tmp_path / "run", _save(tmp_path / "model", seed=0)
+    small = [*_SMALL, f"run_dir={run_dir}", "training.steps=16"]
+    quiet = Console(quiet=True)
+    assert train(compose("motif/score", [*small, f"nethack.reward_model={model}"]), quiet, print)
+    moved = model.rename(tmp_path / "moved")
+    more = ["training.steps=32", f"nethack.reward_model={moved}", "nethack.num_workers=1", "device=auto"]
+    assert train(compose("motif/score", [*small, *more]), quiet, print)
+    assert [row["step"] for row in read_metrics(run_dir)] == [16, 32]
+    other = _save(tmp_path / "other", seed=1)
+    with pytest.raises(ConfigError, match="another reward model"):
+        train(compose("motif/score", [*small, *more, f"nethack.reward_model={other}"]), quiet, print)
+    with pytest.raises(ConfigError, match=r"algorithm.args.gamma"):
+        train(compose("motif/score", [*small, *more, "algorithm.args.gamma=0.5"]), quiet, print)
+
+
+def test_what_was_learnt_online_is_what_evaluation_shows(tmp_path: Path) -> None:
+    config = _config("nethack.online.judge=rules", "evaluation.baselines=[]")
+    run = _run(config, tmp_path)
+    _update(run)
+    run.save()
+    run.collector.close()
+    checkpoint = latest(tmp_path / "checkpoints", print)
+    assert make_taste(config) is None  # the config names no model, for there was none before
+    taste = make_taste(config, checkpoint)
+    message = b"You kill the newt!".ljust(256, b"\0")
+    row = torch.frombuffer(bytearray(message), dtype=torch.uint8)[None]
+    assert taste.of([message])[0].raw == pytest.approx(run.collector._online.model.rewards(row).item())
+    target = Target("trained", tmp_path, config, checkpoint)
+    assert "intrinsic_return" in evaluate_games(target, 2)["trained"]
+    (sample,) = json.loads((tmp_path / "samples" / "held-out.json").read_text())
+    assert "normalised" in showing.sample(config, tmp_path, sample)["pictures"][0][1]
+
+    named = replace(config.nethack, reward_model=str(_save(tmp_path / "model", seed=3)))
+    both = replace(config, nethack=named)
+    assert make_taste(both, checkpoint).of([message])[0].raw == taste.of([message])[0].raw
+    assert make_taste(both).of([message])[0].raw != taste.of([message])[0].raw
 
 
 def test_goals_count_as_success(tmp_path: Path) -> None:

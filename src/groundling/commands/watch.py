@@ -50,7 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             f"watch shows NetHack, and {arguments.agent} plays {env.id}: its episodes are in `groundling report`"
         )
-    player, taste, console = make_player(target), make_taste(target.config), make_console()
+    player, console = make_player(target), make_console()
+    taste = make_taste(target.config, target.checkpoint)
     film = _Film()
     for number in range(arguments.episodes):
         seed = held_out_seed(number)

@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from groundling.algorithms.algorithm import algorithms
-from groundling.configs.schema import BASELINES, ComponentConfig, Config
+from groundling.configs.schema import BASELINES, ComponentConfig, Config, NetHackConfig
 from groundling.errors import ConfigError
 from groundling.policies.policy import policies
 from groundling.registry import Registry, unknown
@@ -153,12 +153,16 @@ def check_component(registry: Registry[Any], kind: str, component: ComponentConf
         registry.check_arguments(component.id, component.args)
     except ConfigError as error:
         raise ConfigError(f"{error}; ~{kind}.args takes an experiment's own arguments out") from error
+    _check_types(factory, f"{kind}.args", component.args)
+
+
+def _check_types(factory: Any, key: str, args: Mapping[str, Any]) -> None:
     try:
         hints = get_type_hints(factory if is_dataclass(factory) else factory.__init__)
     except NameError:
         hints = {}  # annotations that only a type checker can resolve: the component checks its own arguments
-    for name, value in component.args.items():
-        _check_type(f"{kind}.args.{name}", value, hints.get(name, Any))
+    for name, value in args.items():
+        _check_type(f"{key}.{name}", value, hints.get(name, Any))
 
 
 def _check_type(key: str, value: Any, hint: Any) -> None:
@@ -173,7 +177,9 @@ def _check_type(key: str, value: Any, hint: Any) -> None:
     except OmegaConfBaseException:
         return  # not a type that YAML can hold: the component checks it itself
     try:
-        OmegaConf.merge(schema, {"value": value})
+        read = OmegaConf.merge(schema, {"value": value}).value
+        if isinstance(value, str) and isinstance(read, bool | int | float):
+            raise OmegaConfBaseException  # OmegaConf reads "no" as false, but the component would be given the text
     except OmegaConfBaseException:
         name = getattr(hint, "__name__", str(hint)) if get_origin(hint) is None else str(hint)
         raise ConfigError(f"{key} must be of type {name}, got {value!r}") from None
@@ -249,6 +255,7 @@ def _checked(composed: Any) -> Config:
     check_component(algorithms, "algorithm", config.algorithm)
     check_component(policies, "policy", config.policy)
     _check_writing(config)
+    _check_nethack(config.nethack)
     for key, minimum in _MINIMA.items():
         value = OmegaConf.select(composed, key)
         if value is not None and value < minimum:
@@ -295,6 +302,24 @@ def _check_writing(config: Config) -> None:
         from groundling.metrics.post_processing import post_processors
 
         post_processors.get(config.evaluation.post_process)
+
+
+def _check_nethack(nethack: NetHackConfig) -> None:
+    """Check what NetHack's agents learn from."""
+    if not nethack.reward and not nethack.online.learning:
+        return
+    from groundling.judges.online import OnlineLearning
+    from groundling.rewards.intrinsic import MotifReward
+
+    for key, factory, args in (
+        ("nethack.reward", MotifReward, nethack.reward),
+        ("nethack.online.learning", OnlineLearning, nethack.online.learning),
+    ):
+        names = [f.name for f in fields(factory)]
+        for name in args:
+            if name not in names:
+                raise ConfigError(unknown(f"argument of {key}", name, names))
+        _check_types(factory, key, args)
 
 
 _MINIMA = {

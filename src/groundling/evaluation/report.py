@@ -167,7 +167,7 @@ def _main_plots(runs: Sequence[Shown]) -> list[tuple[str, str]]:
 
 def _game(run: Shown, sample: dict[str, Any]) -> dict[str, Any]:
     """A recorded episode of NetHack with pictures as data URLs."""
-    game = showing.sample(run.config, sample)
+    game = showing.sample(run.config, run.run_dir, sample)
     pictures = [(_data_url(picture, 640), told) for picture, told in game["pictures"]]
     return {**game, "pictures": pictures}
 

@@ -150,7 +150,7 @@ class RewardModel(nn.Module, ABC):
 
     def take_up(self, other: "RewardModel") -> None:
         """Become what ``other``, a model of the same kind, is."""
-        for name, buffer in other.named_buffers():
+        for name, buffer in other.named_buffers(recurse=False):
             setattr(self, name, buffer.to(self.device))  # whose size may differ, as that of a table does
         self.load_state_dict(other.state_dict())
         self.normalization = other.normalization

@@ -23,8 +23,14 @@ _MAY_CHANGE = (
     "training.wandb",
     "training.entropy_floor",
     "training.probes",
+    "device",
+    "nethack.num_workers",
+    "nethack.ahead",
+    "nethack.reward_model",  # the folder may have been moved: a checkpoint knows which model it was trained with
+    "nethack.online.args.base_url",
 )
-"""Keys that a run may be resumed with other values of: how long it goes on, and what is kept and measured."""
+"""Keys that a run may be resumed with other values of: how long it goes on, what is kept and measured, and where and on
+what it runs."""
 
 
 @contextmanager

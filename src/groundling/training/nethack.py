@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from groundling.algorithms.rollout import Rollout
-from groundling.configs.schema import Config
+from groundling.configs.schema import Config, EnvConfig
 from groundling.devices import find_device
 from groundling.envs.nethack import TASKS
+from groundling.envs.nethack.shared import EndStatus
 from groundling.envs.nethack.vector import NetHackEpisode, NetHackVectorEnv
 from groundling.errors import ConfigError
 from groundling.judges.judge import Judge, judges
@@ -26,12 +27,13 @@ from groundling.judges.reward_model import RewardModel
 from groundling.judges.reward_models import load_reward_model, reward_models
 from groundling.policies.nethack import NetHackObservations
 from groundling.policies.policy import Policy
-from groundling.registry import unknown
 from groundling.rewards.intrinsic import MotifReward
 from groundling.rewards.table import RewardTable
 from groundling.training.collector import Collector
 
-_TABLE, _MODEL, _ONLINE = "reward_table.safetensors", "reward_model", "online.safetensors"
+REWARD_MODEL = "reward_model"
+"""Where a checkpoint holds a reward model that learns online."""
+_TABLE, _ONLINE = "reward_table.safetensors", "online.safetensors"
 _SEEN = ("chars", "colours", "vector", "messages", "message_ids", "counts")
 """Of `groundling.envs.nethack.vector.Frames`, what is to be seen."""
 
@@ -47,8 +49,9 @@ class PlayedEpisode:
     success: bool | None
     """Whether the task's goal was reached; None where the score is all."""
     figures: Mapping[str, float]
-    """Those of `groundling.envs.nethack.shared.FIGURES`, and ``intrinsic_return``, the sum of intrinsic rewards without
-    their coefficient, and ``messages``, the number of distinct ones."""
+    """Those of `groundling.envs.nethack.shared.FIGURES`, but for ``end_status``, a code, ``death_rate`` and
+    ``abort_rate``: 1 where the hero died or the steps ran out, else 0. And ``intrinsic_return``, the sum of intrinsic
+    rewards without their coefficient, and ``messages``, the number of distinct ones."""
 
 
 class NetHackCollector(Collector):
@@ -149,16 +152,32 @@ class NetHackCollector(Collector):
         if self._table is not None:
             save_file(self._table.state_dict(), folder / _TABLE)
         if self._online is not None:
-            self._online.model.save(folder / _MODEL)
+            self._online.model.save(folder / REWARD_MODEL)
             save_file(self._online.state_dict(), folder / _ONLINE)
 
     def load_shared(self, folder: Path) -> None:
-        """Take up what `save_shared` wrote."""
+        """Take up what `save_shared` wrote.
+
+        Raises:
+            ConfigError: the run's reward model is another one than it was.
+        """
         if self._online is not None:
-            self._online.model.take_up(load_reward_model(folder / _MODEL))
+            model, saved = self._online.model, load_reward_model(folder / REWARD_MODEL)
+            if (saved.id, saved.args) != (model.id, model.args):
+                raise ConfigError(
+                    f"{folder} holds a reward model of the kind {saved.id} {saved.args}, the run now has {model.id} "
+                    f"{model.args}: set nethack.reward_model to what it was, or run_dir to a new folder"
+                )
+            model.take_up(saved)
             self._online.load_state_dict(load_file(folder / _ONLINE))
         if self._table is not None:
-            self._table.load_state_dict(load_file(folder / _TABLE))
+            table = load_file(folder / _TABLE)
+            if self._online is None and int(table["version"]) != self._table.model.version:
+                raise ConfigError(
+                    f"{folder} was trained with another reward model than nethack.reward_model names now, and another "
+                    "reward would be learnt from here on: bring the first one back, or set run_dir to a new folder"
+                )
+            self._table.load_state_dict(table)
 
     def close(self) -> None:
         if self._online is not None:
@@ -253,7 +272,11 @@ class NetHackCollector(Collector):
             self._sums[:, env], begun[env] = 0.0, step + 1
             if (step, env) in play.episodes:  # not where an env was lost
                 episode = play.episodes[step, env]
-                figures = {**episode.figures, "intrinsic_return": float(sums[0]), "messages": int(sums[1])}
+                figures: dict[str, float] = dict(episode.figures)
+                status = figures.pop("end_status")
+                figures["death_rate"] = float(status == EndStatus.DEATH)
+                figures["abort_rate"] = float(status == EndStatus.ABORTED)
+                figures["intrinsic_return"], figures["messages"] = float(sums[0]), int(sums[1])
                 success = episode.episode_return > 0 if self._goal else None
                 told.append(PlayedEpisode(episode.episode_return, episode.length, success, figures))
         for env, first in enumerate(begun.tolist()):
@@ -271,10 +294,8 @@ def make_nethack_collector(config: Config, own: slice) -> NetHackCollector:
     Raises:
         ConfigError: nle is missing, or the reward model, or an option that does not fit.
     """
+    _check_unused(config.env)
     settings = config.nethack
-    wrong = sorted(settings.reward.keys() - {f.name for f in fields(MotifReward)})
-    if wrong:
-        raise ConfigError(unknown("argument nethack.reward", wrong[0], [f.name for f in fields(MotifReward)]))
     reward = MotifReward(**settings.reward)
     table = online = None
     if reward.needs_reward_model and (settings.reward_model is not None or settings.online.judge is not None):
@@ -301,6 +322,17 @@ def make_nethack_collector(config: Config, own: slice) -> NetHackCollector:
     )
 
 
+def _check_unused(env: EnvConfig) -> None:
+    """Raise `ConfigError` on what is set and does nothing in NetHack's tasks."""
+    usual = EnvConfig()
+    for name in ("actions", "history", "language", "reward_scale", "bootstrap_truncated"):
+        if getattr(env, name) != getattr(usual, name):
+            instead = "; NetHack's is nethack.reward.reward_scale" if name == "reward_scale" else ""
+            raise ConfigError(
+                f"env.{name}={getattr(env, name)} does nothing in NetHack: leave it at {getattr(usual, name)}{instead}"
+            )
+
+
 def _reward_model(config: Config) -> RewardModel:
     """The reward model that was distilled, or a new one that a judge teaches."""
     settings = config.nethack
@@ -322,11 +354,12 @@ def _online(config: Config, model: RewardModel, own: slice) -> OnlineReward | No
             "nethack.online asks its judge in one process: of several, each would learn another reward. Start one "
             "process, or annotate first and set nethack.online.judge=null"
         )
-    unfit = [name for name in settings.learning if name not in {f.name for f in fields(OnlineLearning)}]
-    if unfit:
-        known = [f.name for f in fields(OnlineLearning)]
-        raise ConfigError(unknown("argument nethack.online.learning", unfit[0], known))
-    judge = judges.create(settings.judge, **settings.args)
+    try:
+        judge = judges.create(settings.judge, **settings.args)
+    except TypeError as error:
+        raise ConfigError(
+            f"nethack.online.judge={settings.judge}: {error}: see nethack.online.args"
+        ) from error
     if not isinstance(judge, Judge):
         raise ConfigError(
             f"nethack.online.judge={settings.judge} knows figures, not messages: choose another"

@@ -4,10 +4,21 @@ import mmap
 import os
 import tempfile
 from dataclasses import dataclass
+from enum import IntEnum
 
 import numpy as np
 
 from groundling.envs.nethack.observation import MESSAGE_LENGTH, VECTOR_SCALE, WINDOW
+
+
+class EndStatus(IntEnum):
+    """How an episode stands; nle's numbers."""
+
+    ABORTED = -1
+    RUNNING = 0
+    DEATH = 1
+    TASK_SUCCESSFUL = 2
+
 
 FIGURES = ("score", "dlvl", "gold", "xlvl", "turns", "scout", "end_status")
 """What is told of an episode when it ends: see `groundling.envs.nethack.tasks.NetHackTask`."""

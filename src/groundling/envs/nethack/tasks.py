@@ -8,7 +8,6 @@ the question what to eat can be answered; a message survives the ``--More--`` be
 import re
 import warnings
 from collections.abc import Collection
-from enum import IntEnum
 from typing import Any, ClassVar
 
 import gymnasium
@@ -18,6 +17,7 @@ from nle.env import base
 from nle.env.tasks import TASK_ACTIONS
 
 from groundling.envs.nethack.observation import VECTORS
+from groundling.envs.nethack.shared import EndStatus
 from groundling.errors import ConfigError
 
 COMPAT = ("sober", "scout", "crop")
@@ -36,15 +36,6 @@ _DESCENDED = b"You descend the stairs"
 # task, with the next numbers of the same generator.
 warnings.filterwarnings("ignore", message="Not in moveloop", module=re.escape(__name__))
 _LEFT_TO_THE_AGENT = (b"eat", b"attack", b"direction?", b"pray")  # questions with one of these words in them
-
-
-class EndStatus(IntEnum):
-    """How an episode stands; nle's numbers."""
-
-    ABORTED = -1
-    RUNNING = 0
-    DEATH = 1
-    TASK_SUCCESSFUL = 2
 
 
 class NetHackTask(base.NLE):

@@ -49,7 +49,7 @@ def evaluate_games(
     Raises:
         ConfigError: nle is missing, or the agent does not play NetHack.
     """
-    config, taste = target.config, make_taste(target.config)
+    config, taste = target.config, make_taste(target.config, target.checkpoint)
     games: dict[str, list[Game]] = {}
     for name in agents_of(target):
         try:
@@ -136,6 +136,7 @@ def _write_sample(target: Target, games: Sequence[Game], taste: Taste | None) ->
         "task": target.config.env.id,
         "args": target.config.env.args,
         "seed": game.seed,
+        "checkpoint": target.checkpoint.name if target.checkpoint else None,
         "figures": game.figures,
         "actions": game.actions,
         "messages": top_messages(game.messages, taste),

@@ -1,6 +1,10 @@
 """NetHack's part of a report: what the agents' episodes come to, which messages they met, how one of them looked."""
 
+import math
 from collections.abc import Mapping
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,7 +12,7 @@ from PIL import Image
 
 from groundling.configs.schema import Config
 from groundling.errors import GroundlingError
-from groundling.evaluation.nethack.taste import make_taste
+from groundling.evaluation.nethack.taste import Taste, make_taste
 from groundling.evaluation.nethack.watching import Moment, moments
 
 _FRAMES = 6
@@ -38,20 +42,14 @@ def messages(evaluation: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def sample(config: Config, found: Mapping[str, Any]) -> dict[str, Any]:
-    """An episode of ``samples/*.json`` with pictures of some of its moments, evenly spread, the last one among them."""
-    actions: list[int] = found["actions"]
-    chosen = {int(step) for step in np.linspace(0, len(actions) - 1, _FRAMES)}
-    try:
-        taste = make_taste(config)
-    except GroundlingError:  # the reward model has been moved since: pictures need none
-        taste = None
-    replayed = iter(actions)
-    episode = moments(lambda shown: next(replayed), found["task"], found["args"], found["seed"], taste)
-    pictures = [_picture(moment) for moment in episode if moment.step in chosen]
+def sample(config: Config, run_dir: Path, found: Mapping[str, Any]) -> dict[str, Any]:
+    """An episode of ``samples/*.json`` with pictures of some of its moments, evenly spread, the last one among them.
+
+    Without pictures where its actions do not lead to its return again, as with another nle.
+    """
     return {
         "figures": {name.replace("_", " "): f"{value:.4g}" for name, value in found["figures"].items()},
-        "pictures": pictures,
+        "pictures": _pictures(found, _taste(config, run_dir, found)),
         "messages": [
             {
                 **row,
@@ -61,6 +59,31 @@ def sample(config: Config, found: Mapping[str, Any]) -> dict[str, Any]:
             for row in found["messages"][:_SHOWN_MESSAGES]
         ],
     }
+
+
+def _taste(config: Config, run_dir: Path, found: Mapping[str, Any]) -> Taste | None:
+    """The reward model's of the checkpoint that played, if it is still there: pictures need none."""
+    checkpoint = run_dir / "checkpoints" / (found.get("checkpoint") or "none")
+    if config.nethack.online.judge is not None and not checkpoint.exists():
+        return None  # what had been learnt online is gone
+    try:
+        return make_taste(config, checkpoint)
+    except GroundlingError:
+        return None
+
+
+def _pictures(found: Mapping[str, Any], taste: Taste | None) -> list[tuple[np.ndarray, str]]:
+    actions: list[int] = found["actions"]
+    chosen = {int(step) for step in np.linspace(0, len(actions) - 1, _FRAMES)}
+    replayed, args = iter(actions), {**found["args"], "save_ttyrec_every": 0}
+    played = moments(lambda shown: next(replayed), found["task"], args, found["seed"], taste)
+    pictures = []
+    with closing(played):
+        for moment in islice(played, len(actions) + 1):  # no action is left for the last of them
+            if moment.step in chosen:
+                pictures.append(_picture(moment))
+    as_before = moment.ended and moment.step == len(actions)
+    return pictures if as_before and math.isclose(moment.episode_return, found["figures"]["return"]) else []
 
 
 def _picture(moment: Moment) -> tuple[np.ndarray, str]:

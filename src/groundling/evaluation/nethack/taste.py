@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from groundling.devices import find_device
 from groundling.judges.reward_model import RewardModel
 from groundling.judges.reward_models import load_reward_model
 from groundling.rewards.intrinsic import MotifReward
+from groundling.training.nethack import REWARD_MODEL
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,20 @@ class Taste:
         )
 
 
-def make_taste(config: Config) -> Taste | None:
-    """That of the config's reward model, whether the agent is paid by it or not; None where it names none.
+def make_taste(config: Config, checkpoint: Path | None = None) -> Taste | None:
+    """That of a run's reward model, whether the agent is paid by it or not; None where it has none.
+
+    Args:
+        config: The run's.
+        checkpoint: Of a run whose reward model learns online, it holds what that had learnt by then, which is taken
+            instead of the model that the config names.
 
     Raises:
         ConfigError: there is no such reward model, or ``nethack.reward`` does not fit it.
     """
-    folder = config.nethack.reward_model
+    folder: str | Path | None = config.nethack.reward_model
+    if checkpoint is not None and (checkpoint / REWARD_MODEL).exists():
+        folder = checkpoint / REWARD_MODEL
     if folder is None:
         return None
     # A run that learns from the score alone is measured by the same yardstick.

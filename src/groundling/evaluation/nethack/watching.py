@@ -1,7 +1,7 @@
 """An agent seen at play: step by step, with what it is paid."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +62,9 @@ class Moment:
         return lines
 
 
-def moments(act: Act, task: str, args: Mapping[str, Any], seed: int, taste: Taste | None) -> Iterator[Moment]:
+def moments(
+    act: Act, task: str, args: Mapping[str, Any], seed: int, taste: Taste | None
+) -> Generator[Moment]:
     """Play the episode with this seed; the last moment is its end.
 
     Args:
