@@ -64,7 +64,6 @@ def train(updates: int = 30, batch: int = 16) -> list[float]:
             [f"Observation 0: You see a red ball {PLACES['left']}, Where? "], max_new_tokens=4
         )
         print(f"it writes: {written[0].text!r}")
-    world.leave()
     return rewards_seen
 
 

@@ -1,8 +1,10 @@
 """Several processes, one run: each steps its share of the envs and computes its share of every minibatch."""
 
+import atexit
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TypeVar
 
 import torch
@@ -14,6 +16,10 @@ from groundling.errors import GroundlingError, RunError
 T = TypeVar("T")
 _BUCKET = 2**24
 """Elements that are summed over processes in one go: 64 MiB of float32."""
+_TIMEOUT = timedelta(hours=12)
+"""How long processes wait for one that works alone, as the main one does while it writes a checkpoint or measures a
+validation split: PyTorch's own limit, 10 minutes on GPUs, would end the run. Where a process dies, torchrun or srun
+ends the others at once."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +28,14 @@ class World:
 
     rank: int = 0
     size: int = 1
+    local_size: int = 1
+    """How many of them are on this machine."""
 
     @classmethod
     def join(cls, device: str) -> "World":
         """Meet the other processes: gloo on CPUs, NCCL on GPUs. Alone if no launcher set ``WORLD_SIZE``.
+
+        They stay together until this process ends, through all runs of a sweep.
 
         Raises:
             RunError: they do not find each other.
@@ -35,12 +45,15 @@ class World:
             return cls()
         from accelerate import PartialState
 
-        state = PartialState(cpu=find_device(device).type == "cpu")
+        met_before = distributed.is_initialized()
+        state = PartialState(cpu=find_device(device).type == "cpu", timeout=_TIMEOUT)
         if state.num_processes != size:
             raise RunError(
                 f"WORLD_SIZE={size} processes were started, but {state.num_processes} met on {device}"
             )
-        return cls(state.process_index, state.num_processes)
+        if not met_before:
+            atexit.register(distributed.destroy_process_group)
+        return cls(state.process_index, size, int(os.environ.get("LOCAL_WORLD_SIZE", size)))
 
     @property
     def is_main(self) -> bool:
@@ -73,11 +86,6 @@ class World:
             if met is not None:
                 raise met[0](met[1])
 
-    def leave(self) -> None:
-        """Say goodbye to the other processes."""
-        if self.size > 1:
-            distributed.destroy_process_group()
-
     def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
         """Put the sum of all processes' gradients into each of theirs; a missing one counts as 0."""
         if self.size == 1:
@@ -97,11 +105,11 @@ class World:
 
 
 def _buckets(parameters: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    """Neighbours of one dtype, about `_BUCKET` elements together."""
+    """Neighbours of one dtype on one device, about `_BUCKET` elements together."""
     bucket: list[Tensor] = []
     for parameter in parameters:
         full = sum(p.numel() for p in bucket) + parameter.numel() > _BUCKET
-        if bucket and (full or parameter.dtype != bucket[0].dtype):
+        if bucket and (full or (parameter.dtype, parameter.device) != (bucket[0].dtype, bucket[0].device)):
             yield bucket
             bucket = []
         bucket.append(parameter)

@@ -1,21 +1,30 @@
 """Several processes train one run: what one would do, and what happens when one of them dies."""
 
+import atexit
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import warnings
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import accelerate
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import distributed
 
 from groundling.algorithms import Rollout
 from groundling.algorithms.rollout import micro_batches
+from groundling.configs.compose import compose
+from groundling.errors import ConfigError
 from groundling.policies import Work
+from groundling.training.run import Run
 from groundling.training.tracking import TIME_KEYS, read_metrics
 from groundling.world import World
 
@@ -143,6 +152,45 @@ def test_a_mistake_is_told_by_all_and_hangs_none(tmp_path: Path) -> None:
     child = _start(2, tmp_path, "env.num_envs=1")
     told, _ = child.communicate(timeout=120)
     assert child.returncode != 0 and "too few for 2 processes" in told
+
+
+def test_a_sweep_trains_all_its_runs(tmp_path: Path) -> None:
+    child = _start(2, tmp_path / "${seed}", "training.steps=40", "seed=1,2")
+    told, _ = child.communicate(timeout=300)
+    assert child.returncode == 0, told
+    assert told.count("done:") == 2
+    assert [read_metrics(tmp_path / seed)[-1]["step"] for seed in ("1", "2")] == [40, 40]
+
+
+def test_processes_wait_long_for_one_that_works_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[timedelta] = []
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    monkeypatch.setattr(atexit, "register", lambda function: None)
+    monkeypatch.setattr(
+        accelerate,
+        "PartialState",
+        lambda cpu, timeout: waits.append(timeout) or SimpleNamespace(process_index=1, num_processes=2),
+    )
+    assert World.join("cpu") == World(1, 2, local_size=1)
+    assert waits[0] >= timedelta(hours=6)
+
+
+def test_gradients_are_summed_on_each_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As model.device_map spreads them; "meta" stands for a second device."""
+    summed: list[tuple[torch.device, int]] = []
+    monkeypatch.setattr(distributed, "all_reduce", lambda flat: summed.append((flat.device, len(flat))))
+    devices = [torch.device(name) for name in ("cpu", "cpu", "meta", "cpu")]
+    parameters = [torch.ones(size, device=device) for size, device in zip((1, 2, 4, 8), devices, strict=True)]
+    World(0, 2).sum_gradients(parameters)
+    assert summed == [(devices[0], 3), (devices[2], 4), (devices[3], 8)]
+    assert [p.grad.device for p in parameters] == devices
+
+
+def test_one_machines_processes_do_not_share_its_gpus_by_a_device_map(tmp_path: Path) -> None:
+    config = compose("demo", ["model.device_map=auto", "device=cpu", f"run_dir={tmp_path}"])
+    with pytest.raises(ConfigError, match=r"model\.device_map=auto .* 4 processes on this machine"):
+        Run(config, tmp_path, warnings.warn, World(local_size=4))
 
 
 def test_rollouts_beside_each_other_are_one_of_all_envs() -> None:

@@ -61,7 +61,6 @@ def train(config: Config, console: Console, warn: Callable[[str], None] = warnin
     world = World.join(config.device)
     console = console if world.is_main else Console(quiet=True)
     with ExitStack() as stack:
-        stack.callback(world.leave)
         folder = Path(config.run_dir)
         error = None
         if world.is_main:
@@ -96,13 +95,19 @@ class Run:
             raise ConfigError(
                 f"env.num_envs={config.env.num_envs} is too few for {self.world.size} processes"
             )
+        if config.model.device_map is not None and self.world.local_size > 1:
+            raise ConfigError(
+                f"model.device_map={config.model.device_map} would spread the model of each of the "
+                f"{self.world.local_size} processes on this machine over all of its GPUs: start one process on each "
+                "machine, or set model.device_map=null"
+            )
         self.counters = Counters()
         self.generators = {
             name: torch.Generator().manual_seed(2 * config.seed + i)
             for i, name in enumerate(("act", "learn"))
         }
         set_seed(config.seed)  # Python, NumPy and torch, for whatever draws from the global generators
-        self.policy: Policy = make_policy(config, found)
+        self.policy: Policy = make_policy(config, found, learns=True)
         self.algorithm: Algorithm = make_algorithm(config, self.policy, self.world)
         self.own = self.world.share(config.env.num_envs)  # which envs this process steps
         self.collector = make_collector(config, self.policy, self.algorithm, self.own)
