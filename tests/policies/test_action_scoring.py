@@ -11,6 +11,7 @@ from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
 from groundling.lm import LanguageModel
 from groundling.policies import ActionScoringPolicy
+from groundling.training.build import make_policy
 from groundling.training.progress import TrainingProgress
 from groundling.training.run import Run
 
@@ -73,6 +74,12 @@ def test_rewards_are_shaped_by_leaving_the_first_policy(more: list[str], tmp_pat
     torch.testing.assert_close(run.algorithm.rewards(rollout), -0.5 * rollout.kl)
     row = run.update(TrainingProgress(Console(quiet=True), 16, 0))
     assert row["kl_coefficient"] == 0.5 and abs(row["kl_mean"]) > 1e-3
+
+
+def test_what_it_began_with_is_there_for_training_alone() -> None:
+    config = compose("demo", ["algorithm.args.kl_coefficient=0.5"])
+    assert make_policy(config).reference is None
+    assert make_policy(config, learns=True).reference is not None
 
 
 def test_a_policy_without_a_reference_says_so(tmp_path: Path) -> None:

@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from groundling.envs.observation import TextObservation
 from groundling.lm import ActionHead, LanguageModel, ValueHead
 from groundling.policies.policy import Work, policies
 from groundling.policies.reading import ReadingPolicy
+from groundling.policies.weights import read_into
 
 
 @policies.register("action_head")
@@ -58,5 +59,5 @@ class ActionHeadPolicy(ReadingPolicy):
 
     def load_weights(self, folder: Path) -> None:
         """Read the heads; the language model is made from ``folder`` by `LanguageModel.from_pretrained`."""
-        self.action_head.load_state_dict(load_file(folder / "action_head.safetensors"))
-        self.value_head.load_state_dict(load_file(folder / "value_head.safetensors"))
+        read_into(self.action_head.state_dict(), folder / "action_head.safetensors")
+        read_into(self.value_head.state_dict(), folder / "value_head.safetensors")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from groundling.envs.observation import TextObservation
@@ -13,6 +13,7 @@ from groundling.lm import LanguageModel, ValueHead
 from groundling.policies.policy import Work, policies
 from groundling.policies.reading import ReadingPolicy
 from groundling.policies.reference import Reference
+from groundling.policies.weights import read_into
 
 
 @policies.register("action_scoring")
@@ -85,7 +86,7 @@ class ActionScoringPolicy(ReadingPolicy):
 
     def load_weights(self, folder: Path) -> None:
         """Read the value head; the language model is made from ``folder`` by `LanguageModel.from_pretrained`."""
-        self.value_head.load_state_dict(load_file(folder / "value_head.safetensors"))
+        read_into(self.value_head.state_dict(), folder / "value_head.safetensors")
 
     def _score(self, lm: LanguageModel, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
         """Log-probabilities of the actions ``(batch, num_actions)``, and the state that values are told from."""

@@ -5,13 +5,14 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
 from groundling.envs.observation import TextObservation
 from groundling.policies.policy import policies
 from groundling.policies.reading import ReadingPolicy
+from groundling.policies.weights import read_into
 
 
 @policies.register("drrn")
@@ -70,7 +71,7 @@ class DRRNPolicy(ReadingPolicy):
         save_file(self.state_dict(), folder / "drrn.safetensors")
 
     def load_weights(self, folder: Path) -> None:
-        self.load_state_dict(load_file(folder / "drrn.safetensors"))
+        read_into(self.state_dict(), folder / "drrn.safetensors")
 
     def forward(self, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
         q = self.q_values(self.prompts(observations), [o.actions for o in observations])

@@ -8,13 +8,14 @@ from typing import Literal, overload
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from groundling.envs.nethack.observation import MESSAGE_LENGTH, VECTOR_SCALE
 from groundling.envs.nethack.rendering import GlyphRenderer
 from groundling.errors import ConfigError
 from groundling.policies.policy import Action, Evaluation, Policy, Segment, policies
+from groundling.policies.weights import read_into
 
 _BUCKET = 64
 """Distinct windows are padded to a multiple: a CPU's kernels are made anew for every number of images."""
@@ -159,7 +160,7 @@ class NetHackPolicy(Policy):
         save_file(self.state_dict(), folder / "nethack.safetensors")
 
     def load_weights(self, folder: Path) -> None:
-        self.load_state_dict(load_file(folder / "nethack.safetensors"))
+        read_into(self.state_dict(), folder / "nethack.safetensors")
 
     def _remember(
         self, observations: Sequence[NetHackObservations], memory: Tensor | None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
@@ -15,6 +15,7 @@ from groundling.envs.babyai_text.languages import FRENCH_COLOURS, FRENCH_NOUNS, 
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
 from groundling.policies.policy import Action, Evaluation, Policy, Segment, policies
+from groundling.policies.weights import read_into
 
 _WORDS = (
     "the a go to pick up open put next then after before you and object in front of on your left right behind "
@@ -110,7 +111,7 @@ class SymbolicPolicy(Policy):
         save_file(self.state_dict(), folder / "symbolic.safetensors")
 
     def load_weights(self, folder: Path) -> None:
-        self.load_state_dict(load_file(folder / "symbolic.safetensors"))
+        read_into(self.state_dict(), folder / "symbolic.safetensors")
 
     def _remember(self, observations: Sequence[TextObservation], memory: Tensor | None) -> Tensor:
         if memory is None:

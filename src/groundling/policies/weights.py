@@ -6,21 +6,25 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from groundling.errors import GroundlingError
+from groundling.errors import ConfigError
 
 
 def read_into(weights: dict[str, Tensor], file: Path) -> None:
     """Copy into ``weights`` those of a file that `save_file` wrote of the same ones.
 
     Raises:
-        GroundlingError: the file has others.
+        ConfigError: the file has others, or of other shapes.
     """
     saved = load_file(file)
     if saved.keys() != weights.keys():
         odd = sorted(saved.keys() ^ weights.keys())
-        raise GroundlingError(
-            f"{file} is not of this policy: {odd[0]} is in one of them only; check policy.args"
-        )
+        raise ConfigError(f"{file} is not of this policy: {odd[0]} is in one of them only; check policy.args")
+    for name, weight in weights.items():
+        if saved[name].shape != weight.shape:
+            raise ConfigError(
+                f"{file} is not of this policy: {name} has the shape {tuple(saved[name].shape)} there, and "
+                f"{tuple(weight.shape)} here; check policy.args, and that there are as many actions as in training"
+            )
     with torch.no_grad():
         for name, weight in weights.items():
             weight.copy_(saved[name])

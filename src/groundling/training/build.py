@@ -160,10 +160,15 @@ def make_metrics(config: Config, policy: Any) -> list[Any]:
     return made
 
 
-def make_policy(config: Config, checkpoint: Path | None = None) -> Policy:
+def make_policy(config: Config, checkpoint: Path | None = None, *, learns: bool = False) -> Policy:
     """The config's policy: as training begins, or with the weights of ``checkpoint``.
 
     New weights (heads, random models) depend on the config's seed alone.
+
+    Args:
+        config: The run's.
+        checkpoint: A checkpoint's folder.
+        learns: Whether it is going to be trained: only then it has the reference of a KL penalty in a world.
     """
     factory = policies.get(config.policy.id)
     parameters = inspect.signature(factory).parameters
@@ -176,7 +181,7 @@ def make_policy(config: Config, checkpoint: Path | None = None) -> Policy:
         torch.manual_seed(config.seed)
         if "lm" in parameters:
             args["lm"] = _make_language_model(config, checkpoint)
-        if "reference" in parameters and _compares(config):
+        if "reference" in parameters and _compares(config, learns):
             args["reference"] = args["lm"] if config.model.lora else _make_language_model(config, None)
         policy = policies.create(config.policy.id, **args)
     if "lm" not in parameters:  # a language model is where it belongs already
@@ -186,11 +191,11 @@ def make_policy(config: Config, checkpoint: Path | None = None) -> Policy:
     return policy
 
 
-def _compares(config: Config) -> bool:
+def _compares(config: Config, learns: bool) -> bool:
     """Whether the policy is compared to what it was as training began: a writer always is, unless it imitates."""
     if config.pool.id is not None:
         return not getattr(algorithms.get(config.algorithm.id), "demonstrated", False)
-    return bool(config.algorithm.args.get("kl_coefficient"))
+    return learns and bool(config.algorithm.args.get("kl_coefficient"))
 
 
 def make_algorithm(config: Config, policy: Policy, world: World | None = None) -> Algorithm:

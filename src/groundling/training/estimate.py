@@ -37,7 +37,7 @@ def estimate(config: Config) -> Estimate:
         GroundlingError: whatever would stop the run itself from beginning.
     """
     config = replace(config, model=replace(config.model, compile=False))  # which a few steps are not worth
-    policy = make_policy(config)
+    policy = make_policy(config, learns=True)
     algorithm: Any = make_algorithm(config, policy)
     short = _short(config, policy.recurrence)
     if config.nethack.online.judge is not None:
