@@ -10,6 +10,7 @@ import pytest
 
 from groundling.cli import main
 from groundling.configs.compose import changed, compose
+from groundling.evaluation.evaluate import find
 from groundling.evaluation.suites import SUITES
 
 _SMALL = [
@@ -187,6 +188,15 @@ def test_other_mistakes_are_told_in_one_line(
     assert "config.yaml" in _error(capsys, "report", str(tmp_path))
     assert "no_such_module" in _error(capsys, "list", "--import", "no_such_module")
     assert "algorithms" in _error(capsys, "list", "algorithm")
+
+
+def test_weights_in_4_bits_are_not_trained_but_may_be_evaluated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = ["model.load_in_4bit=true", f"run_dir={tmp_path}"]
+    for more in ([], ["--dry-run"]):
+        assert "give model.lora" in _error(capsys, "train", "demo", *overrides, *more)
+    assert find("demo", overrides, print).config.model.load_in_4bit
 
 
 def test_a_model_folder_without_tokenizer_is_told(

@@ -80,7 +80,6 @@ def test_overrides_mean_the_same_for_an_experiment_and_for_a_runs_file(tmp_path:
         ("~env.args.colour", "cannot take env.args.colour out"),
         ("~seed", "cannot take seed out"),
         ("name=né", "quote"),
-        ("model.load_in_4bit=true", "model.lora"),
         ("policy.args.lm=big", "model.path"),
     ],
 )

@@ -254,6 +254,11 @@ def test_mistakes_are_told() -> None:
         gymnasium.make("BabyAI-MixedTrainLocal-v0", task="go to")
     with pytest.raises(ConfigError, match="direct, original"):
         gymnasium.make("BabyAI-MixedTrainLocal-v0", generator="fast")
+    with pytest.raises(ConfigError, match="'goto'"):
+        gymnasium.make("BabyAI-MixedTrainLocal-v0", tasks=["gotoo"])
+    for nothing in ("goto", []):
+        with pytest.raises(ConfigError, match="expected a list of at least one of goto, pickup"):
+            gymnasium.make("BabyAI-MixedTrainLocal-v0", tasks=nothing)
     with pytest.raises(ConfigError, match="BabyAI-GoToLocal-v0"):
         make_text_env("BabyAI-GoToLocl-v0")
     with pytest.raises(TranslationError, match="english, french"):

@@ -265,10 +265,6 @@ def _checked(composed: Any) -> Config:
     for name in config.evaluation.baselines:
         if name not in BASELINES:
             raise ConfigError(unknown("value of evaluation.baselines", name, BASELINES))
-    if config.model.load_in_4bit and not config.model.lora:
-        raise ConfigError(
-            "model.load_in_4bit=true keeps weights that cannot be trained: give model.lora={r: 16} too"
-        )
     if config.env.actions == []:
         raise ConfigError(
             "env.actions is empty: name at least one action, such as [turn left, turn right, go forward]"

@@ -1,6 +1,7 @@
 """An episode told step by step: what the policy read, how likely it found each action, what it did."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,15 @@ from groundling.training.build import make_envs
 
 def record(config: Config, policy: Policy, episode: Episode) -> dict[str, Any]:
     """Play ``episode`` again and note what the policy saw and thought at each step, as JSON."""
-    observations = [observation for observation, _ in _replay(config, episode.seed, episode.actions)]
+    played = _replay(config, episode.seed, episode.actions, episode.task)
+    observations = [observation for observation, _ in played]
     nothing = [None] * len(observations)
     prompts = policy.prompts(observations) or nothing
     outputs = policy.outputs(observations)
     probabilities = nothing if outputs is None else outputs.log_probs.exp().tolist()
     return {
         "seed": episode.seed,
+        "task": episode.task,
         "mission": episode.mission,
         "success": episode.success,
         "return": episode.episode_return,
@@ -41,13 +44,16 @@ def record(config: Config, policy: Policy, episode: Episode) -> dict[str, Any]:
 
 def frames(config: Config, sample: dict[str, Any]) -> list[np.ndarray]:
     """The pictures of a recorded episode: before each action, uint8 ``(height, width, 3)``."""
-    return [frame for _, frame in _replay(config, sample["seed"], sample["actions"], render=True)]
+    played = _replay(config, sample["seed"], sample["actions"], sample.get("task"), render=True)
+    return [frame for _, frame in played]
 
 
 def _replay(
-    config: Config, seed: int, actions: list[int] | tuple[int, ...], render: bool = False
+    config: Config, seed: int, actions: list[int] | tuple[int, ...], task: str | None, render: bool = False
 ) -> Iterator[tuple[TextObservation, Any]]:
-    """The observation (and picture) before each of the ``actions`` of the episode with this seed."""
+    """The observation (and picture) before each of the ``actions`` of the episode with this seed and task."""
+    if config.env.args.get("draw_task") == "construction":  # by chance, and not by the seed
+        config = replace(config, env=replace(config.env, args={**config.env.args, "task": task}))
     envs: TextVectorEnv = make_envs(
         config, 1, lambda env, episode: seed, render_mode="rgb_array" if render else None
     )

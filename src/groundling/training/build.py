@@ -169,7 +169,14 @@ def make_policy(config: Config, checkpoint: Path | None = None, *, learns: bool 
         config: The run's.
         checkpoint: A checkpoint's folder.
         learns: Whether it is going to be trained: only then it has the reference of a KL penalty in a world.
+
+    Raises:
+        ConfigError: it is going to be trained, and cannot be.
     """
+    if learns and config.model.load_in_4bit and not config.model.lora:
+        raise ConfigError(
+            "model.load_in_4bit=true keeps weights that cannot be trained: give model.lora={r: 16} too"
+        )
     factory = policies.get(config.policy.id)
     parameters = inspect.signature(factory).parameters
     args: dict[str, Any] = dict(config.policy.args)

@@ -123,7 +123,8 @@ class LocalLevel(RoomGridLevel):
     object to go to and each room.
 
     Raises:
-        ConfigError: an unknown task, split, generator or draw_task, or a num_dists or max_steps out of range.
+        ConfigError: unknown or no tasks, an unknown split, generator or draw_task, or a num_dists or max_steps out of
+            range.
     """
 
     def __init__(
@@ -136,6 +137,11 @@ class LocalLevel(RoomGridLevel):
         num_dists: int = 8,
         **kwargs: Any,
     ) -> None:
+        if isinstance(tasks, str) or not tasks:
+            raise ConfigError(f"tasks is {tasks!r}: expected a list of at least one of {', '.join(_TASKS)}")
+        for name in tasks:
+            if name not in _TASKS:
+                raise ConfigError(unknown("task", name, _TASKS))
         if task is not None and task not in tasks:
             raise ConfigError(unknown("task", task, tasks))
         if draw_task not in ("reset", "construction"):
