@@ -9,6 +9,7 @@ import torch
 from rich.console import Console
 
 from groundling.cli import main
+from groundling.configs.compose import compose
 from groundling.configs.schema import ComponentConfig, Config, EnvConfig, TrainingConfig
 from groundling.envs.babyai_text import ACTIONS
 from groundling.errors import ConfigError, RunError
@@ -67,12 +68,15 @@ def test_they_are_logged_at_each_update_and_change_nothing(tmp_path: Path) -> No
     for name, probes in (("with", 1), ("without", None)):
         assert train(_config(tmp_path / name, probes), Console(quiet=True))
     rows = read_probes(tmp_path / "with")
-    assert [(row["update"], row["step"]) for row in rows] == [(1, 16), (2, 32), (3, 48)]
+    assert [(row["update"], row["step"]) for row in rows] == [(0, 0), (1, 16), (2, 32), (3, 48)]
     for row in rows:
         assert list(row["probabilities"]) == [probe.title for probe in PROBES[1]]
         for own in row["probabilities"].values():
             assert list(own) == list(ACTIONS["english"]) and sum(own.values()) == pytest.approx(1, abs=1e-4)
-    assert rows[0]["probabilities"] != rows[2]["probabilities"]
+    began = make_policy(_config(tmp_path)).outputs(observations(PROBES[1], ACTIONS["english"], 2)).log_probs
+    zero_shot = torch.tensor([list(own.values()) for own in rows[0]["probabilities"].values()])
+    torch.testing.assert_close(began.exp(), zero_shot, atol=1e-5, rtol=0)
+    assert rows[0]["probabilities"] != rows[1]["probabilities"] != rows[3]["probabilities"]
     assert not (tmp_path / "without" / "probes.jsonl").exists() and not read_probes(tmp_path / "without")
 
     def figures(name: str) -> list[dict]:
@@ -98,8 +102,8 @@ def test_a_resumed_run_drops_what_it_does_again(tmp_path: Path) -> None:
     assert path.read_text() == whole
     assert train(_config(tmp_path, probes=2, steps=64), Console(quiet=True))
     rows = read_probes(tmp_path)
-    assert [row["update"] for row in rows] == [1, 2, 3, 4]
-    assert list(rows[3]["probabilities"]) == [probe.title for probe in PROBES[2]]
+    assert [row["update"] for row in rows] == [0, 1, 2, 3, 4]
+    assert list(rows[4]["probabilities"]) == [probe.title for probe in PROBES[2]]
     path.write_text("3\n" + whole)
     with pytest.raises(RunError, match=r"line 1 of .*probes\.jsonl"):
         read_probes(tmp_path)
@@ -117,7 +121,7 @@ def test_the_report_draws_them(tmp_path: Path) -> None:
 
 def test_what_cannot_be_probed_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for wrong, told in (
-        (["training.probes=3"], "1 or 2 or null"),
+        (["training.probes=3"], "1, 2, both or null"),
         (["training.probes=1", "env.language=french"], "English"),
     ):
         assert main(["train", "demo", f"run_dir={tmp_path / 'run'}", "device=cpu", *wrong]) == 1
@@ -129,11 +133,20 @@ def test_what_cannot_be_probed_is_told(tmp_path: Path, capsys: pytest.CaptureFix
         train(config, Console(quiet=True))
 
 
+def test_both_sets_are_logged_at_once(tmp_path: Path) -> None:
+    config = compose("demo", ["training.probes=both", f"run_dir={tmp_path}"])
+    ProbeLog(config, RandomPolicy(), tmp_path, 0)
+    titles = [probe.title for probes in PROBES.values() for probe in probes]
+    assert list(read_probes(tmp_path)[0]["probabilities"]) == titles
+
+
 def test_other_actions_have_their_own_names(tmp_path: Path) -> None:
     config = _config(tmp_path)
     config.env.actions = ["left", "right", "ahead"]
     log = ProbeLog(config, RandomPolicy(), tmp_path, 0)
     log.log({"update": 1, "step": 16})
+    ProbeLog(config, RandomPolicy(), tmp_path, 0)  # killed before its first checkpoint, and begun again
+    assert [row["update"] for row in read_probes(tmp_path)] == [0]
     assert (
         right_actions(config)["ball ahead"] == ["ahead"] and not right_actions(config)["sequence, first half"]
     )

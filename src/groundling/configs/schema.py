@@ -165,8 +165,9 @@ class TrainingConfig:
     wandb: str | None = None
     """A project of Weights & Biases that is told every update's figures, too (extra wandb; WANDB_MODE=offline keeps
     them on this machine); null: none."""
-    probes: int | None = None
-    """1 or 2: log each action's probability in one of two sets of fixed situations, after each update; null: no."""
+    probes: int | str | None = None
+    """1, 2 or both: log each action's probability in one or both of two sets of fixed situations, before the first update
+    and after each; null: no."""
 
 
 @dataclass

@@ -95,9 +95,13 @@ class Collector(ABC):
 
 def summarise(episodes: Sequence[Finished]) -> dict[str, float | int | None]:
     """Figures of the episodes that ended in an update; None where there was none."""
-    names = ("return_mean", "return_std", "return_min", "return_max", "success_rate", "episode_length")
+    names = [
+        *("return_mean", "return_std", "return_min", "return_max", "success_rate"),
+        *("episode_length", "episode_length_std", "episode_length_min", "episode_length_max"),
+    ]
     if not episodes:
         return dict.fromkeys(names)
+    lengths = np.array([e.length for e in episodes])
     returns = np.array([e.episode_return for e in episodes])
     told = [e.success for e in episodes if e.success is not None]
     figures = {name for e in episodes for name in e.figures}
@@ -107,7 +111,10 @@ def summarise(episodes: Sequence[Finished]) -> dict[str, float | int | None]:
         "return_min": float(returns.min()),
         "return_max": float(returns.max()),
         "success_rate": float(np.mean(told)) if told else None,
-        "episode_length": float(np.mean([e.length for e in episodes])),
+        "episode_length": float(lengths.mean()),
+        "episode_length_std": float(lengths.std()),
+        "episode_length_min": int(lengths.min()),
+        "episode_length_max": int(lengths.max()),
     } | {
         name: float(np.mean([e.figures[name] for e in episodes if name in e.figures]))
         for name in sorted(figures)

@@ -217,7 +217,9 @@ PROBES: dict[int, tuple[Probe, ...]] = {
         ),
     ),
 }
-"""The two sets, by their number (training.probes)."""
+"""The two sets, by their number."""
+SETS: dict[int | str, tuple[Probe, ...]] = {**PROBES, "both": PROBES[1] + PROBES[2]}
+"""What training.probes may be."""
 
 
 def observations(probes: Sequence[Probe], actions: tuple[str, ...], history: int) -> list[TextObservation]:
@@ -255,28 +257,28 @@ class ProbeLog:
     def __init__(self, config: Config, policy: Policy, run_dir: Path, update: int) -> None:
         self._policy = policy
         self._observations: list[TextObservation] = []
-        number = config.training.probes
-        if number is None:
+        name = config.training.probes
+        if name is None:
             return
-        if number not in PROBES:
-            raise ConfigError(
-                f"training.probes must be {' or '.join(map(str, PROBES))} or null, got {number}"
-            )
+        if name not in SETS:
+            raise ConfigError(f"training.probes must be {', '.join(map(str, SETS))} or null, got {name}")
         if config.env.language != "english":
             raise ConfigError(
                 f"the probes are told in English, and env.language={config.env.language}: set "
                 "training.probes=null"
             )
-        self._titles = [probe.title for probe in PROBES[number]]
-        self._observations = observations(PROBES[number], tuple(actions_of(config)), config.env.history)
+        self._titles = [probe.title for probe in SETS[name]]
+        self._observations = observations(SETS[name], tuple(actions_of(config)), config.env.history)
         if policy.outputs(self._observations[:1]) is None:
             raise ConfigError(
                 f"policy {config.policy.id!r} chooses by more than what it is told: set training.probes=null"
             )
         self._rows = RowFile(run_dir / _FILE, update)
+        if not update and self._rows.is_empty:
+            self.log({"update": 0, "step": 0})
 
     def log(self, row: dict[str, Any]) -> None:
-        """Write what the policy thinks after the update whose figures are ``row``."""
+        """Write what the policy thinks after the update whose figures are ``row``; once before the first."""
         if not self._observations:
             return
         outputs = self._policy.outputs(self._observations)

@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from groundling.algorithms.algorithm import Algorithm
+from groundling.algorithms.on_policy import OnPolicy
 from groundling.algorithms.rollout import Rollout
 from groundling.configs.schema import Config
 from groundling.errors import ConfigError, GroundlingError, RunError
@@ -29,6 +30,7 @@ from groundling.training.collector import Finished, summarise
 from groundling.training.folder import open_run
 from groundling.training.probes import ProbeLog
 from groundling.training.progress import TrainingProgress
+from groundling.training.shaping import ShapedReturns
 from groundling.training.tracking import Log, Tracker, WandbLog, read_metrics
 from groundling.world import World
 
@@ -112,6 +114,7 @@ class Run:
         self.own = self.world.share(config.env.num_envs)  # which envs this process steps
         self.collector = make_collector(config, self.policy, self.algorithm, self.own)
         self.config = in_steps(config, self.collector)
+        self.shaped = ShapedReturns(config.env.num_envs)
         if found is not None:
             self._load(found)
 
@@ -167,6 +170,9 @@ class Run:
         rollout = Rollout.beside([r for r, _, _ in gathered])
         episodes = [e for _, own, _ in gathered for e in own]
         incidents = {name: sum(own[name] for _, _, own in gathered) for name in gathered[0][2]}
+        shaped = {}
+        if rollout.kl is not None and not rollout.sequences and isinstance(self.algorithm, OnPolicy):
+            shaped = self.shaped.add(rollout, self.algorithm.kl.rewards(rollout))
         figures = self.algorithm.update(
             self.policy,
             rollout,
@@ -190,6 +196,7 @@ class Run:
             **summarise(episodes),
             "episodes": self.counters.episodes,
             **incidents,
+            **shaped,
             **figures,
         }
 
@@ -219,11 +226,15 @@ class Run:
         save_file(whole, folder / "collector.safetensors")
         self.collector.save_shared(folder)
         checkpoint.write_json(folder / "algorithm.json", self.algorithm.state_dict())
-        checkpoint.write_json(folder / "run.json", {"counters": asdict(self.counters), "envs": envs})
+        checkpoint.write_json(
+            folder / "run.json",
+            {"counters": asdict(self.counters), "envs": envs, "shaped": self.shaped.sums.tolist()},
+        )
 
     def _load(self, folder: Path) -> None:
         state = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         self.counters = Counters(**state["counters"])
+        self.shaped.sums[:] = state.get("shaped", 0.0)
         checkpoint.load_optimizer(self.algorithm.optimizer, folder / "optimizer.safetensors")
         self.algorithm.load_state_dict(json.loads((folder / "algorithm.json").read_text(encoding="utf-8")))
         self.collector.load_state_dict(state["envs"][self.own])

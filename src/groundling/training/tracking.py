@@ -59,6 +59,7 @@ class RowFile:
         rows = [row for row in read_rows(path) if row["update"] <= update]
         write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
         self.last_step: int = rows[-1]["step"] if rows else 0
+        self.is_empty = not rows
 
     def append(self, row: dict[str, Any]) -> None:
         """Write one update's row.

@@ -125,7 +125,7 @@ class ValidationLog:
         ]
         self._metrics, self._reward = make_metrics(config, self._policy), make_reward(config)
         self._rows = RowFile(run_dir / "validation.jsonl", update)
-        if not update:
+        if not update and self._rows.is_empty:
             self._measure(0, 0)
 
     def log(self, row: Mapping[str, Any]) -> None:

@@ -1,0 +1,41 @@
+"""What episodes return as they are learnt from, where a KL penalty shapes their rewards."""
+
+import numpy as np
+from torch import Tensor
+
+from groundling.algorithms.rollout import Rollout
+
+
+class ShapedReturns:
+    """Adds up each env's scaled rewards and what the penalty adds to them, over the ends of rollouts.
+
+    Args:
+        num_envs: How many envs a rollout is of.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self.sums = np.zeros((2, num_envs))  # of the present episodes: shaped rewards, and the shaping alone
+
+    def add(self, rollout: Rollout, shaped: Tensor) -> dict[str, float | None]:
+        """Go through a rollout.
+
+        Args:
+            rollout: What was gathered.
+            shaped: Its rewards as they are learnt from, ``(num_steps, num_envs)``.
+
+        Returns:
+            Mean, deviation, least and greatest of the episodes that ended in it: ``shaped_return_*``, and
+            ``shaping_*`` of what the penalty added alone; None where no episode ended.
+        """
+        rewards, own = shaped.double().numpy(), rollout.rewards.double().numpy()
+        ended = []
+        for t, done in enumerate(rollout.dones.numpy()):
+            self.sums += np.stack([rewards[t], rewards[t] - own[t]])
+            ended.append(self.sums[:, done])
+            self.sums[:, done] = 0
+        found = np.concatenate(ended, axis=1)  # (2, number of episodes)
+        return {
+            f"{name}_{statistic}": float(getattr(values, statistic)()) if len(values) else None
+            for name, values in zip(("shaped_return", "shaping"), found, strict=True)
+            for statistic in ("mean", "std", "min", "max")
+        }

@@ -1,0 +1,68 @@
+"""What episodes return as they are learnt from."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from groundling.algorithms import Rollout
+from groundling.configs.compose import compose
+from groundling.training.run import train
+from groundling.training.shaping import ShapedReturns
+from groundling.training.tracking import TIME_KEYS, read_metrics
+
+
+def _rollout(rewards: list[list[float]], dones: list[list[int]]) -> Rollout:
+    own = torch.tensor(rewards)
+    last = torch.zeros(own.shape[1])
+    return Rollout([], own.long(), own, own, own, torch.tensor(dones).bool(), last, [])
+
+
+def test_an_episode_is_summed_over_the_ends_of_rollouts() -> None:
+    returns = ShapedReturns(2)
+    first = _rollout([[1.0, 0.0], [2.0, 0.0]], [[1, 0], [0, 0]])
+    assert returns.add(first, first.rewards - 0.5) == {
+        "shaped_return_mean": 0.5,
+        "shaped_return_std": 0,
+        "shaped_return_min": 0.5,
+        "shaped_return_max": 0.5,
+        "shaping_mean": -0.5,
+        "shaping_std": 0,
+        "shaping_min": -0.5,
+        "shaping_max": -0.5,
+    }
+    nothing = _rollout([[0.0, 0.0]], [[0, 0]])
+    assert set(returns.add(nothing, nothing.rewards).values()) == {None}
+    second = _rollout([[4.0, 8.0]], [[1, 1]])
+    found = returns.add(second, second.rewards - 0.25)
+    # The first env: 2 - 0.5 + 4 - 0.25; the second: -0.5 - 0.5 + 8 - 0.25.
+    assert (found["shaped_return_min"], found["shaped_return_max"]) == (5.25, 6.75)
+    assert (found["shaping_min"], found["shaping_max"]) == (-1.25, -0.75)
+    assert found["shaped_return_mean"] == 6 and found["shaped_return_std"] == 0.75
+    assert not returns.sums.any()
+
+
+def test_a_shaped_run_logs_them_and_goes_on_in_the_middle_of_an_episode(tmp_path: Path) -> None:
+    small = ["env.num_envs=4", "training.steps_per_update=24", "algorithm.args.minibatch_size=48"]
+    small += ["algorithm.args.kl_coefficient=0.5", "algorithm.args.epochs=1", "device=cpu"]
+    small += ["algorithm.args.learning_rate_schedule=constant", "algorithm.args.learning_rate=1e-2"]
+
+    def rows(name: str, *stops: int) -> list[dict]:
+        for steps in stops:
+            config = compose("demo", [*small, f"training.steps={steps}", f"run_dir={tmp_path / name}"])
+            assert train(config, Console(quiet=True))
+        told = read_metrics(tmp_path / name)
+        return [{k: v for k, v in row.items() if k not in TIME_KEYS} for row in told]
+
+    whole = rows("whole", 384)
+    assert whole == rows("resumed", 192, 384)
+    state = json.loads((tmp_path / "resumed" / "checkpoints" / "000004" / "run.json").read_text())
+    assert np.any(state["shaped"])  # episodes were under way
+    for row in (row for row in whole if row["return_mean"] is not None):
+        scaled = 20 * row["return_mean"] + row["shaping_mean"]
+        assert row["shaped_return_mean"] == pytest.approx(scaled, abs=1e-4)
+        assert row["episode_length_min"] <= row["episode_length"] <= row["episode_length_max"]
+    assert any(abs(row["shaping_mean"] or 0) > 1e-3 for row in whole)
