@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from groundling.cli import main
+from groundling.lm.loading import resolve
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -69,6 +72,26 @@ def test_own_pool_is_written_for_and_fits_on_a_page(capsys: pytest.CaptureFixtur
     runpy.run_path(str(script), run_name="__main__")
     assert capsys.readouterr().out == "9 + 16 = 25 1.0\n"
     assert len(script.read_text().splitlines()) < 40
+
+
+def test_own_agent_trains_its_head_and_leaves_what_is_frozen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert len((ROOT / "examples" / "own_agent.py").read_text().splitlines()) < 40
+    own = ["demo", "--import", "examples.own_agent", "policy.id=frozen_encoder", "~policy.args"]
+    small = ["training.steps_per_update=4", "env.num_envs=4", "algorithm.args.minibatch_size=8", "device=cpu"]
+    small += [f"run_dir={tmp_path}", "training.keep_checkpoints=3", "training.checkpoint_every=1"]
+    for steps in (16, 32):  # the second resumes, with its own weights read back
+        assert main(["train", *own, *small, f"training.steps={steps}"]) == 0
+    began = load_file(resolve("starter") + "/model.safetensors")
+    first, second = (tmp_path / "checkpoints" / name for name in ("000001", "000002"))
+    learnt = load_file(second / "model.safetensors")
+    changed = {name for name, tensor in learnt.items() if not torch.equal(tensor, began[name])}
+    assert changed and all(name.startswith("decoder.") for name in changed)
+    heads = [load_file(folder / "value_head.safetensors")["linear.weight"] for folder in (first, second)]
+    assert not torch.equal(*heads)
+    assert main(["evaluate", str(tmp_path), "--import", "examples.own_agent", "--episodes", "2"]) == 0
 
 
 @pytest.mark.parametrize(

@@ -218,7 +218,7 @@ PROBES: dict[int, tuple[Probe, ...]] = {
     ),
 }
 """The two sets, by their number."""
-SETS: dict[int | str, tuple[Probe, ...]] = {**PROBES, "both": PROBES[1] + PROBES[2]}
+SETS: dict[int | str, tuple[Probe, ...]] = {1: PROBES[1], 2: PROBES[2], "both": PROBES[1] + PROBES[2]}
 """What training.probes may be."""
 
 

@@ -1,0 +1,32 @@
+"""Your own agent in a text world: GLAM's, with a head of your own and a part of the model that stays as it is.
+
+groundling train demo --import examples.own_agent policy.id=frozen_encoder ~policy.args
+"""
+
+from torch import Tensor, nn
+
+from groundling import LanguageModel
+from groundling.policies import ActionScoringPolicy, policies
+
+
+class SuccessHead(nn.Module):
+    """Values between 0 and what a success is worth (1, times env.reward_scale)."""
+
+    def __init__(self, hidden_size: int, most: float) -> None:
+        super().__init__()
+        self.linear, self.most = nn.Linear(hidden_size, 1), most
+
+    def forward(self, states: Tensor) -> Tensor:
+        return self.most * self.linear(states).sigmoid()[:, 0]  # (batch, hidden_size) to (batch,)
+
+
+@policies.register("frozen_encoder")
+class FrozenEncoderPolicy(ActionScoringPolicy):
+    """Of the model only the decoder is trained: what needs no gradient, here the encoder with its embeddings, no
+    optimizer touches. Acting, learning, checkpoints and evaluation are inherited.
+    """
+
+    def __init__(self, lm: LanguageModel, most: float = 20.0) -> None:
+        super().__init__(lm)
+        self.value_head = SuccessHead(lm.hidden_size, most).to(lm.device)
+        lm.model.get_encoder().requires_grad_(False)
