@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from groundling.cli import INTERRUPTED, main
+from groundling.configs.compose import compose
 from groundling.configs.studies import read_study, studies
 from groundling.evaluation import study as study_module
 from groundling.evaluation.evaluate import evaluate
@@ -64,6 +65,14 @@ def _words(study: Path, *more: str) -> list[str]:
 def _rows(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+def test_both_agents_meet_the_same_numbers_of_distractors() -> None:
+    told, arms = read_study("glam-distractors")
+    found = {name: compose(arm.experiment, [*told.common, *arm.overrides]) for name, arm in arms.items()}
+    met = {(c.policy.id, c.env.args["num_dists"]) for c in found.values()}
+    assert met == {(policy, n) for policy in ("action_scoring", "symbolic") for n in (4, 8, 12)}
+    assert all(name.endswith(f"-{c.env.args['num_dists']}") for name, c in found.items())
 
 
 def test_an_interrupted_study_goes_on_without_doing_anything_twice(

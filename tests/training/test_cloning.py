@@ -1,6 +1,7 @@
 """Behavioural cloning, from `groundling collect` to `groundling evaluate`."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,14 +10,23 @@ from rich.console import Console
 
 from groundling.algorithms import Rollout, create
 from groundling.cli import main
-from groundling.configs.schema import ComponentConfig, Config, DataConfig, EnvConfig, TrainingConfig
+from groundling.configs.schema import (
+    ComponentConfig,
+    Config,
+    DataConfig,
+    EnvConfig,
+    EvaluationConfig,
+    TrainingConfig,
+)
 from groundling.errors import ConfigError, RunError
 from groundling.evaluation.collect import collect_dataset
 from groundling.evaluation.evaluate import find
 from groundling.training.build import make_algorithm, make_policy
+from groundling.training.checkpoint import latest
+from groundling.training.dataset import count_transitions
 from groundling.training.demonstrations import Demonstrations
 from groundling.training.run import train
-from groundling.training.tracking import read_metrics
+from groundling.training.tracking import read_metrics, read_rows
 from groundling.world import World
 
 _ACTIONS = ["turn left", "turn right", "go forward", "pick up", "drop", "toggle"]
@@ -76,6 +86,28 @@ def test_a_clone_is_evaluated_and_reported(dataset: Path, tmp_path: Path) -> Non
     assert "log-likelihood" in (run_dir / "report.html").read_text()
 
 
+def test_what_is_held_out_is_measured_and_not_learnt(tmp_path: Path) -> None:
+    overrides = ["env.id=BabyAI-GoToObj-v0", "env.history=2", "evaluation.num_envs=4", "device=cpu"]
+    folder, run_dir = tmp_path / "bot", tmp_path / "run"
+    collect_dataset(find("expert", overrides, print), 8, folder, validation_fraction=0.25)
+    config = _config(folder, run_dir, "choice", "drrn")
+    config.evaluation = EvaluationConfig(every=2)
+    assert train(replace(config, training=replace(config.training, steps=48)), Console(quiet=True))
+    assert train(config, Console(quiet=True))  # resumes
+    rows = read_rows(run_dir / "validation.jsonl")
+    assert [(row["update"], row["step"]) for row in rows] == [(0, 0), (2, 32), (4, 64), (6, 96)]
+    assert rows[-1]["metrics"]["loss"] < rows[0]["metrics"]["loss"]
+
+    count = count_transitions(folder, "validation")
+    held_out = Demonstrations(folder, 1, slice(0, 1), _ACTIONS, 2, seed=1, split="validation").rollout(count)
+    policy = make_policy(config, latest(run_dir / "checkpoints", print))
+    log_probs = policy.outputs(held_out.observations).log_probs  # type: ignore[union-attr]
+    shown = held_out.actions.flatten()
+    told = rows[-1]["metrics"]
+    assert told["loss"] == pytest.approx(-log_probs[torch.arange(count), shown].mean().item(), rel=1e-4)
+    assert told["accuracy"] == pytest.approx((log_probs.argmax(-1) == shown).float().mean().item())
+
+
 def test_every_epoch_shows_each_transition_once(dataset: Path) -> None:
     rows = Demonstrations(dataset, 1, slice(0, 1), _ACTIONS, 2, seed=1)
     total = rows.state_dict()[0]["rows"]
@@ -121,6 +153,7 @@ def test_text_is_the_models_own_likelihood_and_choice_that_among_the_actions(
         if objective == "choice":
             scores = scores.log_softmax(-1)
         expected = -scores.gather(1, rollout.actions[0][:, None]).mean().item()
+        assert algorithm.measure(policy, rollout)["loss"] == pytest.approx(expected, rel=1e-4)
         losses[objective] = algorithm.update(policy, rollout, generator=torch.Generator())["loss"]
         assert losses[objective] == pytest.approx(expected, rel=1e-4)
     assert losses["choice"] < losses["text"]

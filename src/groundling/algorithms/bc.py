@@ -99,6 +99,24 @@ class BehaviouralCloning(Algorithm):
         )
         return {**figures, "learning_rate": rate}
 
+    @torch.no_grad()
+    def measure(self, policy: Policy, rollout: Rollout) -> dict[str, float]:
+        """Of single steps that are not learnt: ``loss``, and ``accuracy``, how often the policy would do what is shown.
+
+        Raises:
+            ConfigError: as `update`.
+        """
+        self._check_objective(policy, rollout)
+        nothing = torch.zeros_like(rollout.rewards)
+        batch = Batch.of(policy, rollout, nothing, nothing)
+        loss, right = 0.0, 0
+        for micro in torch.arange(len(batch)).split(self.micro_batch_size or self.minibatch_size):
+            loss -= self._log_probs(policy, batch, micro).sum().item()
+            outputs = policy.outputs([batch.observations[i] for i in micro.tolist()])
+            assert outputs is not None  # a policy without a memory
+            right += int((outputs.log_probs.argmax(-1) == batch.actions[micro]).sum())
+        return {"loss": loss / len(batch), "accuracy": right / len(batch)}
+
     def _check_objective(self, policy: Policy, rollout: Rollout) -> None:
         if self.objective == "text" and not (rollout.sequences or isinstance(policy, ActionScoringPolicy)):
             raise ConfigError(

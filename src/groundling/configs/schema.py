@@ -166,8 +166,8 @@ class TrainingConfig:
     """A project of Weights & Biases that is told every update's figures, too (extra wandb; WANDB_MODE=offline keeps
     them on this machine); null: none."""
     probes: int | str | None = None
-    """1, 2 or both: log each action's probability in one or both of two sets of fixed situations, before the first update
-    and after each; null: no."""
+    """1, 2 or both: log each action's probability in one or both of two sets of fixed situations, before the first
+    update and after each; null: no."""
 
 
 @dataclass
@@ -175,6 +175,7 @@ class EvaluationConfig:
     """Held-out episodes."""
 
     episodes: int = 1000
+    """How many are played; of the validation split, how many texts or transitions are measured at most."""
     num_envs: int = 32
     deterministic: bool = False
     """Take the likeliest action instead of drawing one; GLAM draws."""
@@ -190,7 +191,8 @@ class EvaluationConfig:
     """What is done to a text before it is measured: three_sentence_summary keeps its first three sentences; null:
     nothing."""
     every: int | None = None
-    """Updates between two measurements of the validation split during training, the first before it; null: none."""
+    """Updates between two measurements of the validation split, a pool's or a dataset's, during training, the first
+    before it; null: none."""
     batch_size: int = 64
     """Texts written at once for evaluation."""
 

@@ -18,18 +18,19 @@ _COLUMNS = ("goal", "descriptions", "past_actions", "actions", "action_index", "
 
 
 class Demonstrations(Collector):
-    """A dataset's train split as rollouts; every epoch goes through all transitions in an order of its own.
+    """A dataset's split as rollouts; every epoch goes through all transitions in an order of its own.
 
     Where it stands is a single counter.
 
     Args:
-        folder: What `groundling collect` wrote, or files ``data/train-*.parquet`` with the same columns.
+        folder: What `groundling collect` wrote, or files ``data/SPLIT-*.parquet`` with the same columns.
         num_envs: Transitions that a step of a rollout holds, of all processes together.
         own: Which of them this process reads.
         actions: The admissible actions of the envs that the policy will act in.
         history: How many observations the policy sees at most.
         seed: Of the orders.
         num_steps: Steps of a rollout that `collect` gives.
+        split: train or validation.
 
     Raises:
         ConfigError: there is no such dataset, or it does not suit the actions or the history.
@@ -45,11 +46,12 @@ class Demonstrations(Collector):
         history: int,
         seed: int,
         num_steps: int = 1,
+        split: str = "train",
     ) -> None:
         self.num_envs = own.stop - own.start
         self._total, self._own = num_envs, own
         self._history, self._seed, self._num_steps = history, seed, num_steps
-        self._rows = _read(folder)
+        self._rows = _read(folder, split)
         self._folder = folder
         self._position = 0  # transitions given so far
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))  # an epoch, and its order (num_rows,)
@@ -153,16 +155,16 @@ class Demonstrations(Collector):
             )
 
 
-def _read(folder: Path) -> Any:
-    """The train split's columns that a rollout needs, as a ``pyarrow.Table``."""
+def _read(folder: Path, split: str) -> Any:
+    """The split's columns that a rollout needs, as a ``pyarrow.Table``."""
     wanted = schema()  # tells if pyarrow is missing
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    files = files_of(folder, "train")
+    files = files_of(folder, split)
     if not files:
         raise ConfigError(
-            f"data.path={folder} holds no data/train-*.parquet: expected what `groundling collect` wrote"
+            f"data.path={folder} holds no data/{split}-*.parquet: expected what `groundling collect` wrote"
         )
     tables = []
     for path in files:

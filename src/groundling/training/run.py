@@ -152,6 +152,10 @@ class Run:
             from groundling.training.validation import ValidationLog  # metrics and pools, where texts are
 
             logs.append(ValidationLog(config, self.policy, self.folder, update))
+        if config.data.path is not None:
+            from groundling.training.held_out import HeldOutLog  # and pyarrow, where datasets are
+
+            logs.append(HeldOutLog(config, self.policy, self.algorithm, self.folder, update))
         return logs
 
     def update(self, progress: TrainingProgress) -> dict[str, Any]:

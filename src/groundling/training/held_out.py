@@ -1,0 +1,49 @@
+"""How well a clone knows the part of its dataset that it does not learn from."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from groundling.algorithms.algorithm import Algorithm
+from groundling.algorithms.bc import BehaviouralCloning
+from groundling.configs.schema import Config
+from groundling.policies.policy import Policy
+from groundling.training.build import actions_of
+from groundling.training.dataset import count_transitions
+from groundling.training.demonstrations import Demonstrations
+from groundling.training.tracking import RowFile
+
+
+class HeldOutLog:
+    """Measures a dataset's validation split while a policy learns its train split.
+
+    Appends to the run's ``validation.jsonl``, going on after the update that it resumes from. It is idle where
+    evaluation.every is null, and where the dataset has no such split.
+    """
+
+    def __init__(
+        self, config: Config, policy: Policy, algorithm: Algorithm, run_dir: Path, update: int
+    ) -> None:
+        assert config.data.path is not None
+        assert isinstance(algorithm, BehaviouralCloning)
+        folder = Path(config.data.path)
+        count = min(count_transitions(folder, "validation"), config.evaluation.episodes)
+        self._every = config.evaluation.every if count else None
+        if self._every is None:
+            return
+        self._policy, self._algorithm = policy, algorithm
+        actions, history = actions_of(config), config.env.history
+        rows = Demonstrations(folder, 1, slice(0, 1), actions, history, config.seed, split="validation")
+        self._rollout = rows.rollout(count)  # of the whole split, or of as many drawn from it
+        self._rows = RowFile(run_dir / "validation.jsonl", update)
+        if not update and self._rows.is_empty:
+            self._measure(0, 0)
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        """Measure after the update whose figures are ``row``, if it is its turn."""
+        if self._every is not None and row["update"] % self._every == 0:
+            self._measure(row["update"], row["step"])
+
+    def _measure(self, update: int, step: int) -> None:
+        metrics = self._algorithm.measure(self._policy, self._rollout)
+        self._rows.append({"update": update, "step": step, "metrics": metrics})
