@@ -79,7 +79,9 @@ def test_drrn_learns_from_its_replay(tmp_path: Path) -> None:
     assert [row["replay"] for row in rows] == [16, 20]
     assert all(row["grad_norm"] > 0 for row in rows)
     state = json.loads(json.dumps(run.algorithm.state_dict()))
+    assert len(json.dumps(state)) < 100  # however much is remembered
     again = DRRN(batch_size=8, steps_per_gradient=4, replay_size=20)
+    again.keep_in(tmp_path)
     again.load_state_dict(state)
     assert again.state_dict() == run.algorithm.state_dict() and again._replay == run.algorithm._replay
     with pytest.raises(ConfigError, match=r"policy\.id=drrn"):

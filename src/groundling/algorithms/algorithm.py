@@ -1,6 +1,7 @@
 """What an algorithm is."""
 
 from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -41,6 +42,11 @@ class Algorithm(ABC):
 
         Returns:
             The figures to log.
+        """
+
+    def keep_in(self, folder: Path) -> None:  # noqa: B027 (most keep nothing)
+        """Be told a run's folder, before anything is learnt or taken up: what grows with the run is kept there, beside
+        the checkpoints; of several processes, by the main one.
         """
 
     def state_dict(self) -> dict[str, Any]:

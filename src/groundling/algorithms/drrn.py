@@ -1,29 +1,19 @@
 """DRRN's learning: temporal differences of Q on a replay memory of texts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 
 from groundling.algorithms.algorithm import Algorithm, algorithms
+from groundling.algorithms.replay import ReplayFile, Transition
 from groundling.algorithms.rollout import Rollout
 from groundling.errors import ConfigError, RunError
 from groundling.policies.drrn import DRRNPolicy
 from groundling.policies.policy import Policy
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """What is remembered: texts, as the policy read them."""
-
-    prompt: str
-    actions: tuple[str, ...]
-    action: int
-    reward: float
-    next_prompt: str | None
-    """None: the episode ended."""
 
 
 @algorithms.register("drrn")
@@ -40,7 +30,8 @@ class DRRN(Algorithm):
     batch_size: int = 64
     """Transitions of a gradient step."""
     replay_size: int = 5_000_000
-    """Transitions that are remembered; the oldest are forgotten first. They are part of every checkpoint."""
+    """Transitions that are remembered; the oldest are forgotten first. The run's ``replay.jsonl`` keeps all that there
+    ever were, about a kilobyte each; a checkpoint says how far it had come."""
     steps_per_gradient: int = 128
     """Env steps for each gradient step; 128 in GLAM, fewer learn faster by the step and slower by the hour."""
     max_grad_norm: float = 5.0
@@ -57,6 +48,8 @@ class DRRN(Algorithm):
         self._replay: list[Transition] = []
         self._oldest = 0  # where the next transition goes once the memory is full
         self._steps = 0  # env steps since the last gradient step
+        self._file: ReplayFile | None = None  # where a run keeps the replay
+        self._unsaved: list[Transition] = []  # what is not there yet
 
     def setup(self, policy: Policy) -> None:
         """Make Adam for the policy's parameters.
@@ -92,31 +85,38 @@ class DRRN(Algorithm):
         }
         return {**means, "replay": len(self._replay)}
 
+    def keep_in(self, folder: Path) -> None:
+        self._file = ReplayFile(folder / "replay.jsonl")
+
     def state_dict(self) -> dict[str, Any]:
-        texts = dict.fromkeys(t for r in self._replay for t in (r.prompt, r.next_prompt) if t is not None)
-        place: dict[str | None, int | None] = {text: i for i, text in enumerate(texts)}
-        place[None] = None
-        sets = list(dict.fromkeys(r.actions for r in self._replay))
-        which = {actions: i for i, actions in enumerate(sets)}
-        rows = [
-            (place[r.prompt], which[r.actions], r.action, r.reward, place[r.next_prompt])
-            for r in self._replay
-        ]
-        return {
-            "texts": list(texts),
-            "actions": sets,
-            "rows": rows,
-            "oldest": self._oldest,
-            "steps": self._steps,
-        }
+        """Where it stands; what it remembers goes to the run's ``replay.jsonl``.
+
+        Raises:
+            OSError: that cannot be written.
+        """
+        if self._file is None:
+            return {"rows": [astuple(t) for t in self._in_order()], "steps": self._steps}
+        self._file.append(self._unsaved)
+        self._unsaved.clear()
+        return {"file": self._file.state, "steps": self._steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        texts, sets = state["texts"], [tuple(own) for own in state["actions"]]
-        self._replay = [
-            Transition(texts[p], sets[s], action, reward, None if n is None else texts[n])
-            for p, s, action, reward, n in state["rows"]
-        ]
-        self._oldest, self._steps = state["oldest"], state["steps"]
+        self._steps = state["steps"]
+        self._replay, self._oldest = [], 0
+        if self._file is not None and "file" in state:
+            for transition in self._file.read(state["file"]):
+                self._add(transition)
+            return
+        if "texts" in state:  # of checkpoints that held all of them, each text and set of actions once
+            texts, sets = state["texts"], state["actions"]
+            rows = [
+                (texts[p], sets[s], a, r, None if n is None else texts[n]) for p, s, a, r, n in state["rows"]
+            ]
+            rows = rows[state["oldest"] :] + rows[: state["oldest"]]
+        else:
+            rows = state["rows"]
+        for prompt, actions, action, reward, following in rows:
+            self._remember_one(Transition(prompt, tuple(actions), action, reward, following))
 
     def _remember(self, policy: DRRNPolicy, rollout: Rollout) -> None:
         num_envs = rollout.actions.shape[1]
@@ -125,12 +125,25 @@ class DRRN(Algorithm):
         dones = rollout.dones.flatten().tolist()
         for i, observation in enumerate(rollout.observations):
             following = None if dones[i] else prompts[i + num_envs]
-            transition = Transition(prompts[i], observation.actions, actions[i], rewards[i], following)
-            if len(self._replay) < self.replay_size:
-                self._replay.append(transition)
-            else:
-                self._replay[self._oldest] = transition
-                self._oldest = (self._oldest + 1) % self.replay_size
+            self._remember_one(Transition(prompts[i], observation.actions, actions[i], rewards[i], following))
+
+    def _remember_one(self, transition: Transition) -> None:
+        """Remember one more, which the file does not have yet."""
+        self._add(transition)
+        if self._file is not None and self.world.is_main:  # who alone writes
+            self._unsaved.append(transition)
+
+    def _in_order(self) -> list[Transition]:
+        """The oldest first."""
+        return self._replay[self._oldest :] + self._replay[: self._oldest]
+
+    def _add(self, transition: Transition) -> None:
+        """Remember one more, in the place of the oldest if the memory is full."""
+        if len(self._replay) < self.replay_size:
+            self._replay.append(transition)
+        else:
+            self._replay[self._oldest] = transition
+            self._oldest = (self._oldest + 1) % self.replay_size
 
     def _step(self, policy: DRRNPolicy, batch: Sequence[Transition]) -> dict[str, float]:
         going_on = [i for i, t in enumerate(batch) if t.next_prompt is not None]

@@ -111,6 +111,7 @@ class Run:
         set_seed(config.seed)  # Python, NumPy and torch, for whatever draws from the global generators
         self.policy: Policy = make_policy(config, found, learns=True)
         self.algorithm: Algorithm = make_algorithm(config, self.policy, self.world)
+        self.algorithm.keep_in(folder)
         self.own = self.world.share(config.env.num_envs)  # which envs this process steps
         self.collector = make_collector(config, self.policy, self.algorithm, self.own)
         self.config = in_steps(config, self.collector)
