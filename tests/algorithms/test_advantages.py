@@ -151,6 +151,25 @@ def test_group_relative_by_hand() -> None:
     assert torch.allclose(group_relative(rollout, returns, normalize_std=False)[0], torch.tensor(centred))
 
 
+def test_equal_answers_teach_nothing_whenever_their_rewards_come() -> None:
+    rollout = _texts([0.7, 0.7, 3.0, 8.0], groups=[1, 1, 2, 2])
+    rollout.rewards[:] = torch.tensor([[0.1, 0.7, 1.0, 8.0], [0.2, 0.3, 3.0, 2.0], [0.7, 0.0, -1.0, 0.0]])
+    for gamma, spread in ((1.0, 7.0), (0.5, 9.0 - 2.25)):
+        # Of the first group with gamma 0.5: 0.1 + 0.1 + 0.175, and 0.7 + 0.15.
+        first = 0.0 if gamma == 1 else (0.375 - 0.85) / 2
+        returns = returns_to_go(rollout.rewards, rollout.dones, gamma)
+        expected = torch.tensor([first, -first, -spread / 2, spread / 2]).expand(3, 4)
+        assert torch.allclose(group_relative(rollout, returns, normalize_std=False), expected, atol=1e-6)
+    for gamma in (1.0, 0.99):
+        alike = _texts([1.1] * 6, groups=[1, 1, 1, 1, 1, 1])
+        alike.rewards[0] = 1.1
+        alike.rewards[:, 1::2] = alike.rewards[:, 0::2]
+        alike.dones[:, 1::2], alike.mask = alike.dones[:, 0::2], None
+        for normalize in (True, False):
+            returns = returns_to_go(alike.rewards, alike.dones, gamma)
+            assert not group_relative(alike, returns, normalize).any()
+
+
 def test_an_envs_episodes_are_compared_from_where_the_rollout_sees_them_and_by_what_they_gave_so_far() -> (
     None
 ):

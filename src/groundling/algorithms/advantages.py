@@ -129,18 +129,23 @@ def leave_one_out(rollout: Rollout, returns: Tensor) -> Tensor:
 
 
 def group_relative(rollout: Rollout, returns: Tensor, normalize_std: bool = True) -> Tensor:
-    """Â_t = (G_t - mean) / std over the returns of the group's episodes (Shao et al. 2024, arXiv 2402.03300, § 4.1).
+    """Â = (R - mean R) / std R over the group's episodes (Shao et al. 2024, arXiv 2402.03300, § 4.1).
 
-    The deviation is the unbiased one, plus 1e-4. Arguments, result and errors as of `leave_one_out`.
+    All steps of an episode have its one advantage, also where rewards come on the way: R is its whole return, since the
+    spread of these tells nothing of the spread of what was left to gain at a step. The deviation is the unbiased one,
+    plus 1e-4; where a group's returns are equal but for rounding, their advantages are 0.
+
+    Arguments, result and errors as of `leave_one_out`.
     """
     episodes = GroupedEpisodes.of(rollout, returns)
     counts = episodes.counts[episodes.group]
     mean = episodes.sums(episodes.returns) / counts  # (num_episodes,)
-    advantages = returns - mean[episodes.number]
+    advantages = episodes.returns - mean
+    squares = episodes.sums(advantages.square())
+    equal = squares <= 1e-12 * episodes.sums(episodes.returns.square())
     if normalize_std:
-        variance = episodes.sums((episodes.returns - mean).square()) / (counts - 1)
-        advantages = advantages / (variance.sqrt() + 1e-4)[episodes.number]
-    return advantages
+        advantages = advantages / ((squares / (counts - 1)).sqrt() + 1e-4)
+    return advantages.masked_fill(equal, 0.0)[episodes.number]
 
 
 def standardise(x: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -189,8 +189,6 @@ def conjugate_gradient(product: Callable[[Tensor], Tensor], b: Tensor, steps: in
 def _parts(policy: Policy, batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
     """The weights that the choice of actions depends on, and those that the value alone does."""
     weights = trainable(policy)
-    with _twice_differentiable():  # and may be asked for twice
-        evaluation = batch.evaluate(policy, torch.arange(1))
 
     def reached(output: Tensor) -> list[bool]:
         if not output.requires_grad:
@@ -198,7 +196,10 @@ def _parts(policy: Policy, batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
         gradients = torch.autograd.grad(output.sum(), weights, retain_graph=True, allow_unused=True)
         return [g is not None for g in gradients]
 
-    chooses, values = reached(evaluation.log_probs), reached(evaluation.values)
+    # What may be asked for twice; with checkpointed gradients the layers are computed again as they were at first.
+    with _twice_differentiable():
+        evaluation = batch.evaluate(policy, torch.arange(1))
+        chooses, values = reached(evaluation.log_probs), reached(evaluation.values)
     actor = [p for p, own in zip(weights, chooses, strict=True) if own]
     critic = [p for p, own, other in zip(weights, values, chooses, strict=True) if own and not other]
     return actor, critic
