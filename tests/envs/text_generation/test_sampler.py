@@ -67,3 +67,21 @@ def test_another_number_of_samples_is_refused() -> None:
         _order(6, 0, True).load_state_dict(state)
     with pytest.raises(GroundlingError, match="no samples"):
         _order(0, 0, True)
+
+
+def test_other_samples_are_refused() -> None:
+    samples = [Sample("0", "ab", ("c",)), Sample("1", "b", ("d", "\udc80"))]
+    state = json.loads(json.dumps(SampleOrder(samples, 0).state_dict()))
+    SampleOrder(list(samples), 0).load_state_dict(state)
+    others = [
+        [Sample("0", "ab", ("x",)), samples[1]],
+        [Sample("0", "a", ("bc",)), samples[1]],
+        [Sample("0", "a", ("b", "c")), samples[1]],
+        [Sample("00", "ab", ("c",)), samples[1]],
+        samples[::-1],
+    ]
+    for changed in others:
+        with pytest.raises(RunError, match="2 as before, but others"):
+            SampleOrder(changed, 0).load_state_dict(state)
+    del state["samples"]  # as of checkpoints that were written before it was kept
+    SampleOrder(others[0], 0).load_state_dict(state)

@@ -1,6 +1,9 @@
 """Which sample comes next: a pure function of a seed and a count, so that a run resumes exactly."""
 
+import hashlib
 from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -38,22 +41,43 @@ class SampleOrder:
         first, self.drawn = self.drawn, self.drawn + count
         return [self.samples[self._index(k)] for k in range(first, self.drawn)]
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, Any]:
         """Everything that the rest of the order depends on, as JSON holds it."""
-        return {"seed": self.seed, "drawn": self.drawn, "num_samples": len(self.samples)}
+        return {
+            "seed": self.seed,
+            "drawn": self.drawn,
+            "num_samples": len(self.samples),
+            "samples": self._fingerprint,
+        }
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken.
 
         Raises:
-            RunError: the split had another number of samples then, so that this would be another order.
+            RunError: the split had other samples then, or as many in another order.
         """
         if state["num_samples"] != len(self.samples):
             raise RunError(
                 f"the samples have changed: there were {state['num_samples']}, now there are {len(self.samples)}; "
                 "give the data of the run, or begin a new run"
             )
+        if state.get("samples", self._fingerprint) != self._fingerprint:  # earlier checkpoints do not tell
+            raise RunError(
+                f"the samples have changed: there are {len(self.samples)} as before, but others, or in another order; "
+                "give the data of the run, or begin a new run"
+            )
         self.seed, self.drawn, self._epoch = state["seed"], state["drawn"], -1
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        """Of the samples' ids, prompts and references, in their order."""
+        sha256 = hashlib.sha256()
+        for sample in self.samples:
+            for part in (sample.id, sample.prompt, *sample.references):
+                told = str(part).encode("utf-8", "surrogatepass")
+                sha256.update(len(told).to_bytes(8, "big") + told)
+            sha256.update(b"\xff" * 8)  # no length: the next sample's
+        return sha256.hexdigest()
 
     def _index(self, k: int) -> int:
         if self.replacement:
