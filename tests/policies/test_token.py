@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from groundling.errors import ConfigError, GroundlingError
+from groundling.algorithms import GRPO, Rollout
+from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.policies import TokenPolicy, TokenPrompt
+from groundling.policies import token as token_policy
 from tests.lm.families import VOCABULARY
 from tests.lm.reference import plain_ids_log_probs
 
@@ -145,6 +147,95 @@ def test_unfiltered_log_probs_as_rl4lms_has_them(make_lm):
         seen = policy.evaluate(written.observations, written.actions.T)
     torch.testing.assert_close(written.log_probs[:, 0], expected, atol=1e-4, rtol=0)
     torch.testing.assert_close(seen.log_probs, written.log_probs.T, atol=1e-4, rtol=0)
+
+
+def test_nlpos_ratio_is_never_taken_without_its_mask(make_lm):
+    lm = make_lm("gpt2")
+    with pytest.raises(ConfigError, match="filtered_log_probs=false takes"):
+        TokenPolicy(lm, filtered_log_probs=False, mask_type="topk", top_mask=12)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "t5"])
+def test_grpo_takes_the_penalty_before_any_filter(make_lm, family):
+    lm, reference = make_lm(family), make_lm(family, seed=1)
+    policy = TokenPolicy(
+        lm, reference=reference, generation={"temperature": 0.5, "top_k": 30}, mask_type="topk", top_mask=200
+    )
+    asked = prompts()
+    written = policy.write(asked, uniforms(8, 5))
+    with torch.no_grad():  # the policy moves on
+        for parameter in lm.parameters():
+            parameter.add_(0.03 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    ratios, raw = [], policy.evaluate(written.observations, written.actions.T).raw_log_probs()
+    for row, (prompt, ids) in enumerate(zip(asked, written.token_ids(), strict=True)):
+        with torch.no_grad():
+            own = plain_ids_log_probs(lm, list(prompt.ids), ids.tolist())
+            ratios.append(own - plain_ids_log_probs(reference, list(prompt.ids), ids.tolist()))
+        torch.testing.assert_close(raw[row, : len(ids)], own, atol=1e-4, rtol=0)
+        assert not raw[row, len(ids) :].any()
+    d = torch.cat(ratios)
+    nothing = torch.zeros(written.mask.shape)
+    rollout = Rollout(
+        written.observations,
+        written.actions,
+        written.log_probs,
+        nothing,
+        nothing,
+        written.dones,
+        nothing[0],
+        [],
+        sequences=True,
+        mask=written.mask,
+        kl=written.kl,
+        raw_log_probs=written.raw_log_probs,
+    )
+    grpo = GRPO(kl_coefficient=0.5, mean_of_sequences=False, minibatch_size=1000)
+    grpo.setup(policy)
+    figures = grpo.update(policy, Rollout.beside([rollout]), generator=torch.Generator())
+    assert figures["reference_kl"] == pytest.approx(((-d).exp() + d - 1).mean().item(), rel=1e-3)
+    two = Rollout.beside([rollout, rollout])
+    assert torch.equal(two.raw_log_probs, torch.cat([written.raw_log_probs] * 2, dim=1))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "t5"])
+def test_too_little_memory_halves_what_is_written_at_once_and_changes_nothing_else(
+    make_lm, family, monkeypatch
+):
+    def made():
+        torch.manual_seed(0)  # the value head
+        lm = ending_often(make_lm(family))
+        return TokenPolicy(lm, reference=make_lm(family, seed=1), generation={"top_k": 30})
+
+    asked, numbers = prompts(7), uniforms(7, 6)
+    whole = made().write(asked, numbers)
+    read, rows, fits = token_policy.read_states, [], 3
+
+    def too_small(lm, lines):
+        if len(lines.read) > fits:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate too much")
+        return read(lm, lines)
+
+    def logits_of(logits, chosen):
+        rows.append(len(logits))
+        return logits.log_softmax(-1).gather(1, chosen[:, None])[:, 0]
+
+    monkeypatch.setattr(token_policy, "read_states", too_small)
+    monkeypatch.setattr(token_policy, "_log_probs_of", logits_of)
+    monkeypatch.setattr(token_policy, "_ROWS", 5)
+    policy = made()
+    with pytest.warns(UserWarning, match="CUDA out of memory: going on with 3 texts written at once"):
+        pieces = policy.write(asked, numbers)
+    assert policy._texts_at_once == 3 and max(rows) == 5
+    for name in ("actions", "mask", "dones"):
+        assert torch.equal(getattr(pieces, name), getattr(whole, name))
+    for name in ("log_probs", "raw_log_probs", "values", "kl"):
+        torch.testing.assert_close(getattr(pieces, name), getattr(whole, name), atol=1e-4, rtol=0)
+    for ours, theirs in zip(pieces.observations, whole.observations, strict=True):
+        assert ours.prompt == theirs.prompt and ours.length == theirs.length
+        assert torch.equal(ours.sets.counts, theirs.sets.counts)
+    fits = 0
+    with pytest.raises(RunError, match="to write one text"), pytest.warns(UserWarning):
+        policy.write(asked, numbers)
 
 
 def test_a_text_depends_on_its_own_numbers_alone(make_lm):

@@ -19,6 +19,8 @@ class Algorithm(ABC):
     """Discount factor."""
     demonstrated: ClassVar[bool] = False
     """Whether it learns from a dataset's rollouts (data.path) instead of the policy's own."""
+    needs_values: ClassVar[bool] = True
+    """Whether it learns by a value function; where it does not, a policy may do without one."""
     optimizer: torch.optim.Optimizer
     world: World = World()
     """The processes that share the work. All have the same rollout: an algorithm that ignores this does everything in

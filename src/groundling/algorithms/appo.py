@@ -142,15 +142,7 @@ class APPO(ClippedOnPolicy):
             entropy_coefficient=self.entropy_coefficient,
             mask=weights,
         )
-        return {
-            "loss": loss.total,
-            "policy_loss": loss.policy,
-            "value_loss": loss.value,
-            "entropy": loss.entropy,
-            "approx_kl": loss.approx_kl,
-            "clip_fraction": loss.clip_fraction,
-            "lag_ratio": log_ratios.detach().exp().mean(),
-        }
+        return {**loss.terms(), "lag_ratio": log_ratios.detach().exp().mean()}
 
     def _targets(
         self, batch: Batch, share: Tensor, log_ratios: Tensor, values: Tensor

@@ -28,8 +28,6 @@ class Batch:
     values: Tensor
     advantages: Tensor
     returns: Tensor
-    kl: Tensor | None
-    """log π(a) - log π_ref(a) when the actions were taken; None without a reference."""
     weights: Tensor | None
     """How much each step counts in means: the rollout's mask as 0 and 1; None where all count alike."""
     work: Sequence[Work] | None
@@ -58,7 +56,6 @@ class Batch:
             cut(rollout.values),
             cut(advantages),
             cut(returns),
-            None if rollout.kl is None else cut(rollout.kl),
             weights,
             policy.work(observations),
             max(counted, len(observations)),

@@ -54,6 +54,7 @@ class BehaviouralCloning(Algorithm):
     optimizer: torch.optim.Optimizer = field(init=False, repr=False)
     gamma = 1.0
     demonstrated = True
+    needs_values = False
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` on options that cannot be run."""

@@ -11,7 +11,7 @@ from groundling.algorithms.batch import Batch
 from groundling.algorithms.kl import reference_kl
 from groundling.algorithms.losses import kl_estimate, masked_mean
 from groundling.algorithms.on_policy import ClippedOnPolicy
-from groundling.algorithms.optimisation import Terms, learn
+from groundling.algorithms.optimisation import Terms
 from groundling.algorithms.rollout import Rollout
 from groundling.policies.policy import Policy
 
@@ -22,20 +22,20 @@ class GRPO(ClippedOnPolicy):
     """GRPO (Shao et al. 2024, arXiv 2402.03300, equations 3 and 4).
 
     Â_i = (R_i - mean R) / std R over the answers to a prompt,
-    L = -E_i[1/|o_i| Σ_t min(ρ Â, clip(ρ, 1-ε, 1+ε) Â) - β (exp(-d) + d - 1)],  d = log π - log π_ref
+    L = -E_i[1/|o_i| Σ_t min(ρ Â, clip(ρ, 1-ε, 1+ε) Â) - β (exp(-d) + d - 1)],  d = log π - log π_ref, before any filter
 
     β is kl_coefficient: the penalty is part of the loss here, and not of the rewards; 0.04 in the paper, 0 in most of
-    what followed it. Of an env's rollout the mean is over steps, and R the return to go.
+    what followed it. Of an env's rollout the mean is over steps, and R what an episode gave in all, discounted.
     """
 
     gamma: float = 1.0
     """Discount factor; 1 in the paper."""
+    needs_values = False
     normalize_std: bool = True
-    """Divide by the group's deviation. Neither this nor mean_of_sequences: Dr. GRPO (Liu et al. 2025, arXiv
-    2503.20783)."""
+    """Divide by the group's deviation; false: the advantages of Dr. GRPO (Liu et al. 2025, arXiv 2503.20783)."""
     mean_of_sequences: bool = True
-    """The mean of the sequences' means, as in the paper, in which a long answer's tokens count less; false: of all
-    tokens."""
+    """The mean of the sequences' means, as in the paper, in which a long answer's tokens count less; false: of all of
+    a minibatch's tokens, as in DAPO (Yu et al. 2025, arXiv 2503.14476). Dr. GRPO divides by a constant instead."""
 
     def update(
         self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
@@ -50,29 +50,28 @@ class GRPO(ClippedOnPolicy):
             ConfigError: a prompt was answered only once, or a penalty has no reference.
             RunError: a loss or gradient is NaN or infinite; the step is not taken.
         """
-        if self.kl.coefficient:
-            reference_kl(rollout, self.kl.coefficient)  # or say that there is none
         learning_rate = self.schedule(remaining)
         returns = returns_to_go(self.rewards(rollout, penalised=False), rollout.dones, self.gamma)
         advantages = group_relative(rollout, returns, self.normalize_std)
-        batch = Batch.of(policy, rollout, advantages, returns)
+        batch = Batch.of(policy, rollout, advantages, returns, **self._reference(rollout))
         if batch.weights is not None and self.mean_of_sequences:
             batch.weights = batch.weights / batch.weights.sum(-1, keepdim=True).clamp(min=1)
-        figures = learn(
-            self,
-            batch,
-            lambda micro: self._terms(policy, batch, micro),
-            batch.minibatches(self.minibatch_size, self.epochs, generator),
-            self.target_kl,
-        )
+        figures = self.go_through(batch, lambda micro: self._terms(policy, batch, micro), generator)
         return {**figures, "learning_rate": learning_rate, **self.kl.adapt(rollout)}
+
+    def _reference(self, rollout: Rollout) -> dict[str, Tensor]:
+        """The reference's log-probabilities ``(num_steps, num_envs)`` of the actions; none without a penalty."""
+        if not self.kl.coefficient:
+            return {}
+        kl = reference_kl(rollout, self.kl.coefficient)
+        raw = rollout.log_probs if rollout.raw_log_probs is None else rollout.raw_log_probs
+        return {"reference": raw - kl}
 
     def _terms(self, policy: Policy, batch: Batch, micro: Tensor) -> Terms:
         evaluation, weights = batch.evaluate(policy, micro), batch.weights_of(micro)
         terms = self.policy_terms(batch, micro, evaluation)
-        if self.kl.coefficient and batch.kl is not None:
-            # What the policy has moved since, added to how far it was from the reference when it acted.
-            log_ratio = evaluation.log_probs - batch.log_probs[micro] + batch.kl[micro]
+        if self.kl.coefficient:
+            log_ratio = evaluation.raw_log_probs() - batch.more["reference"][micro]
             if weights is not None:
                 log_ratio = log_ratio.masked_fill(weights == 0, 0.0)
             terms["reference_kl"] = masked_mean(kl_estimate(log_ratio), weights)

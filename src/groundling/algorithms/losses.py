@@ -22,13 +22,21 @@ class PPOLoss:
     """The terms of PPO's loss, each a mean over the elements that count; scalars."""
 
     total: Tensor
-    policy: Tensor
+    surrogate: Surrogate
+    """Of the policy."""
     value: Tensor
     entropy: Tensor
-    approx_kl: Tensor
-    """Estimate of KL(old ‖ new), without gradient (k3 of http://joschu.net/blog/kl-approx.html)."""
-    clip_fraction: Tensor
-    """Share of the elements whose ratio was clipped, without gradient."""
+
+    def terms(self) -> dict[str, Tensor]:
+        """All of them, by the names that they are logged under; the gradient is taken of ``"loss"``, the total."""
+        return {
+            "loss": self.total,
+            "policy_loss": self.surrogate.loss,
+            "value_loss": self.value,
+            "entropy": self.entropy,
+            "approx_kl": self.surrogate.approx_kl,
+            "clip_fraction": self.surrogate.clip_fraction,
+        }
 
 
 def ppo_loss(
@@ -79,9 +87,7 @@ def ppo_loss(
 
     mean_entropy = masked_mean(entropy, mask)
     total = surrogate.loss + value_coefficient * value_loss - entropy_coefficient * mean_entropy
-    return PPOLoss(
-        total, surrogate.loss, value_loss, mean_entropy, surrogate.approx_kl, surrogate.clip_fraction
-    )
+    return PPOLoss(total, surrogate, value_loss, mean_entropy)
 
 
 def clipped_surrogate(

@@ -1,5 +1,6 @@
 """Options that algorithms which learn from the policy's own rollouts have in common."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,9 @@ from groundling.algorithms.kl import KLPenalty
 from groundling.algorithms.losses import clipped_surrogate, masked_mean
 from groundling.algorithms.optimisation import (
     Schedule,
+    Terms,
     check_options,
+    learn,
     make_adamw,
     set_learning_rate,
     share_of_rate,
@@ -114,6 +117,13 @@ class ClippedOnPolicy(OnPolicy):
         """Make AdamW, which without weight_decay is Adam, for the policy's trainable parameters."""
         betas = (self.adam_beta1, self.adam_beta2)
         self.optimizer = make_adamw(policy, self.learning_rate, betas, self.adam_epsilon, self.weight_decay)
+
+    def go_through(
+        self, batch: Batch, terms_of: Callable[[Tensor], Terms], generator: torch.Generator
+    ) -> dict[str, float]:
+        """One step on each shuffled minibatch of every epoch; see `learn` for arguments, figures and errors."""
+        minibatches = batch.minibatches(self.minibatch_size, self.epochs, generator)
+        return learn(self, batch, terms_of, minibatches, self.target_kl)
 
     def policy_terms(self, batch: Batch, micro: Tensor, evaluation: Evaluation) -> dict[str, Tensor]:
         """The loss of those without a value function: -E[min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)] - c_e E[H].

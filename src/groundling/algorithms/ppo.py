@@ -10,7 +10,7 @@ from groundling.algorithms.algorithm import algorithms
 from groundling.algorithms.batch import Batch
 from groundling.algorithms.losses import ppo_loss
 from groundling.algorithms.on_policy import ClippedOnPolicy
-from groundling.algorithms.optimisation import Terms, learn
+from groundling.algorithms.optimisation import Terms
 from groundling.algorithms.rollout import Rollout
 from groundling.policies.policy import Policy
 
@@ -49,13 +49,7 @@ class PPO(ClippedOnPolicy):
         learning_rate = self.schedule(remaining)
         advantages, returns = self.advantages(rollout, self.gae_lambda, self.normalize_advantages)
         batch = Batch.of(policy, rollout, advantages, returns)
-        figures = learn(
-            self,
-            batch,
-            lambda micro: self._terms(policy, batch, micro),
-            batch.minibatches(self.minibatch_size, self.epochs, generator),
-            self.target_kl,
-        )
+        figures = self.go_through(batch, lambda micro: self._terms(policy, batch, micro), generator)
         figures["explained_variance"] = explained_variance(batch.values, batch.returns, batch.weights)
         return {**figures, "learning_rate": learning_rate, **self.kl.adapt(rollout)}
 
@@ -75,11 +69,4 @@ class PPO(ClippedOnPolicy):
             entropy_coefficient=self.entropy_coefficient,
             mask=batch.weights_of(micro),
         )
-        return {
-            "loss": loss.total,
-            "policy_loss": loss.policy,
-            "value_loss": loss.value,
-            "entropy": loss.entropy,
-            "approx_kl": loss.approx_kl,
-            "clip_fraction": loss.clip_fraction,
-        }
+        return loss.terms()

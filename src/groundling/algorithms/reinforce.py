@@ -8,7 +8,6 @@ from groundling.algorithms.advantages import returns_to_go, standardise
 from groundling.algorithms.algorithm import algorithms
 from groundling.algorithms.batch import Batch
 from groundling.algorithms.on_policy import ClippedOnPolicy
-from groundling.algorithms.optimisation import learn
 from groundling.algorithms.rollout import Rollout
 from groundling.policies.policy import Policy
 
@@ -25,6 +24,7 @@ class ReinforcePlusPlus(ClippedOnPolicy):
 
     gamma: float = 1.0
     """Discount factor; 1 in the paper."""
+    needs_values = False
 
     def update(
         self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
@@ -41,11 +41,7 @@ class ReinforcePlusPlus(ClippedOnPolicy):
         learning_rate = self.schedule(remaining)
         returns = returns_to_go(self.rewards(rollout), rollout.dones, self.gamma)
         batch = Batch.of(policy, rollout, standardise(returns, rollout.mask), returns)
-        figures = learn(
-            self,
-            batch,
-            lambda micro: self.policy_terms(batch, micro, batch.evaluate(policy, micro)),
-            batch.minibatches(self.minibatch_size, self.epochs, generator),
-            self.target_kl,
+        figures = self.go_through(
+            batch, lambda micro: self.policy_terms(batch, micro, batch.evaluate(policy, micro)), generator
         )
         return {**figures, "learning_rate": learning_rate, **self.kl.adapt(rollout)}

@@ -8,7 +8,6 @@ from groundling.algorithms.advantages import leave_one_out, returns_to_go
 from groundling.algorithms.algorithm import algorithms
 from groundling.algorithms.batch import Batch
 from groundling.algorithms.on_policy import ClippedOnPolicy
-from groundling.algorithms.optimisation import learn
 from groundling.algorithms.rollout import Rollout
 from groundling.policies.policy import Policy
 
@@ -26,6 +25,7 @@ class RLOO(ClippedOnPolicy):
 
     gamma: float = 1.0
     """Discount factor; 1 in the paper."""
+    needs_values = False
 
     def update(
         self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
@@ -43,11 +43,7 @@ class RLOO(ClippedOnPolicy):
         learning_rate = self.schedule(remaining)
         returns = returns_to_go(self.rewards(rollout), rollout.dones, self.gamma)
         batch = Batch.of(policy, rollout, leave_one_out(rollout, returns), returns)
-        figures = learn(
-            self,
-            batch,
-            lambda micro: self.policy_terms(batch, micro, batch.evaluate(policy, micro)),
-            batch.minibatches(self.minibatch_size, self.epochs, generator),
-            self.target_kl,
+        figures = self.go_through(
+            batch, lambda micro: self.policy_terms(batch, micro, batch.evaluate(policy, micro)), generator
         )
         return {**figures, "learning_rate": learning_rate, **self.kl.adapt(rollout)}

@@ -11,6 +11,19 @@ from groundling.errors import ConfigError
 from groundling.policies.policy import Segment, Work
 from groundling.world import World
 
+_PER_STEP = (
+    "actions",
+    "log_probs",
+    "raw_log_probs",
+    "values",
+    "rewards",
+    "dones",
+    "memories",
+    "starts",
+    "mask",
+    "kl",
+)
+
 
 @dataclass
 class Rollout:
@@ -45,6 +58,8 @@ class Rollout:
     """``(num_envs,)`` int64: columns of one number were written to the same prompt; None: all are of one group."""
     kl: Tensor | None = None
     """log π(a) - log π_ref(a) of each action, both before any filter, which a KL penalty is taken on."""
+    raw_log_probs: Tensor | None = None
+    """``log_probs`` before any filter or mask; None where there is neither."""
 
     @classmethod
     def beside(cls, rollouts: Sequence["Rollout"]) -> "Rollout":
@@ -56,12 +71,11 @@ class Rollout:
         numbers = torch.arange(sum(len(r.observations) for r in rollouts))
         blocks = numbers.split([len(r.observations) for r in rollouts])
         order = torch.cat([block.view(num_steps, -1) for block in blocks], dim=1).flatten()
-        per_step = ("actions", "log_probs", "values", "rewards", "dones", "memories", "starts", "mask", "kl")
         tensors = {
             name: None
             if getattr(first, name) is None
             else torch.cat([getattr(r, name) for r in rollouts], dim=1)
-            for name in per_step
+            for name in _PER_STEP
         }
         return cls(
             observations=_pick(_join([r.observations for r in rollouts]), order),

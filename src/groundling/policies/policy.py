@@ -65,6 +65,8 @@ class Evaluation:
     log_distributions: Callable[[], Tensor]
     """Gives ``(*actions' shape, num_actions)``: log-probability of every action, -inf where it cannot be taken. To be
     asked for, because of texts it is large and few need it."""
+    raw_log_probs: Callable[[], Tensor]
+    """Gives ``log_probs`` before any filter or mask, which is what a KL to the reference is of."""
 
     @classmethod
     def of(cls, log_distributions: Tensor, actions: Tensor, values: Tensor) -> "Evaluation":
@@ -73,7 +75,7 @@ class Evaluation:
         finite = log_distributions.masked_fill(log_distributions.isinf(), 0.0)
         entropies = -(log_distributions.exp() * finite).sum(-1)
         log_probs = log_distributions.gather(-1, actions[..., None])[..., 0]
-        return cls(log_probs, entropies, values, lambda: log_distributions)
+        return cls(log_probs, entropies, values, lambda: log_distributions, lambda: log_probs)
 
 
 @dataclass(frozen=True, slots=True)

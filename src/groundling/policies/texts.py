@@ -1,7 +1,10 @@
 """Prompts and the texts that are written to them, as the policy whose actions are tokens gives and takes them."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from groundling.lm.decoding import TokenSets
@@ -42,13 +45,31 @@ class Writing:
     actions: Tensor
     """int64."""
     log_probs: Tensor
-    values: Tensor
+    values: Tensor | None
+    """None without a value function."""
     dones: Tensor
     """bool: at each text's last token, whether it is an end token or not."""
     mask: Tensor
     """bool: the token belongs to the text."""
     kl: Tensor | None
     """log π(token) - log π_ref(token) before any filter; None without a reference."""
+    raw_log_probs: Tensor
+    """``log_probs`` before any filter or mask."""
+
+    @classmethod
+    def beside(cls, parts: Sequence["Writing"]) -> "Writing":
+        """Several, of equally many tokens, as one."""
+
+        def whole(tensors: Sequence[Tensor | None]) -> Tensor | None:
+            found = [tensor for tensor in tensors if tensor is not None]
+            return torch.cat(found, dim=1) if found else None
+
+        if len(parts) == 1:
+            return parts[0]
+        observations = [text for part in parts for text in part.observations]
+        names = [field.name for field in fields(cls) if field.name != "observations"]
+        tensors: dict[str, Any] = {name: whole([getattr(part, name) for part in parts]) for name in names}
+        return cls(observations, **tensors)
 
     def token_ids(self) -> list[Tensor]:
         """The tokens of each text, int64 ``(length,)``."""

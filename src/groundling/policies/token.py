@@ -1,7 +1,8 @@
 """A language model that writes: its actions are tokens, its episodes texts (RL4LMs, arXiv 2210.01241)."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
 
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, RunError
 from groundling.lm import LanguageModel, ValueHead
 from groundling.lm.decoding import Decoded, Decoder, Sampling, TokenSets, filtered
 from groundling.policies.lines import Lines, read_states, spread
@@ -21,6 +22,9 @@ from groundling.policies.texts import TokenPrompt, Writing, Written
 from groundling.policies.trunk import Value, make_trunk
 from groundling.policies.weights import read_into
 from groundling.registry import unknown
+
+_ROWS = 1024
+"""Tokens that the reference gives logits of at once: of a vocabulary of 128,000 half a gigabyte."""
 
 
 @policies.register("token")
@@ -47,8 +51,10 @@ class TokenPolicy(Policy):
             that has learnt already; peft's defaults where the policy is trained as a whole.
         value_hidden_sizes: Widths of the value head's hidden layers; none in RL4LMs.
         value_bias: Whether the linear value head has a bias; not in RL4LMs.
+        critic: False leaves the value function out, for algorithms that learn without: then all values are 0.
         generation: How rollouts are sampled: the fields of `Sampling`.
-        filtered_log_probs: False takes log-probabilities of the unfiltered distribution, as RL4LMs does.
+        filtered_log_probs: False takes log-probabilities of the unfiltered distribution, as RL4LMs does without a mask;
+            not to be had with one, which NLPO's ratio and entropy are taken under.
         context_start_token: What an encoder-decoder's decoder reads first; None takes the model's own.
         mask_type: NLPO's mask: "learned_top_p" or "learned_top_k" of a late copy of the policy, or "topk" of the
             policy itself; None for no mask.
@@ -64,6 +70,7 @@ class TokenPolicy(Policy):
         value_lora: Mapping[str, Any] | None = None,
         value_hidden_sizes: Sequence[int] = (),
         value_bias: bool = False,
+        critic: bool = True,
         generation: Mapping[str, Any] | None = None,
         filtered_log_probs: bool = True,
         context_start_token: int | None = None,
@@ -76,16 +83,26 @@ class TokenPolicy(Policy):
             raise ConfigError(
                 f"context_start_token={context_start_token} is for encoder-decoder models, this one is causal: leave it"
             )
+        if mask_type is not None and not filtered_log_probs:
+            raise ConfigError(
+                f"policy.args.filtered_log_probs=false takes ratios without any filter, and mask_type={mask_type} is "
+                "one that they are to be taken under: leave filtered_log_probs, or mask_type"
+            )
         self.lm = lm
         self.sampling = _sampling(generation or {})
         self.filtered_log_probs = filtered_log_probs
         self.context_start_token = context_start_token
         self.reference = None if reference is None else Reference(reference, lm)
-        self.value_lm = make_trunk(value, lm, reference, value_lora or {})
-        self.value_head = ValueHead(lm.hidden_size, tuple(value_hidden_sizes), bias=value_bias).to(lm.device)
+        self.value_lm = make_trunk(value, lm, reference, value_lora or {}) if critic else None
+        self.value_head = (
+            ValueHead(lm.hidden_size, tuple(value_hidden_sizes), bias=value_bias).to(lm.device)
+            if critic
+            else None
+        )
         mask = make_mask(lm, mask_type, top_mask, min_tokens_to_keep)
         learned = mask_type in ("learned_top_p", "learned_top_k")
         self.mask_lm = lm.copy().requires_grad_(False) if learned else None
+        self._texts_at_once: int | None = None  # None: all
         self._decoder = Decoder(lm, context_start_token, mask, self.mask_lm)
 
     # Writing whole texts
@@ -96,6 +113,9 @@ class TokenPolicy(Policy):
     ) -> Writing:
         """Sample a text to each prompt, with one pass for values and one for the reference's log-probabilities.
 
+        All at once, or where the device's memory does not suffice for that, half as many, for good: texts depend on
+        their own numbers alone.
+
         Args:
             prompts: What to write to; equal ones are read once.
             uniforms: ``(num_prompts, max_new_tokens)`` float64 in [0, 1): one for each token, drawn beforehand, so
@@ -104,8 +124,34 @@ class TokenPolicy(Policy):
 
         Raises:
             GroundlingError: a prompt is empty, or too long for the model.
+            RunError: the memory does not suffice for one text.
         """
         num_tokens = max_new_tokens or self.sampling.max_new_tokens or uniforms.shape[1]
+        while True:
+            size = min(self._texts_at_once or len(prompts), len(prompts))
+            parts = [slice(first, first + size) for first in range(0, len(prompts), size)]
+            try:
+                return Writing.beside([self._write(prompts[p], uniforms[p], num_tokens) for p in parts])
+            except torch.OutOfMemoryError as error:
+                problem = str(error).split(". ")[0]
+            # Only here, past the exception, is what it held of the failed pass free again.
+            self._halve(size, problem)
+
+    def _halve(self, size: int, problem: str) -> None:
+        if size == 1:
+            raise RunError(
+                f"{problem}: there is not memory enough to write one text: lower training.steps_per_update or "
+                "env.args.max_prompt_length, or take a smaller model"
+            )
+        self._texts_at_once = size // 2
+        warnings.warn(
+            f"{problem}: going on with {self._texts_at_once} texts written at once, which changes nothing but speed",
+            stacklevel=3,
+        )
+        torch.cuda.empty_cache()
+
+    def _write(self, prompts: Sequence[TokenPrompt], uniforms: Tensor, num_tokens: int) -> Writing:
+        """`write`, of all prompts at once."""
         decoded = self._decoder([p.ids for p in prompts], self.sampling, uniforms, num_tokens)
         observations = self._observations(prompts, decoded)
         mask = torch.arange(num_tokens) < decoded.lengths[:, None]  # (num_texts, num_tokens)
@@ -114,7 +160,9 @@ class TokenPolicy(Policy):
             for tensor in (decoded.tokens, decoded.log_probs, decoded.raw_log_probs)
         )
         lines = self._text_lines(observations, actions)
-        values = torch.zeros(mask.shape).masked_scatter_(mask, self._values(lines).cpu())
+        values = torch.zeros(mask.shape)
+        if self.value_head is not None:
+            values.masked_scatter_(mask, self._values(lines).cpu())
         reference = self._reference_log_probs(lines, actions[mask])
         kl = None if reference is None else raw.masked_scatter(mask, raw[mask] - reference.cpu())
         ends = torch.arange(num_tokens) == decoded.lengths[:, None] - 1
@@ -122,10 +170,11 @@ class TokenPolicy(Policy):
             observations,
             actions.T.contiguous(),
             (log_probs if self.filtered_log_probs else raw).T.contiguous(),
-            values.T.contiguous(),
+            None if self.value_head is None else values.T.contiguous(),
             ends.T.contiguous(),
             mask.T.contiguous(),
             None if kl is None else kl.T.contiguous(),
+            raw.T.contiguous(),
         )
 
     def _observations(self, prompts: Sequence[TokenPrompt], decoded: Decoded) -> list[Written]:
@@ -133,10 +182,15 @@ class TokenPolicy(Policy):
         lengths = decoded.lengths.tolist()
         return [Written(p.ids, n, s) for p, n, s in zip(prompts, lengths, sets, strict=True)]
 
-    def _values(self, lines: Lines) -> Tensor:
-        lm = self.value_lm or self.lm
-        with lm.autocast():
-            states = read_states(lm, lines)
+    def _values(self, lines: Lines, states: Tensor | None = None) -> Tensor:
+        """float32 (number of tokens that count,); ``states`` are the policy's own, where they have been read."""
+        if self.value_head is None:
+            return torch.zeros(sum(lines.counts), device=self.lm.device)
+        if self.value_lm is not None or states is None:
+            lm = self.value_lm or self.lm
+            with lm.autocast():
+                states = read_states(lm, lines)
+        # The head stays out of autocast: bfloat16 tells values apart no finer than 1 in 256.
         return self.value_head(states.float())
 
     def _reference_log_probs(self, lines: Lines, chosen: Tensor) -> Tensor | None:
@@ -144,9 +198,9 @@ class TokenPolicy(Policy):
         if self.reference is None:
             return None
         with self.reference.model() as lm, lm.autocast():
-            logits = lm.backbone.logits(read_states(lm, lines))
-        chosen = chosen.to(logits.device)
-        return logits.float().log_softmax(-1).gather(1, chosen[:, None])[:, 0]
+            states = read_states(lm, lines)
+            parts = zip(states.split(_ROWS), chosen.to(states.device).split(_ROWS), strict=True)
+            return torch.cat([_log_probs_of(lm.backbone.logits(rows), own) for rows, own in parts])
 
     def _text_lines(self, texts: Sequence[Written], actions: Tensor) -> Lines:
         """What is read to predict the texts' tokens, of which `actions` (num_texts, num_tokens) begins with."""
@@ -174,12 +228,14 @@ class TokenPolicy(Policy):
         mask = torch.arange(actions.shape[1]) < torch.tensor([[text.length] for text in observations])
         mask = mask.to(actions.device)
         logits, values = self._forward(self._text_lines(observations, actions))
-        found = Evaluation.of(self._restricted(logits, observations), actions[mask].to(logits.device), values)
+        chosen = actions[mask].to(logits.device)
+        found = Evaluation.of(self._restricted(logits, observations), chosen, values)
         return Evaluation(
             spread(found.log_probs, mask),
             spread(found.entropies, mask),
             spread(found.values, mask),
             lambda: spread(found.log_distributions(), mask),
+            lambda: spread(_log_probs_of(logits, chosen), mask),
         )
 
     def _forward(self, lines: Lines) -> tuple[Tensor, Tensor]:
@@ -187,8 +243,7 @@ class TokenPolicy(Policy):
         with self.lm.autocast():
             states = read_states(self.lm, lines)
             logits = self.lm.backbone.logits(states).float()
-        # The head stays out of autocast: bfloat16 tells values apart no finer than 1 in 256.
-        return logits, self._values(lines) if self.value_lm else self.value_head(states.float())
+        return logits, self._values(lines, states)
 
     def _restricted(self, logits: Tensor, texts: Sequence[Written]) -> Tensor:
         """Log-probabilities (number of tokens, vocabulary) among what each token was drawn from."""
@@ -255,10 +310,11 @@ class TokenPolicy(Policy):
         if self.filtered_log_probs and chooses:
             raise ConfigError(
                 "token by token the sets that top_k, top_p or mask_type=topk chose are not kept, and the present "
-                "policy's would be others: set filtered_log_probs=false, or train on whole texts"
+                "policy's would be others: train on whole texts, or without a mask set filtered_log_probs=false"
             )
         raw, sampled, values = self._tokens(observations)
-        return Evaluation.of(sampled if self.filtered_log_probs else raw, actions, values)
+        found = Evaluation.of(sampled if self.filtered_log_probs else raw, actions, values)
+        return replace(found, raw_log_probs=lambda: raw.gather(1, actions[:, None])[:, 0])
 
     def _tokens(self, observations: Sequence[Mapping[str, Any]]) -> tuple[Tensor, Tensor, Tensor]:
         """Of the next token: log-probabilities, unfiltered and filtered (batch, vocabulary), and values (batch,)."""
@@ -319,21 +375,24 @@ class TokenPolicy(Policy):
         Of the value function's trunk and the mask model, the weights that training changes: others are ``lm``'s.
         """
         self.lm.save_pretrained(folder)
-        save_file(self._value_weights(), folder / "value.safetensors")
+        if self.value_head is not None:
+            save_file(self._value_weights(), folder / "value.safetensors")
         if self.mask_lm is not None:
             save_file(self._mask_weights(self.mask_lm), folder / "mask.safetensors")
 
     def load_weights(self, folder: Path) -> None:
         """Read values and mask; the language model is made from ``folder`` by `LanguageModel.from_pretrained`."""
-        read_into(self._value_weights(), folder / "value.safetensors")
+        if self.value_head is not None:
+            read_into(self._value_weights(), folder / "value.safetensors")
         if self.mask_lm is not None:
             read_into(self._mask_weights(self.mask_lm), folder / "mask.safetensors")
 
     def _value_weights(self) -> dict[str, Tensor]:
-        parts = {"head": self.value_head} | ({"trunk": self.value_lm} if self.value_lm else {})
+        parts = {"head": self.value_head, "trunk": self.value_lm}
         return {
             f"{part}.{name}": parameter.detach()
             for part, module in parts.items()
+            if module is not None
             for name, parameter in module.named_parameters()
             if parameter.requires_grad
         }
@@ -341,6 +400,11 @@ class TokenPolicy(Policy):
     def _mask_weights(self, mask_lm: LanguageModel) -> dict[str, Tensor]:
         trained = {name for name, parameter in self.lm.named_parameters() if parameter.requires_grad}
         return {name: p.detach() for name, p in mask_lm.named_parameters() if name in trained}
+
+
+def _log_probs_of(logits: Tensor, chosen: Tensor) -> Tensor:
+    """Float32 (rows,): of the tokens ``chosen`` (rows,) by each row of logits (rows, vocabulary)."""
+    return logits.float().log_softmax(-1).gather(1, chosen[:, None].to(logits.device))[:, 0]
 
 
 def _sampling(settings: Mapping[str, Any]) -> Sampling:

@@ -184,12 +184,14 @@ def make_policy(config: Config, checkpoint: Path | None = None, *, learns: bool 
         args.setdefault("language", config.env.language)
     if "num_actions" in parameters:
         args["num_actions"] = len(actions_of(config))
+    if "critic" in parameters:
+        args.setdefault("critic", getattr(algorithms.get(config.algorithm.id), "needs_values", True))
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)
         if "lm" in parameters:
             args["lm"] = _make_language_model(config, checkpoint)
         if "reference" in parameters and _compares(config, learns):
-            args["reference"] = args["lm"] if config.model.lora else _make_language_model(config, None)
+            args["reference"] = args["lm"] if _has_new_adapter(config) else _make_language_model(config, None)
         policy = policies.create(config.policy.id, **args)
     if "lm" not in parameters:  # a language model is where it belongs already
         policy.to(find_device(config.device))
@@ -199,10 +201,20 @@ def make_policy(config: Config, checkpoint: Path | None = None, *, learns: bool 
 
 
 def _compares(config: Config, learns: bool) -> bool:
-    """Whether the policy is compared to what it was as training began: a writer always is, unless it imitates."""
-    if config.pool.id is not None:
-        return not getattr(algorithms.get(config.algorithm.id), "demonstrated", False)
-    return learns and bool(config.algorithm.args.get("kl_coefficient"))
+    """Whether a policy needs the weights that training began with: to learn under a KL penalty, or to put an adapter of
+    its values on them.
+    """
+    algorithm = algorithms.get(config.algorithm.id)
+    own_values = config.policy.args.get("value") == "lora" and getattr(algorithm, "needs_values", True)
+    penalty = config.algorithm.args.get("kl_coefficient", getattr(algorithm, "kl_coefficient", 0))
+    return own_values or (learns and bool(penalty))
+
+
+def _has_new_adapter(config: Config) -> bool:
+    """Whether training began with an adapter that had learnt nothing: the model without it is then the reference."""
+    from groundling.lm import loading
+
+    return bool(config.model.lora) and loading.adapter_base(loading.resolve(config.model.path)) is None
 
 
 def make_algorithm(config: Config, policy: Policy, world: World | None = None) -> Algorithm:

@@ -126,13 +126,14 @@ class WrittenTexts(Collector):
         writing = writer.write(self._encode(samples), uniforms[self._own], self._num_tokens)
         texts = self._texts([ids.tolist() for ids in writing.token_ids()])
         by_text = self._rewards(samples, texts)  # (num_texts, longest)
-        rewards = torch.zeros_like(writing.values)  # (num_tokens, num_texts)
+        nothing = torch.zeros(writing.mask.shape)  # (num_tokens, num_texts)
+        rewards = nothing.clone()
         rewards[: by_text.shape[1]] = by_text.T
         rollout = Rollout(
             observations=writing.observations,
             actions=writing.actions,
             log_probs=writing.log_probs,
-            values=writing.values,
+            values=nothing if writing.values is None else writing.values,
             rewards=rewards,
             dones=writing.dones,
             last_values=torch.zeros(len(samples)),  # every text has ended
@@ -141,6 +142,7 @@ class WrittenTexts(Collector):
             mask=writing.mask,
             groups=torch.arange(self._num_texts)[self._own] // self._group_size,
             kl=writing.kl,
+            raw_log_probs=writing.raw_log_probs,
         )
         on_step(rollout.num_transitions)
         return rollout, [
@@ -299,8 +301,8 @@ def _check_room(writer: TokenPolicy, prompt: int, text: int) -> None:
 def _figures(writing: Writing) -> list[dict[str, float]]:
     """What RL4LMs logs of each text beside its reward and length: means over its tokens."""
     lengths = writing.mask.sum(0)  # (num_texts,)
-    told = {"log_prob": writing.log_probs, "value": writing.values}
-    if writing.kl is not None:
-        told["kl"] = writing.kl
-    means = {name: ((x * writing.mask).sum(0) / lengths).tolist() for name, x in told.items()}
+    told = {"log_prob": writing.log_probs, "value": writing.values, "kl": writing.kl}
+    means = {
+        name: ((x * writing.mask).sum(0) / lengths).tolist() for name, x in told.items() if x is not None
+    }
     return [dict(zip(means, own, strict=True)) for own in zip(*means.values(), strict=True)]

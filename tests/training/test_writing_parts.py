@@ -1,0 +1,124 @@
+"""What a run that writes is made of: a reference, a value function, and what its algorithm needs of both."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from groundling.configs.compose import compose
+from groundling.configs.schema import Config
+from groundling.lm import LanguageModel
+from groundling.policies import TokenPolicy
+from groundling.training.build import make_algorithm, make_collector, make_policy
+from groundling.training.run import train
+from groundling.training.tracking import read_metrics
+
+_LORA = {"r": 4, "lora_alpha": 8}
+
+
+@pytest.fixture
+def config(model_folder: Callable[[str], Path], tmp_path: Path) -> Callable[..., Config]:
+    """`config(*overrides)`: of a run that writes eight texts of six tokens at most with a tiny GPT-2."""
+
+    def make(*overrides: str) -> Config:
+        small = [
+            f"run_dir={tmp_path / 'run'}",
+            "device=cpu",
+            f"model.path={model_folder('gpt2')}",
+            "env.num_envs=8",
+            "training.steps_per_update=6",
+            "training.steps=40",
+            "pool.args.n_samples=3",
+            "pool.texts_per_prompt=4",
+            "evaluation.every=null",
+        ]
+        return compose("rl4lms/increasing_numbers_ppo", [*small, *overrides])
+
+    return make
+
+
+def _policy(config: Config, checkpoint: Path | None = None) -> TokenPolicy:
+    policy = make_policy(config, checkpoint)
+    assert isinstance(policy, TokenPolicy)
+    return policy
+
+
+def _kl(config: Config, checkpoint: Path | None = None) -> float:
+    """The mean |log π - log π_ref| of a rollout."""
+    policy = _policy(config, checkpoint)
+    collector = make_collector(config, policy, make_algorithm(config, policy), slice(0, 8))
+    rollout, _ = collector.collect(policy, generator=torch.Generator().manual_seed(0))
+    assert rollout.kl is not None and rollout.mask is not None
+    return rollout.kl[rollout.mask].abs().mean().item()
+
+
+def _learnt(folder: Path, model: Path) -> Path:
+    """An adapter that has learnt something, as a supervised run leaves it."""
+    lm = LanguageModel.from_pretrained(model, lora=_LORA)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in lm.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+    lm.save_pretrained(folder)
+    return folder
+
+
+def test_a_learnt_adapter_is_part_of_the_reference(
+    config: Callable[..., Config], model_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    learnt = _learnt(tmp_path / "supervised", model_folder("gpt2"))
+    grpo = ["algorithm.id=grpo", "~algorithm.args", "algorithm.args={kl_coefficient:0.1}"]
+    ours = config(*grpo, f"model.path={learnt}", "model.lora={r:4,lora_alpha:8}")
+    assert _kl(ours) < 1e-5
+    assert _kl(config(f"model.path={learnt}")) < 1e-5  # the adapter's own settings
+    assert _kl(config("model.lora={r:4,lora_alpha:8}")) < 1e-5  # new: the model without it
+    new = _policy(config("model.lora={r:4,lora_alpha:8}"))
+    assert new.reference is not None and new.reference._lm is new.lm
+    # A checkpoint of the run has moved on from there, and its reference has not.
+    assert _kl(ours, _learnt(tmp_path / "more", learnt)) > 0.05
+
+
+def test_trpo_goes_with_checkpointed_gradients(config: Callable[..., Config]) -> None:
+    args = "algorithm.args={conjugate_gradient_steps:2,line_search_steps:8,critic_epochs:1,damping:0.1}"
+    changed = ["algorithm.id=trpo", "~algorithm.args", args]
+    policies = []
+    for checkpointing in ("true", "false"):
+        made = config(*changed, f"model.gradient_checkpointing={checkpointing}")
+        policy = _policy(made)
+        algorithm = make_algorithm(made, policy)
+        collector = make_collector(made, policy, algorithm, slice(0, 8))
+        rollout, _ = collector.collect(policy, generator=torch.Generator().manual_seed(0))
+        rollout.rewards += torch.randn(rollout.rewards.shape, generator=torch.Generator().manual_seed(1))
+        figures = algorithm.update(policy, rollout, generator=torch.Generator().manual_seed(0))
+        assert figures["step_size"] > 0
+        policies.append(policy)
+    for ours, plain in zip(*(p.parameters() for p in policies), strict=True):
+        torch.testing.assert_close(ours, plain, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "rloo", "reinforce_pp", "supervised"])
+def test_algorithms_without_a_critic_keep_none(algorithm: str, config: Callable[..., Config]) -> None:
+    made = config(f"algorithm.id={algorithm}", "~algorithm.args", "policy.args.value=separate")
+    policy = _policy(made)
+    assert policy.reference is None and policy.value_lm is None and policy.value_head is None
+    assert {id(p) for p in policy.parameters()} == {id(p) for p in policy.lm.parameters()}
+    if algorithm != "supervised":  # increasing numbers have no references
+        train(made, Console(quiet=True))
+        row = read_metrics(Path(made.run_dir))[-1]
+        assert "log_prob" in row and not {"value", "kl", "kl_mean"} & row.keys()
+        latest = max((Path(made.run_dir) / "checkpoints").iterdir())
+        assert not (latest / "value.safetensors").exists()
+        assert _policy(made, latest).value_head is None
+
+
+def test_the_reference_is_loaded_where_something_is_compared_with_it(config: Callable[..., Config]) -> None:
+    free = ["~algorithm.args", "algorithm.args={kl_coefficient:0}"]
+    assert _policy(config()).reference is not None  # a penalty
+    assert _policy(config(*free)).reference is None
+    adapted = _policy(config(*free, "policy.args={value:lora,value_lora:{r:2}}"))  # the values' frozen trunk
+    assert adapted.reference is not None
+    grpo = config("algorithm.id=grpo", *free, "policy.args={value:lora,value_lora:{r:2}}")
+    assert _policy(grpo).reference is None
