@@ -38,7 +38,7 @@ def test_total_is_the_weighted_sum() -> None:
     torch.manual_seed(0)
     parts = [torch.randn(5) for _ in range(7)]
     loss = ppo_loss(*parts, value_coefficient=0.3, entropy_coefficient=0.07)
-    assert torch.allclose(loss.total, loss.surrogate.loss + 0.3 * loss.value - 0.07 * loss.entropy)
+    assert torch.allclose(loss.total, loss.policy + 0.3 * loss.value - 0.07 * loss.entropy)
 
 
 def test_masked_elements_count_for_nothing() -> None:

@@ -10,7 +10,8 @@ from torch import Tensor
 class Surrogate:
     """PPO's clipped surrogate, each a mean over the elements that count; scalars."""
 
-    loss: Tensor
+    policy: Tensor
+    """The policy's loss."""
     approx_kl: Tensor
     """Estimate of KL(old ‖ new), without gradient (k3 of http://joschu.net/blog/kl-approx.html)."""
     clip_fraction: Tensor
@@ -18,12 +19,10 @@ class Surrogate:
 
 
 @dataclass(frozen=True, slots=True)
-class PPOLoss:
+class PPOLoss(Surrogate):
     """The terms of PPO's loss, each a mean over the elements that count; scalars."""
 
     total: Tensor
-    surrogate: Surrogate
-    """Of the policy."""
     value: Tensor
     entropy: Tensor
 
@@ -31,11 +30,11 @@ class PPOLoss:
         """All of them, by the names that they are logged under; the gradient is taken of ``"loss"``, the total."""
         return {
             "loss": self.total,
-            "policy_loss": self.surrogate.loss,
+            "policy_loss": self.policy,
             "value_loss": self.value,
             "entropy": self.entropy,
-            "approx_kl": self.surrogate.approx_kl,
-            "clip_fraction": self.surrogate.clip_fraction,
+            "approx_kl": self.approx_kl,
+            "clip_fraction": self.clip_fraction,
         }
 
 
@@ -86,8 +85,10 @@ def ppo_loss(
     value_loss = 0.5 * masked_mean(squared_error, mask)
 
     mean_entropy = masked_mean(entropy, mask)
-    total = surrogate.loss + value_coefficient * value_loss - entropy_coefficient * mean_entropy
-    return PPOLoss(total, surrogate, value_loss, mean_entropy)
+    total = surrogate.policy + value_coefficient * value_loss - entropy_coefficient * mean_entropy
+    return PPOLoss(
+        surrogate.policy, surrogate.approx_kl, surrogate.clip_fraction, total, value_loss, mean_entropy
+    )
 
 
 def clipped_surrogate(

@@ -143,8 +143,8 @@ class ClippedOnPolicy(OnPolicy):
         )
         entropy = masked_mean(evaluation.entropies, weights)
         return {
-            "loss": surrogate.loss - self.entropy_coefficient * entropy,
-            "policy_loss": surrogate.loss,
+            "loss": surrogate.policy - self.entropy_coefficient * entropy,
+            "policy_loss": surrogate.policy,
             "entropy": entropy,
             "approx_kl": surrogate.approx_kl,
             "clip_fraction": surrogate.clip_fraction,
