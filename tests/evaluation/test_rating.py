@@ -14,10 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from groundling.cli import main
+from groundling.envs.text_generation import Sample
 from groundling.errors import ConfigError, GroundlingError
 from groundling.evaluation.agreement import krippendorff_alpha
 from groundling.evaluation.rating import read_answers, write_likert, write_pairwise
 from groundling.evaluation.rating_tasks import RATING_TASKS
+from groundling.training.validation import Written, write_rows
 
 NASTY = "</p><script>alert(\"x\")</script> & 'q' {{ 7*7 }} ä\n2nd line"
 
@@ -210,6 +212,18 @@ def test_the_command_writes_forms_and_reads_answers(
     assert sum(float(line.split()[3]) for line in lines[1:3]) == pytest.approx(1, abs=2e-3)
     assert main(["rate", str(tmp_path / "other"), "ppo"]) == 1
     assert "as ppo=predictions.jsonl" in capsys.readouterr().err
+
+
+def test_what_runs_write_is_read_whatever_was_written(tmp_path: Path) -> None:
+    """Also where prompts repeat, and where a text has what Unicode counts as a line's end, but JSONL does not."""
+    samples = [Sample(f"val_{n}", "the same prompt", ("r",)) for n in range(3)]
+    texts = ["one\u2028line", "one\x85line", "one\x0bline"]
+    files = {name: tmp_path / f"{name}.jsonl" for name in ("ppo", "nlpo")}
+    for path in files.values():
+        write_rows(path, Written(samples, texts, None, {}).rows())
+    page = Page(write_pairwise(files, tmp_path / "form", num_samples=3))
+    assert {item["sample"] for item in _key(tmp_path / "form")["items"]} == {"val_0", "val_1", "val_2"}
+    assert Counter(page.texts) == {"the same prompt": 3} | dict.fromkeys(texts, 2)
 
 
 def test_a_draw_is_repeatable_and_only_of_common_samples(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from groundling.training.build import make_algorithm, make_collector, make_polic
 from groundling.training.folder import open_run
 from groundling.training.run import Run, train
 from groundling.training.tracking import TIME_KEYS, read_metrics, read_rows
+from groundling.training.validation import write_rows
 from groundling.world import World
 
 
@@ -109,11 +110,13 @@ def test_a_run_resumes_validates_and_is_evaluated(tmp_path: Path, capsys: pytest
     assert rows == read_rows(tmp_path / "stopped" / "validation.jsonl")
     assert main(["evaluate", str(tmp_path / "whole"), "--split", "test"]) == 0
     assert "zero-shot" in capsys.readouterr().out
-    predictions = (tmp_path / "whole" / "predictions" / "test-trained.jsonl").read_text().splitlines()
-    assert {"sample_id", "prompt", "generation", "references", "metrics"} == set(json.loads(predictions[0]))
+    written = tmp_path / "whole" / "predictions" / "test-trained.jsonl"
+    row = json.loads(written.read_text().split("\n")[0])
+    assert {"sample_id", "prompt", "generation", "references", "metrics"} == set(row)
+    write_rows(written, [row | {"generation": "one\u2028line"}])  # which Unicode counts as two
     assert main(["report", str(tmp_path / "whole")]) == 0
     page = (tmp_path / "whole" / "report.html").read_text()
-    assert "Texts: test-trained" in page and "Validation" in page
+    assert "one\u2028line" in page and "Texts: test-trained" in page and "Validation" in page
 
 
 def test_what_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

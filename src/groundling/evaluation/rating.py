@@ -61,7 +61,8 @@ def write_likert(
     """Write a form on which each text is rated by itself, in an order that does not tell its system.
 
     Args:
-        predictions: By system, a JSONL file with ``prompt`` and ``generation`` (``id`` where prompts repeat).
+        predictions: By system, a JSONL file with ``prompt`` and ``generation`` (``sample_id`` where prompts repeat), as
+            runs write it.
         folder: Is made; must not hold a form already.
         task: Of `RATING_TASKS`.
         num_samples: How many samples are drawn; every system's text of each is rated.
@@ -160,11 +161,11 @@ def _draw(
 
 
 def _predictions(path: Path) -> dict[str, dict[str, Any]]:
-    """The rows of a JSONL file by sample: their ``id``, or their prompt."""
+    """The rows of a JSONL file by sample: their ``sample_id`` (as runs have it), their ``id``, or their prompt."""
     if not path.is_file():
         raise ConfigError(f"there is no file {path}")
     found: dict[str, dict[str, Any]] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
         if not line.strip():
             continue
         try:
@@ -174,10 +175,10 @@ def _predictions(path: Path) -> dict[str, dict[str, Any]]:
             raise GroundlingError(
                 f"{path}:{number} is not a JSON object with prompt and generation: {error}"
             ) from error
-        sample = str(row.get("id", prompt))
+        sample = str(row.get("sample_id", row.get("id", prompt)))
         if sample in found:
             raise GroundlingError(
-                f"{path}:{number}: sample {sample[:60]!r} comes a second time: give each row an id"
+                f"{path}:{number}: sample {sample[:60]!r} comes a second time: give each row a sample_id"
             )
         found[sample] = {"prompt": str(prompt), "generation": str(generation)}
     return found

@@ -206,7 +206,7 @@ def _json(path: Path) -> Any:
 
 
 def _json_lines(path: Path) -> Any:
-    return _parsed(path, lambda text: [json.loads(line) for line in text.splitlines()])
+    return _parsed(path, lambda text: [json.loads(line) for line in text.split("\n") if line])
 
 
 def _parsed(path: Path, parse: Callable[[str], Any]) -> Any:

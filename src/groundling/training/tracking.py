@@ -31,11 +31,9 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     Raises:
         RunError: another line is no row.
     """
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
     rows = []
-    for number, line in enumerate(lines, start=1):
-        if not line.endswith("\n"):
-            break
+    for number, line in enumerate(text.split("\n")[:-1], start=1):
         try:
             row = json.loads(line)
             rows.append({"update": int(row["update"]), "step": int(row["step"]), **row})

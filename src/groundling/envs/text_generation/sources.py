@@ -51,7 +51,7 @@ class Source:
 
     def _bundled(self) -> Iterator[Row]:
         text = (_BUNDLED / f"{self.sample}.jsonl").read_text("utf-8")
-        lines = (json.loads(line) for line in text.splitlines())
+        lines = (json.loads(line) for line in text.split("\n") if line)
         return (line["row"] for line in lines if line["split"] == self.split)
 
     def _downloaded(self) -> Iterator[Row]:
