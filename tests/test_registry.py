@@ -16,6 +16,12 @@ def test_components_are_made_by_id_and_mistakes_name_the_nearest() -> None:
         registry.create("trian")
     with pytest.raises(ConfigError, match="did you mean 'wheels'"):
         registry.create("train", wheel=6)
+    registry.register("ship")(lambda name, flag, *rest, sails=3: f"{name} under {flag}")
+    assert registry.create("ship", "Argo", flag="red") == "Argo under red"
+    with pytest.raises(ConfigError, match=r"toy 'ship' needs name, flag$"):
+        registry.create("ship", sails=2)
+    with pytest.raises(ConfigError, match=r"toy 'ship' needs flag$"):
+        registry.create("ship", "Argo")
     with pytest.raises(ConfigError, match="registered already"):
         registry.register("train")(lambda: "another")
     registry.register("train")(train)  # the same again, as a reloaded module does, is fine

@@ -2,7 +2,7 @@
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from groundling.errors import ConfigError
@@ -10,6 +10,7 @@ from groundling.errors import ConfigError
 T = TypeVar("T")
 _MOST_NAMES = 25
 """A message lists no more names than these."""
+_NAMED = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class Registry(Generic[T]):
@@ -57,18 +58,27 @@ class Registry(Generic[T]):
         """Make the component ``id`` from its arguments.
 
         Raises:
-            ConfigError: no such id, or no such argument.
+            ConfigError: no such id, no such argument, or one that is needed and not given.
         """
         factory = self.get(id)
         self.check_arguments(id, kwargs)
+        missing = self.missing_arguments(id, kwargs)[len(args) :]
+        if missing:
+            raise ConfigError(f"{self.kind} {id!r} needs {', '.join(missing)}")
         return factory(*args, **kwargs)
+
+    def missing_arguments(self, id: str, given: Collection[str]) -> list[str]:
+        """The names of the arguments that the component ``id`` needs and that are not ``given``, in their order."""
+        parameters = inspect.signature(self.get(id)).parameters.values()
+        needed = [p.name for p in parameters if p.default is p.empty and p.kind in _NAMED]
+        return [name for name in needed if name not in given]
 
     def check_arguments(self, id: str, kwargs: Mapping[str, Any]) -> None:
         """Raise `ConfigError` if the component ``id`` takes no argument of one of these names."""
         parameters = inspect.signature(self.get(id)).parameters.values()
         if any(p.kind is p.VAR_KEYWORD for p in parameters):
             return
-        names = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        names = [p.name for p in parameters if p.kind in _NAMED]
         for name in kwargs:
             if name not in names:
                 raise ConfigError(unknown(f"argument of {self.kind} {id!r}", name, names))

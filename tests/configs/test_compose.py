@@ -89,6 +89,31 @@ def test_a_wrong_key_or_value_is_told_in_one_line(override: str, told: str) -> N
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (
+            ["reward.id=learned_reward", "~reward.args"],
+            r"needs reward.args.model_name, reward.args.label_ix$",
+        ),
+        (["reward.id=weighted_sum", "~reward.args"], r"'weighted_sum' needs reward.args.parts$"),
+        (["pool.id=jsonl", "~pool.args"], r"'jsonl' needs pool.args.path$"),
+        (["pool.id=dummy_pool", "~pool.args"], r"'dummy_pool' needs pool.args.prompt$"),
+        (
+            ["evaluation.metrics=[{id:learned_reward,args:{label_ix:1}}]"],
+            r"needs evaluation.metrics\[0\].args.m",
+        ),
+        (
+            ["evaluation.metrics=[{id:causal_perplexity,args:{lm:3}}]"],
+            r"metrics\[0\].args.lm must be .* got 3",
+        ),
+    ],
+)
+def test_what_a_component_needs_is_told_before_anything_is_made(overrides: list[str], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        compose("rl4lms/increasing_numbers_ppo", overrides)
+
+
 def test_an_unknown_experiment_lists_the_nearest() -> None:
     with pytest.raises(ConfigError, match="'demo'"):
         compose("dem")

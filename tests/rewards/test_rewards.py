@@ -146,6 +146,9 @@ def test_a_weighted_sum_of_rewards() -> None:
         rewards.create("weighted_sum", parts=[{"id": "ter", "factor": 1}])
     with pytest.raises(ConfigError, match="at least one part"):
         rewards.create("weighted_sum", parts=[])
+    for parts in ({"id": "ter"}, [5]):  # no list; no mapping
+        with pytest.raises(ConfigError, match="id, args and weight, got"):
+            rewards.create("weighted_sum", parts=parts)
 
 
 def test_the_last_token_is_rewarded_for_the_whole() -> None:
@@ -257,6 +260,24 @@ def test_what_was_rewarded_is_remembered_by_prompt_text_references_and_meta() ->
     assert counting.asked == 5
 
 
+def test_what_is_remembered_is_not_gone_through_to_forget_nothing() -> None:
+    class Watched(dict[Any, Any]):
+        seen = 0
+
+        def __iter__(self) -> Any:
+            for key in super().__iter__():
+                self.seen += 1
+                yield key
+
+    pooled = Pooled(reward=Counting(), remembered=3)
+    pooled._known = known = Watched()
+    for text in "abc":
+        pooled(["p"], [text], [[]])
+    assert len(known) == 3 and known.seen == 0
+    pooled(["p"], ["d"], [[]])
+    assert len(known) == 3 and known.seen == 1
+
+
 def test_processes_give_the_same_rewards() -> None:
     samples = [f"the cat {word} on the mat" for word in ["sat", "lay", "ran", "jumped", "slept", "stood"]]
     args = (["p"] * 6, samples, [["the cat sat on the mat"]] * 6)
@@ -275,5 +296,8 @@ def test_what_depends_on_other_samples_is_not_pooled(id: str) -> None:
         rewards.create("pooled", reward={"id": id, "args": args})
     with pytest.raises(ConfigError, match="cannot be pooled"):
         Pooled(reward=Longer())
+    for nothing in ({}, {"ter": {}}, {"id": "ter", "arg": 1}, 3):
+        with pytest.raises(ConfigError, match=r"pooled needs reward=\{id: …, args: \{…\}\}, got"):
+            rewards.create("pooled", reward=nothing)
     with pytest.raises(ConfigError, match="num_processes"):
         Pooled(reward=Counting(), num_processes=-1)

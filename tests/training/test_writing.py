@@ -11,7 +11,14 @@ from groundling.cli import main
 from groundling.configs.compose import compose
 from groundling.configs.schema import Config
 from groundling.errors import ConfigError
-from groundling.training.build import make_algorithm, make_collector, make_policy
+from groundling.rewards import MetricReward
+from groundling.training.build import (
+    make_algorithm,
+    make_collector,
+    make_metrics,
+    make_policy,
+    make_reward,
+)
 from groundling.training.folder import open_run
 from groundling.training.run import Run, train
 from groundling.training.tracking import TIME_KEYS, read_metrics, read_rows
@@ -117,6 +124,29 @@ def test_a_run_resumes_validates_and_is_evaluated(tmp_path: Path, capsys: pytest
     assert main(["report", str(tmp_path / "whole")]) == 0
     page = (tmp_path / "whole" / "report.html").read_text()
     assert "one\u2028line" in page and "Texts: test-trained" in page and "Validation" in page
+
+
+def test_metrics_and_rewards_get_the_language_model_under_training_or_the_one_they_name(
+    tmp_path: Path,
+) -> None:
+    own = _config(tmp_path, "reward={id:causal_perplexity}", "~reward.args")
+    policy = make_policy(own)
+    reward = make_reward(own, policy)
+    assert isinstance(reward, MetricReward) and reward.metric.lm is policy.lm  # type: ignore[attr-defined]
+    judge = "{id:causal_perplexity,args:{lm:starter-causal,device:cpu}}"
+    named = _config(
+        tmp_path,
+        "model.path=starter",
+        f"reward={judge}",
+        "~reward.args.min_tokens",
+        f"evaluation.metrics=[{judge}]",
+    )
+    policy = make_policy(named)
+    samples = (["go"], ["left"], [["go left and then go right"]])
+    found = make_metrics(named, policy)[0].compute(*samples)["fluency_metrics/perplexity"].corpus
+    assert policy.lm.is_encoder_decoder and make_reward(named, policy)(*samples).item() == pytest.approx(
+        found
+    )
 
 
 def test_what_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

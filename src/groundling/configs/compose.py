@@ -142,17 +142,26 @@ def check_component(registry: Registry[Any], kind: str, component: ComponentConf
     """Check a component's id, and its arguments' names and types, before anything is built.
 
     Raises:
-        ConfigError: an unknown id, an unknown argument, or a value of the wrong type.
+        ConfigError: an unknown id, an unknown argument, one that is missing, or a value of the wrong type.
     """
     factory = registry.get(component.id)
-    if "lm" in component.args:
+    if registry is policies and "lm" in component.args:
         raise ConfigError(
             f"{kind}.args.lm cannot be set: the language model is the one that model.path names"
+        )
+    if not isinstance(component.args.get("lm", ""), str):
+        raise ConfigError(
+            f"{kind}.args.lm must be the folder or hub id of a language model, got {component.args['lm']!r}"
         )
     try:
         registry.check_arguments(component.id, component.args)
     except ConfigError as error:
         raise ConfigError(f"{error}; ~{kind}.args takes an experiment's own arguments out") from error
+    missing = registry.missing_arguments(component.id, {*component.args, *_FILLED_IN})
+    if missing:
+        raise ConfigError(
+            f"{registry.kind} {component.id!r} needs {kind}.args.{f', {kind}.args.'.join(missing)}"
+        )
     _check_types(factory, f"{kind}.args", component.args)
 
 
@@ -163,6 +172,10 @@ def _check_types(factory: Any, key: str, args: Mapping[str, Any]) -> None:
         hints = {}  # annotations that only a type checker can resolve: the component checks its own arguments
     for name, value in args.items():
         _check_type(f"{key}.{name}", value, hints.get(name, Any))
+
+
+_FILLED_IN = ("lm", "num_actions")
+"""Arguments that a component gets from its run."""
 
 
 def _check_type(key: str, value: Any, hint: Any) -> None:

@@ -43,10 +43,10 @@ def evaluate_texts(
     checkpoints = {target.agent: target.checkpoint}
     if "zero-shot" in config.evaluation.baselines:
         checkpoints.setdefault("zero-shot", None)
-    found, reward = {}, make_reward(config)
+    found = {}
     for name, checkpoint in checkpoints.items():
         policy = as_writer(make_policy(config, checkpoint))
-        metrics = make_metrics(config, policy)
+        metrics, reward = make_metrics(config, policy), make_reward(config, policy)
         found[name] = write_and_measure(policy, config, samples, metrics, reward, on_agent(name))
         _write(target, split, name, found)
     return found

@@ -28,6 +28,8 @@ class CausalPerplexity(Metric):
     lm: "LanguageModel | str" = field(repr=False)
     stride: int = 512
     """Tokens between the beginnings of windows: fewer give every token more to read, and cost more."""
+    device: str = "auto"
+    """Where a model is put that ``lm`` names."""
 
     needs_references = True
 
@@ -78,7 +80,8 @@ class CausalPerplexity(Metric):
         if self._lm is None:
             from groundling.lm import LanguageModel
 
-            self._lm = LanguageModel.from_pretrained(self.lm) if isinstance(self.lm, str) else self.lm
+            lm = self.lm
+            self._lm = LanguageModel.from_pretrained(lm, device=self.device) if isinstance(lm, str) else lm
         if self._lm.is_encoder_decoder:
             raise ConfigError("causal_perplexity needs a causal language model, not an encoder-decoder")
         return self._lm

@@ -58,11 +58,13 @@ class WeightedSum(Reward):
 
 
 def _term(part: Mapping[str, Any] | tuple[Reward, float], compat: str | None) -> tuple[Reward, float]:
-    if not isinstance(part, Mapping):
+    if isinstance(part, tuple):
         return part
-    wrong = set(part) - {"id", "args", "weight"}
-    if wrong or "id" not in part:
-        raise ConfigError(f"a part of weighted_sum has id, args and weight, got {', '.join(map(str, part))}")
+    if not isinstance(part, Mapping) or "id" not in part or set(part) - {"id", "args", "weight"}:
+        raise ConfigError(
+            f"a part of weighted_sum has id, args and weight, got "
+            f"{', '.join(map(str, part)) if isinstance(part, Mapping) else repr(part)}"
+        )
     args = {"compat": compat} | dict(part.get("args") or {})
     return rewards.create(part["id"], **args), float(part.get("weight", 1.0))
 

@@ -4,6 +4,7 @@ import multiprocessing
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
@@ -44,6 +45,12 @@ class Pooled(Reward):
         if isinstance(self.reward, Reward):
             self._inner = self.reward
         else:
+            if (
+                not isinstance(self.reward, Mapping)
+                or "id" not in self.reward
+                or set(self.reward) - {"id", "args"}
+            ):
+                raise ConfigError(f"pooled needs reward={{id: …, args: {{…}}}}, got {self.reward!r}")
             args = {"compat": self.compat} | dict(self.reward.get("args") or {})
             self._inner = rewards.create(self.reward["id"], **args)
         if not self._inner.by_sample or self._inner.per_token:
@@ -72,7 +79,7 @@ class Pooled(Reward):
         )
         scores = [found[sample] if sample in found else self._known[sample] for sample in samples]
         self._known |= found
-        for sample in list(self._known)[: max(0, len(self._known) - self.remembered)]:
+        for sample in [*islice(self._known, max(0, len(self._known) - self.remembered))]:
             del self._known[sample]
         return scores
 

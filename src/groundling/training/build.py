@@ -2,7 +2,7 @@
 
 import inspect
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from groundling.envs.seeds import training_seed
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy, policies
-from groundling.registry import unknown
+from groundling.registry import Registry, unknown
 from groundling.training.collect import EnvCollector
 from groundling.training.collector import Collector
 from groundling.training.demonstrations import Demonstrations
@@ -102,7 +102,7 @@ def _make_writing(config: Config, policy: Policy, algorithm: Algorithm, own: sli
     if algorithm.demonstrated:
         order = SampleOrder(samples, config.seed, replacement=False)
         return References(order, make_prompt_encoder(config, policy), num_texts, own, num_tokens)
-    reward = make_reward(config)
+    reward = make_reward(config, as_writer(policy))
     if reward is None:
         raise ConfigError("a run that writes needs a reward: set reward.id (see `groundling list rewards`)")
     order = SampleOrder(samples, config.seed, pool.replacement)
@@ -138,26 +138,25 @@ def make_prompt_encoder(config: Config, policy: Policy) -> "PromptEncoder":
     return PromptEncoder(as_writer(policy).lm.tokenizer, **config.env.args)
 
 
-def make_reward(config: Config) -> Any:
-    """The config's reward of texts; None if it names none."""
+def make_reward(config: Config, policy: Any) -> Any:
+    """The config's reward of texts; None if it names none. As for `lm`: see `make_metrics`."""
     if config.reward.id is None:
         return None
     from groundling.rewards import rewards
 
-    return rewards.create(config.reward.id, **config.reward.args)
+    return _made_of_text(rewards, config.reward.id, config.reward.args, policy)
 
 
 def make_metrics(config: Config, policy: Any) -> list[Any]:
-    """The config's metrics of texts; one with an argument called ``lm`` measures the policy's language model."""
+    """The config's metrics of texts; one with an argument called ``lm`` gets the policy's, unless told another."""
     from groundling.metrics import metrics
 
-    made = []
-    for metric in config.evaluation.metrics:
-        args = dict(metric.args)
-        if "lm" in inspect.signature(metrics.get(metric.id)).parameters:
-            args.setdefault("lm", policy.lm)
-        made.append(metrics.create(metric.id, **args))
-    return made
+    return [_made_of_text(metrics, metric.id, metric.args, policy) for metric in config.evaluation.metrics]
+
+
+def _made_of_text(registry: Registry[Any], id: str, args: Mapping[str, Any], policy: Any) -> Any:
+    asks = "lm" in inspect.signature(registry.get(id)).parameters
+    return registry.create(id, **({"lm": policy.lm} if asks else {}) | dict(args))
 
 
 def make_policy(config: Config, checkpoint: Path | None = None, *, learns: bool = False) -> Policy:

@@ -123,7 +123,7 @@ class ValidationLog:
         self._samples = pools.create(config.pool.id, **config.pool.args).prepare("val")[
             : config.evaluation.episodes
         ]
-        self._metrics, self._reward = make_metrics(config, self._policy), make_reward(config)
+        self._metrics, self._reward = make_metrics(config, self._policy), make_reward(config, self._policy)
         self._rows = RowFile(run_dir / "validation.jsonl", update)
         if not update and self._rows.is_empty:
             self._measure(0, 0)
