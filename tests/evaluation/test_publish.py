@@ -6,6 +6,8 @@ from typing import ClassVar
 import pytest
 
 from groundling.cli import main
+from groundling.errors import RunError
+from groundling.evaluation.publish import upload
 from groundling.lm import LanguageModel
 
 
@@ -51,6 +53,13 @@ def test_it_is_uploaded_whole_or_the_folder_stays(
     assert "https://hub/me/numbers" in capsys.readouterr().out
     assert main([*words, str(tmp_path / "b"), "--upload", "away/from-here"]) == 1
     assert "no route; the folder stays" in capsys.readouterr().err and (tmp_path / "b" / "README.md").exists()
+
+
+def test_a_hub_that_does_not_answer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the hub's own client, whose errors are no OSErrors."""
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nothing listens there
+    with pytest.raises(RunError, match=r"could not upload .* to me/numbers: .*refused.*; the folder stays"):
+        upload(tmp_path, "me/numbers", private=True)
 
 
 def test_what_cannot_be_published_is_told(

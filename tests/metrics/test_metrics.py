@@ -1,5 +1,6 @@
 """What each metric computes, on examples worked out by hand or by another library."""
 
+import importlib.util
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -242,3 +243,29 @@ def test_every_reward_is_a_metric() -> None:
     assert "rouge_combined" in metrics.metrics and "rouge_combined" in list(metrics.metrics)
     found = metrics.create("rouge_combined").compute(["p", "q"], ["a b", "x"], [["a b"], ["a b"]])
     assert found["reward/rouge_combined"] == metrics.MetricResult(0.5, [1.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("id", "name"),
+    [
+        ("cider", "spacy"),
+        ("rouge", "rouge_score"),
+        ("sacre_bleu", "sacrebleu"),
+        ("chrf", "sacrebleu"),
+        ("parent_totto", "sacrebleu"),
+        ("bleu_totto", "sacrebleu"),
+        ("bert_score", "bert_score"),
+        ("diversity", "nltk"),
+        ("meteor", "nltk"),
+        ("rouge_combined", "rouge_score"),
+    ],
+)
+def test_a_library_that_is_missing_is_told_without_measuring(
+    id: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda n, *a: None if n == name else found(n, *a))
+    with pytest.raises(
+        GroundlingError, match=rf"{name} is not installed: pip install 'groundling\[metrics\]'"
+    ):
+        metrics.create(id).check()

@@ -1,5 +1,6 @@
 """Metrics that ask a model, on tiny ones made and saved here."""
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -105,7 +106,10 @@ def test_the_intent_reward_adds_meteor_of_the_sample_and_as_the_original_the_run
     meteor = metrics.create("meteor", compat="rl4lms").compute(["p"], [ten], [[ten]])["lexical/meteor"].corpus
     first = reward(["p"], [ten], [[ten]], [{"intent": 1}])
     assert first.item() == pytest.approx(0.25 * meteor)
-    assert reward(["p"], ["x"], [["y"]], [{"intent": 1}]).item() == pytest.approx(0.25 * meteor / 2)
+    resumed = rewards.create("intent_accuracy", compat="rl4lms", **args)
+    resumed.load_state_dict(json.loads(json.dumps(reward.state_dict())))
+    for either in (reward, resumed):
+        assert either(["p"], ["x"], [["y"]], [{"intent": 1}]).item() == pytest.approx(0.25 * meteor / 2)
 
 
 def test_bleurt_is_the_regression_of_the_best_reference(classifier: Callable[..., str]) -> None:

@@ -20,11 +20,14 @@ def test_tensorboard_reads_what_is_logged_and_forgets_what_is_done_again(tmp_pat
     # Killed here: nothing is closed. It goes on from its checkpoint of update 2.
     tracker = Tracker(tmp_path, 2)
     tracker.log({"update": 3, "step": 30, "loss": 7.0, "success_rate": float("nan")})
+    tracker.tell({"validation/reward": 0.25, "validation/bleu": float("nan")}, 3, 30)
     rows = read_metrics(tmp_path)
     assert [row["loss"] for row in rows] == [0.5, 1.0, 7.0] and rows[-1]["success_rate"] is None
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     assert [(e.step, e.value) for e in events.Scalars("loss")] == [(10, 0.5), (20, 1.0), (30, 7.0)]
+    assert [(e.step, e.value) for e in events.Scalars("validation/reward")] == [(30, 0.25)]
+    assert "validation/bleu" not in events.Tags()["scalars"]
     assert "success_rate" not in events.Tags()["scalars"]
 
 
@@ -52,6 +55,8 @@ def test_weights_and_biases_is_told_as_one_run_that_goes_on(
         log = WandbLog("language", "demo-seed1", {"seed": 1}, tmp_path)
         log.log({"update": update, "step": 10 * update, "loss": 0.5, "success_rate": None})
         log.close()
+    log.tell({"validation/reward": 0.5, "validation/bleu": float("nan")}, 2, 20)
+    assert told.pop() == (2, {"validation/reward": 0.5})
     assert told == [(1, {"step": 10, "loss": 0.5}), "end", (2, {"step": 20, "loss": 0.5}), "end"]
     assert begun[0] == begun[1] and begun[0]["resume"] == "allow" and begun[0]["project"] == "language"
     monkeypatch.setitem(sys.modules, "wandb", None)

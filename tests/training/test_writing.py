@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
 
 from groundling.cli import main
 from groundling.configs.compose import compose
 from groundling.configs.schema import Config
+from groundling.envs.text_generation import Sample, SampleOrder
 from groundling.errors import ConfigError
 from groundling.rewards import MetricReward
 from groundling.training.build import (
@@ -23,6 +26,7 @@ from groundling.training.folder import open_run
 from groundling.training.run import Run, train
 from groundling.training.tracking import TIME_KEYS, read_metrics, read_rows
 from groundling.training.validation import write_rows
+from groundling.training.writing import PromptEncoder, References
 from groundling.world import World
 
 
@@ -114,6 +118,8 @@ def test_a_run_resumes_validates_and_is_evaluated(tmp_path: Path, capsys: pytest
     assert figures("whole") == figures("stopped")
     rows = read_rows(tmp_path / "whole" / "validation.jsonl")
     assert [row["update"] for row in rows][:2] == [0, 2] and "reward" in rows[0]["metrics"]
+    assert rows[-1]["update"] == read_metrics(tmp_path / "whole")[-1]["update"]
+    assert any(b"validation/reward" in p.read_bytes() for p in (tmp_path / "whole" / "tensorboard").iterdir())
     assert rows == read_rows(tmp_path / "stopped" / "validation.jsonl")
     assert main(["evaluate", str(tmp_path / "whole"), "--split", "test"]) == 0
     assert "zero-shot" in capsys.readouterr().out
@@ -124,6 +130,41 @@ def test_a_run_resumes_validates_and_is_evaluated(tmp_path: Path, capsys: pytest
     assert main(["report", str(tmp_path / "whole")]) == 0
     page = (tmp_path / "whole" / "report.html").read_text()
     assert "one\u2028line" in page and "Texts: test-trained" in page and "Validation" in page
+
+
+def _target_tokenizer(*around: str) -> PreTrainedTokenizerFast:
+    """Of the words "turn left now", with such tokens around a text."""
+    vocabulary = {word: i for i, word in enumerate(["<s>", "</s>", "turn", "left", "now"])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    if around:
+        special = [(token, vocabulary[token]) for token in around if token != "$A"]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=" ".join(around), special_tokens=special
+        )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", bos_token="<s>")
+
+
+@pytest.mark.parametrize(
+    ("around", "has_decoder", "learnt"),
+    [
+        ((), False, ["turn", "left", "now", "</s>"]),
+        (("<s>", "$A"), False, ["turn", "left", "now", "</s>"]),  # Llama: a text in the middle begins nothing
+        (("$A", "</s>"), True, ["turn", "left", "now", "</s>"]),  # T5
+        (("<s>", "$A", "</s>"), True, ["<s>", "turn", "left", "now", "</s>"]),  # BART
+        (("<s>", "$A"), True, ["<s>", "turn", "left", "now", "</s>"]),
+    ],
+)
+def test_a_reference_has_its_models_special_tokens_and_ends_only_if_it_is_whole(
+    around: tuple[str, ...], has_decoder: bool, learnt: list[str]
+) -> None:
+    tokenizer = _target_tokenizer(*around)
+    order = SampleOrder([Sample("a", "turn", ("turn left now",))], 0, replacement=False)
+    for num_tokens in range(1, 8):
+        references = References(order, PromptEncoder(tokenizer), 1, slice(0, 1), num_tokens, has_decoder)
+        found = references._tokens("turn left now")
+        assert tokenizer.convert_ids_to_tokens(found) == learnt[:num_tokens]
+        assert references.steps_of(2) == 2 * min(num_tokens, len(learnt))
 
 
 def test_metrics_and_rewards_get_the_language_model_under_training_or_the_one_they_name(

@@ -133,7 +133,7 @@ def test_what_cannot_be_meant_of_lengths(train: Train) -> None:
 
 def test_references_that_are_missing(train: Train, tmp_path: Path) -> None:
     pool = _pool(tmp_path / "rows.jsonl", ["go left", "go right"])
-    assert "reference" in _line(train(*pool, "reward.id=meteor"))
+    assert "reference" in _line(train(*pool, "reward.id=chrf"))
     assert "reference" in _line(train(*pool, "evaluation.metrics=[{id:chrf}]", "evaluation.every=2"))
     assert "no reference" in _line(train(*pool, "algorithm.id=supervised", "~algorithm.args"))
     assert train(*pool, "evaluation.metrics=[{id:diversity}]", "evaluation.every=2") == (0, "")

@@ -186,13 +186,14 @@ class EvaluationConfig:
     """Of texts: ids of `groundling list metrics` and their arguments, as in [{id: rouge}]."""
     generation: dict[str, Any] = field(default_factory=dict)
     """How texts are written for evaluation: arguments of Transformers' generate, such as {num_beams: 5}; empty: as
-    in training."""
+    in training. Texts begin and end as in training, the model's own generation config is left out of account, and so
+    is NLPO's mask, which generate does not know."""
     post_process: str | None = None
     """What is done to a text before it is measured: three_sentence_summary keeps its first three sentences; null:
     nothing."""
     every: int | None = None
     """Updates between two measurements of the validation split, a pool's or a dataset's, during training, the first
-    before it; null: none."""
+    before it, and one after its last update; null: none."""
     batch_size: int = 64
     """Texts written at once for evaluation."""
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from groundling.devices import find_device
 from groundling.errors import ConfigError, GroundlingError
-from groundling.metrics.libraries import library
+from groundling.metrics.libraries import check_library, check_model, library
 from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of, metrics
 
 
@@ -27,6 +27,12 @@ class BertScore(Metric):
     needs_references = True
 
     _scorer: Any = field(default=None, init=False, repr=False)
+
+    def check(self) -> None:
+        """bert-score, and a model that is named."""
+        check_library("bert_score", "metrics")
+        if self.model_name is not None:
+            check_model("model of BERTScore", self.model_name)
 
     def measure(
         self,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from groundling.errors import ConfigError, RunError
-from groundling.metrics.libraries import library
+from groundling.metrics.libraries import check_library, library
 from groundling.metrics.metric import Meta, Metric, MetricResult, metrics
 
 _MAX_ORDER = 4
@@ -75,6 +75,10 @@ class _SacreBleuMetric(Metric):
     @abstractmethod
     def scorer(self) -> tuple[str, Any]:
         """The name of the figure, and sacrebleu's object that computes it."""
+
+    def check(self) -> None:
+        """The library sacrebleu."""
+        check_library("sacrebleu", "metrics")
 
     def measure(
         self,

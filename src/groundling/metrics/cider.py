@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from groundling.errors import GroundlingError, RunError
-from groundling.metrics.libraries import library
+from groundling.metrics.libraries import check_library, library
 from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of, metrics
 
 _MAX_ORDER = 4
@@ -31,6 +31,10 @@ class Cider(Metric):
 
     needs_references = True
     by_sample = False
+
+    def check(self) -> None:
+        """The library spaCy."""
+        check_library("spacy", "metrics")
 
     def measure(
         self,
@@ -113,6 +117,13 @@ class Spice(Metric):
 
     needs_references = True
 
+    def check(self) -> None:
+        """Java."""
+        if shutil.which("java") is None:
+            raise GroundlingError(
+                "SPICE needs Java: apt install default-jre-headless (and pip install pycocoevalcap)"
+            )
+
     def measure(
         self,
         prompts: Sequence[str],
@@ -121,10 +132,7 @@ class Spice(Metric):
         meta: Meta | None,
     ) -> dict[str, MetricResult]:
         """``lexical/spice``."""
-        if shutil.which("java") is None:
-            raise GroundlingError(
-                "SPICE needs Java: apt install default-jre-headless (and pip install pycocoevalcap)"
-            )
+        self.check()
         try:
             from pycocoevalcap.spice.spice import Spice as Scorer
         except ImportError as error:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from groundling.devices import find_device
-from groundling.errors import ConfigError, GroundlingError, RunError
+from groundling.errors import ConfigError, RunError
+from groundling.metrics.libraries import cannot_be_loaded, check_model
 from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of, metrics
 
 END_OF_UTTERANCE = "<EOU>"
@@ -52,6 +53,10 @@ class Classifier:
                 rows.append(model(**inputs.to(device)).logits.float().cpu())
         return torch.cat(rows)
 
+    def check(self) -> None:
+        """Raise `GroundlingError` if there is no such model."""
+        check_model("classifier", self.model_name)
+
     @property
     def labels(self) -> dict[str, int]:
         """The index of each label, names in lower case."""
@@ -69,10 +74,7 @@ class Classifier:
             except (
                 Exception
             ) as error:  # the hub, a broken folder, a missing file: Transformers raises many kinds
-                raise GroundlingError(
-                    f"the classifier {self.model_name} cannot be loaded (a folder or a hub id is needed, and the hub "
-                    f"must be reachable for the latter): {(str(error).splitlines() or [''])[0]}"
-                ) from error
+                raise cannot_be_loaded("classifier", self.model_name, error) from error
             if tokenizer.pad_token is None:  # decoder models: padding is masked, so any token will do
                 tokenizer.pad_token = tokenizer.eos_token
             model.config.pad_token_id = tokenizer.pad_token_id
@@ -111,6 +113,10 @@ class LearnedReward(Metric):
         """Name the classifier; nothing is loaded yet."""
         super().__post_init__()
         self._classifier = Classifier(self.model_name, device=self.device, batch_size=self.batch_size)
+
+    def check(self) -> None:
+        """The classifier."""
+        self._classifier.check()
 
     def measure(
         self,
@@ -151,6 +157,10 @@ class IntentAccuracy(Metric):
         """Name the classifier; nothing is loaded yet."""
         super().__post_init__()
         self._classifier = Classifier(self.model_name, device=self.device, batch_size=self.batch_size)
+
+    def check(self) -> None:
+        """The classifier."""
+        self._classifier.check()
 
     def measure(
         self,
@@ -204,6 +214,10 @@ class Bleurt(Metric):
         self._classifier = Classifier(
             self.model_name, device=self.device, batch_size=self.batch_size, truncation_side="right"
         )
+
+    def check(self) -> None:
+        """The classifier."""
+        self._classifier.check()
 
     def measure(
         self,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from groundling.errors import ConfigError
+from groundling.metrics.libraries import check_library
 from groundling.metrics.metric import Meta, Metric, MetricResult, metrics
 from groundling.metrics.words import words
 
@@ -28,6 +29,10 @@ class Diversity(Metric):
         super().__post_init__()
         if self.window_size < 1:
             raise ConfigError(f"window_size must be at least 1, got {self.window_size}")
+
+    def check(self) -> None:
+        """NLTK."""
+        check_library("nltk", "metrics")
 
     def measure(
         self,

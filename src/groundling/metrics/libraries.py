@@ -1,6 +1,6 @@
 """Libraries and models that are loaded when a metric first needs them."""
 
-import importlib
+import importlib.util
 from typing import Any
 
 from groundling.errors import GroundlingError
@@ -18,3 +18,32 @@ def library(module: str, extra: str) -> Any:
         raise GroundlingError(
             f"{module.partition('.')[0]} is not installed: pip install 'groundling[{extra}]' ({error})"
         ) from error
+
+
+def check_library(module: str, extra: str) -> None:
+    """Raise `GroundlingError` as `library` does if ``module`` is not installed, without importing it."""
+    name = module.partition(".")[0]
+    if importlib.util.find_spec(name) is None:
+        raise GroundlingError(f"{name} is not installed: pip install 'groundling[{extra}]'")
+
+
+def check_model(kind: str, name: str) -> Any:
+    """The config of the Transformers model ``name``, a folder or a hub id; its weights are not loaded.
+
+    Raises:
+        GroundlingError: there is no such model; the message calls it by its ``kind``.
+    """
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(name)
+    except Exception as error:  # the hub, a broken folder, a missing file: Transformers raises many kinds
+        raise cannot_be_loaded(kind, name, error) from error
+
+
+def cannot_be_loaded(kind: str, name: str, error: Exception) -> GroundlingError:
+    """What is told of a model that Transformers cannot load."""
+    return GroundlingError(
+        f"the {kind} {name} cannot be loaded (a folder or a hub id is needed, and the hub must be reachable for the "
+        f"latter): {(str(error).splitlines() or [''])[0]}"
+    )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from groundling.metrics.libraries import library
+from groundling.metrics.libraries import check_library, library
 from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of, metrics
 from groundling.metrics.words import wordnet, words
 
@@ -18,6 +18,11 @@ class Meteor(Metric):
     """
 
     needs_references = True
+
+    def check(self) -> None:
+        """NLTK and WordNet."""
+        check_library("nltk", "metrics")
+        wordnet()
 
     def measure(
         self,

@@ -68,6 +68,12 @@ class Metric(ABC):
         self._check_needs(prompts, references, meta)
         return self.measure(prompts, generations, references, meta)
 
+    def check(self) -> None:  # noqa: B027 (some need nothing)
+        """Raise `GroundlingError` if a library, a model or a file is missing; cheap, and loads no model.
+
+        A run asks before it writes what is to be measured.
+        """
+
     @abstractmethod
     def measure(
         self,

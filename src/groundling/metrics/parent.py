@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from groundling.errors import ConfigError, RunError
-from groundling.metrics.libraries import library
+from groundling.metrics.libraries import check_library, library
 from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of, metrics
 
 _MAX_ORDER = 4
@@ -40,6 +40,10 @@ class Parent(Metric):
             raise ConfigError(f"lambda_weight must lie in [0, 1] or be null, got {self.lambda_weight}")
         if self.smoothing <= 0:
             raise ConfigError(f"smoothing must be greater than 0, got {self.smoothing}")
+
+    def check(self) -> None:
+        """The library sacrebleu."""
+        check_library("sacrebleu", "metrics")
 
     def measure(
         self,
@@ -173,6 +177,10 @@ class BleuTotto(Metric):
     """BLEU as ToTTo's script has it: tokeniser 13a, lower case, no smoothing, the closest reference's length."""
 
     needs_references = True
+
+    def check(self) -> None:
+        """The library sacrebleu."""
+        check_library("sacrebleu", "metrics")
 
     def measure(
         self,

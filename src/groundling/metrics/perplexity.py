@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from groundling.errors import ConfigError
+from groundling.metrics.libraries import check_model
 from groundling.metrics.metric import Meta, Metric, MetricResult, metrics
 
 if TYPE_CHECKING:
@@ -40,6 +41,16 @@ class CausalPerplexity(Metric):
         super().__post_init__()
         if self.stride < 1:
             raise ConfigError(f"stride must be at least 1, got {self.stride}")
+
+    def check(self) -> None:
+        """The model."""
+        from groundling.lm.loading import resolve
+
+        if isinstance(self.lm, str):
+            config = check_model("language model", resolve(self.lm))
+            _check_causal(bool(config.is_encoder_decoder))
+        else:
+            _check_causal(self.lm.is_encoder_decoder)
 
     def measure(
         self,
@@ -82,9 +93,15 @@ class CausalPerplexity(Metric):
 
             lm = self.lm
             self._lm = LanguageModel.from_pretrained(lm, device=self.device) if isinstance(lm, str) else lm
-        if self._lm.is_encoder_decoder:
-            raise ConfigError("causal_perplexity needs a causal language model, not an encoder-decoder")
+        _check_causal(self._lm.is_encoder_decoder)
         return self._lm
+
+
+def _check_causal(is_encoder_decoder: bool) -> None:
+    if is_encoder_decoder:
+        raise ConfigError(
+            "causal_perplexity needs a causal language model, not an encoder-decoder: name one with lm=FOLDER_OR_ID"
+        )
 
 
 def _width(lm: Any) -> int:

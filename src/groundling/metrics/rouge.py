@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from groundling.errors import ConfigError, GroundlingError
-from groundling.metrics.libraries import library
+from groundling.metrics.libraries import check_library, library
 from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of, metrics
 from groundling.metrics.words import words
 
@@ -30,6 +30,10 @@ class Rouge(Metric):
     """True: the first reference only. False: all of them. null: all of them; with ``compat`` the first."""
 
     needs_references = True
+
+    def check(self) -> None:
+        """rouge-score."""
+        check_library("rouge_score", "metrics")
 
     def measure(
         self,
@@ -111,6 +115,11 @@ class RougeLMax(Metric):
             raise ConfigError(f'length_limit_type must be "words" or "bytes", got {self.length_limit_type!r}')
         if self.weight_factor <= 0:
             raise ConfigError(f"weight_factor must be greater than 0, got {self.weight_factor}")
+
+    def check(self) -> None:
+        """py-rouge, and NLTK."""
+        _py_rouge()
+        check_library("nltk", "metrics")
 
     def measure(
         self,

@@ -77,6 +77,10 @@ class SummaCZeroShot(_SummaC):
     with no sentence of more than ten characters scores 0.
     """
 
+    def check(self) -> None:
+        """The classifier."""
+        self._classifier.check()
+
     def measure(
         self,
         prompts: Sequence[str],
@@ -101,6 +105,11 @@ class SummaCConvolution(_SummaC):
     weights: str | None = None
     """The trained layers: summac_conv_vitc_sent_perc_e.bin of github.com/tingofurro/summac, or as safetensors."""
 
+    def check(self) -> None:
+        """The trained layers; the classifier."""
+        self._weights_file()
+        self._classifier.check()
+
     def measure(
         self,
         prompts: Sequence[str],
@@ -116,17 +125,21 @@ class SummaCConvolution(_SummaC):
             scores.append(_convolved(found[0] if found else None, weights))
         return {"consistency/summacconv": mean_of(scores)}
 
-    def _weights(self) -> dict[str, Tensor]:
+    def _weights_file(self) -> str:
         if self.weights is None or not Path(self.weights).is_file():
             raise GroundlingError(
                 f"summaCConv needs its trained layers, weights={self.weights} is no file: download "
                 "summac_conv_vitc_sent_perc_e.bin from github.com/tingofurro/summac and name it"
             )
-        if self.weights.endswith(".safetensors"):
+        return self.weights
+
+    def _weights(self) -> dict[str, Tensor]:
+        path = self._weights_file()
+        if path.endswith(".safetensors"):
             from safetensors.torch import load_file
 
-            return load_file(self.weights)
-        return dict(torch.load(self.weights, map_location="cpu", weights_only=True))
+            return load_file(path)
+        return dict(torch.load(path, map_location="cpu", weights_only=True))
 
 
 def _sentences(text: str) -> list[str]:

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from torch.nn import Parameter
+
 from groundling.lm import LanguageModel
 
 
@@ -19,6 +21,10 @@ class Reference:
     def __init__(self, reference: LanguageModel, lm: LanguageModel) -> None:
         self._has_adapters = reference is lm
         self._lm = lm if self._has_adapters else reference.requires_grad_(False)
+
+    def parameters(self) -> Iterator[Parameter]:
+        """Of the frozen model; none where it is the policy's own."""
+        return iter(()) if self._has_adapters else self._lm.parameters()
 
     @contextmanager
     def model(self) -> Iterator[LanguageModel]:

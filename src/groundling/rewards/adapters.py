@@ -33,6 +33,10 @@ class MetricReward(Reward):
         super().__post_init__()
         self.by_sample = self.metric.by_sample
 
+    def check(self) -> None:
+        """What the metric needs."""
+        self.metric.check()
+
     @property
     def name(self) -> str:
         """What messages call it."""
@@ -106,6 +110,10 @@ class RewardMetric(Metric):
 
     id: str
     reward: Reward
+
+    def check(self) -> None:
+        """What the reward needs."""
+        self.reward.check()
 
     def measure(
         self,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from groundling.devices import find_device
 from groundling.errors import GroundlingError, RunError
-from groundling.metrics.libraries import library
+from groundling.metrics.libraries import cannot_be_loaded, check_library, check_model, library
 from groundling.metrics.meteor import Meteor
 from groundling.metrics.metric import Meta
 from groundling.metrics.words import words
@@ -126,24 +126,33 @@ class PreferenceModel(Reward):
             rows.append(output.logits[:, 0, answers].float().softmax(-1)[:, 0].cpu())
         return torch.cat(rows)
 
+    def _named(self) -> str:
+        if self.model_name is None:
+            raise GroundlingError(
+                f"common_gen_preference_model needs model_name=FOLDER: the authors' {self.model_type} model is "
+                "not on the hub, its address stands in the README of github.com/allenai/RL4LMs"
+            )
+        return self.model_name
+
+    def check(self) -> None:
+        """The model; NLTK."""
+        check_model("preference model", self._named())
+        check_library("nltk", "metrics")
+        if self.meteor_coeff:
+            Meteor().check()
+
     def _load(self) -> tuple[Any, Any]:
         if self._loaded is None:
-            if self.model_name is None:
-                raise GroundlingError(
-                    f"common_gen_preference_model needs model_name=FOLDER: the authors' {self.model_type} model is "
-                    "not on the hub, its address stands in the README of github.com/allenai/RL4LMs"
-                )
+            name = self._named()
             from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
             try:
-                tokenizer = AutoTokenizer.from_pretrained(self.model_name)
-                model = AutoModelForSeq2SeqLM.from_pretrained(self.model_name)
+                tokenizer = AutoTokenizer.from_pretrained(name)
+                model = AutoModelForSeq2SeqLM.from_pretrained(name)
             except (
                 Exception
             ) as error:  # the hub, a broken folder, a missing file: Transformers raises many kinds
-                raise GroundlingError(
-                    f"the preference model {self.model_name} cannot be loaded: {(str(error).splitlines() or [''])[0]}"
-                ) from error
+                raise cannot_be_loaded("preference model", name, error) from error
             self._loaded = tokenizer, model.eval().to(find_device(self.device))
         return self._loaded
 

@@ -56,6 +56,20 @@ class WeightedSum(Reward):
             [weight * reward.at_tokens(prompts, texts, references, meta) for reward, weight in self.terms]
         ).sum(0)
 
+    def check(self) -> None:
+        """All that the parts need."""
+        for reward, _ in self.terms:
+            reward.check()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What each part remembers."""
+        return {str(place): reward.state_dict() for place, (reward, _) in enumerate(self.terms)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up what `state_dict` gave."""
+        for place, (reward, _) in enumerate(self.terms):
+            reward.load_state_dict(state[str(place)])
+
 
 def _term(part: Mapping[str, Any] | tuple[Reward, float], compat: str | None) -> tuple[Reward, float]:
     if isinstance(part, tuple):

@@ -59,6 +59,10 @@ class Pooled(Reward):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must be at least 0, got {getattr(self, name)}")
 
+    def check(self) -> None:
+        """What the reward needs."""
+        self._inner.check()
+
     def score(
         self,
         prompts: Sequence[str],

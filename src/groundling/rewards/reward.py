@@ -94,6 +94,16 @@ class Reward(ABC):
         rewards[torch.arange(len(texts)), torch.tensor(lengths) - 1] = whole
         return rewards
 
+    def check(self) -> None:  # noqa: B027 (many need nothing)
+        """Raise `GroundlingError` if a library, a model or a file is missing; cheap, and loads no model."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it remembers of earlier samples and later rewards depend on, as JSON holds it."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027 (most remember nothing)
+        """Take up what `state_dict` gave."""
+
     @abstractmethod
     def score(
         self,

@@ -59,6 +59,10 @@ class RougeCombined(Reward):
         ]
         return [sum(row) / len(row) for row in zip(*columns, strict=True)]
 
+    def check(self) -> None:
+        """The metric's library."""
+        Rouge().check()
+
 
 rewards.register("ter")(metric_as_reward(Ter, scale=-1.0, offset=1.0))
 rewards.register("parent")(metric_as_reward(Parent, key="table_to_text/parent_overall_f_score"))
@@ -98,7 +102,8 @@ class IntentReward(Reward):
     device: str = "auto"
 
     _intent: IntentAccuracy = field(init=False, repr=False)
-    _meteors: list[float] = field(default_factory=list, init=False, repr=False)
+    _meteors: tuple[int, float] = field(default=(0, 0.0), init=False, repr=False)
+    """With ``compat``, of all samples so far: how many, and the sum of their METEORs."""
 
     def __post_init__(self) -> None:
         """Name the classifier; nothing is loaded yet."""
@@ -127,5 +132,21 @@ class IntentReward(Reward):
         ]
 
     def _running_mean(self, score: float) -> float:
-        self._meteors.append(score)
-        return sum(self._meteors) / len(self._meteors)
+        count, total = self._meteors
+        self._meteors = count + 1, total + score
+        return (total + score) / (count + 1)
+
+    def check(self) -> None:
+        """The classifier, WordNet."""
+        self._intent.check()
+        Meteor().check()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The running mean of ``compat``."""
+        return {"meteors": list(self._meteors)} if self.compat else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up what `state_dict` gave."""
+        if self.compat:
+            count, total = state["meteors"]
+            self._meteors = count, total

@@ -101,7 +101,8 @@ def _make_writing(config: Config, policy: Policy, algorithm: Algorithm, own: sli
     samples = pools.create(pool.id, **pool.args).prepare("train")
     if algorithm.demonstrated:
         order = SampleOrder(samples, config.seed, replacement=False)
-        return References(order, make_prompt_encoder(config, policy), num_texts, own, num_tokens)
+        encode, has_decoder = make_prompt_encoder(config, policy), as_writer(policy).lm.is_encoder_decoder
+        return References(order, encode, num_texts, own, num_tokens, has_decoder)
     reward = make_reward(config, as_writer(policy))
     if reward is None:
         raise ConfigError("a run that writes needs a reward: set reward.id (see `groundling list rewards`)")
@@ -155,8 +156,11 @@ def make_metrics(config: Config, policy: Any) -> list[Any]:
 
 
 def _made_of_text(registry: Registry[Any], id: str, args: Mapping[str, Any], policy: Any) -> Any:
+    """A metric or reward that has what it needs: what is missing is told before anything is written for it."""
     asks = "lm" in inspect.signature(registry.get(id)).parameters
-    return registry.create(id, **({"lm": policy.lm} if asks else {}) | dict(args))
+    made = registry.create(id, **({"lm": policy.lm} if asks else {}) | dict(args))
+    made.check()
+    return made
 
 
 def make_policy(config: Config, checkpoint: Path | None = None, *, learns: bool = False) -> Policy:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.nn import Parameter
 
 from groundling.configs.schema import Config
 from groundling.devices import find_device
@@ -23,7 +24,8 @@ class Estimate:
     trainable: int
     updates: int
     memory_bytes: int
-    """Weights, gradients and Adam's two moments; activations, which the micro-batch size decides, come on top."""
+    """Weights (a frozen reference's, too), gradients and Adam's two moments. On top come activations, which the
+    micro-batch size decides, and the models of metrics and rewards, which are loaded only when they are asked."""
     seconds: float
     """Measured on a few steps and one micro-batch, and multiplied."""
     prompt: str | None
@@ -87,8 +89,15 @@ def _asking_nobody(config: Config) -> Config:
 
 
 def _count(policy: Policy, trainable: bool) -> int:
-    return sum(p.numel() for p in policy.parameters() if p.requires_grad or not trainable)
+    return sum(p.numel() for p in _parameters(policy) if p.requires_grad or not trainable)
 
 
 def _memory(policy: Policy) -> int:
-    return sum(p.numel() * p.element_size() * (4 if p.requires_grad else 1) for p in policy.parameters())
+    return sum(p.numel() * p.element_size() * (4 if p.requires_grad else 1) for p in _parameters(policy))
+
+
+def _parameters(policy: Policy) -> list[Parameter]:
+    """The policy's and its reference's, each once: parts of them may share weights."""
+    reference = getattr(policy, "reference", None)
+    found = [*policy.parameters(), *(() if reference is None else reference.parameters())]
+    return list({id(parameter): parameter for parameter in found}.values())

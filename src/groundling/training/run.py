@@ -144,15 +144,17 @@ class Run:
         tracker = Tracker(self.folder, update)
         stack.callback(tracker.close)
         logs: list[Log] = [tracker, ProbeLog(config, self.policy, self.folder, update)]
+        told: list[Any] = [tracker]
         if config.training.wandb is not None:
             name = f"{config.name}-seed{config.seed}"
             wandb = WandbLog(config.training.wandb, name, asdict(config), self.folder)
             stack.callback(wandb.close)
             logs.append(wandb)
+            told.append(wandb)
         if config.pool.id is not None:
             from groundling.training.validation import ValidationLog  # metrics and pools, where texts are
 
-            logs.append(ValidationLog(config, self.policy, self.folder, update))
+            logs.append(ValidationLog(config, self.policy, self.folder, update, told))
         if config.data.path is not None:
             from groundling.training.held_out import HeldOutLog  # and pyarrow, where datasets are
 

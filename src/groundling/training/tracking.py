@@ -6,6 +6,7 @@ import os
 import platform
 import time
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -102,6 +103,18 @@ class Tracker:
         except OSError as error:
             raise _unwritable(self._rows.path, error) from error
 
+    def tell(self, figures: Mapping[str, float], update: int, step: int) -> None:
+        """Write other figures of a step to TensorBoard alone.
+
+        Raises:
+            RunError: the file cannot be written.
+        """
+        finite = {name: value for name, value in figures.items() if math.isfinite(value)}
+        try:
+            self._events.write(finite, step)
+        except OSError as error:
+            raise _unwritable(self._rows.path, error) from error
+
     def close(self) -> None:
         self._events.close()
 
@@ -136,6 +149,10 @@ class WandbLog:
         """Tell one update's figures, at its number."""
         figures = {k: v for k, v in row.items() if v is not None and k != "update"}
         self._run.log(figures, step=row["update"])
+
+    def tell(self, figures: Mapping[str, float], update: int, step: int) -> None:
+        """Tell other figures of an update, beside those of `log`."""
+        self._run.log({name: value for name, value in figures.items() if math.isfinite(value)}, step=update)
 
     def close(self) -> None:
         self._run.finish()

@@ -2,17 +2,20 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from transformers import GenerationConfig
 
 from groundling.configs.schema import Config
 from groundling.envs.text_generation import Sample, pools
 from groundling.errors import ConfigError, RunError
 from groundling.files import write_atomically
+from groundling.lm.decoding import end_tokens
 from groundling.metrics import Metric, MetricResult
 from groundling.metrics.post_processing import post_processors
 from groundling.policies.texts import TokenPrompt
@@ -20,7 +23,7 @@ from groundling.policies.token import TokenPolicy
 from groundling.rewards import Reward
 from groundling.training.build import make_metrics, make_prompt_encoder, make_reward
 from groundling.training.tracking import RowFile
-from groundling.training.writing import as_writer
+from groundling.training.writing import as_writer, texts_so_far
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ def write_and_measure(
     """
     if not samples:
         raise RunError(f"pool {config.pool.id!r} has no samples in this split")
-    generations: list[str] = []
+    rows: list[list[int]] = []
     process = post_processors.get(config.evaluation.post_process) if config.evaluation.post_process else str
     encode = make_prompt_encoder(config, policy)
     size = config.evaluation.batch_size
@@ -79,42 +82,81 @@ def write_and_measure(
         torch.manual_seed(config.seed)
         for first in range(0, len(samples), size):
             batch = samples[first : first + size]
-            generations += map(process, _write(policy, encode(batch), config))
+            rows += _write(policy, encode(batch), config)
             for _ in batch:
                 on_text()
+    tokenizer = policy.lm.tokenizer
+    generations = list(map(process, tokenizer.batch_decode(rows, skip_special_tokens=True)))
     prompts = [sample.prompt for sample in samples]
     references = [list(sample.references) for sample in samples]
     meta = [dict(sample.meta) for sample in samples]
     results: dict[str, MetricResult] = {}
     for metric in metrics:
         results |= metric.compute(prompts, generations, references, meta)
-    rewards = None if reward is None else reward(prompts, generations, references, meta).tolist()
+    rewards: list[float] | None = None
+    if (
+        reward is not None and reward.per_token
+    ):  # what return_mean is in training: of the tokens as they were written
+        texts = texts_so_far(rows, tokenizer, reward)
+        rewards = reward.at_tokens(prompts, texts, references, meta).sum(1).tolist()
+    elif reward is not None:
+        rewards = reward(prompts, generations, references, meta).tolist()
     return Written(samples, generations, rewards, results)
 
 
-def _write(policy: TokenPolicy, prompts: Sequence[TokenPrompt], config: Config) -> list[str]:
-    """A text to each prompt: as in training, or as Transformers' generate does with evaluation.generation."""
+def _write(policy: TokenPolicy, prompts: Sequence[TokenPrompt], config: Config) -> list[list[int]]:
+    """The tokens of a text to each prompt: as in training, or as Transformers' generate does with the settings."""
     lm, num_tokens, settings = policy.lm, config.training.steps_per_update, config.evaluation.generation
     if not settings:
         uniforms = torch.rand(len(prompts), num_tokens, dtype=torch.float64)
-        written = [ids.tolist() for ids in policy.write(prompts, uniforms, num_tokens).token_ids()]
-        return lm.tokenizer.batch_decode(written, skip_special_tokens=True)
+        return [ids.tolist() for ids in policy.write(prompts, uniforms, num_tokens).token_ids()]
     settings = {"max_new_tokens": num_tokens} | settings
     try:
-        return [written.text for written in lm.generate([p.ids for p in prompts], **settings)]
+        with _only_what_is_set(policy):
+            found = lm.generate([p.ids for p in prompts], **settings)
+        return [written.token_ids.tolist() for written in found]
     except (TypeError, ValueError) as error:  # what Transformers says of settings that it does not know
         raise ConfigError(f"evaluation.generation={dict(settings)} cannot be followed: {error}") from error
+
+
+@contextmanager
+def _only_what_is_set(policy: TokenPolicy) -> Iterator[None]:
+    """Let generate begin and end texts as training does, without what else stands in the model's generation config.
+
+    Transformers fills in from there whatever it is not told: forced tokens, a temperature, no_repeat_ngram_size.
+    """
+    lm, own = policy.lm, policy.context_start_token
+    kept = lm.model.generation_config
+    lm.model.generation_config = GenerationConfig(
+        decoder_start_token_id=lm.start_token if own is None else own,
+        eos_token_id=end_tokens(lm) or None,
+        bos_token_id=lm.tokenizer.bos_token_id,
+    )
+    try:
+        yield
+    finally:
+        lm.model.generation_config = kept
+
+
+class Told(Protocol):
+    """Is told the figures of the validation split, too."""
+
+    def tell(self, figures: Mapping[str, float], update: int, step: int) -> None:
+        """Take up the figures as they are after this update and step."""
 
 
 class ValidationLog:
     """Measures the validation split while a run writes; idle where evaluation.every is null.
 
-    Appends to the run's ``validation.jsonl``, going on after the update that it resumes from, and writes
-    ``predictions/val-UPDATE.jsonl``.
+    Measures before the first update, then as often as evaluation.every says, and after the last. Appends to the run's
+    ``validation.jsonl``, going on after the update that it resumes from, writes ``predictions/val-UPDATE.jsonl``, and
+    tells the ``others`` the figures as ``validation/NAME``.
     """
 
-    def __init__(self, config: Config, policy: Any, run_dir: Path, update: int) -> None:
-        self._config, self._run_dir = config, run_dir
+    def __init__(
+        self, config: Config, policy: Any, run_dir: Path, update: int, others: Sequence[Told] = ()
+    ) -> None:
+        self._config, self._run_dir, self._others = config, run_dir, others
         self._every = config.evaluation.every
         if self._every is None:
             return
@@ -124,19 +166,27 @@ class ValidationLog:
             : config.evaluation.episodes
         ]
         self._metrics, self._reward = make_metrics(config, self._policy), make_reward(config, self._policy)
+        self._fresh = None if self._reward is None else self._reward.state_dict()
         self._rows = RowFile(run_dir / "validation.jsonl", update)
         if not update and self._rows.is_empty:
             self._measure(0, 0)
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Measure after the update whose figures are ``row``, if it is its turn."""
-        if self._every is not None and row["update"] % self._every == 0:
+        """Measure after the update whose figures are ``row``, if it is its turn, or the last."""
+        if self._every is None:
+            return
+        if row["update"] % self._every == 0 or row["step"] >= self._config.training.steps:
             self._measure(row["update"], row["step"])
 
     def _measure(self, update: int, step: int) -> None:
+        if self._reward is not None:
+            self._reward.load_state_dict(self._fresh)  # no measurement depends on those before it
         written = write_and_measure(self._policy, self._config, self._samples, self._metrics, self._reward)
         write_rows(self._run_dir / "predictions" / f"val-{update:06}.jsonl", written.rows())
         self._rows.append({"update": update, "step": step, "metrics": as_json(written.figures())})
+        figures = {f"validation/{name}": value for name, value in written.figures().items()}
+        for other in self._others:
+            other.tell(figures, update, step)
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

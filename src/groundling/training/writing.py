@@ -70,7 +70,23 @@ class PromptEncoder:
         return TokenPrompt.unpad(*encode_prompts(samples, self.tokenizer, self.max_prompt_length, self._side))
 
 
-class WrittenTexts(Collector):
+class _PoolCollector(Collector):
+    """What both kinds have: a place in an order of samples, of whose texts this process has its own."""
+
+    def __init__(
+        self, order: SampleOrder, encode: PromptEncoder, num_texts: int, own: slice, num_tokens: int
+    ) -> None:
+        self._order, self._encode, self._own = order, encode, own
+        self._num_texts, self._num_tokens = num_texts, num_tokens
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        return [self._order.state_dict()] * (self._own.stop - self._own.start)
+
+    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        self._order.load_state_dict(states[0])
+
+
+class WrittenTexts(_PoolCollector):
     """Lets a policy write ``num_texts`` texts a rollout, and rewards them.
 
     Args:
@@ -101,8 +117,8 @@ class WrittenTexts(Collector):
                 f"env.num_envs={num_texts} texts an update are no whole number of groups of "
                 f"pool.texts_per_prompt={texts_per_prompt}"
             )
-        self._order, self._encode, self._reward, self._own = order, encode, reward, own
-        self._num_texts, self._num_tokens, self._group_size = num_texts, num_tokens, texts_per_prompt
+        super().__init__(order, encode, num_texts, own, num_tokens)
+        self._reward, self._group_size = reward, texts_per_prompt
 
     @torch.no_grad()
     def collect(
@@ -124,7 +140,8 @@ class WrittenTexts(Collector):
         # Drawn for all processes, so that a text does not depend on who writes it.
         uniforms = torch.rand(self._num_texts, self._num_tokens, dtype=torch.float64, generator=generator)
         writing = writer.write(self._encode(samples), uniforms[self._own], self._num_tokens)
-        texts = self._texts([ids.tolist() for ids in writing.token_ids()])
+        rows = [ids.tolist() for ids in writing.token_ids()]
+        texts = texts_so_far(rows, self._encode.tokenizer, self._reward)
         by_text = self._rewards(samples, texts)  # (num_texts, longest)
         nothing = torch.zeros(writing.mask.shape)  # (num_tokens, num_texts)
         rewards = nothing.clone()
@@ -152,17 +169,6 @@ class WrittenTexts(Collector):
             )
         ]
 
-    def _texts(self, rows: list[list[int]]) -> list[list[str]]:
-        """Of each text, what stood there after each token; where only whole texts are rewarded, the last alone."""
-        tokenizer = self._encode.tokenizer
-        if self._reward.per_token:
-            return [
-                tokenizer.batch_decode([row[: i + 1] for i in range(len(row))], skip_special_tokens=True)
-                for row in rows
-            ]
-        whole = tokenizer.batch_decode(rows, skip_special_tokens=True)
-        return [[""] * (len(row) - 1) + [text] for row, text in zip(rows, whole, strict=True)]
-
     def _rewards(self, samples: Sequence[Sample], texts: Sequence[Sequence[str]]) -> Tensor:
         return self._reward.at_tokens(
             [sample.prompt for sample in samples],
@@ -172,13 +178,15 @@ class WrittenTexts(Collector):
         )
 
     def state_dict(self) -> list[dict[str, Any]]:
-        return [self._order.state_dict()] * (self._own.stop - self._own.start)
+        """The reward's memory, if it has one, is each process's own."""
+        return [own | {"reward": self._reward.state_dict()} for own in super().state_dict()]
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
-        self._order.load_state_dict(states[0])
+        super().load_state_dict(states)
+        self._reward.load_state_dict(states[0]["reward"])
 
 
-class References(Collector):
+class References(_PoolCollector):
     """Gives a pool's references as rollouts, as if the policy had written them: supervised training.
 
     Args:
@@ -186,22 +194,30 @@ class References(Collector):
         encode: Reads the prompts.
         num_texts: Texts of a rollout, of all processes together.
         own: Which of them this process reads.
-        num_tokens: Tokens of a text at most, its end token included; longer ones are cut.
+        num_tokens: Tokens of a text at most, its end token included; longer ones are cut, and do not end.
+        has_decoder: Whether the model is an encoder-decoder: it learns the special tokens, too, that its tokenizer
+            puts around targets (BART's ``<s>``, T5's ``</s>``).
 
     Raises:
         ConfigError: a sample has no reference.
     """
 
     def __init__(
-        self, order: SampleOrder, encode: PromptEncoder, num_texts: int, own: slice, num_tokens: int
+        self,
+        order: SampleOrder,
+        encode: PromptEncoder,
+        num_texts: int,
+        own: slice,
+        num_tokens: int,
+        has_decoder: bool = False,
     ) -> None:
         for sample in order.samples:
             if not any(sample.references):
                 raise ConfigError(
                     f"sample {sample.id} has no reference, so there is nothing to learn from: choose another pool"
                 )
-        self._order, self._encode, self._own = order, encode, own
-        self._num_texts, self._num_tokens = num_texts, num_tokens
+        super().__init__(order, encode, num_texts, own, num_tokens)
+        self._has_decoder = has_decoder
 
     def collect(
         self,
@@ -254,14 +270,22 @@ class References(Collector):
 
     def _tokens(self, text: str) -> list[int]:
         tokenizer = self._encode.tokenizer
-        ids: list[int] = tokenizer(text, add_special_tokens=False).input_ids
-        return [*ids[: self._num_tokens - 1], tokenizer.eos_token_id]
+        ids: list[int] = tokenizer(text_target=text, add_special_tokens=self._has_decoder).input_ids
+        ended = self._has_decoder and tokenizer.eos_token_id in ids[-2:]  # mBART's language stands after it
+        return (ids if ended else [*ids, tokenizer.eos_token_id])[: self._num_tokens]
 
-    def state_dict(self) -> list[dict[str, Any]]:
-        return [self._order.state_dict()] * (self._own.stop - self._own.start)
 
-    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
-        self._order.load_state_dict(states[0])
+def texts_so_far(
+    rows: list[list[int]], tokenizer: PreTrainedTokenizerBase, reward: Reward
+) -> list[list[str]]:
+    """Of each text, what stood there after each of its tokens; where only whole texts are rewarded, the last alone."""
+    if reward.per_token:
+        return [
+            tokenizer.batch_decode([row[: i + 1] for i in range(len(row))], skip_special_tokens=True)
+            for row in rows
+        ]
+    whole = tokenizer.batch_decode(rows, skip_special_tokens=True)
+    return [[""] * (len(row) - 1) + [text] for row, text in zip(rows, whole, strict=True)]
 
 
 def as_writer(policy: Policy) -> TokenPolicy:

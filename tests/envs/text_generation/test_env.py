@@ -260,20 +260,10 @@ def test_equal_seeds_give_equal_samples_and_all_are_drawn(
     assert len({envs[0].reset()[1]["sample_id"] for _ in range(30)}) == 3  # goes on without a seed
 
 
-def test_a_registered_reward_is_made_from_its_id(
-    samples: list[Sample], causal_tokenizer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Rewards:
-        @staticmethod
-        def create(id: str, **args: float) -> Any:
-            return lambda *_, meta: [args["value"] if id == "constant" else 0.0]
-
-    monkeypatch.setitem(sys.modules, "groundling.rewards", Rewards)
-    env = TextGenerationEnv(
-        samples, causal_tokenizer, "constant", reward_args={"value": 2.5}, max_episode_length=1
-    )
-    env.reset(seed=0)
-    assert env.step(3)[1] == 2.5
+def test_a_reward_is_no_name(samples: list[Sample], causal_tokenizer: Any) -> None:
+    """Worlds know nothing of rewards: who makes an env makes its reward."""
+    with pytest.raises(ConfigError, match=r"give groundling\.rewards\.create\('meteor'\)"):
+        TextGenerationEnv(samples, causal_tokenizer, "meteor")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

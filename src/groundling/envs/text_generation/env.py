@@ -5,7 +5,6 @@ After Ramamurthy et al. 2022, *Is reinforcement learning (not) for natural langu
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -72,8 +71,7 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
     Args:
         samples: What to write; drawn uniformly with replacement. ``reset(options={"sample": …})`` gives a certain one.
         tokenizer: Of the model that writes; must have a padding token.
-        reward: Of a finished text or of every token: a callable, or the id of a registered reward; None for 0.
-        reward_args: Arguments of a registered reward.
+        reward: Of a finished text or of every token, such as `groundling.rewards.create` makes; None for 0.
         max_prompt_length: Tokens of a prompt; longer ones are cut.
         max_episode_length: Tokens of a text.
         prompt_truncation_side: Where long prompts are cut.
@@ -94,9 +92,8 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
         self,
         samples: Sequence[Sample],
         tokenizer: PreTrainedTokenizerBase,
-        reward: TextReward | TokenReward | str | None = None,
+        reward: TextReward | TokenReward | None = None,
         *,
-        reward_args: Mapping[str, Any] | None = None,
         max_prompt_length: int = 128,
         max_episode_length: int = 32,
         prompt_truncation_side: Side = "left",
@@ -116,7 +113,9 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
             end_tokens = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
         if terminate_on_eos and not end_tokens:
             raise ConfigError("the tokenizer has no end token: give end_tokens, or terminate_on_eos=false")
-        self.reward: Any = _registered(reward, reward_args or {}) if isinstance(reward, str) else reward
+        if isinstance(reward, str):
+            raise ConfigError(f"reward={reward!r} is a name: give groundling.rewards.create({reward!r})")
+        self.reward: Any = reward
         self._per_token = bool(getattr(self.reward, "per_token", False))
         if self._per_token and not hasattr(self.reward, "at_token"):
             raise ConfigError(
@@ -226,10 +225,6 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
             "actions": self._actions[: self._steps].copy(),
         }
         return info if text is None else info | {"context_text": text}
-
-
-def _registered(id: str, args: Mapping[str, Any]) -> Any:
-    return importlib.import_module("groundling.rewards").create(id, **args)
 
 
 class _Window:

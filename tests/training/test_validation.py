@@ -1,0 +1,186 @@
+"""What a policy writes to a split, and what is told of it, while a run trains and after it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from groundling import rewards
+from groundling.configs.compose import compose
+from groundling.configs.schema import Config
+from groundling.envs.text_generation import Sample, SampleOrder
+from groundling.errors import ConfigError, GroundlingError
+from groundling.lm import LanguageModel
+from groundling.policies.token import TokenPolicy
+from groundling.rewards import Reward, TokenReward
+from groundling.training.build import make_metrics
+from groundling.training.estimate import _count, _memory
+from groundling.training.tracking import read_rows
+from groundling.training.validation import ValidationLog, write_and_measure
+from groundling.training.writing import PromptEncoder, WrittenTexts
+
+SAMPLES = [Sample(f"val_{i}", prompt) for i, prompt in enumerate(["go left", "toggle", "turn right", "drop"])]
+
+
+def _config(*overrides: str) -> Config:
+    fixed = ["device=cpu", "training.steps_per_update=6", "training.steps=60", "pool.args.n_samples=3"]
+    return compose("rl4lms/increasing_numbers_ppo", [*fixed, *overrides])
+
+
+@rewards.register("test-characters")
+@dataclass(kw_only=True)
+class Characters(TokenReward):
+    """1 for each token that makes the text longer: of a text, not what one token of all of it would get."""
+
+    def at_token(
+        self, prompt: str, previous: str, current: str, done: bool, references: Sequence[str], meta: Any
+    ) -> float:
+        return float(len(current) > len(previous))
+
+
+@rewards.register("test-counting")
+@dataclass(kw_only=True)
+class Counting(Reward):
+    """How many texts it was asked about so far."""
+
+    by_sample = False
+    count = 0
+
+    def score(self, prompts: Any, generations: Sequence[str], references: Any, meta: Any) -> list[float]:
+        first = self.count
+        self.count += len(generations)
+        return [float(n) for n in range(first, self.count)]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.count = state["count"]
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bart"])
+def test_settings_of_generate_begin_and_end_texts_as_training_does(
+    family: str, make_lm: Callable[..., LanguageModel]
+) -> None:
+    """Whatever the model's own generation config says."""
+    lm = make_lm(family)
+    own = lm.model.generation_config
+    own.no_repeat_ngram_size, own.temperature, own.suppress_tokens = 1, 0.01, [5, 6, 7]
+    if family == "bart":
+        own.forced_bos_token_id = 9
+    start = 40 if family == "bart" else None
+    prompts = PromptEncoder(lm.tokenizer)(SAMPLES)
+
+    def greedy() -> TokenPolicy:
+        return TokenPolicy(lm, generation={"do_sample": False}, context_start_token=start, value="shared")
+
+    texts = greedy().write(prompts, torch.zeros(4, 12, dtype=torch.float64), 12).token_ids()
+    own.eos_token_id = int(texts[0][3])  # an end token beside the tokenizer's
+    policy = greedy()
+    ended = policy.write(prompts, torch.zeros(4, 12, dtype=torch.float64), 12).token_ids()
+    assert len(ended[0]) <= 4
+    config = _config("training.steps_per_update=12", "evaluation.generation={do_sample:false}")
+    found = write_and_measure(policy, config, SAMPLES, [], None)
+    assert found.generations == lm.tokenizer.batch_decode(ended, skip_special_tokens=True)
+    assert lm.model.generation_config is own
+
+
+@pytest.mark.parametrize("generation", ["{}", "{do_sample:false}"])
+def test_a_token_reward_is_summed_over_a_text_as_in_training(
+    generation: str, make_lm: Callable[..., LanguageModel]
+) -> None:
+    lm = make_lm("gpt2")
+    policy = TokenPolicy(lm, generation={"do_sample": generation == "{}"}, value="shared")
+    config = _config(f"evaluation.generation={generation}")
+    written = write_and_measure(policy, config, SAMPLES, [], rewards.create("test-characters"))
+    torch.manual_seed(config.seed)
+    uniforms = torch.rand(len(SAMPLES), 6, dtype=torch.float64)
+    wanted = []
+    for ids in policy.write(PromptEncoder(lm.tokenizer)(SAMPLES), uniforms, 6).token_ids():
+        texts = ["", *(lm.tokenizer.decode(ids[: i + 1], skip_special_tokens=True) for i in range(len(ids)))]
+        wanted.append(sum(len(now) > len(before) for before, now in pairwise(texts)))
+    assert written.rewards == wanted and max(wanted) > 1
+
+
+def test_validation_is_told_to_others_after_the_last_update_too(
+    tmp_path: Path, make_lm: Callable[..., LanguageModel]
+) -> None:
+    policy = TokenPolicy(make_lm("gpt2"), value="shared")
+    config = _config(
+        "evaluation.every=2", "reward={id:test-counting}", "~reward.args", "evaluation.metrics=[]"
+    )
+    told: list[Any] = []
+
+    class Recorder:
+        def tell(self, figures: Mapping[str, float], update: int, step: int) -> None:
+            told.append((dict(figures), update, step))
+
+    log = ValidationLog(config, policy, tmp_path, 0, [Recorder()])
+    for update in (1, 2, 3):
+        log.log({"update": update, "step": 20 * update})
+    # Of a reward that remembers, each measurement of the 3 samples begins afresh: 0, 1, 2.
+    assert told == [({"validation/reward": 1.0}, u, s) for u, s in ((0, 0), (2, 40), (3, 60))]
+    assert [row["update"] for row in read_rows(tmp_path / "validation.jsonl")] == [0, 2, 3]
+
+
+def test_what_a_reward_remembers_is_part_of_where_a_collector_stands(
+    make_lm: Callable[..., LanguageModel],
+) -> None:
+    policy = TokenPolicy(make_lm("gpt2"), value="shared")
+
+    def collector() -> WrittenTexts:
+        order, encode = SampleOrder(SAMPLES, 0, replacement=False), PromptEncoder(policy.lm.tokenizer)
+        parts = [{"id": "test-counting"}, {"id": "increasing_numbers", "weight": 0}]
+        return WrittenTexts(order, encode, rewards.create("weighted_sum", parts=parts), 2, slice(0, 2), 3)
+
+    first = collector()
+    generator = torch.Generator().manual_seed(0)
+    first.collect(policy, generator=generator)
+    second = collector()
+    second.load_state_dict(first.state_dict())
+    assert len(first.state_dict()) == 2
+    assert [text.episode_return for text in second.collect(policy, generator=generator)[1]] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("metric", "error", "told"),
+    [
+        ("{id:summaCConv}", GroundlingError, "needs its trained layers"),
+        (
+            "{id:learned_reward,args:{model_name:./nowhere,label_ix:0}}",
+            GroundlingError,
+            "nowhere cannot be loaded",
+        ),
+        ("{id:causal_perplexity}", ConfigError, "name one with lm=FOLDER_OR_ID"),
+        ("{id:common_gen_preference_model}", GroundlingError, "needs model_name=FOLDER"),
+        (
+            "{id:weighted_sum,args:{parts:[{id:common_gen_preference_model}]}}",
+            GroundlingError,
+            "needs model_name",
+        ),
+        (
+            "{id:pooled,args:{reward:{id:learned_reward,args:{model_name:./no,label_ix:0}}}}",
+            GroundlingError,
+            "./no c",
+        ),
+    ],
+)
+def test_what_a_metric_lacks_is_told_before_anything_is_written(
+    metric: str, error: type[Exception], told: str, make_lm: Callable[..., LanguageModel]
+) -> None:
+    policy = TokenPolicy(make_lm("t5"), value="shared")
+    with pytest.raises(error, match=told):
+        make_metrics(_config(f"evaluation.metrics=[{metric}]"), policy)
+
+
+def test_a_dry_run_counts_the_frozen_reference(make_lm: Callable[..., LanguageModel]) -> None:
+    lm, reference = make_lm("gpt2"), make_lm("gpt2", seed=1)
+    size = sum(p.numel() for p in reference.parameters())
+    alone, compared = TokenPolicy(lm, value="shared"), TokenPolicy(lm, reference, value="shared")
+    assert _count(compared, trainable=False) == _count(alone, trainable=False) + size
+    assert _count(compared, trainable=True) == _count(alone, trainable=True)
+    assert _memory(compared) == _memory(alone) + 4 * size  # float32, without gradients and moments
