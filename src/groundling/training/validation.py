@@ -94,9 +94,8 @@ def write_and_measure(
     for metric in metrics:
         results |= metric.compute(prompts, generations, references, meta)
     rewards: list[float] | None = None
-    if (
-        reward is not None and reward.per_token
-    ):  # what return_mean is in training: of the tokens as they were written
+    if reward is not None and reward.per_token:
+        # As training's return_mean has it: of the tokens as they were written, not of what became of the text.
         texts = texts_so_far(rows, tokenizer, reward)
         rewards = reward.at_tokens(prompts, texts, references, meta).sum(1).tolist()
     elif reward is not None:
