@@ -248,7 +248,8 @@ def test_the_tokenizer_of_another_folder_is_used(
 
 
 def test_perplexity_is_the_trained_models(write: Callable[..., Path], models: dict[str, str]) -> None:
-    made, notes = read(write("imdb_text_continuation/gpt2_supervised"), _put_in(_SUPERVISED, models)[:2])
+    name = "imdb_text_continuation/gpt2_supervised"
+    made, notes = read(write(name), _put_in(name, models))
     policy: Any = make_policy(made)
     (perplexity,) = [m for m in make_metrics(made, policy) if type(m).__name__ == "CausalPerplexity"]
     assert perplexity.lm is policy.lm and perplexity.stride == 512
