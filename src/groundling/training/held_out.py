@@ -18,14 +18,16 @@ class HeldOutLog:
     """Measures a dataset's validation split while a policy learns its train split.
 
     Appends to the run's ``validation.jsonl``, going on after the update that it resumes from. It is idle where
-    evaluation.every is null, and where the dataset has no such split.
+    evaluation.every is null, where the dataset has no such split, and for algorithms that cannot measure it.
     """
 
     def __init__(
         self, config: Config, policy: Policy, algorithm: Algorithm, run_dir: Path, update: int
     ) -> None:
+        self._every: int | None = None
+        if not isinstance(algorithm, BehaviouralCloning):
+            return
         assert config.data.path is not None
-        assert isinstance(algorithm, BehaviouralCloning)
         folder = Path(config.data.path)
         count = min(count_transitions(folder, "validation"), config.evaluation.episodes)
         self._every = config.evaluation.every if count else None
