@@ -1,6 +1,6 @@
 """How well a clone knows the part of its dataset that it does not learn from."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +11,27 @@ from groundling.policies.policy import Policy
 from groundling.training.build import actions_of
 from groundling.training.dataset import count_transitions
 from groundling.training.demonstrations import Demonstrations
-from groundling.training.tracking import RowFile
+from groundling.training.tracking import RowFile, Told
 
 
 class HeldOutLog:
     """Measures a dataset's validation split while a policy learns its train split.
 
-    Appends to the run's ``validation.jsonl``, going on after the update that it resumes from. It is idle where
+    Measures when `ValidationLog` does, appends to the same file, and tells the ``others`` likewise. It is idle where
     evaluation.every is null, where the dataset has no such split, and for algorithms that cannot measure it.
     """
 
     def __init__(
-        self, config: Config, policy: Policy, algorithm: Algorithm, run_dir: Path, update: int
+        self,
+        config: Config,
+        policy: Policy,
+        algorithm: Algorithm,
+        run_dir: Path,
+        update: int,
+        others: Sequence[Told] = (),
     ) -> None:
         self._every: int | None = None
+        self._last_step, self._others = config.training.steps, others
         if not isinstance(algorithm, BehaviouralCloning):
             return
         assert config.data.path is not None
@@ -42,10 +49,14 @@ class HeldOutLog:
             self._measure(0, 0)
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Measure after the update whose figures are ``row``, if it is its turn."""
-        if self._every is not None and row["update"] % self._every == 0:
+        """Measure after the update whose figures are ``row``, if it is its turn, or the last."""
+        if self._every is None:
+            return
+        if row["update"] % self._every == 0 or row["step"] >= self._last_step:
             self._measure(row["update"], row["step"])
 
     def _measure(self, update: int, step: int) -> None:
         metrics = self._algorithm.measure(self._policy, self._rollout)
         self._rows.append({"update": update, "step": step, "metrics": metrics})
+        for other in self._others:
+            other.tell({f"validation/{name}": value for name, value in metrics.items()}, update, step)

@@ -31,7 +31,7 @@ from groundling.training.folder import open_run
 from groundling.training.probes import ProbeLog
 from groundling.training.progress import TrainingProgress
 from groundling.training.shaping import ShapedReturns
-from groundling.training.tracking import Log, Tracker, WandbLog, read_metrics
+from groundling.training.tracking import Log, Told, Tracker, WandbLog, read_metrics
 from groundling.world import World
 
 _LOW_ENTROPY_UPDATES = 5
@@ -144,7 +144,7 @@ class Run:
         tracker = Tracker(self.folder, update)
         stack.callback(tracker.close)
         logs: list[Log] = [tracker, ProbeLog(config, self.policy, self.folder, update)]
-        told: list[Any] = [tracker]
+        told: list[Told] = [tracker]
         if config.training.wandb is not None:
             name = f"{config.name}-seed{config.seed}"
             wandb = WandbLog(config.training.wandb, name, asdict(config), self.folder)
@@ -158,7 +158,7 @@ class Run:
         if config.data.path is not None:
             from groundling.training.held_out import HeldOutLog  # and pyarrow, where datasets are
 
-            logs.append(HeldOutLog(config, self.policy, self.algorithm, self.folder, update))
+            logs.append(HeldOutLog(config, self.policy, self.algorithm, self.folder, update, told))
         return logs
 
     def update(self, progress: TrainingProgress) -> dict[str, Any]:

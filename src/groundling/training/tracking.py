@@ -82,6 +82,13 @@ class Log(Protocol):
         """Take up what belongs to the update whose figures are ``row``."""
 
 
+class Told(Protocol):
+    """Is told the figures of a validation split, too."""
+
+    def tell(self, figures: Mapping[str, float], update: int, step: int) -> None:
+        """Take up the figures as they are after this update and step."""
+
+
 class Tracker:
     """Appends to ``metrics.jsonl`` and ``tensorboard/``, going on after the update that a run resumes from."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from transformers import GenerationConfig
@@ -22,7 +22,7 @@ from groundling.policies.texts import TokenPrompt
 from groundling.policies.token import TokenPolicy
 from groundling.rewards import Reward
 from groundling.training.build import make_metrics, make_prompt_encoder, make_reward
-from groundling.training.tracking import RowFile
+from groundling.training.tracking import RowFile, Told
 from groundling.training.writing import as_writer, texts_so_far
 
 
@@ -135,13 +135,6 @@ def _only_what_is_set(policy: TokenPolicy) -> Iterator[None]:
         yield
     finally:
         lm.model.generation_config = kept
-
-
-class Told(Protocol):
-    """Is told the figures of the validation split, too."""
-
-    def tell(self, figures: Mapping[str, float], update: int, step: int) -> None:
-        """Take up the figures as they are after this update and step."""
 
 
 class ValidationLog:
