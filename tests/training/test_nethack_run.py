@@ -121,7 +121,7 @@ def test_two_processes_train_and_one_goes_on(tmp_path: Path, reward_model: Path)
             "nethack.online.learning.train_every must be of type int",
         ),
         (["nethack.online.learning.train_all=3"], "train_every"),
-        (["nethack.online.judge=openai"], "nethack.online.judge=openai: .*'model'"),
+        (["nethack.online.judge=openai"], "nethack.online.judge=openai: .*needs model"),
         (["env.reward_scale=1"], "nethack.reward.reward_scale"),
         (["env.bootstrap_truncated=true"], "env.bootstrap_truncated=True does nothing"),
         (["env.history=1"], "leave it at 3"),

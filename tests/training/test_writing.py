@@ -45,7 +45,7 @@ def _config(run_dir: Path, *overrides: str) -> Config:
 
 
 def _rollout(config: Config, world: World | None = None):
-    policy = make_policy(config)
+    policy = make_policy(config, learns=True)
     algorithm = make_algorithm(config, policy)
     own = (world or World()).share(config.env.num_envs)
     collector = make_collector(config, policy, algorithm, own)

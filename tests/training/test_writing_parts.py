@@ -40,7 +40,7 @@ def config(model_folder: Callable[[str], Path], tmp_path: Path) -> Callable[...,
 
 
 def _policy(config: Config, checkpoint: Path | None = None) -> TokenPolicy:
-    policy = make_policy(config, checkpoint)
+    policy = make_policy(config, checkpoint, learns=True)
     assert isinstance(policy, TokenPolicy)
     return policy
 

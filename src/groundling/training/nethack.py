@@ -356,7 +356,7 @@ def _online(config: Config, model: RewardModel, own: slice) -> OnlineReward | No
         )
     try:
         judge = judges.create(settings.judge, **settings.args)
-    except TypeError as error:
+    except (TypeError, ConfigError) as error:
         raise ConfigError(
             f"nethack.online.judge={settings.judge}: {error}: see nethack.online.args"
         ) from error

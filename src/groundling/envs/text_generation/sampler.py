@@ -1,6 +1,7 @@
 """Which sample comes next: a pure function of a seed and a count, so that a run resumes exactly."""
 
 import hashlib
+import warnings
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -54,7 +55,7 @@ class SampleOrder:
         """Go on where `state_dict` was taken.
 
         Raises:
-            RunError: the split had other samples then, or as many in another order.
+            RunError: the split had another number of samples then, so that this would be another order.
         """
         if state["num_samples"] != len(self.samples):
             raise RunError(
@@ -62,9 +63,10 @@ class SampleOrder:
                 "give the data of the run, or begin a new run"
             )
         if state.get("samples", self._fingerprint) != self._fingerprint:  # earlier checkpoints do not tell
-            raise RunError(
-                f"the samples have changed: there are {len(self.samples)} as before, but others, or in another order; "
-                "give the data of the run, or begin a new run"
+            warnings.warn(  # no error: a row that stopped the run may have been mended
+                f"the samples have changed: there are {len(self.samples)} as before, but not the same ones in the same "
+                "order; going on with these",
+                stacklevel=2,
             )
         self.seed, self.drawn, self._epoch = state["seed"], state["drawn"], -1
 
