@@ -48,14 +48,9 @@ def test_a_file_that_is_not_the_checkpoints_is_told(tmp_path: Path) -> None:
         list(ReplayFile(path).read(file.state))
 
 
-def test_checkpoints_that_held_all_of_it_are_read(tmp_path: Path) -> None:
-    old = {
-        "texts": ["a", "b", "c"],
-        "actions": [["x", "y"]],
-        "rows": [[2, 0, 1, 0.5, None], [0, 0, 0, 0.0, 1], [1, 0, 1, 0.0, 2]],
-        "oldest": 1,
-        "steps": 7,
-    }
+def test_a_state_that_holds_all_of_it_is_read(tmp_path: Path) -> None:
+    rows = [["a", ["x", "y"], 0, 0.0, "b"], ["b", ["x", "y"], 1, 0.0, "c"], ["c", ["x", "y"], 1, 0.5, None]]
+    held = {"rows": rows, "steps": 7}
     expected = [
         Transition("a", ("x", "y"), 0, 0.0, "b"),
         Transition("b", ("x", "y"), 1, 0.0, "c"),
@@ -65,7 +60,7 @@ def test_checkpoints_that_held_all_of_it_are_read(tmp_path: Path) -> None:
     for algorithm in (kept, again):
         algorithm.keep_in(tmp_path)
     for algorithm in (alone, kept):
-        algorithm.load_state_dict(old)
+        algorithm.load_state_dict(held)
         assert algorithm._replay == expected
     for algorithm, source in ((again, kept), (DRRN(replay_size=3), alone)):
         algorithm.load_state_dict(json.loads(json.dumps(source.state_dict())))

@@ -107,15 +107,7 @@ class DRRN(Algorithm):
             for transition in self._file.read(state["file"]):
                 self._add(transition)
             return
-        if "texts" in state:  # of checkpoints that held all of them, each text and set of actions once
-            texts, sets = state["texts"], state["actions"]
-            rows = [
-                (texts[p], sets[s], a, r, None if n is None else texts[n]) for p, s, a, r, n in state["rows"]
-            ]
-            rows = rows[state["oldest"] :] + rows[: state["oldest"]]
-        else:
-            rows = state["rows"]
-        for prompt, actions, action, reward, following in rows:
+        for prompt, actions, action, reward, following in state["rows"]:
             self._remember_one(Transition(prompt, tuple(actions), action, reward, following))
 
     def _remember(self, policy: DRRNPolicy, rollout: Rollout) -> None:

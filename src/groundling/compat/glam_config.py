@@ -318,7 +318,7 @@ class _Reader:
             "algorithm.id": "drrn",
             "algorithm.args.steps_per_gradient": 4 * self._count("number_envs", EnvConfig.num_envs),
             "training.steps_per_update": 4,
-            "training.checkpoint_every": 200,  # the replay memory is part of it
+            "training.checkpoint_every": 200,  # its updates are short
         }
 
     def _glam(self, num_actions: int) -> dict[str, Any]:

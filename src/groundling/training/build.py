@@ -171,7 +171,7 @@ def make_policy(config: Config, checkpoint: Path | None = None, *, learns: bool 
     Args:
         config: The run's.
         checkpoint: A checkpoint's folder.
-        learns: Whether it is going to be trained: only then it has the reference of a KL penalty in a world.
+        learns: Whether it is going to be trained: only then it has the reference of a KL penalty.
 
     Raises:
         ConfigError: it is going to be trained, and cannot be.

@@ -11,7 +11,7 @@ from groundling.policies.policy import Policy
 from groundling.training.build import actions_of
 from groundling.training.dataset import count_transitions
 from groundling.training.demonstrations import Demonstrations
-from groundling.training.tracking import RowFile, Told
+from groundling.training.tracking import RowFile, Told, due
 
 
 class HeldOutLog:
@@ -50,9 +50,7 @@ class HeldOutLog:
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Measure after the update whose figures are ``row``, if it is its turn, or the last."""
-        if self._every is None:
-            return
-        if row["update"] % self._every == 0 or row["step"] >= self._last_step:
+        if self._every is not None and due(self._every, self._last_step, row):
             self._measure(row["update"], row["step"])
 
     def _measure(self, update: int, step: int) -> None:

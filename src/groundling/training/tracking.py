@@ -82,6 +82,11 @@ class Log(Protocol):
         """Take up what belongs to the update whose figures are ``row``."""
 
 
+def due(every: int, last_step: int, row: Mapping[str, Any]) -> bool:
+    """Whether a validation split is measured after the update that ``row`` tells of: every so many, and the last."""
+    return bool(row["update"] % every == 0 or row["step"] >= last_step)
+
+
 class Told(Protocol):
     """Is told the figures of a validation split, too."""
 

@@ -22,7 +22,7 @@ from groundling.policies.texts import TokenPrompt
 from groundling.policies.token import TokenPolicy
 from groundling.rewards import Reward
 from groundling.training.build import make_metrics, make_prompt_encoder, make_reward
-from groundling.training.tracking import RowFile, Told
+from groundling.training.tracking import RowFile, Told, due
 from groundling.training.writing import as_writer, texts_so_far
 
 
@@ -165,9 +165,7 @@ class ValidationLog:
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Measure after the update whose figures are ``row``, if it is its turn, or the last."""
-        if self._every is None:
-            return
-        if row["update"] % self._every == 0 or row["step"] >= self._config.training.steps:
+        if self._every is not None and due(self._every, self._config.training.steps, row):
             self._measure(row["update"], row["step"])
 
     def _measure(self, update: int, step: int) -> None:
