@@ -8,7 +8,6 @@ from transformers import GenerationConfig
 
 from groundling.errors import ConfigError
 from groundling.lm.decoding import Decoder, Sampling, draw, filtered
-from groundling.lm.kernels import FastKernels
 from tests.lm.families import VOCABULARY
 from tests.lm.reference import plain_ids_log_probs
 
@@ -139,29 +138,6 @@ def test_frequencies_follow_the_probabilities():
     assert torch.allclose(counts, probabilities, atol=0.02)
     ends = torch.tensor([[-torch.inf, 0.0, -torch.inf]]).expand(2, 3)
     assert draw(ends, torch.tensor([0.0, 1 - 1e-16], dtype=torch.float64)).tolist() == [1, 1]
-
-
-def test_fast_kernels_compute_the_same():
-    torch.manual_seed(0)
-    x, weight, bias = torch.randn(6, 160), torch.randn(128, 160), torch.randn(128)
-    query, keys, mask = torch.randn(3, 2, 1, 8), torch.randn(3, 2, 5, 8), torch.zeros(3, 1, 1, 5)
-    mask[0, ..., 3:] = torch.finfo(torch.float32).min
-
-    def compute():
-        return (
-            torch.nn.functional.linear(x, weight, bias),
-            torch.nn.functional.linear(x[None], weight),
-            torch.addmm(bias, x, weight.T.contiguous()),
-            torch.addmm(torch.ones(6, 128), x, weight.T),
-            torch.nn.functional.scaled_dot_product_attention(query, keys, keys, attn_mask=mask, scale=0.3),
-        )
-
-    with torch.no_grad():
-        expected = compute()
-        with FastKernels():
-            found = compute()
-    for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-5)
 
 
 def test_a_length_is_needed(make_lm):

@@ -16,6 +16,7 @@ from groundling.errors import GroundlingError
 from groundling.lm import loading
 from groundling.lm.backbone import Backbone
 from groundling.lm.generation import DEFAULT_NEW_TOKENS, Generation, generate
+from groundling.lm.kernels import speed_up_linear_layers
 from groundling.lm.scoring import CandidateScores, Question, Scorer
 from groundling.lm.tokens import TextTokens
 
@@ -55,6 +56,7 @@ class LanguageModel(nn.Module):
         super().__init__()
         loading.switch_dropout_off(model)
         loading.fuse_activations(model)
+        speed_up_linear_layers(model)
         self.model = model
         self.tokenizer = tokenizer
         self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
