@@ -37,6 +37,19 @@ def test_log_probs_are_those_of_the_plain_computation(make_lm, family):
         torch.testing.assert_close(decoded.raw_log_probs, decoded.log_probs)
 
 
+def test_too_little_memory_for_the_trial_does_not_tell_that_a_model_cannot_be_stepped(make_lm, monkeypatch):
+    stepper = Decoder(make_lm("gpt2"))._stepper
+
+    def fail(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stepper, "_plain", fail)
+        with pytest.raises(torch.OutOfMemoryError):
+            _ = stepper.exact
+    assert stepper.exact
+
+
 @pytest.mark.parametrize("family", ["gpt2", "llama", "t5", "bart"])
 def test_greedy_is_what_transformers_generates(make_lm, family):
     lm = make_lm(family)

@@ -117,6 +117,16 @@ def test_a_saved_adapter_gives_the_same_model_back(folder, tmp_path):
     assert torch.equal(scores(LanguageModel(auto, lm.tokenizer)), scores(lm))
 
 
+def test_an_adapter_of_all_linear_layers_is_loaded_by_the_settings_that_made_it(folder, tmp_path):
+    settings = {"r": 4, "target_modules": "all-linear"}
+    lm = LanguageModel.from_pretrained(folder, lora=settings)
+    lm.save_pretrained(tmp_path / "adapter")
+    loaded = LanguageModel.from_pretrained(tmp_path / "adapter", lora=settings)
+    assert torch.equal(scores(loaded), scores(lm))
+    with pytest.raises(GroundlingError, match="made with r=4, not 8"):
+        LanguageModel.from_pretrained(tmp_path / "adapter", lora=settings | {"r": 8})
+
+
 def test_an_adapter_on_random_weights_is_saved_with_them(folder, tmp_path):
     lm = trained_lora(folder, init="random", seed=5)
     lm.save_pretrained(tmp_path / "once")

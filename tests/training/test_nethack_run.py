@@ -18,8 +18,10 @@ from groundling.evaluation.evaluate import Target
 from groundling.evaluation.nethack import showing
 from groundling.evaluation.nethack.evaluate import evaluate_games
 from groundling.evaluation.nethack.taste import make_taste
+from groundling.judges.questions import Question
 from groundling.judges.reward_model import Normalization
 from groundling.judges.reward_models import reward_models
+from groundling.training import nethack
 from groundling.training.checkpoint import latest
 from groundling.training.nethack import NetHackCollector
 from groundling.training.progress import TrainingProgress
@@ -122,6 +124,7 @@ def test_two_processes_train_and_one_goes_on(tmp_path: Path, reward_model: Path)
         ),
         (["nethack.online.learning.train_all=3"], "train_every"),
         (["nethack.online.judge=openai"], "nethack.online.judge=openai: .*needs model"),
+        (["nethack.online.judge=rules", "nethack.online.prompt=polite"], "unknown prompt 'polite'"),
         (["env.reward_scale=1"], "nethack.reward.reward_scale"),
         (["env.bootstrap_truncated=true"], "env.bootstrap_truncated=True does nothing"),
         (["env.history=1"], "leave it at 3"),
@@ -159,6 +162,18 @@ def test_a_run_goes_on_elsewhere_but_not_with_another_reward(tmp_path: Path) -> 
         train(compose("motif/score", [*small, *more, f"nethack.reward_model={other}"]), quiet, print)
     with pytest.raises(ConfigError, match=r"algorithm.args.gamma"):
         train(compose("motif/score", [*small, *more, "algorithm.args.gamma=0.5"]), quiet, print)
+
+
+def test_the_judge_is_asked_by_the_prompt_of_the_config(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[Question] = []
+    monkeypatch.setattr(nethack, "online_judge", lambda judge, question: asked.append(question) or len)
+    config = _config(
+        "nethack.online.judge=rules", "nethack.online.goal=gold", "nethack.online.prompt=reworded"
+    )
+    _run(config, tmp_path).collector.close()
+    assert asked == [Question("gold", "reworded")]
 
 
 def test_what_was_learnt_online_is_what_evaluation_shows(tmp_path: Path) -> None:

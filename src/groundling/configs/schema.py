@@ -50,6 +50,8 @@ class OnlineConfig:
     """Of the judge, as `groundling annotate --judge ID key=value` takes them."""
     goal: str = "defaultgoal"
     """What the judge is asked about: defaultgoal, zeroknowledge, combat, gold or stairs."""
+    prompt: str = "default"
+    """How it is asked: default or reworded, Motif's two versions."""
     model: str = "motif"
     """What learns where nethack.reward_model is null: motif (ranks messages), or classifier or table (labels: with
     nethack.reward={normalize: false, threshold_quantile: 0})."""

@@ -330,6 +330,8 @@ def load_adapter(model: PreTrainedModel, path: str, settings: Mapping[str, Any] 
     adapter: Any = model.peft_config["default"]
     saved = adapter.to_dict()
     for key, value in (settings or {}).items():
+        if value == "all-linear":  # which is saved as the layers that it stood for
+            continue
         wanted = set(value) if _is_listlike(value) else value
         found = set(saved[key]) if _is_listlike(saved.get(key)) else saved.get(key)
         if wanted != found:

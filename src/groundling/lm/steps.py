@@ -184,6 +184,8 @@ class Stepper:
                     for a, b in zip(found, expected, strict=True)
                 ):
                     return True
+        except torch.OutOfMemoryError:
+            raise  # which tells nothing of the model: the same may be tried again with less
         except (TypeError, ValueError, RuntimeError, IndexError, AttributeError, NotImplementedError):
             pass  # a body that remembers, or takes masks and positions, in its own way
         self._traced = None
@@ -202,6 +204,8 @@ class Stepper:
             try:
                 begin = torch.jit.trace(self._begin, (tokens, mask, last), check_trace=False)
                 step = torch.jit.trace(self._step, example, check_trace=False)
+            except torch.OutOfMemoryError:
+                raise
             except (TypeError, ValueError, RuntimeError, IndexError, AttributeError):
                 return
         self._traced = _Traced(begin, step)

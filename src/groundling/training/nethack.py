@@ -364,9 +364,8 @@ def _online(config: Config, model: RewardModel, own: slice) -> OnlineReward | No
         raise ConfigError(
             f"nethack.online.judge={settings.judge} knows figures, not messages: choose another"
         )
-    return OnlineReward(
-        model, online_judge(judge, Question(settings.goal)), OnlineLearning(**settings.learning)
-    )
+    question = Question(settings.goal, settings.prompt)
+    return OnlineReward(model, online_judge(judge, question), OnlineLearning(**settings.learning))
 
 
 @dataclass
