@@ -246,8 +246,7 @@ class LanguageModel(nn.Module):
         texts, questions = self._questions(prompts, candidates)
         if not questions:
             return []
-        scores, _ = self._scorer(questions, raw=compat == "glam")
-        scores = self._adjusted(scores, texts, questions, normalize, compat)
+        scores, _ = self._scored(texts, questions, normalize, compat)
         return list(scores.split([len(question.candidates) for question in questions]))
 
     def score_candidates(
@@ -268,8 +267,7 @@ class LanguageModel(nn.Module):
         log_probs = torch.full(mask.shape, -torch.inf, device=self.device)
         if not questions:
             return CandidateScores(log_probs, mask, torch.zeros(0, self.hidden_size, device=self.device))
-        scores, state = self._scorer(questions, raw=compat == "glam")
-        scores = self._adjusted(scores, texts, questions, normalize, compat)
+        scores, state = self._scored(texts, questions, normalize, compat)
         return CandidateScores(log_probs.masked_scatter(mask, scores), mask, state)
 
     # So that what wraps a module (distributed data parallel, compile) wraps scoring.
@@ -279,7 +277,7 @@ class LanguageModel(nn.Module):
         """Float32 (num_prompts, hidden_size): the states of `score_candidates`, when no candidate is scored."""
         if not prompts:
             return torch.zeros(0, self.hidden_size, device=self.device)
-        return self._scorer.states(self._prompt_tokens(prompts, 0))
+        return self._scorer.states(self._prompt_tokens(prompts, 0)).to(self.device)
 
     def token_lengths(self, prompts: Sequence[str]) -> list[int]:
         """How many tokens the model reads for each prompt; remembered, so asking is cheap."""
@@ -326,6 +324,20 @@ class LanguageModel(nn.Module):
                     f"prompt {index} has {len(own)} tokens, but this model has room for {limit}: shorten it, or load "
                     f"the model with max_prompt_tokens={limit} to keep the last ones"
                 )
+
+    def _scored(
+        self,
+        texts: Sequence[Sequence[str]],
+        questions: Sequence[Question],
+        normalize: Normalize,
+        compat: str | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Scores (total number of candidates,) and states (num_prompts, hidden_size), both where prompts are read:
+        a model spread over several devices ends on another one.
+        """
+        scores, states = self._scorer(questions, raw=compat == "glam")
+        scores = self._adjusted(scores.to(self.device), texts, questions, normalize, compat)
+        return scores, states.to(self.device)
 
     def _adjusted(
         self,

@@ -190,8 +190,9 @@ class TokenPolicy(Policy):
             lm = self.value_lm or self.lm
             with lm.autocast():
                 states = read_states(lm, lines)
-        # The head stays out of autocast: bfloat16 tells values apart no finer than 1 in 256.
-        return self.value_head(states.float())
+        # The head stays out of autocast: bfloat16 tells values apart no finer than 1 in 256. A model spread over
+        # several devices ends on another than the head's.
+        return self.value_head(states.to(self.lm.device, torch.float32))
 
     def _reference_log_probs(self, lines: Lines, chosen: Tensor) -> Tensor | None:
         """float32 (number of tokens that count,) of the tokens ``chosen``; None without a reference."""
