@@ -76,7 +76,7 @@ class _Linear(torch.autograd.Function):
         rows, inputs = gradient.flatten(0, -2).contiguous(), x.flatten(0, -2).contiguous()
         of_x, of_weight, of_bias = ctx.needs_input_grad
         return (
-            product(gradient, weight.t(), None) if of_x else None,
+            product(rows, weight.t(), None).view(x.shape) if of_x else None,
             _gradient_of_weight(product, rows, inputs, weight) if of_weight else None,
             rows.sum(0) if of_bias else None,
         )
