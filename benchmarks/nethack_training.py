@@ -90,7 +90,6 @@ def measure(seconds: float, intrinsic: bool, ahead: bool, workers: int) -> dict[
         "cpu_us_per_frame": 1e6 * spent / frames,
         "seconds_to_first_rollout": start_up,
     }
-    world.leave()
     return figures if world.is_main else {}
 
 

@@ -43,7 +43,7 @@ from groundling.envs.nethack.observation import vector_features, window
 NUM_ENVS, NUM_STEPS = 64, 32
 
 
-class Pixels(gymnasium.Env[dict[str, np.ndarray], int]):
+class Pixels(gymnasium.Env[dict[str, np.ndarray], Any]):
     """Groundling's score task as an image, numbers and the message."""
 
     action_space = gymnasium.spaces.Discrete(len(ACTIONS))

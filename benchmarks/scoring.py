@@ -113,13 +113,12 @@ def make_lm(family: str, seed: int, device: str) -> LanguageModel:
     corpus = [make_prompt(rng) for _ in range(400)]
     torch.manual_seed(seed)
     if family == "t5":
-        config = T5Config(d_ff=2048, d_model=512, num_layers=6, num_heads=8, decoder_start_token_id=0)
-        return LanguageModel(
-            T5ForConditionalGeneration(config).to(device), make_tokenizer(corpus, True, 32128)
-        )
+        config = T5Config(d_ff=2048, d_model=512, num_layers=6, num_heads=8, decoder_start_token_id=0)  # type: ignore[call-arg]
+        t5: Any = T5ForConditionalGeneration(config)
+        return LanguageModel(t5.to(device), make_tokenizer(corpus, True, 32128))
     # Few merges, so that the actions take 2 to 4 tokens as with GPT-2's own vocabulary.
-    gpt2 = GPT2Config(n_embd=512, n_layer=6, n_head=8, bos_token_id=1, eos_token_id=1)
-    return LanguageModel(GPT2LMHeadModel(gpt2).to(device), make_tokenizer(corpus, False, 420))
+    gpt2: Any = GPT2LMHeadModel(GPT2Config(n_embd=512, n_layer=6, n_head=8, bos_token_id=1, eos_token_id=1))
+    return LanguageModel(gpt2.to(device), make_tokenizer(corpus, False, 420))
 
 
 def make_prompts(lm: LanguageModel, count: int, seed: int) -> list[str]:
@@ -440,7 +439,8 @@ def main() -> None:
         arguments.prompts, arguments.rounds = 8, 2
     torch.set_num_threads(arguments.threads)
     if arguments.memory_of:
-        print_peak_memory(*arguments.memory_of, arguments)
+        family, variant = arguments.memory_of
+        print_peak_memory(family, variant, arguments)
         return
     results: dict[str, Any] = {
         "settings": {key: value for key, value in vars(arguments).items() if key != "memory_of"},

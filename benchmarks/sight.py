@@ -89,7 +89,7 @@ def upset(env: Any, rng: np.random.Generator) -> None:
 
 
 def random_thing(rng: np.random.Generator) -> Any:
-    kind = (Wall, Floor, Goal, Lava, Key, Ball, Box, Door)[rng.integers(8)]
+    kind: Any = (Wall, Floor, Goal, Lava, Key, Ball, Box, Door)[rng.integers(8)]
     colour = COLOR_NAMES[rng.integers(len(COLOR_NAMES))]
     return kind() if kind in (Goal, Lava) else kind(colour)
 

@@ -78,7 +78,7 @@ def make_model(family: str, size: str, seed: int = 0) -> Any:
     if family == "gpt2":
         config = GPT2Config(n_embd=width, n_layer=layers, n_head=heads, n_positions=64, **common)
     elif family == "t5":
-        config = T5Config(
+        config = T5Config(  # type: ignore[call-arg]
             d_model=width, d_kv=width // heads, d_ff=4 * width, num_layers=layers, num_heads=heads,
             decoder_start_token_id=0, **common,
         )  # fmt: skip
@@ -225,6 +225,7 @@ def make_rollout(policy: TokenPolicy, prompts: list[list[int]]) -> Rollout:
     numbers = torch.rand(NUM_TEXTS, NEW_TOKENS, dtype=torch.float64)
     asked = [TokenPrompt(tuple(prompt)) for prompt in prompts]
     writing = policy.write(asked, numbers)
+    assert writing.values is not None
     distinct = {prompt: number for number, prompt in enumerate(dict.fromkeys(asked))}
     return Rollout(
         observations=writing.observations,

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import warnings
+from typing import Any
 
 import torch
 from datasets import Dataset
@@ -27,9 +28,9 @@ class Clock(TrainerCallback):
     """Notes the CPU time at the end of every iteration."""
 
     def __init__(self) -> None:
-        self.marks = []
+        self.marks: list[float] = []
 
-    def on_step_end(self, args, state, control, **kwargs):
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step % STEPS == 0:
             self.marks.append(time.process_time())
 

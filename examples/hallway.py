@@ -15,7 +15,7 @@ from groundling.policies import Policy
 COLOURS = ("red", "green", "blue", "yellow", "grey")
 
 
-class Hallway(gymnasium.Env[dict[str, str], int]):
+class Hallway(gymnasium.Env[dict[str, str], Any]):
     """Five doors in a row, one of which the mission names."""
 
     observation_space = gymnasium.spaces.Dict({"mission": gymnasium.spaces.Text(40)})
@@ -40,7 +40,7 @@ class Hallway(gymnasium.Env[dict[str, str], int]):
         return {"descriptions": [f"You see a {COLOURS[self.place]} door 1 step forward"]}
 
 
-gymnasium.register("Hallway-v0", entry_point=Hallway)
+gymnasium.register("Hallway-v0", entry_point=Hallway)  # type: ignore[arg-type]
 
 
 @register("reinforce")

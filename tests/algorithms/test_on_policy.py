@@ -94,9 +94,6 @@ class _Part(World):
 
     def sum_gradients(self, parameters: Any) -> None: ...
 
-    def sum_figures(self, figures: dict[str, float]) -> dict[str, float]:
-        return figures
-
 
 @pytest.mark.parametrize("processes", [2, 30])
 def test_the_processes_gradients_add_up_to_that_of_one(processes: int) -> None:

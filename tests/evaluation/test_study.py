@@ -75,6 +75,16 @@ def test_both_agents_meet_the_same_numbers_of_distractors() -> None:
     assert all(name.endswith(f"-{c.env.args['num_dists']}") for name, c in found.items())
 
 
+def test_the_study_of_sizes_differs_in_the_model_alone() -> None:
+    told, arms = read_study(
+        "glam-size", ["arms.small.model.path=starter", "arms.xl.model.path=starter-causal"]
+    )
+    found = {name: compose(arm.experiment, [*told.common, *arm.overrides]) for name, arm in arms.items()}
+    paths = {name: c.model.path for name, c in found.items()}
+    assert paths == {"small": "starter", "large": "google/flan-t5-large", "xl": "starter-causal"}
+    assert len({(c.env.id, c.training.steps, c.algorithm.id) for c in found.values()}) == 1
+
+
 def test_an_interrupted_study_goes_on_without_doing_anything_twice(
     study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

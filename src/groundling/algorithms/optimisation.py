@@ -21,7 +21,7 @@ of ``"loss"``."""
 
 
 class Learner(Protocol):
-    """What `descend` needs of an algorithm."""
+    """What `learn` needs of an algorithm."""
 
     optimizer: torch.optim.Optimizer
     world: World
@@ -96,46 +96,33 @@ def learn(
         terms_of: The loss and other figures of a micro-batch, from the indices of its elements.
         minibatches: Indices into the batch.
         target_kl: Compared with the figure ``approx_kl``; None: never stop.
-        parameters: See `descend`.
+        parameters: Those of the optimizer's that learn, the others having no gradient; None: all.
 
     Returns:
         Means over the minibatches of the figures, and of ``grad_norm``.
-
-    Raises:
-        RunError: see `descend`.
-    """
-    steps: list[dict[str, float]] = []
-    for indices in minibatches:
-        steps.append(descend(learner, batch, terms_of, indices, parameters))
-        if target_kl is not None and steps[-1]["approx_kl"] > target_kl:
-            break
-    return {name: sum(step[name] for step in steps) / len(steps) for name in steps[0]}
-
-
-def descend(
-    learner: Learner,
-    batch: Batch,
-    terms_of: Callable[[Tensor], Terms],
-    indices: Tensor,
-    parameters: list[Tensor] | None = None,
-) -> dict[str, float]:
-    """One optimizer step on the minibatch ``indices``; gradients accumulate to its mean.
-
-    Args:
-        learner, batch, terms_of: See `learn`.
-        indices: Into the batch.
-        parameters: Those of the optimizer's that learn, the others having no gradient; None: all.
 
     Raises:
         RunError: a figure or gradient is NaN or infinite; the step that would have spoilt the weights is not taken.
     """
     if parameters is None:
         parameters = [p for group in learner.optimizer.param_groups for p in group["params"]]
-    figures = accumulate(learner, batch, terms_of, indices, parameters)
-    figures["grad_norm"] = torch.nn.utils.clip_grad_norm_(parameters, learner.max_grad_norm).item()
+    world, sums, norms = learner.world, dict[str, float](), list[float]()
+    for indices in minibatches:
+        own = accumulate(learner, batch, terms_of, indices, parameters)
+        norms.append(torch.nn.utils.clip_grad_norm_(parameters, learner.max_grad_norm).item())
+        if not math.isfinite(norms[-1]):
+            check_finite({**world.sum_figures(own), "grad_norm": norms[-1]})
+        learner.optimizer.step()
+        for name, value in own.items():
+            sums[name] = sums.get(name, 0.0) + value
+        if target_kl is not None:
+            far = world.sum_figures({"approx_kl": own.get("approx_kl", 0.0)})
+            if far["approx_kl"] > target_kl:
+                break
+    # Of all processes only now: a gather after every step is time in which a small model could learn.
+    figures = {name: total / len(norms) for name, total in world.sum_figures(sums).items()}
     check_finite(figures)
-    learner.optimizer.step()
-    return figures
+    return {**figures, "grad_norm": sum(norms) / len(norms)}
 
 
 def accumulate(
@@ -147,11 +134,11 @@ def accumulate(
 ) -> dict[str, float]:
     """Leave in ``parameters`` the gradient of the mean loss over what counts in the elements ``indices``.
 
-    Each process computes its share of them, in micro-batches; the results are summed. Where the device's memory does
+    Each process computes its share of them, in micro-batches; the gradients are summed. Where the device's memory does
     not suffice, the micro-batch is halved for good, and the sum begun again.
 
     Returns:
-        The mean of every figure.
+        This process's part of every figure: the sum over the processes is the mean.
 
     Raises:
         RunError: the memory does not suffice for a single element.
@@ -168,7 +155,7 @@ def accumulate(
         # Only here, past the exception, is what it held of the failed pass free again.
         _halve(learner, batch, min(size, len(indices)), problem)
     learner.world.sum_gradients(parameters)
-    return learner.world.sum_figures(figures)
+    return figures
 
 
 def check_finite(figures: Mapping[str, float]) -> None:

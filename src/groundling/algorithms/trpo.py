@@ -92,13 +92,14 @@ class TRPO(OnPolicy):
         """Move the weights ``actor`` as far as the trust region lets them."""
         whole = torch.arange(len(batch))
         with _twice_differentiable():
-            figures = accumulate(
+            own = accumulate(
                 self,
                 batch,
                 lambda micro: self._terms(batch, micro, batch.evaluate(policy, micro)),
                 whole,
                 actor,
             )
+            figures = self.world.sum_figures(own)
             gradient = -_flat_gradient(actor)
             figures["grad_norm"] = gradient.norm().item()
             check_finite(figures)
@@ -131,7 +132,7 @@ class TRPO(OnPolicy):
         for _ in range(self.line_search_steps):
             new = old + size * step
             with torch.no_grad():
-                tried = accumulate(self, batch, terms, whole, [])
+                tried = self.world.sum_figures(accumulate(self, batch, terms, whole, []))
             if tried["kl"] <= self.target_kl and -tried["loss"] > objective:
                 _assign(actor, new)
                 gain = -tried["loss"] - objective

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from groundling.envs.observation import TextObservation
 from groundling.lm import ActionHead, LanguageModel, ValueHead
@@ -39,7 +39,7 @@ class ActionHeadPolicy(ReadingPolicy):
         super().__init__(prompt, language, replacements)
         self.lm = lm
         self.action_head = ActionHead(lm.hidden_size, num_actions, tuple(hidden_sizes)).to(lm.device)
-        self.value_head = ValueHead(lm.hidden_size, tuple(hidden_sizes)).to(lm.device)
+        self.value_head: nn.Module = ValueHead(lm.hidden_size, tuple(hidden_sizes)).to(lm.device)
 
     def forward(self, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
         with self.lm.autocast():

@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from groundling.envs.observation import TextObservation
 from groundling.lm import LanguageModel, ValueHead
@@ -50,7 +50,7 @@ class ActionScoringPolicy(ReadingPolicy):
         super().__init__(prompt, language, replacements)
         self.lm = lm
         self.reference = None if reference is None else Reference(reference, lm)
-        self.value_head = ValueHead(lm.hidden_size, hidden_sizes=tuple(value_hidden_sizes)).to(lm.device)
+        self.value_head: nn.Module = ValueHead(lm.hidden_size, tuple(value_hidden_sizes)).to(lm.device)
         self.normalize: Literal["sum", "token", "word"] = normalize
         self.temperature = temperature
         self.compat = compat

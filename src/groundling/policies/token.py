@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from groundling.errors import ConfigError, RunError
@@ -94,7 +94,7 @@ class TokenPolicy(Policy):
         self.context_start_token = context_start_token
         self.reference = None if reference is None else Reference(reference, lm)
         self.value_lm = make_trunk(value, lm, reference, value_lora or {}) if critic else None
-        self.value_head = (
+        self.value_head: nn.Module | None = (
             ValueHead(lm.hidden_size, tuple(value_hidden_sizes), bias=value_bias).to(lm.device)
             if critic
             else None

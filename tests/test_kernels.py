@@ -1,0 +1,80 @@
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from groundling import kernels
+from groundling.algorithms.trpo import _twice_differentiable
+from groundling.kernels import FastGRU
+
+
+@pytest.fixture(autouse=True)
+def _onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a processor where oneDNN is the faster one."""
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("this PyTorch has no oneDNN")
+    monkeypatch.setattr(kernels, "_onednn_is_faster", lambda: True)
+
+
+def _pair() -> tuple[nn.GRU, FastGRU]:
+    """The same layer twice: PyTorch's, and the fast one."""
+    torch.manual_seed(0)
+    fast = FastGRU(96, 80)
+    plain = nn.GRU(96, 80)
+    plain.load_state_dict(fast.state_dict())
+    return plain, fast
+
+
+@pytest.mark.parametrize("length", [1, 7])
+@pytest.mark.parametrize("batch", [1, 5])
+def test_a_recurrent_layer_and_its_gradients_are_the_same(length: int, batch: int) -> None:
+    found: list[list[Tensor]] = []
+    for layer in _pair():
+        torch.manual_seed(1)
+        x = torch.randn(length, batch, 96, requires_grad=True)
+        first = torch.randn(1, batch, 80, requires_grad=True)
+        states, last = layer(x, first)
+        loss = (states * torch.randn_like(states)).sum() + (last * torch.randn_like(last)).sum()
+        gradients = torch.autograd.grad(loss, [x, first, *layer.parameters()])
+        with torch.no_grad():
+            again, _ = layer(x, first)
+        found.append([states.detach(), last.detach(), again, *gradients])
+    assert not torch.equal(found[0][-1], found[1][-1])  # else it is the same kernel
+    for expected, got in zip(*found, strict=True):
+        assert got.shape == expected.shape
+        torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_what_needs_no_gradient_gets_none() -> None:
+    _, fast = _pair()
+    x, first = torch.randn(3, 2, 96), torch.zeros(1, 2, 80)
+    states, _ = fast(x, first)
+    states.sum().backward()
+    assert x.grad is None and all(p.grad is not None for p in fast.parameters())
+
+
+def test_a_gradients_gradient_is_pytorchs_where_fused_kernels_are_off_and_an_error_elsewhere() -> None:
+    def curvature(layer: nn.GRU) -> tuple[Tensor, ...]:
+        states, _ = layer(torch.ones(3, 2, 96), torch.ones(1, 2, 80))
+        weights = list(layer.parameters())
+        first = torch.autograd.grad(states.square().mean(), weights, create_graph=True)
+        return torch.autograd.grad(sum(g.square().sum() for g in first), weights)
+
+    plain, fast = _pair()
+    with _twice_differentiable():
+        for expected, got in zip(curvature(plain), curvature(fast), strict=True):
+            torch.testing.assert_close(got, expected)
+    with pytest.raises(RuntimeError, match="used in the graph"):
+        curvature(fast)
+
+
+def test_other_inputs_are_left_to_pytorch() -> None:
+    plain, fast = _pair()
+    x, first = torch.randn(3, 2, 96), torch.randn(1, 2, 80)
+    assert torch.equal(fast(x)[0], plain(x)[0])
+    copies = [copy.deepcopy(layer).double() for layer in (plain, fast)]
+    expected, got = (layer(x.double(), first.double())[0] for layer in copies)
+    assert torch.equal(got, expected)
+    with pytest.raises(RuntimeError, match="Expected"):
+        fast(torch.randn(3, 2, 95), first)
