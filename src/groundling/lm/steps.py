@@ -9,6 +9,7 @@ result is held against the model's plain forward, and models for which it differ
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import Cache, EncoderDecoderCache
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
@@ -25,6 +27,9 @@ from groundling.lm.packing import batches
 
 _PREFILL_TOKENS = 8192
 """Prompts up to so many tokens are read at once, unless padding would waste more than half as much again."""
+_LEAST_MEMORY = 400
+"""Numbers of a head's keys in a text, and of its values: of fewer PyTorch takes products by a plain loop on CPUs, which
+for 320 is three times as slow."""
 
 
 @dataclass
@@ -145,24 +150,27 @@ class Stepper:
         memory: Sequence[Tensor],
     ) -> None:
         """Lay down what was read of distinct prompts for each row that has them."""
-        num_rows, slots, encoded = len(texts.mask), texts.mask.shape[-1], texts.cross[0].shape[-1]
         if not texts.memory:
-            rooms = (
-                [slots] * len(memory)
-                if not encoded
-                else [slots, slots, encoded, encoded] * (len(memory) // 4)
-            )
-            texts.logits = logits.new_zeros(num_rows, logits.shape[-1])
-            texts.cross = (texts.cross[0], states.new_zeros(num_rows, encoded, states.shape[-1]))
-            texts.memory = [
-                tensor.new_zeros(num_rows, tensor.shape[1], room, tensor.shape[3])
-                for tensor, room in zip(memory, rooms, strict=True)
-            ]
+            self._make_room(texts, logits, states, memory)
         for kept, read in zip(texts.memory, memory, strict=True):
             kept[rows, :, : read.shape[2]] = read[place]
         texts.logits[rows] = logits[place]
-        if encoded:
+        if self.backbone.is_encoder_decoder:
             texts.cross[1][rows, : states.shape[1]] = states[place]
+
+    def _make_room(self, texts: Texts, logits: Tensor, states: Tensor, memory: Sequence[Tensor]) -> None:
+        """Make the tensors of `Texts`, shaped after what was read first."""
+        encodes, least = self.backbone.is_encoder_decoder, -(-_LEAST_MEMORY // memory[0].shape[3])
+        texts.mask = _widened(texts.mask, least)
+        hidden = _widened(texts.cross[0], least) if encodes else texts.cross[0]
+        num_rows, slots, encoded = len(texts.mask), texts.mask.shape[-1], hidden.shape[-1]
+        rooms = [slots, slots, encoded, encoded] if encodes else [slots, slots]
+        texts.logits = logits.new_zeros(num_rows, logits.shape[-1])
+        texts.cross = (hidden, states.new_zeros(num_rows, encoded, states.shape[-1]))
+        texts.memory = [
+            tensor.new_zeros(num_rows, tensor.shape[1], room, tensor.shape[3])
+            for tensor, room in zip(memory, itertools.cycle(rooms))
+        ]
 
     @torch.no_grad()
     def _is_exact(self) -> bool:
@@ -368,6 +376,11 @@ def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(
         ~visible.bool(), torch.finfo(dtype).min
     )
+
+
+def _widened(mask: Tensor, least: int) -> Tensor:
+    """An additive mask with at least so many slots, of which the new ones are hidden."""
+    return F.pad(mask, (0, max(0, least - mask.shape[-1])), value=torch.finfo(mask.dtype).min)
 
 
 def _right_padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
