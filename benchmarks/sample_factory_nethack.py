@@ -1,4 +1,4 @@
-"""Sample-factory on the task and network of benchmarks/nethack_training.py, which starts this in its rounds.
+r"""Sample-factory on the task and network of benchmarks/nethack_training.py, which starts this in its rounds.
 
 It needs numpy 1 and packages that groundling does not, so it gets an environment of its own, beside groundling's:
 
@@ -6,12 +6,12 @@ It needs numpy 1 and packages that groundling does not, so it gets an environmen
     .venv/bin/python -m pip install --no-deps --target VENV/lib/python3.11/site-packages sample-factory==2.1.1 \
         signal-slot-mp faster-fifo colorlog tensorboardX threadpoolctl opencv-python-headless "numpy<2" wandb psutil \
         pygame
-    echo "$PWD/.venv/lib/python3.11/site-packages" > VENV/lib/python3.11/site-packages/zz_shared.pth
+    printf '%s\n' "$PWD/.venv/lib/python3.11/site-packages" "$PWD/src" > VENV/lib/python3.11/site-packages/zz_shared.pth
     VENV/bin/python benchmarks/sample_factory_nethack.py --seconds 20
 
-The third line shares torch, nle and gymnasium with groundling's environment (sample-factory asks for gymnasium below 1,
-and runs with 1.2). Its wheel does not hold its NetHack example; this one makes of groundling's task what that example
-gives its agent: an image of 72 x 72 pixels, rendered in the workers, here from one table per process.
+The third line shares groundling, torch, nle and gymnasium with groundling's environment (sample-factory asks for
+gymnasium below 1, and runs with 1.2). Its wheel does not hold its NetHack example; this one makes of groundling's task
+what that example gives its agent: an image of 72 x 72 pixels, rendered in the workers, here from one table per process.
 
 Prints one line of JSON: frames per second and CPU microseconds per frame, of all processes.
 """
