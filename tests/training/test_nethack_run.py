@@ -59,16 +59,19 @@ def _update(run: Run) -> dict:
     return run.update(TrainingProgress(Console(quiet=True), 1000, 0))
 
 
-def test_a_resumed_run_has_everything_but_the_games(tmp_path: Path, reward_model: Path) -> None:
-    config = _config(f"nethack.reward_model={reward_model}")
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_resumed_run_has_everything_but_the_games(tmp_path: Path, reward_model: Path, ahead: bool) -> None:
+    config = _config(f"nethack.reward_model={reward_model}", f"nethack.ahead={ahead}")
     first = _run(config, tmp_path)
     rows = [_update(first) for _ in range(3)]
+    if ahead:  # a fourth rollout is under way, which is lost
+        first.collector._next.result()
     first.save()
     known = first.collector._table.state_dict()
     assert len(known["ids"]) > 1 and known["rewards"].isfinite().all()
     assert rows[1]["messages"] >= 1 and "score" in rows[1] and rows[1]["success_rate"] is None
     begun = [state["next_episode"] for state in first.collector.state_dict()]
-    assert min(begun) == 2  # an episode lasts seven steps, and twelve were taken
+    assert min(begun) == 2 + ahead  # an episode lasts seven steps, and twelve were taken, or sixteen
     first.collector.close()
 
     second = _run(config, tmp_path)
@@ -82,8 +85,9 @@ def test_a_resumed_run_has_everything_but_the_games(tmp_path: Path, reward_model
     assert all(torch.equal(moments[0][i]["exp_avg_sq"], moments[1][i]["exp_avg_sq"]) for i in moments[0])
     for name, generator in first.generators.items():
         assert torch.equal(generator.get_state(), second.generators[name].get_state())
-    assert _update(second)["update"] == 4
-    assert min(state["next_episode"] for state in second.collector.state_dict()) == 3
+    row = _update(second)
+    assert (row["update"], row["step"]) == (4, 64)
+    assert min(state["next_episode"] for state in second.collector.state_dict()) > min(begun)
     second.collector.close()
 
 
