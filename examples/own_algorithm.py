@@ -29,8 +29,7 @@ class BestHalf(Algorithm):
     ) -> dict[str, float]:
         worth = rollout.rewards.sum(0)  # (num_texts,)
         best = (worth >= worth.median()).nonzero()[:, 0]
-        assert rollout.mask is not None  # texts have one
-        mask = rollout.mask.T[best].to(policy.device)  # (len(best), num_tokens)
+        mask = rollout.mask.T[best].to(policy.device)  # type: ignore[union-attr]  # (len(best), num_tokens)
         actions = rollout.actions.T[best].to(policy.device)
         now = policy.evaluate([rollout.observations[i] for i in best.tolist()], actions)
         loss = -(now.log_probs * mask).sum() / mask.sum()
