@@ -102,7 +102,8 @@ def learn(
         Means over the minibatches of the figures, and of ``grad_norm``.
 
     Raises:
-        RunError: a figure or gradient is NaN or infinite; the step that would have spoilt the weights is not taken.
+        RunError: a gradient is NaN or infinite, and the step that would have spoilt the weights is not taken; or a
+            figure is, though its gradient was not: that is told after the last minibatch.
     """
     if parameters is None:
         parameters = [p for group in learner.optimizer.param_groups for p in group["params"]]
