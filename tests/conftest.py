@@ -185,7 +185,7 @@ def corridor() -> type[Corridor]:
     return Corridor
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="session")
 def _single_thread() -> None:
     torch.set_num_threads(1)  # the suite runs in parallel processes
 

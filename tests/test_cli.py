@@ -166,8 +166,13 @@ def test_list_and_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_what_cannot_be_run_is_told_in_one_line(
-    overrides: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    overrides: list[str],
+    told: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # else it tries for half a minute
     assert told in _error(capsys, "train", "demo", f"run_dir={tmp_path}", *overrides)
 
 

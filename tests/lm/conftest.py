@@ -12,11 +12,6 @@ from groundling.lm import LanguageModel
 from tests.lm.families import CONFIGS, CORPUS, VOCABULARY
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="session")
 def tokenizers() -> dict[bool, PreTrainedTokenizerFast]:
     """A byte-level tokenizer as causal models have it (False), and one that ends texts with </s> as T5's (True)."""
