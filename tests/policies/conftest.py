@@ -1,3 +1,3 @@
-from tests.lm.conftest import _one_thread, lms, make_lm, tokenizers
+from tests.lm.conftest import lms, make_lm, tokenizers
 
-__all__ = ["_one_thread", "lms", "make_lm", "tokenizers"]
+__all__ = ["lms", "make_lm", "tokenizers"]
