@@ -87,10 +87,13 @@ class World:
                 raise met[0](met[1])
 
     def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """Put the sum of all processes' gradients into each of theirs; a missing one counts as 0."""
+        """Put the sum of all processes' gradients into each of theirs; a missing one counts as 0.
+
+        Those of parameters in parts have been summed in the backward pass.
+        """
         if self.size == 1:
             return
-        for bucket in _buckets(parameters):
+        for bucket in _buckets(p for p in parameters if not in_parts(p)):
             gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
             flat = torch.cat([g.flatten() for g in gradients])
             distributed.all_reduce(flat)
@@ -102,6 +105,11 @@ class World:
         rows = self.gather(figures)
         names = dict.fromkeys(name for row in rows for name in row)
         return {name: sum(row.get(name, 0.0) for row in rows) for name in names}
+
+
+def in_parts(tensor: Tensor) -> bool:
+    """Whether it is a `DTensor`, of which each process has a part; asked so that runs of one need not import it."""
+    return hasattr(tensor, "full_tensor")
 
 
 def _buckets(parameters: Iterable[Tensor]) -> Iterator[list[Tensor]]:

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from groundling.algorithms.batch import Batch
-from groundling.algorithms.rollout import micro_batches
+from groundling.algorithms.rollout import micro_batches, most_micro_batches
 from groundling.errors import ConfigError, RunError
 from groundling.policies.policy import Policy
-from groundling.world import World
+from groundling.world import World, in_parts
 
 Schedule = Literal["constant", "linear", "cosine"]
 Terms = Mapping[str, Tensor]
@@ -34,6 +34,14 @@ def trainable(policy: Policy) -> list[Tensor]:
     return [p for p in policy.parameters() if p.requires_grad]
 
 
+def alike(parameters: Iterable[Tensor]) -> list[list[Tensor]]:
+    """Those that each process has as a whole, and those in parts, which no kernel takes together; neither empty."""
+    whole, parts = list[Tensor](), list[Tensor]()
+    for parameter in parameters:
+        (parts if in_parts(parameter) else whole).append(parameter)
+    return [own for own in (whole, parts) if own]
+
+
 def make_adamw(
     policy: Policy,
     learning_rate: float,
@@ -53,7 +61,7 @@ def make_adamw(
             {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
         ]
     return torch.optim.AdamW(
-        groups,
+        [group | {"params": own} for group in groups for own in alike(group["params"])],
         lr=learning_rate,
         betas=betas,
         eps=epsilon,
@@ -110,7 +118,7 @@ def learn(
     world, sums, norms = learner.world, dict[str, float](), list[float]()
     for indices in minibatches:
         own = accumulate(learner, batch, terms_of, indices, parameters)
-        norms.append(torch.nn.utils.clip_grad_norm_(parameters, learner.max_grad_norm).item())
+        norms.append(_clip(parameters, learner.max_grad_norm))
         if not math.isfinite(norms[-1]):
             check_finite({**world.sum_figures(own), "grad_norm": norms[-1]})
         learner.optimizer.step()
@@ -153,6 +161,8 @@ def accumulate(
             break
         except torch.OutOfMemoryError as error:
             problem = str(error).split(". ")[0]
+            if any(map(in_parts, parameters)):  # the others do not know, and wait at the next layer
+                raise RunError(f"{problem}: set algorithm.args.micro_batch_size lower") from error
         # Only here, past the exception, is what it held of the failed pass free again.
         _halve(learner, batch, min(size, len(indices)), problem)
     learner.world.sum_gradients(parameters)
@@ -223,15 +233,35 @@ def _sum(
 ) -> dict[str, float]:
     """Of this process's share of ``indices``, in micro-batches of at most ``size`` elements."""
     figures: dict[str, float] = {}
-    for micro in micro_batches(indices, size, batch.work, learner.world):
-        share = batch.share(micro, indices)
+    world, sharded = learner.world, any(map(in_parts, parameters))
+    parts = [
+        (micro, batch.share(micro, indices)) for micro in micro_batches(indices, size, batch.work, world)
+    ]
+    if sharded:
+        # All go through the layers equally often, a process without work left for nothing.
+        most = most_micro_batches(indices, size, batch.work, world)
+        parts += [(indices[:1], 0.0)] * (most - len(parts))
+    for micro, share in parts:
         terms = terms_of(micro)
         if terms["loss"].requires_grad:
-            (terms["loss"] * share).backward(inputs=parameters)
+            # What is in parts is a leaf only while it is whole, and nobody can name it.
+            (terms["loss"] * share).backward(inputs=None if sharded else parameters)
         values = torch.stack([term.detach() for term in terms.values()]).tolist()
         for name, value in zip(terms, values, strict=True):
             figures[name] = figures.get(name, 0.0) + share * value
     return figures
+
+
+def _clip(parameters: list[Tensor], max_norm: float) -> float:
+    """Scale the gradients so that their norm is at most ``max_norm``; returns what it was."""
+    groups = alike(p for p in parameters if p.grad is not None)
+    if len(groups) < 2 and not any(map(in_parts, parameters)):
+        return torch.nn.utils.clip_grad_norm_(parameters, max_norm).item()
+    norms: list[Any] = [torch.nn.utils.get_total_norm([p.grad for p in own]) for own in groups]  # type: ignore[misc]
+    total = torch.stack([norm.full_tensor() if in_parts(norm) else norm for norm in norms]).norm()
+    for own in groups:
+        torch.nn.utils.clip_grads_with_norm_(own, max_norm, total)
+    return total.item()
 
 
 def _halve(learner: Learner, batch: Batch, size: int, problem: str) -> None:

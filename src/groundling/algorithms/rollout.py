@@ -153,3 +153,9 @@ def micro_batches(indices: Tensor, size: int, work: Sequence[Work] | None, world
             equal.setdefault(work[index], []).append(index)
         own = torch.tensor([i for alike in list(equal.values())[world.rank :: world.size] for i in alike])
     yield from own.split(size) if len(own) else ()  # of nothing, split gives one piece
+
+
+def most_micro_batches(indices: Tensor, size: int, work: Sequence[Work] | None, world: World) -> int:
+    """How many `micro_batches` the process has that has most of them."""
+    processes = [World(rank, world.size) for rank in range(world.size)]
+    return max(len(list(micro_batches(indices, size, work, process))) for process in processes)

@@ -107,6 +107,9 @@ class ModelConfig:
     """Keep the weights in NF4 (QLoRA): a quarter of bfloat16's memory; to be trained with model.lora."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: less memory, a third more time."""
+    fsdp: bool = False
+    """Deal the layers' weights, gradients and the optimizer's moments out over the run's processes while it learns
+    (fully sharded data parallel); for policies that write."""
     compile: bool = False
     """Compile what training reads texts with (torch.compile): a minute or more at each start."""
     lora: dict[str, Any] = field(default_factory=dict)

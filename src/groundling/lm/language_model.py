@@ -410,7 +410,8 @@ class LanguageModel(nn.Module):
         """
         folder = Path(folder)
         with loading.quietly():
-            self.model.save_pretrained(folder)
+            weights = loading.weights_of(self.model) if loading.is_sharded(self.model) else None
+            self.model.save_pretrained(folder, state_dict=weights)
             self.tokenizer.save_pretrained(folder)
             if self._keep_base and self.has_adapter:
                 loading.save_base(self.model, folder / loading.BASE_FOLDER)

@@ -350,11 +350,29 @@ def _widen_adapters(model: PreTrainedModel) -> bool:
     return bool(narrow)
 
 
+def is_sharded(model: PreTrainedModel) -> bool:
+    """Whether a run's processes have parts of its layers."""
+    return any(hasattr(module, "unshard") for module in model.modules())
+
+
+def weights_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """As `state_dict`, which of sharded layers gives this process's parts, even while they are whole."""
+    if not is_sharded(model):
+        return model.state_dict()
+    kept = {
+        f"{prefix}.{name}".removeprefix(".")
+        for prefix, module in model.named_modules()
+        for name in module._buffers.keys() - module._non_persistent_buffers_set
+    }
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name in kept}
+    return {n: p.detach() for n, p in model.named_parameters(remove_duplicate=False)} | buffers
+
+
 def save_base(model: PreTrainedModel, folder: Path) -> None:
     """Saves the frozen weights under an adapter, without the adapter, as a model folder of its own."""
     weights = {
         name.replace(".base_layer.", "."): tensor
-        for name, tensor in model.state_dict().items()
+        for name, tensor in weights_of(model).items()
         if ".lora_" not in name
     }
     model._hf_peft_config_loaded = False  # or save_pretrained would write the adapter instead

@@ -22,9 +22,14 @@ class Reference:
         self._has_adapters = reference is lm
         self._lm = lm if self._has_adapters else reference.requires_grad_(False)
 
+    @property
+    def language_model(self) -> LanguageModel | None:
+        """The frozen model; None if it is the policy's own."""
+        return None if self._has_adapters else self._lm
+
     def parameters(self) -> Iterator[Parameter]:
         """Of the frozen model; none where it is the policy's own."""
-        return iter(()) if self._has_adapters else self._lm.parameters()
+        return iter(()) if self.language_model is None else self.language_model.parameters()
 
     @contextmanager
     def model(self) -> Iterator[LanguageModel]:

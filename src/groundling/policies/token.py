@@ -105,6 +105,12 @@ class TokenPolicy(Policy):
         self._texts_at_once: int | None = None  # None: all
         self._decoder = Decoder(lm, context_start_token, mask, self.mask_lm)
 
+    @property
+    def language_models(self) -> list[LanguageModel]:
+        """Its own, and what stands beside it: those of the values, of NLPO's mask, and the reference."""
+        reference = None if self.reference is None else self.reference.language_model
+        return [lm for lm in (self.lm, self.value_lm, self.mask_lm, reference) if lm is not None]
+
     # Writing whole texts
 
     @torch.no_grad()

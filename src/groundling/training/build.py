@@ -26,6 +26,7 @@ from groundling.training.demonstrations import Demonstrations
 from groundling.world import World
 
 if TYPE_CHECKING:
+    from groundling.training.sharding import Shards
     from groundling.training.writing import PromptEncoder
 
 
@@ -189,12 +190,15 @@ def make_policy(config: Config, checkpoint: Path | None = None, *, learns: bool 
         args["num_actions"] = len(actions_of(config))
     if "critic" in parameters:
         args.setdefault("critic", getattr(algorithms.get(config.algorithm.id), "needs_values", True))
+    device = "cpu" if config.model.fsdp and learns else config.device  # where all of it may not have room
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)
         if "lm" in parameters:
-            args["lm"] = _make_language_model(config, checkpoint)
+            args["lm"] = _make_language_model(config, checkpoint, device)
         if "reference" in parameters and _compares(config, learns):
-            args["reference"] = args["lm"] if _has_new_adapter(config) else _make_language_model(config, None)
+            args["reference"] = (
+                args["lm"] if _has_new_adapter(config) else _make_language_model(config, None, device)
+            )
         policy = policies.create(config.policy.id, **args)
     if "lm" not in parameters:  # a language model is where it belongs already
         policy.to(find_device(config.device))
@@ -248,7 +252,20 @@ def make_algorithm(config: Config, policy: Policy, world: World | None = None) -
     return algorithm
 
 
-def _make_language_model(config: Config, checkpoint: Path | None) -> Any:
+def make_shards(config: Config, policy: Policy, world: World) -> "Shards | None":
+    """What deals the policy's layers out over the processes, if the config wants it.
+
+    Raises:
+        ConfigError: they cannot be dealt out.
+    """
+    if not config.model.fsdp:
+        return None
+    from groundling.training.sharding import shard  # and torch.distributed, where there are several processes
+
+    return shard(config, policy, world)
+
+
+def _make_language_model(config: Config, checkpoint: Path | None, device: str) -> Any:
     from transformers.utils import logging
 
     from groundling.lm import LanguageModel
@@ -261,7 +278,7 @@ def _make_language_model(config: Config, checkpoint: Path | None) -> Any:
         init="pretrained" if checkpoint else model.init.value,
         seed=config.seed,
         dtype=model.dtype,
-        device=config.device,
+        device=device,
         device_map=model.device_map,
         load_in_4bit=model.load_in_4bit,
         lora=None if checkpoint else model.lora or None,  # a checkpoint brings its adapter

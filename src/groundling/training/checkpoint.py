@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from groundling.errors import RunError
+from groundling.world import in_parts
 
 _MANIFEST = "manifest.json"
 
@@ -60,25 +61,21 @@ def latest(folder: Path, warn: Callable[[str], None]) -> Path | None:
     return None
 
 
-def save_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:
-    """Write the optimizer's tensors as safetensors named ``<parameter index>.<name>``."""
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """The optimizer's tensors, named ``<parameter index>.<name>``; of what is in parts, all processes have to ask."""
     state = optimizer.state_dict()["state"]
-    save_file(
-        {
-            f"{index}.{name}": _tensor(value)
-            for index, entry in state.items()
-            for name, value in entry.items()
-        },
-        path,
-    )
+    return {
+        f"{index}.{name}": _whole(value) for index, entry in state.items() for name, value in entry.items()
+    }
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:
-    """Read what `save_optimizer` wrote into an optimizer made from the same configuration."""
+    """Read `optimizer_tensors` from a file into an optimizer made from the same configuration."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
     state: dict[int, dict[str, torch.Tensor]] = {}
     for key, tensor in load_file(path).items():
         index, _, name = key.partition(".")
-        state.setdefault(int(index), {})[name] = tensor
+        state.setdefault(int(index), {})[name] = _part(tensor, parameters[int(index)])
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
@@ -119,8 +116,21 @@ def write_json(path: Path, content: Any) -> None:
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
-def _tensor(value: Any) -> torch.Tensor:
-    return value if isinstance(value, torch.Tensor) else torch.tensor(value)
+def _whole(value: Any) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor):
+        return torch.tensor(value)
+    return value.full_tensor().cpu() if in_parts(value) else value  # type: ignore[attr-defined]
+
+
+def _part(tensor: torch.Tensor, parameter: Any) -> torch.Tensor:
+    """What this process has of a tensor, if it has a part of the parameter that it belongs to."""
+    if not in_parts(parameter) or tensor.shape != parameter.shape:
+        return tensor
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(
+        tensor.to(parameter.device), parameter.device_mesh, parameter.placements, src_data_rank=None
+    )
 
 
 def _all(folder: Path) -> list[Path]:

@@ -13,6 +13,7 @@ import torch
 from accelerate.utils import set_seed
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from safetensors.torch import save_file
 
 from groundling.configs.schema import ComponentConfig
 from groundling.devices import find_device
@@ -211,7 +212,7 @@ class DistillationRun:
     def _write(self, folder: Path) -> None:
         self.model.save(folder, self.about(self.row))
         if self.optimizer is not None:
-            checkpoint.save_optimizer(self.optimizer, folder / "optimizer.safetensors")
+            save_file(checkpoint.optimizer_tensors(self.optimizer), folder / "optimizer.safetensors")
         checkpoint.save_random_states(self.generators, folder / "random.safetensors")
         checkpoint.write_json(folder / "run.json", {"counters": asdict(self.counters), "row": self.row})
 

@@ -6,7 +6,7 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
@@ -25,7 +25,7 @@ from groundling.configs.schema import Config
 from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.policies.policy import Policy
 from groundling.training import checkpoint
-from groundling.training.build import in_steps, make_algorithm, make_collector, make_policy
+from groundling.training.build import in_steps, make_algorithm, make_collector, make_policy, make_shards
 from groundling.training.collector import Finished, summarise
 from groundling.training.folder import open_run
 from groundling.training.probes import ProbeLog
@@ -110,6 +110,7 @@ class Run:
         }
         set_seed(config.seed)  # Python, NumPy and torch, for whatever draws from the global generators
         self.policy: Policy = make_policy(config, found, learns=True)
+        self.shards = make_shards(config, self.policy, self.world)
         self.algorithm: Algorithm = make_algorithm(config, self.policy, self.world)
         self.algorithm.keep_in(folder)
         self.own = self.world.share(config.env.num_envs)  # which envs this process steps
@@ -118,6 +119,8 @@ class Run:
         self.shaped = ShapedReturns(config.env.num_envs)
         if found is not None:
             self._load(found)
+        if self.shards is not None:
+            self.shards.bring_together()
 
     def loop(self, console: Console, stop_asked: Callable[[], bool]) -> bool:
         """Update until all steps are taken (True) or a stop is asked for (False)."""
@@ -180,12 +183,13 @@ class Run:
         shaped = {}
         if rollout.kl is not None and not rollout.sequences and isinstance(self.algorithm, OnPolicy):
             shaped = self.shaped.add(rollout, self.algorithm.kl.rewards(rollout))
-        figures = self.algorithm.update(
-            self.policy,
-            rollout,
-            generator=self.generators["learn"],
-            remaining=1 - self.counters.step / config.training.steps,
-        )
+        with nullcontext() if self.shards is None else self.shards.apart():
+            figures = self.algorithm.update(
+                self.policy,
+                rollout,
+                generator=self.generators["learn"],
+                remaining=1 - self.counters.step / config.training.steps,
+            )
         for name, value in figures.items():
             if not math.isfinite(value):
                 raise RunError(
@@ -211,6 +215,7 @@ class Run:
         """Write a checkpoint from which a run of any number of processes goes on, of as many to the last bit."""
         envs = [state for own in self.world.gather(self.collector.state_dict()) for state in own]
         tensors = self.world.gather(self.collector.tensors())
+        moments = checkpoint.optimizer_tensors(self.algorithm.optimizer)
         error = None
         if self.world.is_main:
             folder, training = self.folder / "checkpoints", self.config.training
@@ -218,16 +223,22 @@ class Run:
                 checkpoint.save(
                     folder,
                     self.counters.update,
-                    lambda partial: self._write(partial, envs, tensors),
+                    lambda partial: self._write(partial, envs, tensors, moments),
                     training.keep_checkpoints,
                 )
             except RunError as caught:
                 error = caught
         self.world.check(error)
 
-    def _write(self, folder: Path, envs: list[dict[str, Any]], tensors: list[dict[str, Tensor]]) -> None:
+    def _write(
+        self,
+        folder: Path,
+        envs: list[dict[str, Any]],
+        tensors: list[dict[str, Tensor]],
+        moments: dict[str, Tensor],
+    ) -> None:
         self.policy.save_pretrained(folder)
-        checkpoint.save_optimizer(self.algorithm.optimizer, folder / "optimizer.safetensors")
+        save_file(moments, folder / "optimizer.safetensors")
         checkpoint.save_random_states(self.generators, folder / "random.safetensors")
         whole = {name: torch.cat([own[name] for own in tensors]) for name in tensors[0]}
         save_file(whole, folder / "collector.safetensors")
