@@ -96,13 +96,18 @@ _WRITING = [
     "evaluation.metrics=[]",
 ]
 _MASKED = ["policy.args.mask_type=learned_top_p", "policy.args.top_mask=0.7", "model.path=starter"]
+_VALIDATED = ["evaluation.every=1", "evaluation.metrics=[{id:chrf}]", "evaluation.episodes=2"]
+_ADAPTED = ["model.lora={r:2}", "model.gradient_checkpointing=true"]
 
 
 @pytest.mark.parametrize(
     "algorithm, own, sharded, overrides",
     [
         ("grpo", "epochs:2", False, ["pool.texts_per_prompt=2", "policy.args.value=shared"]),
-        ("nlpo", "weight_decay:0.1,kl_target:0.05,target_update_iterations:2", True, _MASKED),
+        # One text at a time, of which a process may have fewer than the other.
+        ("nlpo", "micro_batch_size:1,weight_decay:0.1,target_update_iterations:2", True, _MASKED),
+        # Before it learns the main process alone has used the model.
+        ("supervised", "learning_rate_schedule:constant,warmup:0", True, [*_VALIDATED, *_ADAPTED]),
     ],
 )
 def test_two_processes_write_and_learn_what_one_does(
@@ -110,7 +115,8 @@ def test_two_processes_write_and_learn_what_one_does(
 ) -> None:
     """Shares of 3 and 3 texts, or whose groups of two go through the middle; layers whole, or in parts."""
     # Adam makes rounding as large as a step: small ones are taken.
-    args = f"minibatch_size:15,learning_rate:1e-5,kl_coefficient:0.1,{own}"
+    sizes = "minibatch_size:4" if algorithm == "supervised" else "minibatch_size:15,kl_coefficient:0.1"
+    args = ",".join(filter(None, ["learning_rate:1e-5", sizes, own]))
     overrides = [*_WRITING, f"algorithm={{id:{algorithm},args:{{{args}}}}}", *overrides]
     runs = []
     for processes in (1, 2):

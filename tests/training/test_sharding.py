@@ -2,14 +2,17 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from groundling.configs.compose import compose
 from groundling.errors import ConfigError
 from groundling.training.build import make_policy
-from groundling.training.sharding import shard
+from groundling.training.run import Run
+from groundling.training.sharding import _layers_of, shard
 from groundling.world import World
 
 _SHARD = """
@@ -45,19 +48,41 @@ def test_each_process_has_its_part_of_the_layers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("experiment", "overrides", "processes", "told"),
+    ("experiment", "overrides", "told"),
     [
-        ("rl4lms/increasing_numbers_ppo", [], 1, "this is one: start it with torchrun"),
-        ("demo", [], 2, "not action_scoring"),
-        ("rl4lms/increasing_numbers_ppo", ["~algorithm.args", "algorithm={id:trpo,args:{}}"], 2, "trpo"),
-        ("rl4lms/increasing_numbers_ppo", ["model.compile=true"], 2, "model.compile=True"),
-        ("rl4lms/increasing_numbers_ppo", ["model.device_map=auto"], 2, "model.device_map=auto"),
+        ("demo", [], "not action_scoring"),
+        ("rl4lms/increasing_numbers_ppo", ["~algorithm.args", "algorithm={id:trpo,args:{}}"], "trpo"),
+        ("rl4lms/increasing_numbers_ppo", ["model.compile=true"], "model.compile=True"),
+        ("rl4lms/increasing_numbers_ppo", ["model.device_map=auto"], "model.device_map=auto"),
     ],
 )
-def test_what_cannot_be_dealt_out_is_told(
-    experiment: str, overrides: list[str], processes: int, told: str
-) -> None:
+def test_what_cannot_be_dealt_out_is_told(experiment: str, overrides: list[str], told: str) -> None:
     config = compose(experiment, ["model.fsdp=true", "device=cpu", *overrides])
     policy = make_policy(compose(experiment, ["device=cpu"]))
     with pytest.raises(ConfigError, match=told):
-        shard(config, policy, World(0, processes))
+        shard(config, policy, World(0, 2))
+
+
+def test_one_process_has_nobody_to_deal_them_out_to(tmp_path: Path) -> None:
+    config = compose(
+        "rl4lms/increasing_numbers_ppo", ["model.fsdp=true", "device=cpu", f"run_dir={tmp_path}"]
+    )
+    with pytest.raises(ConfigError, match="this is one: start it with torchrun"):
+        Run(config, tmp_path, print)
+
+
+@pytest.mark.parametrize(
+    ("tie", "told"),
+    [
+        (lambda layers, model: setattr(layers[1], "ln_1", layers[0].ln_1), "share weights"),
+        (lambda layers, model: setattr(model.transformer, "ln_f", layers[0].ln_1), "share weights"),
+        (lambda layers, model: setattr(model, "_no_split_modules", []), "does not tell its layers"),
+    ],
+)
+def test_layers_that_cannot_be_parted_are_told(tie: Callable[[Any, Any], None], told: str) -> None:
+    config = compose("rl4lms/increasing_numbers_ppo", ["device=cpu"])
+    model = make_policy(config).lm.model
+    assert len(_layers_of(model)) == len(model.transformer.h)
+    tie(model.transformer.h, model)
+    with pytest.raises(ConfigError, match=told):
+        _layers_of(model)

@@ -10,7 +10,7 @@ from groundling.algorithms.algorithm import algorithms
 from groundling.algorithms.batch import Batch
 from groundling.algorithms.losses import masked_mean
 from groundling.algorithms.on_policy import OnPolicy
-from groundling.algorithms.optimisation import Terms, alike, learn, trainable
+from groundling.algorithms.optimisation import Terms, learn, trainable, whole_and_parts
 from groundling.algorithms.rollout import Rollout
 from groundling.policies.policy import Policy
 
@@ -36,7 +36,7 @@ class A2C(OnPolicy):
     def setup(self, policy: Policy) -> None:
         """Make RMSprop for the policy's trainable parameters."""
         self.optimizer = torch.optim.RMSprop(
-            [{"params": own} for own in alike(trainable(policy))],
+            [{"params": own} for own in whole_and_parts(trainable(policy))],
             lr=self.learning_rate,
             alpha=self.rms_alpha,
             eps=self.rms_epsilon,

@@ -34,7 +34,7 @@ def trainable(policy: Policy) -> list[Tensor]:
     return [p for p in policy.parameters() if p.requires_grad]
 
 
-def alike(parameters: Iterable[Tensor]) -> list[list[Tensor]]:
+def whole_and_parts(parameters: Iterable[Tensor]) -> list[list[Tensor]]:
     """Those that each process has as a whole, and those in parts, which no kernel takes together; neither empty."""
     whole, parts = list[Tensor](), list[Tensor]()
     for parameter in parameters:
@@ -61,7 +61,7 @@ def make_adamw(
             {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
         ]
     return torch.optim.AdamW(
-        [group | {"params": own} for group in groups for own in alike(group["params"])],
+        [group | {"params": own} for group in groups for own in whole_and_parts(group["params"])],
         lr=learning_rate,
         betas=betas,
         eps=epsilon,
@@ -254,9 +254,9 @@ def _sum(
 
 def _clip(parameters: list[Tensor], max_norm: float) -> float:
     """Scale the gradients so that their norm is at most ``max_norm``; returns what it was."""
-    groups = alike(p for p in parameters if p.grad is not None)
-    if len(groups) < 2 and not any(map(in_parts, parameters)):
+    if not any(map(in_parts, parameters)):
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm).item()
+    groups = whole_and_parts(p for p in parameters if p.grad is not None)
     norms: list[Any] = [torch.nn.utils.get_total_norm([p.grad for p in own]) for own in groups]  # type: ignore[misc]
     total = torch.stack([norm.full_tensor() if in_parts(norm) else norm for norm in norms]).norm()
     for own in groups:

@@ -356,7 +356,7 @@ def is_sharded(model: PreTrainedModel) -> bool:
 
 
 def weights_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """As `state_dict`, which of sharded layers gives this process's parts, even while they are whole."""
+    """As `state_dict`, which puts layers that are sharded, and whole for now, into parts again."""
     if not is_sharded(model):
         return model.state_dict()
     kept = {

@@ -190,15 +190,12 @@ def make_policy(config: Config, checkpoint: Path | None = None, *, learns: bool 
         args["num_actions"] = len(actions_of(config))
     if "critic" in parameters:
         args.setdefault("critic", getattr(algorithms.get(config.algorithm.id), "needs_values", True))
-    device = "cpu" if config.model.fsdp and learns else config.device  # where all of it may not have room
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)
         if "lm" in parameters:
-            args["lm"] = _make_language_model(config, checkpoint, device)
+            args["lm"] = _make_language_model(config, checkpoint)
         if "reference" in parameters and _compares(config, learns):
-            args["reference"] = (
-                args["lm"] if _has_new_adapter(config) else _make_language_model(config, None, device)
-            )
+            args["reference"] = args["lm"] if _has_new_adapter(config) else _make_language_model(config, None)
         policy = policies.create(config.policy.id, **args)
     if "lm" not in parameters:  # a language model is where it belongs already
         policy.to(find_device(config.device))
@@ -265,7 +262,7 @@ def make_shards(config: Config, policy: Policy, world: World) -> "Shards | None"
     return shard(config, policy, world)
 
 
-def _make_language_model(config: Config, checkpoint: Path | None, device: str) -> Any:
+def _make_language_model(config: Config, checkpoint: Path | None) -> Any:
     from transformers.utils import logging
 
     from groundling.lm import LanguageModel
@@ -278,7 +275,7 @@ def _make_language_model(config: Config, checkpoint: Path | None, device: str) -
         init="pretrained" if checkpoint else model.init.value,
         seed=config.seed,
         dtype=model.dtype,
-        device=device,
+        device=config.device,
         device_map=model.device_map,
         load_in_4bit=model.load_in_4bit,
         lora=None if checkpoint else model.lora or None,  # a checkpoint brings its adapter

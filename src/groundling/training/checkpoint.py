@@ -61,12 +61,18 @@ def latest(folder: Path, warn: Callable[[str], None]) -> Path | None:
     return None
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """The optimizer's tensors, named ``<parameter index>.<name>``; of what is in parts, all processes have to ask."""
-    state = optimizer.state_dict()["state"]
-    return {
-        f"{index}.{name}": _whole(value) for index, entry in state.items() for name, value in entry.items()
-    }
+def optimizer_tensors(optimizer: torch.optim.Optimizer, kept: bool = True) -> dict[str, torch.Tensor]:
+    """The optimizer's tensors, named ``<parameter index>.<name>``.
+
+    Of what is in parts all processes have to ask, though only one keeps the answer; of the others it is empty.
+    """
+    tensors = {}
+    for index, entry in optimizer.state_dict()["state"].items():
+        for name, value in entry.items():
+            whole = _whole(value)
+            if kept:
+                tensors[f"{index}.{name}"] = whole
+    return tensors
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:

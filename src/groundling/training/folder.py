@@ -24,6 +24,8 @@ _MAY_CHANGE = (
     "training.entropy_floor",
     "training.probes",
     "device",
+    "model.gradient_checkpointing",
+    "algorithm.args.micro_batch_size",
     "nethack.num_workers",
     "nethack.ahead",
     "nethack.reward_model",  # the folder may have been moved: a checkpoint knows which model it was trained with

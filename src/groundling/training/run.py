@@ -103,6 +103,11 @@ class Run:
                 f"{self.world.local_size} processes on this machine over all of its GPUs: start one process on each "
                 "machine, or set model.device_map=null"
             )
+        if config.model.fsdp and self.world.size == 1:
+            raise ConfigError(
+                "model.fsdp=true deals the layers out over several processes, and this is one: start it with torchrun "
+                "--nproc-per-node N -m groundling train …, or leave it"
+            )
         self.counters = Counters()
         self.generators = {
             name: torch.Generator().manual_seed(2 * config.seed + i)
@@ -215,7 +220,7 @@ class Run:
         """Write a checkpoint from which a run of any number of processes goes on, of as many to the last bit."""
         envs = [state for own in self.world.gather(self.collector.state_dict()) for state in own]
         tensors = self.world.gather(self.collector.tensors())
-        moments = checkpoint.optimizer_tensors(self.algorithm.optimizer)
+        moments = checkpoint.optimizer_tensors(self.algorithm.optimizer, self.world.is_main)
         error = None
         if self.world.is_main:
             folder, training = self.folder / "checkpoints", self.config.training

@@ -5,19 +5,19 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
-from torch.distributed.device_mesh import init_device_mesh
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from transformers import PreTrainedModel
 
 from groundling.configs.schema import Config
-from groundling.devices import find_device
 from groundling.errors import ConfigError
 from groundling.lm import LanguageModel
 from groundling.policies.policy import Policy
 from groundling.policies.token import TokenPolicy
-from groundling.world import World, in_parts
+from groundling.world import World
 
 
 def shard(config: Config, policy: Policy, world: World) -> Shards:
@@ -26,11 +26,8 @@ def shard(config: Config, policy: Policy, world: World) -> Shards:
     Raises:
         ConfigError: they cannot be.
     """
-    if world.size == 1:
-        raise ConfigError(
-            "model.fsdp=true deals the layers out over several processes, and this is one: start it with torchrun "
-            "--nproc-per-node N -m groundling train …, or leave it"
-        )
+    if not hasattr(FSDPModule, "reset_iter_state"):
+        raise ConfigError(f"model.fsdp=true needs a newer PyTorch than {torch.__version__}: install 2.13")
     if not isinstance(policy, TokenPolicy):
         raise ConfigError(
             f"model.fsdp=true is for policies that write (policy.id=token), not {config.policy.id}"
@@ -42,7 +39,7 @@ def shard(config: Config, policy: Policy, world: World) -> Shards:
     for name, value in {"load_in_4bit": False, "compile": False, "device_map": None}.items():
         if (given := getattr(config.model, name)) != value:
             raise ConfigError(f"model.fsdp=true does not go with model.{name}={given}: leave one of them")
-    return Shards(policy, world, find_device(config.device))
+    return Shards(policy, world)
 
 
 class Shards:
@@ -57,40 +54,41 @@ class Shards:
     Args:
         policy: One that writes; changed in place, before its optimizer is made.
         world: The processes.
-        device: This process's.
+
+    Raises:
+        ConfigError: Transformers does not tell a model's layers, or they share weights.
     """
 
-    def __init__(self, policy: TokenPolicy, world: World, device: torch.device) -> None:
-        mesh = init_device_mesh(device.type, (world.size,))
+    def __init__(self, policy: TokenPolicy, world: World) -> None:
+        mesh = init_device_mesh(policy.device.type, (world.size,))
         self._layers: list[FSDPModule] = []
+        self._used: set[FSDPModule] = set()
         for lm in policy.language_models:
             self._shard(lm, mesh)
-            lm.to(device)  # what is in no layer
-        policy.to(device)
-        for module in self._layers:
+        for layer in self._layers:
             # The losses of all processes add up to the minibatch's mean: gradients are summed.
-            module.set_force_sum_reduction_for_comms(True)
-            module.set_gradient_divide_factor(1.0)
+            layer.set_force_sum_reduction_for_comms(True)
+            layer.set_gradient_divide_factor(1.0)
 
-    def _shard(self, lm: LanguageModel, mesh: Any) -> None:
-        names = set(lm.model._no_split_modules or ())
-        layers = [module for module in lm.model.modules() if type(module).__name__ in names]
-        if not layers:
-            raise ConfigError(
-                f"model.fsdp=true: Transformers does not tell the layers of {type(lm.model).__name__}: leave it"
-            )
-        inside = {id(p) for layer in layers for p in layer.parameters()}
-        for layer in layers:
-            self._layers.append(fully_shard(layer, mesh=mesh))
-        outside = {p for p in lm.model.parameters() if id(p) not in inside and not in_parts(p)}
+    def _shard(self, lm: LanguageModel, mesh: DeviceMesh) -> None:
+        layers = _layers_of(lm.model)
+        inside = {p for layer in layers for p in layer.parameters()}
+        outside = {p for p in lm.model.parameters() if p not in inside}
+        self._layers += [fully_shard(layer, mesh=mesh) for layer in layers]
         # The stacks of layers, so that the next layer's weights come while this one computes.
         stacks = [lm.model.get_decoder(), *([lm.model.get_encoder()] if lm.is_encoder_decoder else [])]
         for stack in stacks:
             fully_shard(stack, mesh=mesh, ignored_params=outside)
+            stack.register_forward_pre_hook(lambda stack, _: self._used.add(stack))
 
     @contextmanager
     def apart(self) -> Iterator[None]:
         """A time in which the weights are in parts, and all processes go through the layers in step."""
+        for stack in self._used:
+            # It remembers in which order its layers computed, to ask for the next one's weights beforehand; what the
+            # main process did alone, as it measured, the others know nothing of.
+            stack.reset_iter_state()
+        self._used.clear()
         for layer in self._layers:
             layer.set_reshard_after_forward(True)
             layer.reshard()
@@ -105,3 +103,21 @@ class Shards:
         for layer in self._layers:
             layer.set_reshard_after_forward(False)
             layer.unshard()
+
+
+def _layers_of(model: PreTrainedModel) -> list[nn.Module]:
+    """What Transformers keeps on one device: the blocks.
+
+    Raises:
+        ConfigError: there are none, or they share weights with each other or with the rest.
+    """
+    kinds = set(model._no_split_modules or ())
+    layers = {name: module for name, module in model.named_modules() if type(module).__name__ in kinds}
+    places: dict[nn.Parameter, set[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        within = next((layer for layer in layers if name.startswith(f"{layer}.")), "")
+        places.setdefault(parameter, set()).add(within)
+    if not layers or any(len(own) > 1 for own in places.values()):
+        told = "its layers share weights" if layers else "Transformers does not tell its layers"
+        raise ConfigError(f"model.fsdp=true cannot shard {type(model).__name__}: {told}; leave it")
+    return list(layers.values())
