@@ -148,3 +148,9 @@ def test_a_file_that_is_no_config_is_told(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("colour: red\n")
     with pytest.raises(ConfigError, match="colour"):
         from_file(tmp_path / "config.yaml")
+
+
+@pytest.mark.parametrize("argument, kind", [("scale", "float"), ("min_tokens", "int")])
+def test_a_metric_that_is_a_reward_is_given_arguments_of_its_types(argument: str, kind: str) -> None:
+    with pytest.raises(ConfigError, match=rf"reward\.args\.{argument} must be of type {kind}, got 'abc'"):
+        compose("rl4lms/increasing_numbers_ppo", [f"reward.args.{argument}=abc"])

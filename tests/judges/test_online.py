@@ -267,6 +267,26 @@ def test_what_was_answered_is_not_asked_again_after_a_resume() -> None:
     ranking.close()
 
 
+def test_training_that_a_checkpoint_has_cut_short_is_begun_again() -> None:
+    torch.manual_seed(0)
+    learning = OnlineLearning(train_every=60)
+    online = OnlineReward(ClassifierRewardModel(), judge_labels, learning, warn=pytest.fail)
+    online.observe(*_batch(sorted({*random_texts(100, 3)})[:70]))
+    _until(lambda: online._judge.asked == 70)
+    assert not online.update() and online._training is not None
+    state = online.state_dict()
+    _until(online.update)
+    learnt = online.state_dict()
+    online.close()
+    assert (int(state["trained_on"]), int(learnt["trained_on"])) == (0, 70)
+    for saved, begins in ((state, True), (learnt, False)):
+        resumed = OnlineReward(ClassifierRewardModel(), judge_labels, learning, warn=pytest.fail)
+        resumed.load_state_dict(saved)
+        assert not resumed.update()
+        assert (resumed._training is not None) == begins
+        resumed.close()
+
+
 def test_training_that_fails_leaves_the_model_as_it_was() -> None:
     told: list[str] = []
     model = ClassifierRewardModel()

@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from groundling.algorithms import GRPO, Rollout
+from groundling.algorithms import GRPO, Rollout, create
 from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.policies import TokenPolicy, TokenPrompt
 from groundling.policies import token as token_policy
+from groundling.policies.texts import Written
 from tests.lm.families import VOCABULARY
 from tests.lm.reference import plain_ids_log_probs
 
@@ -147,6 +148,21 @@ def test_unfiltered_log_probs_as_rl4lms_has_them(make_lm):
         seen = policy.evaluate(written.observations, written.actions.T)
     torch.testing.assert_close(written.log_probs[:, 0], expected, atol=1e-4, rtol=0)
     torch.testing.assert_close(seen.log_probs, written.log_probs.T, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("generation", [{"temperature": 0.1}, {"min_new_tokens": 3}, {"top_k": 3}])
+def test_texts_that_others_wrote_are_learnt_whatever_sampling_would_filter(make_lm, generation):
+    losses = []
+    for settings in ({}, generation):
+        policy = TokenPolicy(ending_often(make_lm("gpt2")), critic=False, generation=settings)
+        texts = [Written(prompt.ids, 3, None) for prompt in prompts(2)]
+        tokens, zero = torch.tensor([[5, 9, 8], [30, 8, 40]]).T, torch.zeros(3, 2)  # 8 ends a text
+        counts = torch.ones(3, 2, dtype=torch.bool)
+        rollout = Rollout(texts, tokens, zero, zero, zero, ~counts, zero[0], [], sequences=True, mask=counts)
+        algorithm = create("supervised", learning_rate=1e-9)
+        algorithm.setup(policy)
+        losses.append(algorithm.update(policy, rollout, generator=torch.Generator())["loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
 def test_nlpos_ratio_is_never_taken_without_its_mask(make_lm):
@@ -383,6 +399,9 @@ def test_adapters_off_are_the_reference(make_lm, tmp_path):
         ({"generation": {"top_kk": 3}}, "unknown generation setting 'top_kk': did you mean 'top_k'"),
         ({"generation": {"temperature": 0}}, "temperature must be greater than 0"),
         ({"generation": {"top_p": 1.5}}, "top_p must lie in"),
+        ({"generation": {"top_k": "many"}}, "top_k must be of type int, got 'many'"),
+        ({"generation": {"top_k": True}}, "top_k must be of type int, got True"),
+        ({"generation": 5}, "generation must be settings"),
         ({"mask_type": "top"}, "unknown mask_type 'top'"),
         ({"mask_type": "learned_top_p", "top_mask": 9}, "top_mask=9"),
         ({"mask_type": "topk", "top_mask": 0.9}, "top_mask=0.9"),

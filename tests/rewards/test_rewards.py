@@ -144,11 +144,13 @@ def test_a_weighted_sum_of_rewards() -> None:
     )
     with pytest.raises(ConfigError, match="id, args and weight, got id, factor"):
         rewards.create("weighted_sum", parts=[{"id": "ter", "factor": 1}])
-    with pytest.raises(ConfigError, match="at least one part"):
-        rewards.create("weighted_sum", parts=[])
-    for parts in ({"id": "ter"}, [5]):  # no list; no mapping
-        with pytest.raises(ConfigError, match="id, args and weight, got"):
+    for parts in ([], 5, {"id": "ter"}):
+        with pytest.raises(ConfigError, match="a list of at least one part"):
             rewards.create("weighted_sum", parts=parts)
+    with pytest.raises(ConfigError, match="id, args and weight, got 5"):
+        rewards.create("weighted_sum", parts=[5])
+    with pytest.raises(ConfigError, match="weight of ter .* must be a number, got 'much'"):
+        rewards.create("weighted_sum", parts=[{"id": "ter", "weight": "much"}])
 
 
 def test_the_last_token_is_rewarded_for_the_whole() -> None:

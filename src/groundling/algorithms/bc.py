@@ -134,7 +134,8 @@ class BehaviouralCloning(Algorithm):
     def _log_probs(self, policy: Policy, batch: Batch, micro: Tensor) -> Tensor:
         """Of the shown actions, with gradients; float32, of their shape."""
         if batch.actions.ndim > 1 or self.objective == "choice":  # the actions of a sequence are its text
-            return batch.evaluate(policy, micro).log_probs
+            # The model's own: of a text that it did not sample, filters of sampling would say that it cannot be.
+            return batch.evaluate(policy, micro).raw_log_probs()
         assert isinstance(policy, ActionScoringPolicy)
         observations = [batch.observations[i] for i in micro.tolist()]
         texts = [[o.actions[a]] for o, a in zip(observations, batch.actions[micro].tolist(), strict=True)]

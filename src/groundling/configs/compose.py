@@ -1,6 +1,7 @@
 """From an experiment's name and overrides to a checked `Config`."""
 
 import collections.abc
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass, make_dataclass
 from importlib import resources
@@ -166,10 +167,15 @@ def check_component(registry: Registry[Any], kind: str, component: ComponentConf
 
 
 def _check_types(factory: Any, key: str, args: Mapping[str, Any]) -> None:
-    try:
-        hints = get_type_hints(factory if is_dataclass(factory) else factory.__init__)
-    except NameError:
-        hints = {}  # annotations that only a type checker can resolve: the component checks its own arguments
+    if inspect.isclass(factory):
+        try:
+            hints = get_type_hints(factory if is_dataclass(factory) else factory.__init__)
+        except NameError:
+            hints = {}  # annotations that only a type checker can resolve: the component checks its own arguments
+    else:  # one that makes a component, with a signature of that
+        parameters = inspect.signature(factory).parameters.values()
+        hints = {p.name: p.annotation for p in parameters if not isinstance(p.annotation, str)}
+        hints = {name: hint for name, hint in hints.items() if hint is not inspect.Parameter.empty}
     for name, value in args.items():
         _check_type(f"{key}.{name}", value, hints.get(name, Any))
 

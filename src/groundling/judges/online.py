@@ -130,7 +130,6 @@ class OnlineReward:
             return bool(new)
         changed = self._take_over()
         if self._training is None and len(self._answered) - self._trained_on >= self.learning.train_every:
-            self._trained_on = len(self._answered)
             self._training = _Training(self.model, self._pairs(), self.learning)
         return changed
 
@@ -217,6 +216,9 @@ class OnlineReward:
         if training is None or training.thread.is_alive():
             return False
         self._training = None
+        self._trained_on = (
+            training.answers
+        )  # and not when it began: a checkpoint in between would know nothing of it
         if training.error is not None:
             self._warn(f"the reward model could not be trained ({training.error}); it stays as it is")
             return False
@@ -231,6 +233,7 @@ class _Training:
 
     def __init__(self, model: RewardModel, pairs: TrainingPairs, learning: OnlineLearning) -> None:
         self.model, self._pairs, self._learning = copy.deepcopy(model), pairs, learning
+        self.answers = len(pairs.indices)
         self.error: Exception | None = None
         self.stop = threading.Event()
         self.thread = threading.Thread(target=self._work, name="reward model", daemon=True)

@@ -7,7 +7,7 @@ numbers alone and not on how a batch is spread. Searches over several texts (bea
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
@@ -49,6 +49,10 @@ class Sampling:
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` on settings that cannot be followed."""
+        for field in fields(self):
+            value, kind = getattr(self, field.name), _KINDS[str(field.type)]
+            if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+                raise ConfigError(f"{field.name} must be of type {field.type}, got {value!r}")
         if not self.temperature > 0:
             raise ConfigError(
                 f"temperature must be greater than 0, got {self.temperature}: use do_sample=False for the likeliest"
@@ -69,6 +73,10 @@ class Sampling:
     def first_end(self, given: int) -> int:
         """The first step, from 0, at which a text may end, where a model reads ``given`` tokens before it writes."""
         return max(self.min_new_tokens - 1, self.min_length - given, 0)
+
+
+_KINDS: dict[str, Any] = {"bool": bool, "int": int, "int | None": int | None, "float": int | float}
+"""Of each of their types, what may be given."""
 
 
 @dataclass(frozen=True)

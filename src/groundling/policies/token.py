@@ -415,6 +415,8 @@ def _log_probs_of(logits: Tensor, chosen: Tensor) -> Tensor:
 
 
 def _sampling(settings: Mapping[str, Any]) -> Sampling:
+    if not isinstance(settings, Mapping):
+        raise ConfigError(f"generation must be settings, such as {{top_k: 50}}, got {settings!r}")
     known = [field.name for field in fields(Sampling)]
     for name in settings:
         if name not in known:

@@ -25,8 +25,10 @@ class WeightedSum(Reward):
     def __post_init__(self) -> None:
         """Make the parts; raise `ConfigError` if there is none, or one cannot be made."""
         super().__post_init__()
-        if not self.parts:
-            raise ConfigError("weighted_sum needs at least one part, as {id: …, args: {…}, weight: …}")
+        if not self.parts or not isinstance(self.parts, Sequence):
+            raise ConfigError(
+                f"weighted_sum needs a list of at least one part, as [{{id: …, args: {{…}}, weight: …}}], got {self.parts!r}"
+            )
         self.terms = [_term(part, self.compat) for part in self.parts]
         self.per_token = any(reward.per_token for reward, _ in self.terms)
         self.by_sample = all(reward.by_sample for reward, _ in self.terms)
@@ -79,8 +81,11 @@ def _term(part: Mapping[str, Any] | tuple[Reward, float], compat: str | None) ->
             f"a part of weighted_sum has id, args and weight, got "
             f"{', '.join(map(str, part)) if isinstance(part, Mapping) else repr(part)}"
         )
+    weight = part.get("weight", 1.0)
+    if not isinstance(weight, int | float):
+        raise ConfigError(f"the weight of {part['id']} in weighted_sum must be a number, got {weight!r}")
     args = {"compat": compat} | dict(part.get("args") or {})
-    return rewards.create(part["id"], **args), float(part.get("weight", 1.0))
+    return rewards.create(part["id"], **args), float(weight)
 
 
 def shaped(reward: Reward, shaping_fn: str | Mapping[str, Any] | None) -> Reward:

@@ -106,7 +106,8 @@ class Run:
         if config.model.fsdp and self.world.size == 1:
             raise ConfigError(
                 "model.fsdp=true deals the layers out over several processes, and this is one: start it with torchrun "
-                "--nproc-per-node N -m groundling train …, or leave it"
+                "--nproc-per-node N -m groundling train …; one process can begin a new run from its last checkpoint "
+                "(model.path=RUN/checkpoints/NNNNNN run_dir=NEW model.fsdp=false)"
             )
         self.counters = Counters()
         self.generators = {
