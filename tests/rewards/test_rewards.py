@@ -149,7 +149,7 @@ def test_a_weighted_sum_of_rewards() -> None:
             rewards.create("weighted_sum", parts=parts)
     with pytest.raises(ConfigError, match="id, args and weight, got 5"):
         rewards.create("weighted_sum", parts=[5])
-    with pytest.raises(ConfigError, match="weight of ter .* must be a number, got 'much'"):
+    with pytest.raises(ConfigError, match=r"weight of ter .* must be a number, got 'much'"):
         rewards.create("weighted_sum", parts=[{"id": "ter", "weight": "much"}])
 
 

@@ -27,7 +27,8 @@ class WeightedSum(Reward):
         super().__post_init__()
         if not self.parts or not isinstance(self.parts, Sequence):
             raise ConfigError(
-                f"weighted_sum needs a list of at least one part, as [{{id: …, args: {{…}}, weight: …}}], got {self.parts!r}"
+                "weighted_sum needs a list of at least one part, as [{id: …, args: {…}, weight: …}], got "
+                f"{self.parts!r}"
             )
         self.terms = [_term(part, self.compat) for part in self.parts]
         self.per_token = any(reward.per_token for reward, _ in self.terms)
