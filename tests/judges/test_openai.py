@@ -403,7 +403,9 @@ def test_a_malformed_reply_is_asked_for_again(reply: dict) -> None:
     assert failure == f"a reply without choices[0].message.content in JSON: {json.dumps(reply)}"
 
 
-@pytest.mark.parametrize("count", [10**3999, 10**9 + 1, -1, 1.5, "7", True, None])
+@pytest.mark.parametrize(
+    "count", [pytest.param(10**3999, id="4000 digits"), 10**9 + 1, -1, 1.5, "7", True, None]
+)
 def test_what_can_be_no_number_of_tokens_counts_as_unknown(tmp_path: Path, count: object) -> None:
     with serving(ChatServer(also={"usage": {"prompt_tokens": count, "completion_tokens": 10**9}})) as server:
         annotation = Annotation(dataset(tmp_path / "pairs", 2), judge(server), Question())
