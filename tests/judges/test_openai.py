@@ -235,6 +235,15 @@ def test_urls_that_hold_secrets_or_are_none_are_refused(url: str) -> None:
     assert "pw" not in str(error.value) and "key=x" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"timeout": 0.0}, {"max_retries": -1}, {"backoff": -1.0}, {"max_reply_bytes": 0}]
+)
+def test_numbers_out_of_bounds_are_refused(wrong: dict[str, float]) -> None:
+    (name,) = wrong
+    with pytest.raises(ConfigError, match=f"{name} must not be"):
+        judge(ChatServer(url="http://127.0.0.1:1/v1"), **wrong)
+
+
 def test_a_schema_is_asked_for_and_left_out_where_it_is_refused() -> None:
     seen: list[tuple[bool, bool]] = []
 

@@ -50,7 +50,7 @@ class ChatServer:
         max_reply_bytes: A longer reply is cut off and counts as none.
 
     Raises:
-        ConfigError: the URL is none, or holds a secret; or the key is none.
+        ConfigError: the URL is none, or holds a secret; or the key is none; or a number is out of bounds.
     """
 
     base_url: str
@@ -61,6 +61,14 @@ class ChatServer:
     max_reply_bytes: int = 4 * 2**20
 
     def __post_init__(self) -> None:
+        for name, allowed in (
+            ("timeout", self.timeout > 0),
+            ("max_retries", self.max_retries >= 0),
+            ("backoff", self.backoff >= 0),
+            ("max_reply_bytes", self.max_reply_bytes > 0),
+        ):
+            if not allowed:
+                raise ConfigError(f"{name} must not be {getattr(self, name)}: give a greater number")
         parts = urlsplit(self.base_url)
         if "@" in parts.netloc or parts.query or parts.fragment:
             raise ConfigError(
