@@ -30,6 +30,7 @@ class ChatServer:
             "huge".
         write: From a request's body to the model's words; None for a line with its verdict.
         replace: From the number of a request to the JSON that is sent in place of a reply; None for the reply.
+        raw: From the number of a request to the bytes that are sent in place of all, head included; None for the reply.
         also: What stands in a reply besides.
         latency: Seconds before a reply.
         bodies: Of all requests.
@@ -40,6 +41,7 @@ class ChatServer:
     write: Callable[[dict[str, Any]], str] | None = None
     more: Callable[[dict[str, Any]], dict[str, Any]] = lambda body: {}
     replace: Callable[[int], dict[str, Any] | None] = lambda number: None
+    raw: Callable[[int], bytes | None] = lambda number: None
     also: dict[str, Any] = field(default_factory=dict)
     latency: float = 0.0
     reply_headers: dict[str, str] = field(default_factory=dict)
@@ -83,6 +85,11 @@ def serving(server: ChatServer) -> Iterator[ChatServer]:
             number = server.count(body, dict(self.headers))
             try:
                 time.sleep(server.latency)
+                raw = server.raw(number)
+                if raw is not None:
+                    self.wfile.write(raw)
+                    self.close_connection = True
+                    return
                 self.treat(server.treat(number), body, server.replace(number))
             except OSError:
                 self.close_connection = True

@@ -238,6 +238,37 @@ def test_what_was_told_before_an_error_is_kept(tmp_path: Path) -> None:
     assert all(label in (3, truth) for label, truth in zip(labels, longer(ROWS), strict=True))
 
 
+def test_a_run_without_any_answer_leaves_the_name_free(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = dataset(tmp_path / "pairs", ROWS).folder
+    with serving(ChatServer(treat=lambda number: "500")) as server:
+        words = [str(folder), "--name", "mine", "--judge", "openai", "model=m", f"base_url={server.url}"]
+        assert command(*words, "max_retries=0", "temperature=0.3") == 1
+        assert "no labels were written: there are no answers yet" in capsys.readouterr().out
+        assert not (folder / "annotations").exists() and Pairs.open(folder).annotators() == []
+        server.treat = lambda number: "ok"
+        assert command(*words, "max_retries=0", "temperature=0.2") == 0
+        assert "written as 'mine'" in capsys.readouterr().out
+    assert Pairs.open(folder).preferences("mine").tolist() == longer(ROWS)
+
+
+def test_a_run_that_stops_before_any_answer_leaves_the_name_free(tmp_path: Path) -> None:
+    class Gone(LongerJudge):
+        def answer(self, request: Request) -> Reply:
+            raise RunError("no connection")
+
+    pairs = dataset(tmp_path / "pairs", ROWS)
+    with pytest.raises(RunError, match="no connection"):
+        Annotation(pairs, Gone(), Question()).run("mine")
+    assert pairs.annotators() == []
+    Annotation(pairs, LongerJudge(), Question("gold")).run("mine")
+    # Where every caption equals the other, there is nothing to ask, and the labels are written all the same.
+    same = dataset(tmp_path / "same", [("a", "a")])
+    Annotation(same, Gone(), Question()).run("mine")
+    assert same.preferences("mine").tolist() == [2]
+
+
 def test_answers_are_on_the_disk_before_another_question_is_asked(tmp_path: Path) -> None:
     pairs = dataset(tmp_path / "pairs", [("a", "bb"), ("a", "ccc"), ("bb", "ccc")])
     on_disk: list[int] = []
@@ -427,7 +458,20 @@ def test_the_command_with_a_server_that_fails(tmp_path: Path, capsys: pytest.Cap
         (["--judge", "openai"], "model"),
         (["--judge", "openai", "sk-123456789012345678901234567890"], "expected key=value"),
         (["--judge", "openai", "api_key=sk-1234567890", "model=m"], "unknown argument .* 'api_key'"),
-        (["--judge", "openai", "model=m", "answer=words"], "unknown answer"),
+        (["--judge", "openai", "model=m", "answer=words"], "answer must be one of 'line', .*, got 'words'"),
+        (["--judge", "openai", "model=123"], "--judge openai: model must be text, got 123: quote it"),
+        (["--judge", "openai", "model=m", "temperature=hot"], "temperature must be of type float, got 'hot'"),
+        (["--judge", "openai", "model=m", "soft_labels=maybe"], "soft_labels must be of type bool"),
+        (["--judge", "openai", "model=m", "timeout=abc"], "timeout must be of type float"),
+        (["--judge", "openai", "model=m", "max_reply_bytes=abc"], "max_reply_bytes must be of type int"),
+        (["--judge", "openai", "model=m", "prompt_price=abc"], r"prompt_price must be of type float \| None"),
+        (
+            ["--judge", "openai", "model=m", "extra=5"],
+            r"extra must be of type dict\[str, .*Any\] \| None, got 5",
+        ),
+        (["--judge", "openai", "model=["], "cannot be read as YAML"),
+        (["--judge", "random", "seed=x"], "--judge random: seed must be of type int, got 'x'"),
+        (["--judge", "rules", "rules=5"], "rules 5: expected pairs"),
         (["--goal", "goal"], "unknown goal"),
         (["--chunks", "2"], "needs --chunk I"),
         (["--chunks", "2", "--chunk", "2"], "numbered from 0 to 1"),
@@ -440,6 +484,10 @@ def test_mistakes_are_named(tmp_path: Path, words: list[str], said: str) -> None
     with pytest.raises(GroundlingError, match=said) as error:
         command(folder, *words)
     assert "123456789012" not in str(error.value), "what may be a key is not repeated"
+    assert "\n" not in str(error.value)
+    assert sorted(path.name for path in (tmp_path / "pairs").iterdir()) == ["data", "info"], (
+        "nothing is written"
+    )
 
 
 def test_judges_by_figures(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The judge behind a server, against a real one on loopback that misbehaves."""
 
+import json
 import logging
 import math
 import socket
@@ -12,6 +13,7 @@ import pytest
 from groundling.errors import ConfigError, RunError
 from groundling.judges import Annotation, OpenAIJudge, Pairs, Question
 from groundling.judges.judge import Reply, Request
+from groundling.judges.online_questions import online_judge
 from groundling.judges.server import _retry_after
 from tests.judges.chat_server import ChatServer, captions, serving, verdict
 from tests.judges.test_pairs import encode
@@ -157,6 +159,30 @@ def test_the_key_is_sent_and_stands_nowhere(
     assert KEY not in repr(vars(annotation.judge)["server"]), "the client's repr shows its fields"
 
 
+ODD_KEY = "sk/very'secret\\01234"
+"""A key of which JSON or Python's repr escape something."""
+
+
+@pytest.mark.parametrize("key", [KEY, ODD_KEY])
+@pytest.mark.parametrize("head", ["HTTP/1.1 200 OK\r\nfoo bar {}\r\n\r\n", "HTTQ {}\r\n\r\n"])
+def test_a_key_that_the_client_quotes_is_scrubbed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str, key: str
+) -> None:
+    monkeypatch.setenv("MY_KEY", key)
+    raw = head.format(key).encode()
+    with serving(ChatServer(raw=lambda number: raw if number else None)) as server:
+        pairs = dataset(tmp_path / "pairs", 2)
+        one = judge(server, api_key_env="MY_KEY", max_retries=0, concurrency=1)
+        summary = Annotation(pairs, one, Question()).run("llm")
+        online = online_judge(one)
+        with pytest.raises(RunError, match=r"answered none of 1 .*\[key\]") as error:
+            online([("a", "b")])
+    assert summary.first_failure is not None and "[key]" in summary.first_failure
+    account = (tmp_path / "pairs" / "annotations" / "llm.json").read_text()
+    for text in (summary.first_failure, account, str(error.value)):
+        assert "secret" not in text
+
+
 @pytest.mark.parametrize("key", [f"{KEY}\n{KEY}", f"{KEY} x", f"{KEY}\u20ac", f"{KEY}\x7f"])
 def test_a_key_that_is_none_is_not_told(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     monkeypatch.setenv("MY_KEY", key)
@@ -170,6 +196,27 @@ def test_an_error_that_repeats_the_key_is_scrubbed_before_it_is_cut(monkeypatch:
     server = judge(ChatServer(url="http://127.0.0.1:1/v1"), api_key_env="MY_KEY").server
     for lead in range(160, 205):
         assert "sk-very" not in server._excerpt(b"x" * lead + KEY.encode())
+
+
+@pytest.mark.parametrize("key", [KEY, ODD_KEY])
+def test_a_key_where_reading_stops_shows_no_part(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    monkeypatch.setenv("MY_KEY", key)
+    server = judge(ChatServer(url="http://127.0.0.1:1/v1"), api_key_env="MY_KEY").server
+    told = json.dumps(key)[1:-1].replace("/", "\\/").encode()
+    for lead in range(2**16 - len(told) - 2, 2**16 + 2):
+        assert server._excerpt(b" " * lead + told + b"!") in ("", "[key]", "[key]!", "[key", "[ke", "[k", "[")
+    assert server._excerpt(b"wrong key " + told) == "wrong key [key]"
+
+
+def test_a_dummy_key_is_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    write = lambda body: "Of 1 and 2.\nVerdict: 1"  # noqa: E731
+    monkeypatch.setenv("OPENAI_API_KEY", "1")
+    with serving(ChatServer(write=write)) as server:
+        assert ask(judge(server))[0].text == "Of 1 and 2.\nVerdict: 1"
+        assert server.headers[0]["Authorization"] == "Bearer 1"
+    for key, said in (("EMPTY77", "EMPTY77"), ("secret-8", "[key]")):
+        monkeypatch.setenv("OPENAI_API_KEY", key)
+        assert judge(ChatServer(url="http://127.0.0.1:1/v1")).server.scrub(key) == said
 
 
 @pytest.mark.parametrize(
@@ -186,6 +233,15 @@ def test_urls_that_hold_secrets_or_are_none_are_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="base_url") as error:
         OpenAIJudge("model", url)
     assert "pw" not in str(error.value) and "key=x" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"timeout": 0.0}, {"max_retries": -1}, {"backoff": -1.0}, {"max_reply_bytes": 0}]
+)
+def test_numbers_out_of_bounds_are_refused(wrong: dict[str, float]) -> None:
+    (name,) = wrong
+    with pytest.raises(ConfigError, match=f"{name} must not be"):
+        judge(ChatServer(url="http://127.0.0.1:1/v1"), **wrong)
 
 
 def test_a_schema_is_asked_for_and_left_out_where_it_is_refused() -> None:
@@ -332,6 +388,39 @@ def test_an_error_in_a_reply_of_status_200_that_nothing_mends_is_not_repeated() 
         assert len(server.bodies) == 1
     with serving(ChatServer(replace=lambda number: None, also={"error": None})) as server:
         assert ask(judge(server))[0].failure is None
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {"choices": [{"message": None}]},
+        {"choices": [{"message": {}}]},
+        {"choices": [None]},
+        {"choices": []},
+        {"choices": {}},
+        {"choices": [{"message": {"content": 3}}]},
+        {},
+    ],
+)
+def test_a_malformed_reply_is_asked_for_again(reply: dict) -> None:
+    with serving(ChatServer(replace=lambda number: reply if number < 2 else None)) as server:
+        assert [reply.failure for reply in ask(judge(server))] == [None]
+        assert len(server.bodies) == 3
+    with serving(ChatServer(replace=lambda number: reply)) as server:
+        failure = str(ask(judge(server))[0].failure)
+        assert len(server.bodies) == 4
+    assert failure == f"a reply without choices[0].message.content in JSON: {json.dumps(reply)}"
+
+
+@pytest.mark.parametrize(
+    "count", [pytest.param(10**3999, id="4000 digits"), 10**9 + 1, -1, 1.5, "7", True, None]
+)
+def test_what_can_be_no_number_of_tokens_counts_as_unknown(tmp_path: Path, count: object) -> None:
+    with serving(ChatServer(also={"usage": {"prompt_tokens": count, "completion_tokens": 10**9}})) as server:
+        annotation = Annotation(dataset(tmp_path / "pairs", 2), judge(server), Question())
+        summary = annotation.run("llm")
+    assert (summary.prompt_tokens, summary.completion_tokens) == (0, 2 * 10**9)
+    assert annotation.estimate().known == 2
 
 
 @pytest.mark.parametrize("content", [None, 3, ["Verdict: 1"]])

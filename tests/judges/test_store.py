@@ -106,6 +106,14 @@ def test_a_line_that_is_no_answer_is_left_out(tmp_path: Path) -> None:
     assert "6 incomplete line(s)" in told[0]
 
 
+@pytest.mark.parametrize("count", [pytest.param(10**3999, id="4000 digits"), 10**11, -1, 1.5, "7", None])
+def test_numbers_of_tokens_that_cannot_be_are_read_as_unknown(tmp_path: Path, count: object) -> None:
+    store = Store(tmp_path, QUESTION)
+    keep(store, answer(0, prompt_tokens=count, completion_tokens=5))
+    (read,) = Store(tmp_path, QUESTION).read().values()
+    assert (read.label, read.prompt_tokens, read.completion_tokens) == ("first", 0, 5)
+
+
 def test_keys_tell_questions_pairs_and_orders_apart() -> None:
     keys = {
         answer_key(question, captions, swapped)

@@ -36,9 +36,16 @@ def test_a_dry_run_asks_no_judge(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert not run_dir.exists()
 
 
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ("{model: m, base_url: nowhere}", "base_url 'nowhere'"),
+        ("{model: m, timeout: abc}", "timeout must be of type float, got 'abc'"),
+    ],
+)
 def test_a_dry_run_tells_what_is_wrong_with_the_judge(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], args: str, said: str
 ) -> None:
-    wrong = ["nethack.online.judge=openai", "nethack.online.args={model: m, base_url: nowhere}"]
+    wrong = ["nethack.online.judge=openai", f"nethack.online.args={args}"]
     assert main(["train", *_RUN, f"run_dir={tmp_path / 'dry'}", *wrong, "--dry-run"]) != 0
-    assert "base_url 'nowhere'" in capsys.readouterr().err
+    assert said in capsys.readouterr().err

@@ -91,7 +91,10 @@ def make_judge(words: list[str]) -> "Judge | FigureJudge":
         ConfigError: no such judge, argument or value.
     """
     from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
+    from groundling.arguments import check_types
     from groundling.judges import judges
 
     id, *rest = words
@@ -99,7 +102,14 @@ def make_judge(words: list[str]) -> "Judge | FigureJudge":
         if not re.match(r"[a-z_][\w.]*=", word):
             # Of a word that may be an API key no more is repeated than it takes to find it.
             raise ConfigError(f"--judge {id}: expected key=value, got {word[:4]!r}…")
-    values: Any = OmegaConf.to_container(OmegaConf.from_dotlist(rest), resolve=False)
+    try:
+        values: Any = OmegaConf.to_container(OmegaConf.from_dotlist(rest), resolve=False)
+    except (OmegaConfBaseException, YAMLError):
+        raise ConfigError(
+            f"--judge {id}: a value cannot be read as YAML: quote it, as in 'model=\"[name]\"'"
+        ) from None
+    judges.check_arguments(id, values)
+    check_types(judges.get(id), f"--judge {id}: ", values)
     try:
         return judges.create(id, **values)
     except TypeError as error:
@@ -156,7 +166,10 @@ def _annotate(
         summary = annotation.run(name, chunk=chunk, chunks=chunks, on_answer=progress.advance)
     for line in describe_summary(summary):
         console.print(line, markup=False, highlight=False)
-    console.print(f"written as {name!r} into {annotation.pairs.folder}", markup=False, highlight=False)
+    if summary.written:
+        console.print(f"written as {name!r} into {annotation.pairs.folder}", markup=False, highlight=False)
+    else:
+        console.print("no labels were written: there are no answers yet", highlight=False)
     if summary.failed:
         warn(
             f"{summary.failed:,} requests got no answer (the first: {summary.first_failure}): the same command asks "

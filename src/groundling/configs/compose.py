@@ -1,12 +1,10 @@
 """From an experiment's name and overrides to a checked `Config`."""
 
-import collections.abc
-import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass, make_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
 
 import hydra
 from hydra.core.config_store import ConfigStore
@@ -19,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from groundling.algorithms.algorithm import algorithms
+from groundling.arguments import check_types
 from groundling.configs.schema import BASELINES, ComponentConfig, Config, NetHackConfig
 from groundling.errors import ConfigError
 from groundling.policies.policy import policies
@@ -163,45 +162,11 @@ def check_component(registry: Registry[Any], kind: str, component: ComponentConf
         raise ConfigError(
             f"{registry.kind} {component.id!r} needs {kind}.args.{f', {kind}.args.'.join(missing)}"
         )
-    _check_types(factory, f"{kind}.args", component.args)
-
-
-def _check_types(factory: Any, key: str, args: Mapping[str, Any]) -> None:
-    if inspect.isclass(factory):
-        try:
-            hints = get_type_hints(factory if is_dataclass(factory) else factory.__init__)
-        except NameError:
-            hints = {}  # annotations that only a type checker can resolve: the component checks its own arguments
-    else:  # one that makes a component, with a signature of that
-        parameters = inspect.signature(factory).parameters.values()
-        hints = {p.name: p.annotation for p in parameters if not isinstance(p.annotation, str)}
-        hints = {name: hint for name, hint in hints.items() if hint is not inspect.Parameter.empty}
-    for name, value in args.items():
-        _check_type(f"{key}.{name}", value, hints.get(name, Any))
+    check_types(factory, f"{kind}.args.", component.args)
 
 
 _FILLED_IN = ("lm", "num_actions")
 """Arguments that a component gets from its run."""
-
-
-def _check_type(key: str, value: Any, hint: Any) -> None:
-    if get_origin(hint) is Literal:
-        if value not in get_args(hint):
-            raise ConfigError(f"{key} must be one of {', '.join(map(repr, get_args(hint)))}, got {value!r}")
-        return
-    if get_origin(hint) is collections.abc.Sequence:  # OmegaConf knows it as a list
-        hint = list[get_args(hint)[0]]  # type: ignore[misc]
-    try:
-        schema = OmegaConf.structured(make_dataclass("Argument", [("value", hint)]))
-    except OmegaConfBaseException:
-        return  # not a type that YAML can hold: the component checks it itself
-    try:
-        read = OmegaConf.merge(schema, {"value": value}).value
-        if isinstance(value, str) and isinstance(read, bool | int | float):
-            raise OmegaConfBaseException  # OmegaConf reads "no" as false, but the component would be given the text
-    except OmegaConfBaseException:
-        name = getattr(hint, "__name__", str(hint)) if get_origin(hint) is None else str(hint)
-        raise ConfigError(f"{key} must be of type {name}, got {value!r}") from None
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
@@ -334,7 +299,7 @@ def _check_nethack(nethack: NetHackConfig) -> None:
         for name in args:
             if name not in names:
                 raise ConfigError(unknown(f"argument of {key}", name, names))
-        _check_types(factory, key, args)
+        check_types(factory, f"{key}.", args)
 
 
 _MINIMA = {

@@ -91,6 +91,11 @@ class Summary:
     cost: float | None
     seconds: float
 
+    @property
+    def written(self) -> bool:
+        """Whether the labels were written; not where there is something to ask and no answer at all."""
+        return self.answered > 0 or self.distinct == 0
+
 
 class Annotation:
     """A dataset, a question, a judge and a store.
@@ -195,7 +200,8 @@ class Annotation:
     ) -> Summary:
         """Ask what is missing of a chunk, and write the labels that all answers so far give.
 
-        However it ends, short of a kill, the labels are written; after a kill the same call does what is left.
+        However it ends, short of a kill, the labels are written if there is any answer; after a kill the same call does
+        what is left.
 
         Args:
             name: The annotator's, in the dataset.
@@ -258,6 +264,8 @@ class Annotation:
         answers = self.store.read()
         labels, soft = self.labels(answers)
         summary = self._summary(answers, labels, inquiry, seconds)
+        if not summary.written:  # the name stays free for another judge or sampling
+            return summary
         # The account comes first: labels without one could not be gone on with.
         self.pairs.write_account(
             name, self._account() | {"asked": self.store.question, "summary": asdict(summary)}

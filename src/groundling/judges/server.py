@@ -5,6 +5,7 @@ import email.utils
 import json
 import os
 import random
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +21,10 @@ _LONGEST_CONNECT = 10.0
 """Seconds in which a server must take a connection."""
 _EXCERPT = 200
 """Characters of a server's words that a message repeats."""
+_READ = 2**16
+"""Bytes of a reply in which these are looked for."""
+_SHORTEST_SECRET = 8
+"""Characters: a shorter key is a dummy for a server that checks none, and may well be a word of a reply ("1")."""
 
 
 class RequestFailed(Exception):
@@ -45,7 +50,7 @@ class ChatServer:
         max_reply_bytes: A longer reply is cut off and counts as none.
 
     Raises:
-        ConfigError: the URL is none, or holds a secret; or the key is none.
+        ConfigError: the URL is none, or holds a secret; or the key is none; or a number is out of bounds.
     """
 
     base_url: str
@@ -56,6 +61,14 @@ class ChatServer:
     max_reply_bytes: int = 4 * 2**20
 
     def __post_init__(self) -> None:
+        for name, allowed in (
+            ("timeout", self.timeout > 0),
+            ("max_retries", self.max_retries >= 0),
+            ("backoff", self.backoff >= 0),
+            ("max_reply_bytes", self.max_reply_bytes > 0),
+        ):
+            if not allowed:
+                raise ConfigError(f"{name} must not be {getattr(self, name)}: give a greater number")
         parts = urlsplit(self.base_url)
         if "@" in parts.netloc or parts.query or parts.fragment:
             raise ConfigError(
@@ -73,6 +86,9 @@ class ChatServer:
             raise ConfigError(
                 f"the API key in {self.api_key_env} holds characters that no key has: set it anew"
             )
+        # JSON and Python's repr put a backslash before some characters.
+        escaped = "".join(rf"\\?{re.escape(c)}" for c in self._key)
+        self._secret = re.compile(escaped) if len(self._key) >= _SHORTEST_SECRET else None
 
     async def __aenter__(self) -> Self:
         try:
@@ -94,11 +110,12 @@ class ChatServer:
         await self._client.aclose()
 
     def scrub(self, text: str) -> str:
-        """A text without the API key, should a server repeat it."""
-        return text.replace(self._key, "[key]") if self._key else text
+        """A text without the API key, should a server repeat it; a key of less than 8 characters is no secret."""
+        return self._secret.sub("[key]", text) if self._secret else text
 
     async def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Post ``body`` to ``chat/completions``; the reply's JSON object.
+        """Post ``body`` to ``chat/completions``; the reply's JSON object, with a text or null as
+        ``choices[0].message.content``.
 
         Raises:
             RequestRefused: the server does not take this request.
@@ -109,18 +126,20 @@ class ChatServer:
             try:
                 status, headers, content = await self._post(body)
             except (self._httpx.ConnectError, self._httpx.ConnectTimeout) as error:
-                problem, lost, wait = f"no connection ({error or 'time-out'})", True, None
+                problem, lost, wait = f"no connection ({self._excerpt(str(error)) or 'time-out'})", True, None
             except (self._httpx.TimeoutException, TimeoutError):
                 problem, lost, wait = f"no reply within {self.timeout:g} s", False, None
             except (self._httpx.RequestError, _TooLong) as error:
-                problem, lost, wait = f"{type(error).__name__.lstrip('_')}: {error}", False, None
+                # The client quotes what the server sent.
+                problem = f"{type(error).__name__.lstrip('_')}: {self._excerpt(str(error))}"
+                lost, wait = False, None
             else:
                 reply = _object(content)
-                told = _error_status(reply) if status == 200 and reply is not None else status
-                if told == 200 and reply is not None:
-                    return reply
+                told = _error_status(reply) if status == 200 else status
                 if told == 200:
-                    problem = f"a reply that is no JSON object: {self._excerpt(content)}"
+                    if _has_text(reply):
+                        return reply
+                    problem = f"a reply without choices[0].message.content in JSON: {self._excerpt(content)}"
                 else:
                     problem = f"HTTP {status}: {self._excerpt(content)}"
                     self._check_status(told, problem)
@@ -158,9 +177,15 @@ class ChatServer:
             return
         raise RunError(f"{self.base_url}: {problem}: check base_url and model")
 
-    def _excerpt(self, content: bytes) -> str:
+    def _excerpt(self, said: bytes | str) -> str:
+        """The beginning of what a server or the client said, for a message: one line without the key."""
+        text = said if isinstance(said, str) else said[:_READ].decode("utf-8", "replace")
         # The key is taken out before the text is cut, lest half of it remain.
-        text = self.scrub(content[: 2**16].decode("utf-8", "replace"))
+        text = self.scrub(text)
+        if (
+            len(said) > _READ
+        ):  # this cut came before, and may have left the beginning of the key, escaped or not
+            text = text[: -2 * len(self._key) or None]
         return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:_EXCERPT]
 
     def _pause(self, attempt: int, wait: float | None) -> float:
@@ -173,12 +198,22 @@ class _TooLong(Exception):
     """A reply of more bytes than allowed."""
 
 
-def _object(content: bytes) -> dict[str, Any] | None:
+def _object(content: bytes) -> dict[str, Any]:
+    """A reply's JSON object, empty if it is none."""
     try:
         reply = json.loads(content)
     except (ValueError, RecursionError):
-        return None
-    return reply if isinstance(reply, dict) else None
+        return {}
+    return reply if isinstance(reply, dict) else {}
+
+
+def _has_text(reply: Mapping[str, Any]) -> bool:
+    """Whether a reply holds a model's words (null are none); nothing about its shape is taken for granted."""
+    try:
+        text = reply["choices"][0]["message"]["content"]
+    except (KeyError, IndexError, TypeError):
+        return False
+    return text is None or isinstance(text, str)
 
 
 def _error_status(reply: Mapping[str, Any]) -> int:

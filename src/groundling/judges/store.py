@@ -30,6 +30,8 @@ Captions = tuple[str, str]
 """An unordered pair: sorted."""
 LABELS = ("first", "second", "tie", "invalid")
 """What an answer may be, by its code of `Preference`."""
+_MOST_TOKENS = 10**10
+"""An answer that claims more has counted what a server made up; it counts as none."""
 
 
 @dataclass(frozen=True)
@@ -226,9 +228,13 @@ def _parse(line: bytes) -> Answer | None:
             label=content["label"],
             probabilities=None if soft is None else (soft[0], soft[1], soft[2]),
             swapped=content["swapped"],
-            prompt_tokens=content["prompt_tokens"],
-            completion_tokens=content["completion_tokens"],
+            prompt_tokens=_count(content["prompt_tokens"]),
+            completion_tokens=_count(content["completion_tokens"]),
             seconds=content["seconds"],
         )
     except (ValueError, KeyError, TypeError, IndexError):
         return None
+
+
+def _count(value: Any) -> int:
+    return value if type(value) is int and 0 <= value <= _MOST_TOKENS else 0

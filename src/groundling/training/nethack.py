@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from groundling.algorithms.rollout import Rollout
+from groundling.arguments import check_types
 from groundling.configs.schema import Config, EnvConfig
 from groundling.devices import find_device
 from groundling.envs.nethack import TASKS
@@ -355,6 +356,7 @@ def _online(config: Config, model: RewardModel, own: slice) -> OnlineReward | No
             "process, or annotate first and set nethack.online.judge=null"
         )
     try:
+        check_types(judges.get(settings.judge), "", settings.args)
         judge = judges.create(settings.judge, **settings.args)
     except (TypeError, ConfigError) as error:
         raise ConfigError(

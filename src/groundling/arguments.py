@@ -1,0 +1,64 @@
+"""Whether the values that a user gives a component are of the types that it expects."""
+
+import collections.abc
+import inspect
+from collections.abc import Mapping
+from dataclasses import is_dataclass, make_dataclass
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from groundling.errors import ConfigError
+
+
+def check_types(factory: Any, prefix: str, args: Mapping[str, Any]) -> None:
+    """Check values against the type hints of what is made from them.
+
+    Args:
+        factory: A class, or a function with the signature of what it makes.
+        prefix: Stands before an argument's name in a message: ``policy.args.``, say.
+        args: As YAML gives them.
+
+    Raises:
+        ConfigError: a value of the wrong type.
+    """
+    hints = _hints(factory)
+    for name, value in args.items():
+        _check_type(f"{prefix}{name}", value, hints.get(name, Any))
+
+
+def _hints(factory: Any) -> dict[str, Any]:
+    """Of each argument; of annotations that only a type checker can resolve none: what is made checks those itself."""
+    if not inspect.isclass(factory):
+        parameters = inspect.signature(factory).parameters.values()
+        known = (p for p in parameters if p.annotation is not p.empty and not isinstance(p.annotation, str))
+        return {p.name: p.annotation for p in known}
+    try:
+        return get_type_hints(factory if is_dataclass(factory) else factory.__init__)
+    except NameError:
+        return {}
+
+
+def _check_type(key: str, value: Any, hint: Any) -> None:
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            raise ConfigError(f"{key} must be one of {', '.join(map(repr, get_args(hint)))}, got {value!r}")
+        return
+    if get_origin(hint) is collections.abc.Sequence:  # OmegaConf knows it as a list
+        hint = list[get_args(hint)[0]]  # type: ignore[misc]
+    try:
+        schema = OmegaConf.structured(make_dataclass("Argument", [("value", hint)]))
+    except OmegaConfBaseException:
+        return  # not a type that YAML can hold: the component checks it itself
+    try:
+        read = OmegaConf.merge(schema, {"value": value}).value
+        if isinstance(value, str) and isinstance(read, bool | int | float):
+            raise OmegaConfBaseException  # OmegaConf reads "no" as false, but the component would be given the text
+        if isinstance(read, str) and not isinstance(value, str):  # the other way round: 123 as text
+            raise ConfigError(
+                f"{key} must be text, got {value!r}: quote it, on a command line as '\"{value}\"'"
+            )
+    except OmegaConfBaseException:
+        name = getattr(hint, "__name__", str(hint)) if get_origin(hint) is None else str(hint)
+        raise ConfigError(f"{key} must be of type {name}, got {value!r}") from None
