@@ -216,9 +216,8 @@ class OnlineReward:
         if training is None or training.thread.is_alive():
             return False
         self._training = None
-        self._trained_on = (
-            training.answers
-        )  # and not when it began: a checkpoint in between would know nothing of it
+        # And not when it began: a checkpoint in between would know nothing of it.
+        self._trained_on = training.answers
         if training.error is not None:
             self._warn(f"the reward model could not be trained ({training.error}); it stays as it is")
             return False

@@ -12,6 +12,7 @@ from groundling.judges.answers import JSON_SCHEMA, WORDS, parse
 from groundling.judges.judge import Judge, Reply, Request, Tell, judges
 from groundling.judges.questions import AnswerFormat
 from groundling.judges.server import ChatServer, RequestFailed, RequestRefused
+from groundling.judges.store import told_tokens
 from groundling.registry import unknown
 
 ANSWERS = ("line", "json", "choice", "motif")
@@ -180,8 +181,8 @@ class OpenAIJudge(Judge):
             text=self.server.scrub(text),
             complete=complete,
             probabilities=self._probabilities(choice, text, complete),
-            prompt_tokens=_count(tokens.get("prompt_tokens")),
-            completion_tokens=_count(tokens.get("completion_tokens")),
+            prompt_tokens=told_tokens(tokens.get("prompt_tokens"), _MOST_TOKENS),
+            completion_tokens=told_tokens(tokens.get("completion_tokens"), _MOST_TOKENS),
         )
 
     def _probabilities(
@@ -235,8 +236,3 @@ def _constraint(answer: AnswerFormat) -> list[dict[str, Any]]:
     if answer == "choice":
         return [{"structured_outputs": {"choice": list(WORDS)}}]  # vLLM's; llama.cpp and Ollama pass over it
     return []
-
-
-def _count(value: Any) -> int:
-    """A number of tokens; 0 if it is none, or more than any reply has."""
-    return value if type(value) is int and 0 <= value <= _MOST_TOKENS else 0

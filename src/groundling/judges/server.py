@@ -182,9 +182,8 @@ class ChatServer:
         text = said if isinstance(said, str) else said[:_READ].decode("utf-8", "replace")
         # The key is taken out before the text is cut, lest half of it remain.
         text = self.scrub(text)
-        if (
-            len(said) > _READ
-        ):  # this cut came before, and may have left the beginning of the key, escaped or not
+        if len(said) > _READ:
+            # This cut came before, and may have left the beginning of the key, escaped or not.
             text = text[: -2 * len(self._key) or None]
         return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:_EXCERPT]
 

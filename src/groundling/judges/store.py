@@ -31,7 +31,7 @@ Captions = tuple[str, str]
 LABELS = ("first", "second", "tie", "invalid")
 """What an answer may be, by its code of `Preference`."""
 _MOST_TOKENS = 10**10
-"""An answer that claims more has counted what a server made up; it counts as none."""
+"""No answer, of a few replies, takes more: a greater number is one that a server made up."""
 
 
 @dataclass(frozen=True)
@@ -228,13 +228,14 @@ def _parse(line: bytes) -> Answer | None:
             label=content["label"],
             probabilities=None if soft is None else (soft[0], soft[1], soft[2]),
             swapped=content["swapped"],
-            prompt_tokens=_count(content["prompt_tokens"]),
-            completion_tokens=_count(content["completion_tokens"]),
+            prompt_tokens=told_tokens(content["prompt_tokens"], _MOST_TOKENS),
+            completion_tokens=told_tokens(content["completion_tokens"], _MOST_TOKENS),
             seconds=content["seconds"],
         )
     except (ValueError, KeyError, TypeError, IndexError):
         return None
 
 
-def _count(value: Any) -> int:
-    return value if type(value) is int and 0 <= value <= _MOST_TOKENS else 0
+def told_tokens(value: Any, most: int) -> int:
+    """A number of tokens as a server or a file tells it; 0 if it is none, or more than there can be."""
+    return value if type(value) is int and 0 <= value <= most else 0
