@@ -52,7 +52,9 @@ def _put_in(name: str, models: dict[str, str]) -> list[str]:
     if entries["datapool"]["id"] != "dummy_pool":
         given.append("datapool.args.offline=true")
     reward = entries.get("reward_fn", {}).get("id")
-    if reward in ("learned_reward", "intent_accuracy"):
+    if reward in ("meteor", "intent_accuracy") and not has_wordnet():  # METEOR is a part of both
+        given.append("reward_fn={id:rouge,args:{}}")
+    elif reward in ("learned_reward", "intent_accuracy"):
         given.append(f"reward_fn.args.model_name={models['classifier']}")
     if reward == "common_gen_preference_model":
         given.append(f"reward_fn.args.model_name={models['seq2seq']}")
@@ -67,8 +69,6 @@ def _put_in(name: str, models: dict[str, str]) -> list[str]:
         for m in metrics
         if m["id"] != "spice" and (m["id"] != "meteor" or has_wordnet())
     )
-    if reward == "meteor" and not has_wordnet():
-        given.append("reward_fn.id=rouge")
     return [*given, f"train_evaluation.metrics=[{told}]"]
 
 
