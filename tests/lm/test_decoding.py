@@ -8,6 +8,8 @@ from transformers import GenerationConfig
 
 from groundling.errors import ConfigError
 from groundling.lm.decoding import Decoder, Sampling, draw, filtered
+from groundling.lm.language_model import LanguageModel
+from groundling.lm.steps import Stepper
 from tests.lm.families import VOCABULARY
 from tests.lm.reference import plain_ids_log_probs
 
@@ -48,6 +50,36 @@ def test_too_little_memory_for_the_trial_does_not_tell_that_a_model_cannot_be_st
         with pytest.raises(torch.OutOfMemoryError):
             _ = stepper.exact
     assert stepper.exact
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "t5"])
+def test_checkpointed_models_are_stepped_too(make_lm, family):
+    lm = make_lm(family, gradient_checkpointing=True)
+    decoder = Decoder(lm)
+    decoded = decoder(PROMPTS, Sampling(), uniforms(4, 5))
+    assert decoder._stepper._checked and lm.model.training
+    expected = Decoder(make_lm(family))(PROMPTS, Sampling(), uniforms(4, 5))
+    assert torch.equal(decoded.tokens, expected.tokens)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "t5", "bart"])
+def test_half_precision_steps_and_leaves_logits_as_they_are(make_lm, family, monkeypatch):
+    """As on GPUs: the body computes in bfloat16, the head as the weights are."""
+    monkeypatch.setattr(LanguageModel, "autocast", lambda self: torch.autocast("cpu", torch.bfloat16))
+    monkeypatch.setattr(Stepper, "_trace", lambda self, prompts: None)
+    lm = make_lm(family)
+    decoder = Decoder(lm)
+    decoded = decoder(PROMPTS, Sampling(), uniforms(4, 5))
+    assert decoder._stepper._checked
+    for row, prompt in enumerate(PROMPTS):
+        ids = decoded.tokens[row, : decoded.lengths[row]].tolist()
+        with torch.no_grad():
+            expected = plain_ids_log_probs(lm, prompt, ids)
+        torch.testing.assert_close(decoded.log_probs[row, : len(ids)], expected, atol=0.2, rtol=0)
+    states = torch.randn(3, lm.hidden_size)
+    expected = lm.backbone.logits(states)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(lm.backbone.logits(states), expected)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "t5", "bart"])

@@ -268,9 +268,11 @@ def test_a_text_depends_on_its_own_numbers_alone(make_lm):
 
 @pytest.mark.parametrize("mask_type, top_mask", [("learned_top_p", 0.5), ("learned_top_k", 12), ("topk", 12)])
 @pytest.mark.parametrize("family", ["gpt2", "t5"])
-def test_texts_obey_the_mask(make_lm, family, mask_type, top_mask):
+@pytest.mark.parametrize("stepped", [True, False])
+def test_texts_obey_the_mask(make_lm, stepped, family, mask_type, top_mask):
     lm = make_lm(family)
     policy = TokenPolicy(lm, mask_type=mask_type, top_mask=top_mask, min_tokens_to_keep=3)
+    policy._decoder._stepper._checked = stepped
     special = set(lm.tokenizer.all_special_ids)
     with torch.no_grad():  # the policy moves on, its mask model stays
         for parameter in lm.parameters():

@@ -7,6 +7,7 @@ numbers alone and not on how a batch is spread. Searches over several texts (bea
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -17,7 +18,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from groundling.errors import ConfigError, GroundlingError
 from groundling.lm.backbone import Backbone
-from groundling.lm.steps import Stepper
+from groundling.lm.steps import Stepper, right_padded
 
 if TYPE_CHECKING:
     from groundling.lm.language_model import LanguageModel
@@ -204,6 +205,7 @@ class Decoder:
         self.lm = lm
         self.start_token = lm.start_token if start_token is None else start_token
         self.mask = mask
+        self.mask_lm = mask_lm
         self.ends = end_tokens(lm)
         # Backbones of its own: a step is traced, and never compiled.
         self._stepper = Stepper(Backbone(lm.model), self.start_token)
@@ -237,9 +239,10 @@ class Decoder:
         choice = _Choice(
             sampling, self.mask, given, self.ends, ends, uniforms[:, :new_tokens], self.lm.device
         )
-        with self.lm.autocast():
-            if self._steps_with(len(prompts), max(given) + new_tokens):
-                self._write(prompts, choice)
+        with self.lm.remembering(), nullcontext() if self.mask_lm is None else self.mask_lm.remembering():
+            if self._steps_with(max(given) + new_tokens):
+                with self.lm.autocast():
+                    self._write(prompts, choice)
             else:
                 self._generate(prompts, choice)
         return choice.decoded()
@@ -259,7 +262,7 @@ class Decoder:
                     f"{room}: shorten max_prompt_length or max_new_tokens"
                 )
 
-    def _steps_with(self, num_prompts: int, length: int) -> bool:
+    def _steps_with(self, length: int) -> bool:
         window = self.lm.window
         steppers = [self._stepper, *([self._mask_stepper] if self._mask_stepper else [])]
         return (window is None or length <= window) and all(stepper.exact for stepper in steppers)
@@ -285,7 +288,10 @@ class Decoder:
                 self._mask_stepper.add(masking, tokens)
 
     def _generate(self, prompts: Sequence[Sequence[int]], choice: _Choice) -> None:
-        """The same through Transformers' loop, for models that cannot be stepped otherwise: recurrent ones, say."""
+        """The same through Transformers' loop, for models that cannot be stepped otherwise: recurrent ones, say.
+
+        Without autocast, under which this loop would round logits to bfloat16.
+        """
         filler = self.lm.filler
         longest = max(map(len, prompts))
         left = not self.lm.is_encoder_decoder
@@ -299,7 +305,7 @@ class Decoder:
         ]
         device = self.lm.device
         tokens, mask = torch.tensor(lines, device=device), torch.tensor(marks, device=device)
-        processor = _Chooser(choice, longest if left else 1, self, mask, tokens)
+        processor = _Chooser(choice, longest if left else 1, self, mask, tokens, prompts)
         model: Any = self.lm.model
         own = model.generation_config
         model.generation_config = (
@@ -311,14 +317,12 @@ class Decoder:
                 decoder_start_token_id=self.start_token,
             )
         )
-        model.eval()  # checkpointing gradients would switch the cache off
         try:
             model.generate(
                 input_ids=tokens, attention_mask=mask, logits_processor=LogitsProcessorList([processor])
             )
         finally:
             model.generation_config = own
-            self.lm.train(self.lm.training)
 
 
 class _Chosen(NamedTuple):
@@ -439,8 +443,17 @@ class _Choice:
 class _Chooser(LogitsProcessor):
     """Lets Transformers' greedy loop take what a `_Choice` chose."""
 
-    def __init__(self, choice: _Choice, given: int, decoder: Decoder, mask: Tensor, prompts: Tensor) -> None:
-        self.choice, self.given, self.decoder, self.mask, self.prompts = choice, given, decoder, mask, prompts
+    def __init__(
+        self,
+        choice: _Choice,
+        given: int,
+        decoder: Decoder,
+        mask: Tensor,
+        tokens: Tensor,
+        prompts: Sequence[Sequence[int]],
+    ) -> None:
+        self.choice, self.given, self.decoder = choice, given, decoder
+        self.mask, self.tokens, self.prompts = mask, tokens, prompts
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         step = input_ids.shape[1] - self.given
@@ -453,12 +466,17 @@ class _Chooser(LogitsProcessor):
         stepper = self.decoder._mask_stepper
         if stepper is None:
             return None
-        model = stepper.backbone.model
-        if stepper.backbone.is_encoder_decoder:
-            read = {"input_ids": self.prompts, "attention_mask": self.mask, "decoder_input_ids": written}
-            return model(**read, use_cache=False).logits[:, -1]
-        mask = torch.cat([self.mask, self.mask.new_ones(len(written), written.shape[1] - self.given)], dim=1)
-        return model(input_ids=written, attention_mask=mask, use_cache=False).logits[:, -1]
+        backbone = stepper.backbone
+        if backbone.is_encoder_decoder:
+            states = backbone.encode(self.tokens, self.mask)
+            return backbone.logits(backbone.decode(written, states, self.mask, None)[:, -1])
+        added = written[:, self.given :].tolist()
+        # Padded on the right, where nothing before it sees it, whatever tells a model its positions.
+        lines, mask = right_padded(
+            [[*p, *ids] for p, ids in zip(self.prompts, added, strict=True)], written.device
+        )
+        states = backbone.read(lines, None, None)
+        return backbone.logits(states[torch.arange(len(lines)), mask.sum(1) - 1])
 
 
 def _top_k(logits: Tensor, k: int) -> Tensor:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
@@ -207,11 +208,23 @@ class LanguageModel(nn.Module):
         Transformers checkpoints gradients in training mode only, so that mode follows the option, not the caller.
         """
         super().train(mode)
-        self.model.train(self._gradient_checkpointing)
+        self._set_mode(self._gradient_checkpointing)
+        return self
+
+    def _set_mode(self, training: bool) -> None:
+        self.model.train(training)
         for module in self.model.modules():
             if type(module).__name__ == "Linear4bit":
                 module.train()  # on CPUs bitsandbytes repacks weights in evaluation, and then gives no gradients
-        return self
+
+    @contextmanager
+    def remembering(self) -> Iterator[None]:
+        """Within this context the model can keep a cache, which checkpointing gradients would switch off."""
+        self._set_mode(False)
+        try:
+            yield
+        finally:
+            self._set_mode(self._gradient_checkpointing)
 
     def autocast(self) -> torch.autocast:
         """Bfloat16 where the device computes it fast; on CPUs it is several times slower than float32."""
@@ -392,14 +405,10 @@ class LanguageModel(nn.Module):
             self._check_room(cast(Sequence[Sequence[int]], prompts), new_tokens)
         if not prompts:
             return []
-        # Checkpointing gradients would switch the cache off; there are no gradients here.
-        self.model.eval()
-        try:
+        with self.remembering():
             return generate(
                 self.model, self.tokenizer, cast(Sequence[Sequence[int]], prompts), self.filler, generation
             )
-        finally:
-            self.train(self.training)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Writes weights (safetensors), config and tokenizer; with LoRA, the adapter.

@@ -154,11 +154,7 @@ class Scorer:
         if not len(token):
             return scores
         for first in range(0, len(rows), some_rows):
-            # Out of autocast, whose bfloat16 would round log-probabilities to a few hundredths: there are few rows.
-            with torch.autocast(rows.device.type, enabled=False):
-                logits = self.backbone.logits(
-                    rows[first : first + some_rows]
-                ).float()  # (some_rows, vocabulary)
+            logits = self.backbone.logits(rows[first : first + some_rows]).float()  # (some_rows, vocabulary)
             here = ((row >= first) & (row < first + some_rows)).nonzero()[:, 0]
             local = row[here] - first
             picked = logits[local, token[here]]
@@ -384,10 +380,7 @@ def _packing_is_exact(scorer: Scorer) -> bool:
     words = [(7 * index + 5) % vocabulary for index in range(12)]
     candidates = [[words[0]], words[1:3], [words[1], *words[3:5]], words[5:9], []]
     questions = [Question(words[:7], candidates), Question(words[7:11], candidates)]
-    # Two right answers differ by rounding, more so in half precision and in what accelerators make of float32.
-    model = scorer.backbone.model
-    exact = model.dtype == torch.float32 and not getattr(model, "is_quantized", False)
-    tolerance = (1e-4 if scorer.backbone.device.type == "cpu" else 5e-3) if exact else 0.2
+    tolerance = scorer.backbone.tolerance
     try:
         # Not in the half precision of an autocast around the first call: its rounding would look like an error.
         with torch.autocast(scorer.backbone.device.type, enabled=False):
@@ -414,9 +407,7 @@ def _sharing_is_exact(scorer: Scorer) -> bool:
     words = [(11 * index + 3) % vocabulary for index in range(_WORTH_SHARING + 8)]
     prompts = [words[:-6], [*words[:-8], *words[:5]]]
     layouts = [as_tree([words[1:4], words[2:3]])] * 2
-    model = scorer.backbone.model
-    exact = model.dtype == torch.float32 and not getattr(model, "is_quantized", False)
-    tolerance = (1e-4 if scorer.backbone.device.type == "cpu" else 5e-3) if exact else 0.2
+    tolerance = scorer.backbone.tolerance
     try:
         with torch.autocast(scorer.backbone.device.type, enabled=False):
             whole = torch.cat(scorer.read_trees(prompts, layouts, 0)).float()

@@ -80,7 +80,9 @@ class Stepper:
     def exact(self) -> bool:
         """Whether this is the same as the model's plain forward; tried once, on a small example."""
         if self._checked is None:
-            self._checked = self._is_exact()
+            # Not in the half precision of an autocast around the first call: its rounding would look like an error.
+            with torch.autocast(self.backbone.device.type, enabled=False):
+                self._checked = self._is_exact()
         return self._checked
 
     def begin(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> Texts:
@@ -90,7 +92,7 @@ class Stepper:
         longest = max(map(len, prompts))
         texts = self._empty(lengths, new_tokens, longest if encodes else 0)
         for own, rows, place in self._distinct(prompts):
-            tokens, mask = _right_padded(own, self.backbone.device)
+            tokens, mask = right_padded(own, self.backbone.device)
             last = torch.tensor([0 if encodes else len(prompt) - 1 for prompt in own], device=tokens.device)
             if self._traced:
                 logits, states, *memory = self._traced.begin(tokens, mask, last)
@@ -179,8 +181,7 @@ class Stepper:
         words = [(7 * index + 5) % vocabulary for index in range(16)]
         small = [words[:3], words[2:9], words[5:7]]
         large = [*small, words[4:12], words[1:5]]
-        model = self.backbone.model
-        tolerance = 1e-3 if model.dtype == torch.float32 else 0.2
+        tolerance = self.backbone.tolerance
         try:
             self._trace(small)
             for traced in (self._traced, None) if self._traced else (None,):
@@ -203,7 +204,7 @@ class Stepper:
         if self.backbone.device.type != "cpu":
             return  # not tried
         texts = self.begin(prompts, 4)
-        tokens, mask = _right_padded(prompts, self.backbone.device)
+        tokens, mask = right_padded(prompts, self.backbone.device)
         last = mask.sum(1) - 1 if not self.backbone.is_encoder_decoder else torch.zeros_like(mask[:, 0])
         slot = torch.tensor([texts.slot])
         example = (tokens[:, :1], texts.positions, slot, texts.mask, *texts.cross, *texts.memory)
@@ -383,7 +384,7 @@ def _widened(mask: Tensor, least: int) -> Tensor:
     return F.pad(mask, (0, max(0, least - mask.shape[-1])), value=torch.finfo(mask.dtype).min)
 
 
-def _right_padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+def right_padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
     """Token ids and 0/1 mask, int64 (batch, longest)."""
     longest = max(map(len, prompts))
     tokens = torch.zeros(len(prompts), longest, dtype=torch.long)
