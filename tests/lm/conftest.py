@@ -49,7 +49,9 @@ def make_lm(tokenizers: dict[bool, PreTrainedTokenizerFast]) -> Callable[..., La
         auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            model = auto.from_config(config)
+            # as `LanguageModel.from_pretrained` loads it on CPUs
+            biased = hasattr(config, "relative_attention_num_buckets")
+            model = auto.from_config(config, attn_implementation="eager" if biased else None)
             _enlarge(model)
         return LanguageModel(model, tokenizers[config.is_encoder_decoder], **options)
 

@@ -38,7 +38,7 @@ def test_saved_and_loaded_is_the_same_model(lms, family, tmp_path):
         assert torch.equal(tensor, loaded.model.state_dict()[name]), name
     auto = AutoModelForSeq2SeqLM if lm.is_encoder_decoder else AutoModelForCausalLM
     again = LanguageModel(auto.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path))
-    assert torch.equal(scores(again), scores(lm))
+    torch.testing.assert_close(scores(again), scores(lm), atol=1e-5, rtol=1e-5)  # with fused attention
     assert not list(tmp_path.glob("*.bin"))
 
 
@@ -180,6 +180,18 @@ def test_a_device_map_places_the_layers(folder):
 def one_line(error):
     assert "\n" not in str(error.value)
     return True
+
+
+def test_a_bias_of_positions_learns_by_plain_attention():
+    own, fused = (LanguageModel.from_pretrained("starter", attention=name) for name in (None, "sdpa"))
+    assert own.model.config._attn_implementation == "eager"
+    scores = [lm.score(["go to the red ball"], ["left", "go forward"])[0] for lm in (own, fused)]
+    torch.testing.assert_close(*scores, atol=1e-4, rtol=0)
+    for score in scores:
+        score.sum().backward()
+    for one, other in zip(own.parameters(), fused.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, atol=1e-4, rtol=1e-3)
+    assert LanguageModel.from_pretrained("starter-causal").model.config._attn_implementation == "sdpa"
 
 
 def test_no_such_folder(tmp_path):

@@ -100,7 +100,8 @@ class ModelConfig:
     dtype: str = "float32"
     """float32, bfloat16 or float16: how the weights are kept."""
     attention: str | None = None
-    """Transformers' attention implementation: eager, sdpa, flash_attention_2, …; null: its own choice."""
+    """Transformers' attention implementation: eager, sdpa, flash_attention_2, …; null: its own choice, and eager for T5
+    on CPUs, where it is faster."""
     device_map: str | None = None
     """Spread the layers over this process's GPUs: auto, balanced, sequential; null: all on one device."""
     load_in_4bit: bool = False

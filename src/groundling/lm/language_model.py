@@ -116,7 +116,7 @@ class LanguageModel(nn.Module):
             load_in_4bit: keep the weights in NF4, for training with `lora` (QLoRA). Needs the `lora` extra.
             lora: keyword arguments of `peft.LoraConfig`; the rest of the model is frozen. Needs the `lora` extra.
             gradient_checkpointing: less memory for more time in the backward pass.
-            attention: Transformers' `attn_implementation`; None for its own choice.
+            attention: Transformers' `attn_implementation`; None for its own choice, and "eager" for T5 on CPUs.
             tokenizer: folder, hub id or starter whose tokenizer is taken; None for the model's own.
             revision: of a hub model.
             trust_remote_code: run the code that comes with a hub model.

@@ -160,7 +160,7 @@ def load_model(
             pretrained input embeddings (and the output ones where they are tied).
         seed: of the random weights; None takes them from torch's global generator.
         dtype: of the weights.
-        attention: Transformers' `attn_implementation`; None for its own choice.
+        attention: Transformers' `attn_implementation`; None for its own choice, and "eager" where that is faster.
         placement: where the weights go.
 
     Raises:
@@ -168,8 +168,13 @@ def load_model(
     """
     config = _load_config(source)
     auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-    options = source.options | {"dtype": dtype} | ({"attn_implementation": attention} if attention else {})
     placed = placement.options
+    biased = hasattr(config, "relative_attention_num_buckets")
+    if attention is None and biased and not placed and placement.device.type == "cpu":
+        # T5's bias of positions learns. On CPUs fused attention has no gradient for it, and what PyTorch takes instead
+        # is slower than plain products: a pass with its gradients takes a fourteenth longer.
+        attention = "eager"
+    options = source.options | {"dtype": dtype} | ({"attn_implementation": attention} if attention else {})
     if placed and init != "pretrained":
         raise GroundlingError(
             f"init={init!r} makes whole weights on one device: leave device_map and load_in_4bit"
