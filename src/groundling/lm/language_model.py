@@ -220,11 +220,14 @@ class LanguageModel(nn.Module):
     @contextmanager
     def remembering(self) -> Iterator[None]:
         """Within this context the model can keep a cache, which checkpointing gradients would switch off."""
+        if not self._gradient_checkpointing:
+            yield
+            return
         self._set_mode(False)
         try:
             yield
         finally:
-            self._set_mode(self._gradient_checkpointing)
+            self._set_mode(True)
 
     def autocast(self) -> torch.autocast:
         """Bfloat16 where the device computes it fast; on CPUs it is several times slower than float32."""

@@ -155,10 +155,10 @@ class Stepper:
         if not texts.memory:
             self._make_room(texts, logits, states, memory)
         for kept, read in zip(texts.memory, memory, strict=True):
-            kept[rows, :, : read.shape[2]] = read[place]
-        texts.logits[rows] = logits[place]
+            kept[:, :, : read.shape[2]].index_copy_(0, rows, read.index_select(0, place))
+        texts.logits.index_copy_(0, rows, logits.index_select(0, place))
         if self.backbone.is_encoder_decoder:
-            texts.cross[1][rows, : states.shape[1]] = states[place]
+            texts.cross[1][:, : states.shape[1]].index_copy_(0, rows, states.index_select(0, place))
 
     def _make_room(self, texts: Texts, logits: Tensor, states: Tensor, memory: Sequence[Tensor]) -> None:
         """Make the tensors of `Texts`, shaped after what was read first."""
@@ -384,12 +384,10 @@ def _widened(mask: Tensor, least: int) -> Tensor:
     return F.pad(mask, (0, max(0, least - mask.shape[-1])), value=torch.finfo(mask.dtype).min)
 
 
-def right_padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+def right_padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
     """Token ids and 0/1 mask, int64 (batch, longest)."""
-    longest = max(map(len, prompts))
-    tokens = torch.zeros(len(prompts), longest, dtype=torch.long)
-    mask = torch.zeros_like(tokens)
-    for row, prompt in enumerate(prompts):
-        tokens[row, : len(prompt)] = torch.tensor(prompt)
-        mask[row, : len(prompt)] = 1
-    return tokens.to(device), mask.to(device)
+    lengths = torch.tensor([len(row) for row in rows])
+    mask = torch.arange(int(lengths.max())) < lengths[:, None]
+    tokens = torch.zeros(mask.shape, dtype=torch.long)
+    tokens[mask] = torch.tensor(list(itertools.chain.from_iterable(rows)), dtype=torch.long)
+    return tokens.to(device), mask.long().to(device)

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pad_sequence
 
 from groundling.lm import LanguageModel
+from groundling.lm.steps import right_padded
 
 
 class Lines(NamedTuple):
@@ -37,14 +37,14 @@ class Lines(NamedTuple):
 
 def read_states(lm: LanguageModel, lines: Lines) -> Tensor:
     """Final hidden states of the positions that count, line by line: (their number, hidden)."""
-    read, _ = _padded(lines.read, lm.device)
+    read, _ = right_padded(lines.read, lm.device)
     if lines.prompts is None:
         # What pads a row on its right is seen by nothing before it.
         hidden = lm.backbone.read(read, None, None)
     else:
         distinct = list(dict.fromkeys(map(tuple, lines.prompts)))
         places = {prompt: place for place, prompt in enumerate(distinct)}
-        tokens, mask = _padded(distinct, lm.device)
+        tokens, mask = right_padded(distinct, lm.device)
         encoded = lm.backbone.encode(tokens, mask)
         if len(distinct) < len(read):
             own = torch.tensor([places[tuple(prompt)] for prompt in lines.prompts], device=mask.device)
@@ -66,10 +66,3 @@ def spread(found: Tensor, mask: Tensor) -> Tensor:
     places = mask.flatten().nonzero()[:, 0].to(found.device)
     spread = found.new_zeros(mask.numel(), *found.shape[1:]).index_copy(0, places, found)
     return spread.view(*mask.shape, *found.shape[1:])
-
-
-def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Token ids, padded on the right, and 0/1 mask, int64 (batch, longest)."""
-    tokens = pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
-    mask = torch.arange(tokens.shape[1]) < torch.tensor([[len(row)] for row in rows])
-    return tokens.to(device), mask.long().to(device)
