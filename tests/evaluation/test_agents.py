@@ -50,3 +50,17 @@ def test_every_suite_runs_on_every_agent_that_reads(agent: str, tmp_path: Path) 
     _train(agent, tmp_path, *more)
     assert main(["evaluate", str(tmp_path), "--suite", "all", "--episodes", "1"]) == 0
     assert {path.stem for path in (tmp_path / "evaluation").glob("*.json")} == set(SUITES)
+
+
+def test_an_expert_that_lacks_an_action_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = ["env.id=BabyAI-PickupLoc-v0", "env.actions=[turn left, turn right, go forward]"]
+    words = ["demo", "~env.args", *world, "evaluation.baselines=[expert,random]", "device=cpu"]
+    assert main(["evaluate", *words, f"run_dir={tmp_path}", "--episodes", "2"]) == 0
+    assert "expert is left out: the expert wants action 3" in capsys.readouterr().err
+    found = json.loads((tmp_path / "evaluation" / "held-out.json").read_text())
+    assert list(found["agents"]) == ["zero-shot", "random"] and list(found["left_out"]) == ["expert"]
+    assert (tmp_path / "samples" / "held-out.json").exists()
+    assert main(["evaluate", "expert", *world, f"run_dir={tmp_path / 'expert'}", "--episodes", "2"]) == 1
+    assert "(turn left, turn right, go forward): name more of them" in capsys.readouterr().err

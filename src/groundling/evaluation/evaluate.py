@@ -134,9 +134,9 @@ def evaluate(
 ) -> dict[str, Summary]:
     """Play ``num_episodes`` held-out episodes of a suite with the target and each of its baselines.
 
-    Writes ``evaluation/SUITE.json`` (figures, also by family of tasks), ``evaluation/SUITE.csv`` (one row per
-    episode) and ``samples/SUITE.json`` (some of the target's episodes, step by step) into the run's folder, anew
-    after each agent.
+    Writes ``evaluation/SUITE.json`` (figures, also by family of tasks, and why which baseline is left out),
+    ``evaluation/SUITE.csv`` (one row per episode) and ``samples/SUITE.json`` (some of the target's episodes, step by
+    step) into the run's folder, anew after each agent.
 
     Args:
         target: Who is evaluated.
@@ -155,6 +155,7 @@ def evaluate(
     config = target.under(suite)
     policy = make_policy(config, target.checkpoint)
     episodes: dict[str, list[Episode]] = {}
+    left_out: dict[str, str] = {}
     for name, plays in _players(target, config, policy).items():
         num_envs = min(config.evaluation.num_envs, num_episodes)
         envs = make_envs(config, num_envs, held_out_seed_of(num_envs))
@@ -164,11 +165,11 @@ def evaluate(
         except ExpertError as error:
             if name == target.agent:
                 raise
+            left_out[name] = str(error)
             warn(f"{name} is left out: {error}")
-            continue
         finally:
             envs.close()
-        _write(target, config, suite, episodes)
+        _write(target, config, suite, episodes, left_out)
     _write_samples(target, config, suite, policy, episodes[target.agent])
     return {name: summarise(played) for name, played in episodes.items()}
 
@@ -195,7 +196,13 @@ def _players(
     return {name: players[name] for name in names}
 
 
-def _write(target: Target, config: Config, suite: str, episodes: dict[str, list[Episode]]) -> None:
+def _write(
+    target: Target,
+    config: Config,
+    suite: str,
+    episodes: dict[str, list[Episode]],
+    left_out: Mapping[str, str],
+) -> None:
     folder = target.run_dir / "evaluation"
     folder.mkdir(parents=True, exist_ok=True)
     content = {
@@ -206,6 +213,7 @@ def _write(target: Target, config: Config, suite: str, episodes: dict[str, list[
         "deterministic": config.evaluation.deterministic,
         "agents": {name: asdict(summarise(played)) for name, played in episodes.items()},
         "tasks": {name: _by_task(played) for name, played in episodes.items()},
+        "left_out": left_out,
     }
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")

@@ -95,11 +95,12 @@ class Job:
             return None
         try:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            played = [name for name in agents_of(target) if name not in found.get("left_out", ())]
             same = (
                 found["checkpoint"] == (target.checkpoint.name if target.checkpoint else None)
                 and found["deterministic"] == config.evaluation.deterministic
                 and found["world"] == asdict(config.env)
-                and all(found["agents"][name]["episodes"] == self.episodes for name in agents_of(target))
+                and all(found["agents"][name]["episodes"] == self.episodes for name in played)
             )
         except (ValueError, KeyError):  # of an earlier version, or of fewer agents
             return None
