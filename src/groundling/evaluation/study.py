@@ -69,7 +69,7 @@ class Job:
         if self.agent in AGENTS:
             return Target(self.agent, self.run_dir, self.config)
         found = checkpoint.latest(self.run_dir / "checkpoints", warnings.warn)
-        if found is None or _step_of(found) < self.config.training.steps:
+        if found is None or checkpoint.step_of(found) < self.config.training.steps:
             raise RunError(f"{self.name} is not trained to its end yet")
         return Target(self.agent, self.run_dir, self.config, found)
 
@@ -340,8 +340,3 @@ def _last_lines(job: Job) -> str:
     path = job.run_dir / LOG
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     return "\n  ".join(["", *lines[-_LAST_LINES:], f"(all of it: {path})"])
-
-
-def _step_of(found: Path) -> int:
-    step: int = json.loads((found / "run.json").read_text(encoding="utf-8"))["counters"]["step"]
-    return step
