@@ -1,5 +1,6 @@
 """Every agent of GLAM's comparison trains and is evaluated; every suite runs on every agent that reads."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -64,3 +65,25 @@ def test_an_expert_that_lacks_an_action_is_left_out(
     assert (tmp_path / "samples" / "held-out.json").exists()
     assert main(["evaluate", "expert", *world, f"run_dir={tmp_path / 'expert'}", "--episodes", "2"]) == 1
     assert "(turn left, turn right, go forward): name more of them" in capsys.readouterr().err
+
+
+def test_all_agents_play_the_same_episodes_where_training_draws_tasks_by_chance(tmp_path: Path) -> None:
+    args = "env.args={draw_task: construction, max_steps: 2}"
+    words = [
+        "demo",
+        "~env.args",
+        "env.id=BabyAI-MixedTrainLocal-v0",
+        args,
+        "evaluation.baselines=[random,expert]",
+    ]
+    suites = ["--suite", "held-out,pick-up-then-go-to", "--episodes", "8", "device=cpu"]
+    for k in "ab":
+        assert main(["evaluate", *words, *suites, f"run_dir={tmp_path / k}"]) == 0
+    with (tmp_path / "a" / "evaluation" / "held-out.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    missions = [
+        [row["mission"] for row in rows if row["agent"] == agent] for agent in ("zero-shot", "random")
+    ]
+    assert missions[0] == missions[1] and len({row["task"] for row in rows}) > 2
+    first, again = ((tmp_path / k / "evaluation" / "held-out.json").read_text() for k in "ab")
+    assert first == again and json.loads(first)["world"]["args"]["draw_task"] == "reset"

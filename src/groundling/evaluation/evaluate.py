@@ -59,13 +59,17 @@ class Target:
     def changes(self, suite: str) -> list[str | Mapping[str, Any]]:
         """What a suite and the caller change of the run's configuration.
 
+        Where each env of the run keeps a task drawn by chance, held-out episodes draw theirs by their seeds instead: as
+        often each, and the same for all agents.
+
         Raises:
             TranslationError: the run has actions of its own, and the suite speaks another language.
         """
         env = self.config.env
         if any(text.startswith("env.actions=") for text in self.overrides):
             env = replace(env, actions=None)  # the caller's need no translation
-        return [*SUITES[suite].changes(env), *self.overrides]
+        by_seed = ["env.args.draw_task=reset"] if env.args.get("draw_task") == "construction" else []
+        return [*SUITES[suite].changes(env), *self.overrides, *by_seed]
 
     def under(self, suite: str) -> Config:
         """The configuration as a suite changes it.
