@@ -27,6 +27,9 @@ def test_hallway_trains_an_own_env_with_an_own_algorithm(
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert len(rows) == 2 and all(row["policy_loss"] != 0 for row in rows)
     assert main(["evaluate", str(tmp_path), "--import", "examples.hallway", "--episodes", "4"]) == 0
+    assert main(["report", str(tmp_path), "--import", "examples.hallway"]) == 0
+    page = (tmp_path / "report.html").read_text()
+    assert "You see a red door" in page and "the room before step" not in page  # it draws no pictures
     assert main(["list", "envs", "--import", "examples.hallway"]) == 0
     assert "Hallway-v0" in capsys.readouterr().out
 

@@ -122,6 +122,16 @@ def test_evaluations_are_of_the_same_held_out_episodes(folder: Path) -> None:
         assert {"score", "depth", "gold", "experience_level", "length", "messages"} <= figures.keys()
 
 
+def test_a_model_card_has_the_figures_with_their_intervals(folder: Path, tmp_path: Path) -> None:
+    agent = folder / "runs" / "motif" / "agent"
+    assert main(["publish", str(agent), "--output", str(tmp_path / "out")]) == 0
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "| figure | trained | random | explorer |" in card and "| episodes | 3 | 3 | 3 |" in card
+    found = json.loads((agent / "evaluation" / "held-out.json").read_text())["agents"]["trained"]["figures"]
+    told = "{value:.4g} [{low:.4g}, {high:.4g}]".format(**found["score"])
+    assert f"| score | {told} | " in card
+
+
 def test_the_sample_is_an_episode_that_can_be_played_again(folder: Path) -> None:
     (sample,) = json.loads(
         (folder / "runs" / "motif" / "agent" / "samples" / "held-out.json").read_text(encoding="utf-8")

@@ -1,5 +1,6 @@
 """Every agent of GLAM's comparison trains and is evaluated; every suite runs on every agent that reads."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -50,3 +51,39 @@ def test_every_suite_runs_on_every_agent_that_reads(agent: str, tmp_path: Path) 
     _train(agent, tmp_path, *more)
     assert main(["evaluate", str(tmp_path), "--suite", "all", "--episodes", "1"]) == 0
     assert {path.stem for path in (tmp_path / "evaluation").glob("*.json")} == set(SUITES)
+
+
+def test_an_expert_that_lacks_an_action_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = ["env.id=BabyAI-PickupLoc-v0", "env.actions=[turn left, turn right, go forward]"]
+    words = ["demo", "~env.args", *world, "evaluation.baselines=[expert,random]", "device=cpu"]
+    assert main(["evaluate", *words, f"run_dir={tmp_path}", "--episodes", "2"]) == 0
+    assert "expert is left out: the expert wants action 3" in capsys.readouterr().err
+    found = json.loads((tmp_path / "evaluation" / "held-out.json").read_text())
+    assert list(found["agents"]) == ["zero-shot", "random"] and list(found["left_out"]) == ["expert"]
+    assert (tmp_path / "samples" / "held-out.json").exists()
+    assert main(["evaluate", "expert", *world, f"run_dir={tmp_path / 'expert'}", "--episodes", "2"]) == 1
+    assert "(turn left, turn right, go forward): name more of them" in capsys.readouterr().err
+
+
+def test_all_agents_play_the_same_episodes_where_training_draws_tasks_by_chance(tmp_path: Path) -> None:
+    args = "env.args={draw_task: construction, max_steps: 2}"
+    words = [
+        "demo",
+        "~env.args",
+        "env.id=BabyAI-MixedTrainLocal-v0",
+        args,
+        "evaluation.baselines=[random,expert]",
+    ]
+    suites = ["--suite", "held-out,pick-up-then-go-to", "--episodes", "8", "device=cpu"]
+    for k in "ab":
+        assert main(["evaluate", *words, *suites, f"run_dir={tmp_path / k}"]) == 0
+    with (tmp_path / "a" / "evaluation" / "held-out.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    missions = [
+        [row["mission"] for row in rows if row["agent"] == agent] for agent in ("zero-shot", "random")
+    ]
+    assert missions[0] == missions[1] and len({row["task"] for row in rows}) > 2
+    first, again = ((tmp_path / k / "evaluation" / "held-out.json").read_text() for k in "ab")
+    assert first == again and json.loads(first)["world"]["args"]["draw_task"] == "reset"

@@ -1,3 +1,4 @@
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ from groundling.envs.nethack import make_task
 from groundling.envs.nethack.observation import View
 from groundling.envs.nethack.vector import NetHackVectorEnv
 from groundling.envs.seeds import held_out_seed
+from groundling.evaluation.evaluate import Target
 from groundling.evaluation.nethack import showing
 from groundling.evaluation.nethack.agents import Alone, PolicyAgent, features, mixed
 from groundling.evaluation.nethack.episodes import Game, play, summarise
+from groundling.evaluation.nethack.evaluate import evaluate_games
 from groundling.evaluation.nethack.taste import Taste
 from groundling.evaluation.nethack.watching import moments
 from groundling.judges.record import random_player
@@ -107,6 +110,16 @@ def test_memories_of_envs_are_kept_apart() -> None:
     for number in (0, 1):
         alone.begin(7, 0)
         assert [alone.act([7], [o])[0] for o in shown[number]] == [actions[number] for actions in both]
+
+
+def test_a_baseline_that_does_not_play_nethack_is_left_out_and_told(tmp_path: Path) -> None:
+    small = ["env.args={max_episode_steps: 4}", "policy.args={hidden_size: 8, recurrence: 4}", "device=cpu"]
+    config = compose("motif/score", [*small, "evaluation.baselines=[random,expert]"])
+    told: list[str] = []
+    evaluate_games(Target("zero-shot", tmp_path, config), 2, warn=told.append)
+    found = json.loads((tmp_path / "evaluation" / "held-out.json").read_text())
+    assert list(found["agents"]) == ["zero-shot", "random"] and list(found["left_out"]) == ["expert"]
+    assert told == [f"expert is left out: {found['left_out']['expert']}"]
 
 
 def test_mixed_players_take_turns_by_episodes() -> None:

@@ -9,12 +9,14 @@ from groundling.cli import main
 from groundling.errors import RunError
 from groundling.evaluation.publish import upload
 from groundling.lm import LanguageModel
+from groundling.training.tracking import read_metrics
 
 
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run") / "run"
-    small = ["env.num_envs=2", "training.steps_per_update=3", "training.steps=6", "evaluation.episodes=2"]
+    small = ["env.num_envs=2", "training.steps_per_update=3", "training.steps=7", "evaluation.episodes=2"]
+    small += ["training.checkpoint_every=1", "training.keep_checkpoints=9"]
     words = ["rl4lms/increasing_numbers_ppo", *small, f"run_dir={folder}", "device=cpu"]
     assert main(["train", *words]) == 0 and main(["evaluate", str(folder)]) == 0
     return folder
@@ -28,6 +30,19 @@ def test_a_published_policy_loads_and_says_what_it_is(run_dir: Path, tmp_path: P
     assert card.startswith("---\nlibrary_name: groundling\nbase_model: starter-causal\n")
     assert "| reward |" in card and "zero-shot" in card and "increasing_numbers" in card
     assert not (tmp_path / "out" / "optimizer.safetensors").exists()
+
+
+def test_the_card_is_about_the_checkpoint_that_is_published(run_dir: Path, tmp_path: Path) -> None:
+    first = run_dir / "checkpoints" / "000001"
+    rows = read_metrics(run_dir)
+    assert len(rows) > 1 and main(["publish", str(first), "--output", str(tmp_path / "first")]) == 0
+    card = (tmp_path / "first" / "README.md").read_text()
+    assert f"{rows[0]['step']} steps, seed 1, checkpoint 000001" in card
+    assert "This checkpoint has not been evaluated." in card and "| reward |" not in card
+    assert main(["evaluate", str(first)]) == 0
+    assert main(["publish", str(first), "--output", str(tmp_path / "again")]) == 0
+    card = (tmp_path / "again" / "README.md").read_text()
+    assert "## test-000001" in card and "## test\n" not in card and "| reward |" in card
 
 
 class _Hub:

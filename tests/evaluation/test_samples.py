@@ -1,6 +1,11 @@
 """Episodes told step by step, from being played again."""
 
 from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
 
 from groundling.configs.schema import Config, EnvConfig
 from groundling.envs.observation import TextObservation
@@ -8,6 +13,7 @@ from groundling.evaluation.episodes import held_out_seed_of, play, policy_player
 from groundling.evaluation.samples import frames, record
 from groundling.policies import RandomPolicy
 from groundling.training.build import make_envs
+from tests.conftest import Corridor
 
 
 class _ReadsMissions(RandomPolicy):
@@ -28,3 +34,42 @@ def test_an_episode_whose_task_was_drawn_by_chance_is_played_again_in_that_task(
         assert sample["task"] == episode.task
         width = 15 if episode.task == "open" else 8  # two rooms with a wall in common, or one
         assert frames(config, sample)[0].shape[1] == 32 * width
+
+
+class _Lists(Corridor):
+    """Says that it draws pictures, and does not take the mode, as an heir of MiniGrid's may."""
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (Gymnasium's)
+
+
+class _Takes(_Lists):
+    """Takes the mode, and draws nothing."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+
+
+class _Tells(_Takes):
+    """Draws words."""
+
+    def render(self) -> Any:
+        return "###"
+
+
+class _Draws(_Takes):
+    def render(self) -> Any:
+        return np.zeros((2, 3, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("env", "shape"),
+    [(Corridor, None), (_Lists, None), (_Takes, None), (_Tells, None), (_Draws, (2, 3, 3))],
+)
+def test_an_env_that_draws_no_picture_is_played_again_without(
+    env: type[Corridor], shape: tuple[int, ...] | None
+) -> None:
+    gymnasium.register("test/Drawn-v0", entry_point=env)
+    config = Config(env=EnvConfig(id="test/Drawn-v0", actions=["left", "right", "wait"]))
+    pictures = frames(config, {"seed": 1, "actions": [2, 2], "task": ""})
+    assert [None if picture is None else picture.shape for picture in pictures] == [shape, shape]
+    del gymnasium.registry["test/Drawn-v0"]

@@ -148,6 +148,24 @@ def test_the_results_are_those_of_the_runs(study: Path) -> None:
     assert again["agents"]["trained"]["episodes"] == 6 and again["checkpoint"] == "000003"
 
 
+def test_a_baseline_that_cannot_play_is_left_out_and_nothing_is_played_twice(
+    study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = ["seeds=1", "arms=quick", "suites=held-out", "evaluation.baselines=[zero-shot,random,expert]"]
+    study.write_text(_STUDY.replace(', "evaluation.baselines=[zero-shot]"', ""))
+    assert main(_words(study, *few)) == 0
+    assert "expert is left out" in capsys.readouterr().err
+    rows = _rows(study.parent / "out" / "evaluations.csv")
+    assert {row["agent"] for row in rows} == {"trained", "zero-shot", "random"}
+    assert "Unfinished" not in (study.parent / "out" / "README.md").read_text()
+    found = study.parent / "runs" / "quick-seed1" / "evaluation" / "held-out.json"
+    assert "knows BabyAI's envs only" in json.loads(found.read_text())["left_out"]["expert"]
+    monkeypatch.setattr(study_module, "evaluate", None)
+    assert main(_words(study, *few)) == 0
+    assert main(["report", str(study.parent / "runs" / "quick-seed1")]) == 0
+    assert "expert is left out: " in (study.parent / "runs" / "quick-seed1" / "report.html").read_text()
+
+
 def test_several_processes_go_on_where_one_fails(
     study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,11 +1,16 @@
-"""What a dry run must not do."""
+"""What a dry run says, and what it must not do."""
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from groundling.algorithms.drrn import DRRN
 from groundling.cli import main
+from groundling.configs.compose import compose
+from groundling.errors import GroundlingError
+from groundling.training.estimate import estimate
 from tests.judges.chat_server import ChatServer, serving
 
 _RUN = [
@@ -49,3 +54,34 @@ def test_a_dry_run_tells_what_is_wrong_with_the_judge(
     wrong = ["nethack.online.judge=openai", f"nethack.online.args={args}"]
     assert main(["train", *_RUN, f"run_dir={tmp_path / 'dry'}", *wrong, "--dry-run"]) != 0
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("steps_per_gradient", [5, 16])
+def test_the_gradient_steps_of_one_that_replays_take_their_time(
+    steps_per_gradient: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, taken = DRRN._step, []
+
+    def slow(*args: Any) -> Any:
+        taken.append(args)
+        time.sleep(0.5)
+        return step(*args)
+
+    monkeypatch.setattr(DRRN, "_step", slow)
+    few = ["env.num_envs=2", f"algorithm.args.steps_per_gradient={steps_per_gradient}", "device=cpu"]
+    found = estimate(compose("glam/drrn", [*few, "training.steps=800"]))
+    assert len(taken) == 1 and 0.5 * 800 / steps_per_gradient < found.seconds < 4 * 800 / steps_per_gradient
+
+
+def test_a_dry_run_tells_what_validation_lacks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(module: str, extra: str) -> None:
+        raise GroundlingError(f"{module} is not installed")
+
+    few = ["device=cpu", "env.num_envs=2", "evaluation.metrics=[{id: rouge}]"]
+    words = ["train", "rl4lms/increasing_numbers_ppo", *few, "--dry-run"]
+    monkeypatch.setattr("groundling.metrics.rouge.check_library", missing)
+    assert main([*words, "evaluation.every=null"]) == 0
+    assert main([*words, "evaluation.every=1"]) == 1
+    assert "rouge_score is not installed" in capsys.readouterr().err

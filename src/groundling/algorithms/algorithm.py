@@ -21,6 +21,8 @@ class Algorithm(ABC):
     """Whether it learns from a dataset's rollouts (data.path) instead of the policy's own."""
     needs_values: ClassVar[bool] = True
     """Whether it learns by a value function; where it does not, a policy may do without one."""
+    steps_per_gradient: int = 1
+    """Env steps for each gradient step of one that learns from a memory; 1: it learns from each rollout as a whole."""
     optimizer: torch.optim.Optimizer
     world: World = World()
     """The processes that share the work. All have the same rollout: an algorithm that ignores this does everything in

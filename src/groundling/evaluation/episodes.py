@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from groundling.envs.babyai_text import Expert
+from groundling.envs.babyai_text import Expert, ExpertError
 from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import held_out_seed
 from groundling.envs.vector import Episode, Step, TextVectorEnv
@@ -109,14 +109,23 @@ def policy_player(policy: Policy, deterministic: bool, seed: int) -> Iterator[Pl
 
 @contextmanager
 def expert_player() -> Iterator[Player]:
-    """A player that follows BabyAI's bot, which sees the whole state of the env."""
+    """A player that follows BabyAI's bot, which sees the whole state of the env.
+
+    It raises `ExpertError` where the bot does not know the env, or wants an action that the env's actions lack.
+    """
     experts: dict[int, Expert] = {}
 
     def choose(
         envs: TextVectorEnv, indices: Sequence[int], observations: Sequence[TextObservation]
     ) -> Choice:
         experts.update({i: Expert(envs.envs[i]) for i in indices if i not in experts})
-        return Choice([experts[i].act() for i in indices])
+        actions = [experts[i].act() for i in indices]
+        if max(actions) >= len(envs.actions):
+            raise ExpertError(
+                f"the expert wants action {max(actions)} of the env, and env.actions names 0 to "
+                f"{len(envs.actions) - 1} ({', '.join(envs.actions)}): name more of them"
+            )
+        return Choice(actions)
 
     yield choose
 

@@ -59,13 +59,17 @@ class Target:
     def changes(self, suite: str) -> list[str | Mapping[str, Any]]:
         """What a suite and the caller change of the run's configuration.
 
+        Where each env of the run keeps a task drawn by chance, held-out episodes draw theirs by their seeds instead: as
+        often each, and the same for all agents.
+
         Raises:
             TranslationError: the run has actions of its own, and the suite speaks another language.
         """
         env = self.config.env
         if any(text.startswith("env.actions=") for text in self.overrides):
             env = replace(env, actions=None)  # the caller's need no translation
-        return [*SUITES[suite].changes(env), *self.overrides]
+        by_seed = ["env.args.draw_task=reset"] if env.args.get("draw_task") == "construction" else []
+        return [*SUITES[suite].changes(env), *self.overrides, *by_seed]
 
     def under(self, suite: str) -> Config:
         """The configuration as a suite changes it.
@@ -134,9 +138,9 @@ def evaluate(
 ) -> dict[str, Summary]:
     """Play ``num_episodes`` held-out episodes of a suite with the target and each of its baselines.
 
-    Writes ``evaluation/SUITE.json`` (figures, also by family of tasks), ``evaluation/SUITE.csv`` (one row per
-    episode) and ``samples/SUITE.json`` (some of the target's episodes, step by step) into the run's folder, anew
-    after each agent.
+    Writes ``evaluation/SUITE.json`` (figures, also by family of tasks, and why which baseline is left out),
+    ``evaluation/SUITE.csv`` (one row per episode) and ``samples/SUITE.json`` (some of the target's episodes, step by
+    step) into the run's folder, anew after each agent.
 
     Args:
         target: Who is evaluated.
@@ -155,6 +159,7 @@ def evaluate(
     config = target.under(suite)
     policy = make_policy(config, target.checkpoint)
     episodes: dict[str, list[Episode]] = {}
+    left_out: dict[str, str] = {}
     for name, plays in _players(target, config, policy).items():
         num_envs = min(config.evaluation.num_envs, num_episodes)
         envs = make_envs(config, num_envs, held_out_seed_of(num_envs))
@@ -164,11 +169,11 @@ def evaluate(
         except ExpertError as error:
             if name == target.agent:
                 raise
+            left_out[name] = str(error)
             warn(f"{name} is left out: {error}")
-            continue
         finally:
             envs.close()
-        _write(target, config, suite, episodes)
+        _write(target, config, suite, episodes, left_out)
     _write_samples(target, config, suite, policy, episodes[target.agent])
     return {name: summarise(played) for name, played in episodes.items()}
 
@@ -195,7 +200,13 @@ def _players(
     return {name: players[name] for name in names}
 
 
-def _write(target: Target, config: Config, suite: str, episodes: dict[str, list[Episode]]) -> None:
+def _write(
+    target: Target,
+    config: Config,
+    suite: str,
+    episodes: dict[str, list[Episode]],
+    left_out: Mapping[str, str],
+) -> None:
     folder = target.run_dir / "evaluation"
     folder.mkdir(parents=True, exist_ok=True)
     content = {
@@ -206,6 +217,7 @@ def _write(target: Target, config: Config, suite: str, episodes: dict[str, list[
         "deterministic": config.evaluation.deterministic,
         "agents": {name: asdict(summarise(played)) for name, played in episodes.items()},
         "tasks": {name: _by_task(played) for name, played in episodes.items()},
+        "left_out": left_out,
     }
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")

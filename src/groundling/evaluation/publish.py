@@ -9,7 +9,7 @@ import jinja2
 
 from groundling.errors import ConfigError, RunError
 from groundling.evaluation.evaluate import Target
-from groundling.training.tracking import read_metrics
+from groundling.training import checkpoint
 
 _OF_TRAINING = (
     *("optimizer.safetensors", "random.safetensors", "collector.safetensors", "online.safetensors"),
@@ -41,8 +41,8 @@ def publish(target: Target, output: Path) -> Path:
 
 
 def model_card(target: Target) -> str:
-    """The card: what was trained on what, how, and what the evaluations in the run's folder say."""
-    rows = read_metrics(target.run_dir)
+    """The card: what was trained on what, how, and what the evaluations of this checkpoint say."""
+    assert target.checkpoint is not None
     evaluations = {
         path.stem: json.loads(path.read_text(encoding="utf-8"))
         for path in sorted((target.run_dir / "evaluation").glob("*.json"))
@@ -53,12 +53,15 @@ def model_card(target: Target) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    assert target.checkpoint is not None
     return environment.get_template("model_card.md.j2").render(
         config=target.config,
         checkpoint=target.checkpoint.name,
-        steps=rows[-1]["step"] if rows else 0,
-        tables={name: _table(evaluation) for name, evaluation in evaluations.items()},
+        steps=checkpoint.step_of(target.checkpoint),
+        tables={
+            name: _table(evaluation)
+            for name, evaluation in evaluations.items()
+            if evaluation.get("checkpoint") == target.checkpoint.name
+        },
         is_language_model=(target.checkpoint / "config.json").exists(),
     )
 
@@ -84,12 +87,19 @@ def upload(folder: Path, repository: str, private: bool) -> str:
     return str(told)
 
 
-def _table(evaluation: dict[str, Any]) -> dict[str, dict[str, float | None]]:
-    """By agent, the figures of an evaluation of whatever kind that have one number."""
-    agents = evaluation.get("texts") or evaluation.get("agents") or {}
-    return {
-        name: {
-            key: value for key, value in figures.items() if isinstance(value, int | float) or value is None
-        }
-        for name, figures in agents.items()
+def _table(evaluation: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """By agent, the figures of an evaluation of whatever kind."""
+    agents = evaluation.get("texts") or evaluation["agents"]
+    flat = {
+        name: {"episodes": own["episodes"], **own["figures"]} if "figures" in own else own
+        for name, own in agents.items()
     }
+    return {name: {key: _told(value) for key, value in own.items()} for name, own in flat.items()}
+
+
+def _told(figure: dict[str, float] | float | None) -> str:
+    if figure is None:
+        return "–"
+    if isinstance(figure, dict):  # a mean with its interval
+        return f"{figure['value']:.4g} [{figure['low']:.4g}, {figure['high']:.4g}]"
+    return f"{figure:.4g}"

@@ -185,7 +185,7 @@ def _episodes(run: Shown) -> list[dict[str, Any]]:
     for sample in run.samples:
         pictures = frames(changed(run.config, sample["overrides"]), sample)
         steps = [
-            {**step, "picture": _data_url(picture)}
+            {**step, "picture": None if picture is None else _data_url(picture)}
             for step, picture in zip(sample["steps"][:_MAX_FRAMES], pictures, strict=False)
         ]
         episodes.append({**sample, "steps": steps, "left_out": len(sample["steps"]) - len(steps)})

@@ -1,14 +1,17 @@
 """An episode told step by step: what the policy read, how likely it found each action, what it did."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from groundling.configs.schema import Config
 from groundling.envs.observation import TextObservation
 from groundling.envs.vector import Episode, TextVectorEnv
+from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
 from groundling.training.build import make_envs
 
@@ -42,8 +45,8 @@ def record(config: Config, policy: Policy, episode: Episode) -> dict[str, Any]:
     }
 
 
-def frames(config: Config, sample: dict[str, Any]) -> list[np.ndarray]:
-    """The pictures of a recorded episode: before each action, uint8 ``(height, width, 3)``."""
+def frames(config: Config, sample: dict[str, Any]) -> list[np.ndarray | None]:
+    """The pictures of a recorded episode: before each action, uint8 ``(height, width, 3)``; None of an env without."""
     played = _replay(config, sample["seed"], sample["actions"], sample.get("task"), render=True)
     return [frame for _, frame in played]
 
@@ -54,11 +57,32 @@ def _replay(
     """The observation (and picture) before each of the ``actions`` of the episode with this seed and task."""
     if config.env.args.get("draw_task") == "construction":  # by chance, and not by the seed
         config = replace(config, env=replace(config.env, args={**config.env.args, "task": task}))
-    envs: TextVectorEnv = make_envs(
-        config, 1, lambda env, episode: seed, render_mode="rgb_array" if render else None
-    )
+    envs = _make_env(config, seed, render)
     observation = envs.reset()[0]
     for action in actions:
-        yield observation, envs.envs[0].render() if render else None
+        yield observation, _picture(envs.envs[0]) if render else None
         observation = envs.step([action]).observations[0]
     envs.close()
+
+
+def _make_env(config: Config, seed: int, render: bool) -> TextVectorEnv:
+    """One env, which draws pictures if it is to and can."""
+    envs = make_envs(config, 1, lambda env, episode: seed)
+    if render and "rgb_array" in envs.envs[0].metadata.get("render_modes", ()):
+        with suppress(
+            ConfigError
+        ):  # a MiniGrid env of one's own has the mode from its class, and may not take it
+            drawing = make_envs(config, 1, lambda env, episode: seed, render_mode="rgb_array")
+            envs.close()
+            return drawing
+    return envs
+
+
+def _picture(env: gymnasium.Env[Any, Any]) -> np.ndarray | None:
+    """What the env draws; None where that is no picture."""
+    if env.render_mode != "rgb_array":
+        return None
+    with suppress(NotImplementedError):
+        picture: Any = env.render()
+        return picture if isinstance(picture, np.ndarray) else None
+    return None

@@ -69,7 +69,7 @@ class Job:
         if self.agent in AGENTS:
             return Target(self.agent, self.run_dir, self.config)
         found = checkpoint.latest(self.run_dir / "checkpoints", warnings.warn)
-        if found is None or _step_of(found) < self.config.training.steps:
+        if found is None or checkpoint.step_of(found) < self.config.training.steps:
             raise RunError(f"{self.name} is not trained to its end yet")
         return Target(self.agent, self.run_dir, self.config, found)
 
@@ -95,11 +95,12 @@ class Job:
             return None
         try:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            played = [name for name in agents_of(target) if name not in found.get("left_out", ())]
             same = (
                 found["checkpoint"] == (target.checkpoint.name if target.checkpoint else None)
                 and found["deterministic"] == config.evaluation.deterministic
                 and found["world"] == asdict(config.env)
-                and all(found["agents"][name]["episodes"] == self.episodes for name in agents_of(target))
+                and all(found["agents"][name]["episodes"] == self.episodes for name in played)
             )
         except (ValueError, KeyError):  # of an earlier version, or of fewer agents
             return None
@@ -339,8 +340,3 @@ def _last_lines(job: Job) -> str:
     path = job.run_dir / LOG
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     return "\n  ".join(["", *lines[-_LAST_LINES:], f"(all of it: {path})"])
-
-
-def _step_of(found: Path) -> int:
-    step: int = json.loads((found / "run.json").read_text(encoding="utf-8"))["counters"]["step"]
-    return step

@@ -61,6 +61,12 @@ def latest(folder: Path, warn: Callable[[str], None]) -> Path | None:
     return None
 
 
+def step_of(folder: Path) -> int:
+    """How many steps had been taken when this checkpoint was."""
+    step: int = json.loads((folder / "run.json").read_text(encoding="utf-8"))["counters"]["step"]
+    return step
+
+
 def optimizer_tensors(optimizer: torch.optim.Optimizer, kept: bool = True) -> dict[str, torch.Tensor]:
     """The optimizer's tensors, named ``<parameter index>.<name>``.
 

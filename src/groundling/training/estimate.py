@@ -36,12 +36,12 @@ def estimate(config: Config) -> Estimate:
     """Build everything, take a few steps and one optimizer step, write nothing and ask no judge.
 
     Raises:
-        GroundlingError: whatever would stop the run itself from beginning.
+        GroundlingError: a part of the run cannot be made, what it is validated with among them.
     """
     config = replace(config, model=replace(config.model, compile=False))  # which a few steps are not worth
     policy = make_policy(config, learns=True)
     algorithm: Any = make_algorithm(config, policy)
-    short = _short(config, policy.recurrence)
+    short = _short(config, policy.recurrence, algorithm.steps_per_gradient)
     if config.nethack.online.judge is not None:
         make_collector(
             short, policy, algorithm, slice(0, short.env.num_envs)
@@ -50,14 +50,23 @@ def estimate(config: Config) -> Estimate:
     collector = make_collector(short, policy, algorithm, slice(0, short.env.num_envs))
     if config.training.epochs is not None:  # of whole texts
         config = in_steps(config, make_collector(config, policy, algorithm, slice(0, config.env.num_envs)))
+    if config.pool.id is not None and config.evaluation.every is not None:
+        from groundling.training.validation import make_validation  # metrics and pools, where texts are
+        from groundling.training.writing import as_writer
+
+        make_validation(config, as_writer(policy))  # what is missing is told
     generator = torch.Generator().manual_seed(config.seed)
 
     collector.collect(policy, generator=generator)  # warms up
     started = time.monotonic()
     rollout, _ = collector.collect(policy, generator=generator)
+    collected = time.monotonic()
     algorithm.update(policy, rollout, generator=generator)
-    seconds = (time.monotonic() - started) / rollout.num_transitions
+    learnt = time.monotonic()
     collector.close()
+    transitions = rollout.num_transitions
+    learnt_from = transitions - transitions % algorithm.steps_per_gradient
+    seconds = (collected - started) / transitions + (learnt - collected) / learnt_from
     prompts = policy.prompts(rollout.observations[:1])
 
     steps_per_update = config.training.steps_per_update * config.env.num_envs
@@ -72,10 +81,11 @@ def estimate(config: Config) -> Estimate:
     )
 
 
-def _short(config: Config, recurrence: int) -> Config:
-    """The same with little to collect: few steps, or as texts are only written whole, few of them."""
+def _short(config: Config, recurrence: int, steps_per_gradient: int) -> Config:
+    """The same with little to collect: few steps, or as texts are only written whole, few of them; enough to learn."""
     if config.pool.id is None:
-        steps = -(-_PROBE_STEPS // recurrence) * recurrence
+        steps = max(_PROBE_STEPS, -(-steps_per_gradient // config.env.num_envs))
+        steps = -(-steps // recurrence) * recurrence
         return replace(config, training=replace(config.training, steps_per_update=steps))
     group = config.pool.texts_per_prompt
     texts = min(config.env.num_envs, group * -(-_PROBE_TEXTS // group))

@@ -56,6 +56,19 @@ class Written:
         ]
 
 
+def make_validation(
+    config: Config, policy: TokenPolicy
+) -> tuple[Sequence[Sample], list[Metric], Reward | None]:
+    """The first evaluation.episodes samples of the validation split, and the metrics and the reward of what is written.
+
+    Raises:
+        GroundlingError: the split cannot be had, or what a metric or the reward needs is missing.
+    """
+    assert config.pool.id is not None
+    samples = pools.create(config.pool.id, **config.pool.args).prepare("val")[: config.evaluation.episodes]
+    return samples, make_metrics(config, policy), make_reward(config, policy)
+
+
 def write_and_measure(
     policy: TokenPolicy,
     config: Config,
@@ -152,13 +165,9 @@ class ValidationLog:
         self._every = config.evaluation.every
         if self._every is None:
             return
-        assert config.pool.id is not None
         self._policy = as_writer(policy)
-        self._samples = pools.create(config.pool.id, **config.pool.args).prepare("val")[
-            : config.evaluation.episodes
-        ]
-        self._metrics, self._reward = make_metrics(config, self._policy), make_reward(config, self._policy)
-        self._fresh = None if self._reward is None else self._reward.state_dict()
+        self._samples, self._metrics, self._reward = make_validation(config, self._policy)
+        self._fresh = {} if self._reward is None else self._reward.state_dict()
         self._rows = RowFile(run_dir / "validation.jsonl", update)
         if not update and self._rows.is_empty:
             self._measure(0, 0)

@@ -113,7 +113,8 @@ class LocalLevel(RoomGridLevel):
         split: Which missions it may give (see `HELD_OUT`); None: all.
         task: One of ``tasks``, fixed for the env's life; None draws one at each reset.
         draw_task: When a task is drawn: at each ``reset`` with the env's generator, or once at ``construction``
-            with an unseeded one, as the original does: two envs of one seed then differ.
+            with an unseeded one, as the original does: two envs of one seed then differ. (`groundling evaluate` draws
+            at each reset all the same, so that all agents play the same episodes.)
         generator: ``original`` draws whole levels and rejects them until one suits, with the original's stream of
             random numbers; ``direct`` gives the same distribution and builds one level only.
         num_dists: Objects besides the ones that the task needs, 0 to 14; 8 in GLAM.

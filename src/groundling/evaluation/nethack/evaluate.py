@@ -33,9 +33,9 @@ def evaluate_games(
 ) -> dict[str, dict[str, Estimate]]:
     """Let the target and each of its baselines play the same held-out episodes.
 
-    Writes ``evaluation/held-out.json`` (means with intervals, and the messages that came up most often),
-    ``evaluation/held-out.csv`` (one row per episode) and ``samples/held-out.json`` (the target's episode of median
-    return, which the report shows) into the run's folder, anew after each agent.
+    Writes ``evaluation/held-out.json`` (means with intervals, the messages that came up most often, and why which
+    baseline is left out), ``evaluation/held-out.csv`` (one row per episode) and ``samples/held-out.json`` (the target's
+    episode of median return, which the report shows) into the run's folder, anew after each agent.
 
     Args:
         target: Who is evaluated.
@@ -51,30 +51,37 @@ def evaluate_games(
     """
     config, taste = target.config, make_taste(target.config, target.checkpoint)
     games: dict[str, list[Game]] = {}
+    left_out: dict[str, str] = {}
     for name in agents_of(target):
         try:
             agent = make_agent(target, name)
         except ConfigError as error:
             if name == target.agent:
                 raise
+            left_out[name] = str(error)
             warn(f"{name} is left out: {error}")
-            continue
-        games[name] = play(
-            agent,
-            config.env.id,
-            recording_in(config.env.args, name),
-            num_episodes,
-            config.evaluation.num_envs,
-            config.seed,
-            taste,
-            on_agent(name),
-        )
-        _write(target, games, taste)
+        else:
+            games[name] = play(
+                agent,
+                config.env.id,
+                recording_in(config.env.args, name),
+                num_episodes,
+                config.evaluation.num_envs,
+                config.seed,
+                taste,
+                on_agent(name),
+            )
+        _write(target, games, left_out, taste)
     _write_sample(target, games[target.agent], taste)
     return {name: summarise(own) for name, own in games.items()}
 
 
-def _write(target: Target, games: Mapping[str, Sequence[Game]], taste: Taste | None) -> None:
+def _write(
+    target: Target,
+    games: Mapping[str, Sequence[Game]],
+    left_out: Mapping[str, str],
+    taste: Taste | None,
+) -> None:
     folder, config = target.run_dir / "evaluation", target.config
     folder.mkdir(parents=True, exist_ok=True)
     content = {
@@ -91,6 +98,7 @@ def _write(target: Target, games: Mapping[str, Sequence[Game]], taste: Taste | N
             for name, own in games.items()
         },
         "messages": _messages(games, taste),
+        "left_out": left_out,
     }
     columns = ["seed", *SUMMARISED, "turns", "end_status"]
     table = io.StringIO()
