@@ -69,9 +69,8 @@ def _make_env(config: Config, seed: int, render: bool) -> TextVectorEnv:
     """One env, which draws pictures if it is to and can."""
     envs = make_envs(config, 1, lambda env, episode: seed)
     if render and "rgb_array" in envs.envs[0].metadata.get("render_modes", ()):
-        with suppress(
-            ConfigError
-        ):  # a MiniGrid env of one's own has the mode from its class, and may not take it
+        # A MiniGrid env of one's own has the mode from its class, and may not take it.
+        with suppress(ConfigError):
             drawing = make_envs(config, 1, lambda env, episode: seed, render_mode="rgb_array")
             envs.close()
             return drawing
