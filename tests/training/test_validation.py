@@ -177,6 +177,19 @@ def test_what_a_metric_lacks_is_told_before_anything_is_written(
         make_metrics(_config(f"evaluation.metrics=[{metric}]"), policy)
 
 
+def test_no_metric_hides_anothers_figures(make_lm: Callable[..., LanguageModel]) -> None:
+    policy = TokenPolicy(make_lm("gpt2"), value="shared")
+    one, other = ("{id:increasing_numbers,args:{min_tokens:%d}}" % n for n in (2, 3))
+    config = _config(f"evaluation.metrics=[{one},{other}]")
+    with pytest.raises(
+        ConfigError, match=r"min_tokens=2\) and .*min_tokens=3\) both give synthetic/increasing"
+    ):
+        write_and_measure(policy, config, SAMPLES, make_metrics(config, policy), None)
+    config = _config(f"evaluation.metrics=[{one},{{id:dates}},{one}]")  # a repeated one hides nothing
+    found = write_and_measure(policy, config, SAMPLES, make_metrics(config, policy), None)
+    assert len(found.results) == 2
+
+
 def test_a_dry_run_counts_the_frozen_reference(make_lm: Callable[..., LanguageModel]) -> None:
     lm, reference = make_lm("gpt2"), make_lm("gpt2", seed=1)
     size = sum(p.numel() for p in reference.parameters())

@@ -69,7 +69,8 @@ def write_and_measure(
     Draws from torch's global generator, which is left as it was: the texts depend on the config's seed alone.
 
     Raises:
-        ConfigError: evaluation.generation is not what Transformers' generate takes.
+        ConfigError: evaluation.generation is not what Transformers' generate takes, or two metrics give figures of one
+            name.
         RunError: there are no samples, or a metric lacks what it needs of them.
     """
     if not samples:
@@ -91,8 +92,15 @@ def write_and_measure(
     references = [list(sample.references) for sample in samples]
     meta = [dict(sample.meta) for sample in samples]
     results: dict[str, MetricResult] = {}
+    owners: dict[str, Metric] = {}
     for metric in metrics:
-        results |= metric.compute(prompts, generations, references, meta)
+        for name, result in metric.compute(prompts, generations, references, meta).items():
+            if name in results:
+                raise ConfigError(
+                    f"evaluation.metrics: {owners[name]!r} and {metric!r} both give {name}, which can be told once: "
+                    "keep one of them"
+                )
+            results[name], owners[name] = result, metric
     rewards: list[float] | None = None
     if reward is not None and reward.per_token:
         # As training's return_mean has it: of the tokens as they were written, not of what became of the text.
