@@ -75,17 +75,21 @@ def test_settings_of_generate_begin_and_end_texts_as_training_does(
     start = 40 if family == "bart" else None
     prompts = PromptEncoder(lm.tokenizer)(SAMPLES)
 
-    def greedy() -> TokenPolicy:
-        return TokenPolicy(lm, generation={"do_sample": False}, context_start_token=start, value="shared")
+    def greedy(terminate_on_eos: bool = True) -> TokenPolicy:
+        generation = {"do_sample": False, "terminate_on_eos": terminate_on_eos}
+        return TokenPolicy(lm, generation=generation, context_start_token=start, value="shared")
 
-    texts = greedy().write(prompts, torch.zeros(4, 12, dtype=torch.float64), 12).token_ids()
+    texts = (
+        greedy(terminate_on_eos=False).write(prompts, torch.zeros(4, 12, dtype=torch.float64), 12).token_ids()
+    )
     own.eos_token_id = int(texts[0][3])  # an end token beside the tokenizer's
     policy = greedy()
     ended = policy.write(prompts, torch.zeros(4, 12, dtype=torch.float64), 12).token_ids()
     assert len(ended[0]) <= 4
     config = _config("training.steps_per_update=12", "evaluation.generation={do_sample:false}")
-    found = write_and_measure(policy, config, SAMPLES, [], None)
-    assert found.generations == lm.tokenizer.batch_decode(ended, skip_special_tokens=True)
+    for each, wanted in ((policy, ended), (greedy(terminate_on_eos=False), texts)):
+        found = write_and_measure(each, config, SAMPLES, [], None)
+        assert found.generations == lm.tokenizer.batch_decode(wanted, skip_special_tokens=True)
     assert lm.model.generation_config is own
 
 

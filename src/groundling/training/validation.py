@@ -133,10 +133,11 @@ def _only_what_is_set(policy: TokenPolicy) -> Iterator[None]:
     Transformers fills in from there whatever it is not told: forced tokens, a temperature, no_repeat_ngram_size.
     """
     lm, own = policy.lm, policy.context_start_token
+    ends = end_tokens(lm) if policy.sampling.terminate_on_eos else []
     kept = lm.model.generation_config
     lm.model.generation_config = GenerationConfig(
         decoder_start_token_id=lm.start_token if own is None else own,
-        eos_token_id=end_tokens(lm) or None,
+        eos_token_id=ends or None,
         bos_token_id=lm.tokenizer.bos_token_id,
     )
     try:
