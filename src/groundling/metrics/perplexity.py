@@ -69,7 +69,8 @@ class CausalPerplexity(Metric):
             lm.device
         )  # (num_tokens,)
         total, count = 0.0, 0
-        for start, first, end in self._windows(len(tokens), min(self.width, _context(lm))):
+        width = min(self.width, _context(lm) or self.width)
+        for start, first, end in self._windows(len(tokens), width):
             predicted = end - max(first, start + 1)  # nothing predicts a window's first token
             if predicted < 1:
                 continue
@@ -107,7 +108,6 @@ def _check_causal(is_encoder_decoder: bool) -> None:
         )
 
 
-def _context(lm: Any) -> float:
-    """Tokens that the model can read at once."""
-    config = lm.model.config.get_text_config()
-    return getattr(config, "max_position_embeddings", None) or math.inf
+def _context(lm: Any) -> int | None:
+    """Tokens that the model can read at once; None if its config sets no limit."""
+    return getattr(lm.model.config.get_text_config(), "max_position_embeddings", None)
