@@ -183,7 +183,7 @@ def test_what_a_metric_lacks_is_told_before_anything_is_written(
 
 def test_no_metric_hides_anothers_figures(make_lm: Callable[..., LanguageModel]) -> None:
     policy = TokenPolicy(make_lm("gpt2"), value="shared")
-    one, other = ("{id:increasing_numbers,args:{min_tokens:%d}}" % n for n in (2, 3))
+    one, other = (f"{{id:increasing_numbers,args:{{min_tokens:{n}}}}}" for n in (2, 3))
     config = _config(f"evaluation.metrics=[{one},{other}]")
     with pytest.raises(
         ConfigError, match=r"min_tokens=2\) and .*min_tokens=3\) both give synthetic/increasing"
