@@ -129,6 +129,21 @@ def test_bleurt_is_the_regression_of_the_best_reference(classifier: Callable[...
     assert found["semantic/bleurt"].sentences == pytest.approx(wanted, abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("given", "kept"), [((3, 40), (3, 26)), ((40, 3), (26, 3)), ((40, 50), (14, 15)), ((20, 9), (20, 9))]
+)
+def test_of_a_couple_too_long_the_longer_text_is_cut(
+    classifier: Callable[..., str], given: tuple[int, int], kept: tuple[int, int]
+) -> None:
+    """However long what was written: the model reads 32 words, 3 of them its marks."""
+    metric = metrics.create("bleurt", model_name=classifier(size=1), device="cpu")
+    scores = []
+    for reference, written in (given, kept):
+        found = metric.compute(["p"], ["dog " * written], [["cat " * reference]])
+        scores.append(found["semantic/bleurt"].corpus)
+    assert scores[0] == pytest.approx(scores[1], abs=1e-6)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_bert_score_of_equal_texts_is_one_and_of_empty_ones_zero(encoder: str, device: str) -> None:
     metric = metrics.create("bert_score", model_name=encoder, num_layers=2, device=device)
