@@ -287,6 +287,22 @@ def test_processes_give_the_same_rewards() -> None:
     assert pooled(*args).equal(rewards.create("ter")(*args))
 
 
+@dataclass(kw_only=True)
+class Asked(Reward):
+    """How often it was asked before."""
+
+    times: int = 0
+
+    def score(self, prompts: Sequence[str], generations: Any, references: Any, meta: Any) -> list[float]:
+        self.times += 1
+        return [self.times - 1.0] * len(prompts)
+
+
+def test_a_process_keeps_the_reward_and_what_it_has_loaded() -> None:
+    pooled = Pooled(reward=Asked(), num_processes=1)
+    assert pooled(["p"] * 12, list("abcdefghijkl"), [[]] * 12).tolist() == [0.0] * 4 + [1.0] * 4 + [2.0] * 4
+
+
 @pytest.mark.parametrize("id", ["cider", "weighted_sum", "intent_accuracy"])
 def test_what_depends_on_other_samples_is_not_pooled(id: str) -> None:
     args: dict[str, Any] = {
