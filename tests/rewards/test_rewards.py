@@ -1,5 +1,6 @@
 """What rewards are made of: metrics, sums, tokens; and what happens when one goes wrong."""
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -235,6 +236,19 @@ def test_ones_own_metric_is_a_reward_and_ones_own_reward_a_metric() -> None:
     assert isinstance(rewards.create("test-vowels"), MetricReward)
     found = metrics.create("test-given", values=[1.0, 3.0]).compute(*BATCH)
     assert found == {"reward/test-given": MetricResult(2.0, [1.0, 3.0])}
+
+
+def test_which_rewards_can_be_scaled_and_shaped() -> None:
+    """As docs/metrics.md says."""
+    common = {"key", "scale", "offset", "shaping_fn"}
+    less = {
+        "ter": {"key", "shaping_fn"},
+        "rouge": {"shaping_fn"},
+        "intent_accuracy": set(),
+        "parent": common - {"key"},
+    }
+    for id in [*metrics.metrics.own(), "parent", "sentences_with_dates"]:
+        assert common & set(inspect.signature(rewards.rewards.get(id)).parameters) == less.get(id, common), id
 
 
 @dataclass(kw_only=True)
