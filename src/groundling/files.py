@@ -1,8 +1,16 @@
-"""Writing files so that they are whole or as they were."""
+"""Writing files so that they are whole or as they were; reading those that come from elsewhere."""
 
+import csv
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
+
+from groundling.errors import GroundlingError
+
+_LONGEST_VALUE = 2**31 - 1
+"""Characters of a value of a CSV file; the csv module's own limit is 131,072, and documents are longer."""
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -28,3 +36,26 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def open_utf8(path: Path, newline: str | None = None) -> Iterator[TextIO]:
+    """Open a text file for reading, with or without a byte order mark; ``newline`` as of `open`.
+
+    Raises:
+        GroundlingError: what is read of it is not UTF-8.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline=newline) as lines:
+            yield lines
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise GroundlingError(f"{path} is not UTF-8 (it has a byte {byte:#04x}): save it as UTF-8") from error
+
+
+@contextmanager
+def open_csv(path: Path, delimiter: str = ",") -> "Iterator[csv.DictReader[str]]":
+    """Open a CSV file whose first line names the columns, values of any length; otherwise as `open_utf8`."""
+    csv.field_size_limit(_LONGEST_VALUE)
+    with open_utf8(path, newline="") as lines:
+        yield csv.DictReader(lines, delimiter=delimiter)

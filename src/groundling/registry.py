@@ -2,6 +2,8 @@
 
 import difflib
 import inspect
+import os
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
@@ -27,19 +29,23 @@ class Registry(Generic[T]):
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._factories: dict[str, Callable[..., T]] = {}
+        self._origins: dict[str, tuple[str, str]] = {}
 
     def register(self, id: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
         """Decorate a class or function so that ``create(id, ...)`` calls it.
+
+        One that is defined again takes its own place: in a reloaded module, or in a script that is imported, too.
 
         Raises:
             ConfigError: the id is taken by another component.
         """
 
         def add(factory: Callable[..., T]) -> Callable[..., T]:
-            taken = self._factories.get(id)
-            if taken is not None and taken.__qualname__ != factory.__qualname__:
-                raise ConfigError(f"{self.kind} {id!r} is registered already, by {taken.__module__}")
-            self._factories[id] = factory
+            origin = _origin(factory)
+            if self._origins.get(id, origin) != origin:
+                taken = self._factories[id].__module__
+                raise ConfigError(f"{self.kind} {id!r} is registered already, by {taken}: choose another id")
+            self._factories[id], self._origins[id] = factory, origin
             return factory
 
         return add
@@ -88,6 +94,13 @@ class Registry(Generic[T]):
 
     def __contains__(self, id: object) -> bool:
         return id in self._factories
+
+
+def _origin(factory: Callable[..., Any]) -> tuple[str, str]:
+    """The name of a definition and the file where it stands, whatever its module is called; without one, the module."""
+    file = getattr(sys.modules.get(factory.__module__), "__file__", None)
+    name = getattr(factory, "__qualname__", repr(factory))
+    return name, os.path.realpath(file) if file else factory.__module__
 
 
 def unknown(kind: str, name: str, known: Any) -> str:

@@ -77,7 +77,7 @@ def _key(folder: Path) -> Any:
 
 
 def _sheet(folder: Path) -> list[dict[str, str]]:
-    with (folder / "sheet.csv").open(newline="") as file:
+    with (folder / "sheet.csv").open(encoding="utf-8-sig", newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -244,7 +244,7 @@ def test_bad_predictions_are_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="two systems, got ppo"):
         write_pairwise({"ppo": good}, form)
     with pytest.raises(ConfigError, match=r"unknown rating task 'imbd'.*imdb"):
-        write_likert({"ppo": good}, form, "imbd", num_samples=2)
+        write_likert({"ppo": good}, form, "imbd")  # told before the number of samples is
     broken = tmp_path / "broken.jsonl"
     broken.write_text('{"prompt": "a"}\n')
     with pytest.raises(GroundlingError, match=r"broken\.jsonl:1 .*prompt and generation"):
@@ -255,6 +255,17 @@ def test_bad_predictions_are_told(tmp_path: Path) -> None:
     broken.write_text('{"prompt": "a", "generation": "b"}\n')
     with pytest.raises(GroundlingError, match="ppo, x have no sample in common"):
         write_pairwise({"ppo": good, "x": broken}, form, num_samples=1)
+    other = _predictions(tmp_path, "other", prompt="of another pool")
+    for write in (write_likert, write_pairwise):
+        with pytest.raises(
+            GroundlingError, match="ppo and other wrote to different prompts as sample 'val_0'"
+        ):
+            write({"ppo": good, "other": other}, form, num_samples=2)
+    broken.write_bytes('{"prompt": "a", "generation": "Bär"}\n'.encode("latin-1"))
+    with pytest.raises(
+        GroundlingError, match=r"broken\.jsonl is not UTF-8 \(it has a byte 0xe4\): save it as UTF-8"
+    ):
+        write_likert({"x": broken}, form, num_samples=1)
     assert not form.exists()
     write_likert({"ppo": good}, form, num_samples=2)
     with pytest.raises(ConfigError, match="holds a form already"):
@@ -277,8 +288,26 @@ def test_bad_answers_are_told(tmp_path: Path) -> None:
         answers.write_text(text)
         with pytest.raises(GroundlingError, match=message):
             read_answers(folder, [answers])
+    answers.write_bytes("rater,item,quality\nJürgen,item0000,3\n".encode("latin-1"))
+    with pytest.raises(GroundlingError, match=r"answers\.csv is not UTF-8 \(it has a byte 0xfc\)"):
+        read_answers(folder, [answers])
     with pytest.raises(ConfigError, match=r"key\.json cannot be read"):
         read_answers(tmp_path, [answers])
+
+
+def test_a_spreadsheet_keeps_what_stands_in_the_sheet(tmp_path: Path) -> None:
+    """Excel takes a file for UTF-8 if it has a byte order mark; a text may be longer than the csv module likes."""
+    folder, long = tmp_path / "form", "ä" * 200_000
+    write_likert({"ppo": _predictions(tmp_path, "ppo", 1, generation=long)}, folder, num_samples=1)
+    sheet = (folder / "sheet.csv").read_bytes()
+    assert sheet.startswith(b"\xef\xbb\xbfrater,item,")
+    answers = tmp_path / "answers.csv"
+    answers.write_bytes(
+        sheet.replace(b"\r\n,item0000", b"\r\nJ\xc3\xbcrgen,item0000").replace(b",,\r\n", b",5,\r\n")
+    )
+    csv.field_size_limit(131_072)  # as a new process has it
+    quality = read_answers(folder, [answers])[0]
+    assert (quality.question, quality.mean) == ("quality", 5)
 
 
 # Krippendorff 2011, section C: four observers, twelve units, some not seen by all.

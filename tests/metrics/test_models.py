@@ -129,6 +129,21 @@ def test_bleurt_is_the_regression_of_the_best_reference(classifier: Callable[...
     assert found["semantic/bleurt"].sentences == pytest.approx(wanted, abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("given", "kept"), [((3, 40), (3, 26)), ((40, 3), (26, 3)), ((40, 50), (14, 15)), ((20, 9), (20, 9))]
+)
+def test_of_a_couple_too_long_the_longer_text_is_cut(
+    classifier: Callable[..., str], given: tuple[int, int], kept: tuple[int, int]
+) -> None:
+    """However long what was written: the model reads 32 words, 3 of them its marks."""
+    metric = metrics.create("bleurt", model_name=classifier(size=1), device="cpu")
+    scores = []
+    for reference, written in (given, kept):
+        found = metric.compute(["p"], ["dog " * written], [["cat " * reference]])
+        scores.append(found["semantic/bleurt"].corpus)
+    assert scores[0] == pytest.approx(scores[1], abs=1e-6)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_bert_score_of_equal_texts_is_one_and_of_empty_ones_zero(encoder: str, device: str) -> None:
     metric = metrics.create("bert_score", model_name=encoder, num_layers=2, device=device)
@@ -197,26 +212,45 @@ def test_summac_conv_asks_for_its_weights(classifier: Callable[..., str]) -> Non
         metrics.create("summaCConv", model_name=classifier(labels=NLI)).compute([SOURCE], ["g"], [[]])
 
 
-@pytest.mark.parametrize("stride", [3, 12, 100])
+@pytest.mark.parametrize(("stride", "width"), [(3, 12), (3, 5), (12, 12), (100, 12), (100, 7)])
 @pytest.mark.parametrize("length", [2, 11, 12, 13, 30])
 def test_perplexity_is_that_of_each_token_given_what_its_window_shows(
-    causal: str, stride: int, length: int
+    causal: str, stride: int, width: int, length: int
 ) -> None:
+    """The model reads 12 tokens, or fewer if it is told to."""
     lm = LanguageModel(AutoModelForCausalLM.from_pretrained(causal), tokenizer())
     words = [WORDS[4 + (7 * i) % 12] for i in range(length - 2)]
     references = [[" ".join(words)]]
     tokens = torch.tensor(ids(" ".join(words)))
-    step = min(stride, 12)
+    step = min(stride, width)
     losses = []
     for first in range(0, length, step):
-        start = max(0, first + step - 12)
+        start = max(0, first + step - width)
         for place in range(max(first, start + 1), min(first + step, length)):
             with torch.no_grad():
                 logits = lm.model(tokens[None, start:place]).logits[0, -1]
             losses.append(-logits.log_softmax(-1)[tokens[place]].item())
-    metric = metrics.create("causal_perplexity", lm=lm, stride=stride)
+    args = {} if width == 12 else {"width": width}
+    metric = metrics.create("causal_perplexity", lm=lm, stride=stride, **args)
     found = metric.compute(["p"], ["g"], references)["fluency_metrics/perplexity"]
     assert found.corpus == pytest.approx(math.exp(sum(losses) / len(losses)), rel=1e-5)
+
+
+def test_perplexity_has_no_logits_but_of_what_it_predicts(
+    causal: str,
+) -> None:
+    """Those of a whole window of a wide model with many words would fill the memory."""
+    lm = LanguageModel(AutoModelForCausalLM.from_pretrained(causal), tokenizer())
+    rows: list[int] = []
+    head = lm.model.get_output_embeddings()
+    head.register_forward_hook(lambda _, inputs, logits: rows.append(logits.shape[-2]))
+    metrics.create("causal_perplexity", lm=lm, stride=3).compute(
+        ["p"], ["g"], [["the cat sat on the mat ."] * 3]
+    )
+    assert max(rows) == 3 and sum(rows) == 22  # of 23 words and marks all but the first
+    for args in ({"stride": 0}, {"width": 1}):
+        with pytest.raises(ConfigError, match="must be at least"):
+            metrics.create("causal_perplexity", lm=lm, **args)
 
 
 def test_perplexity_of_a_model_that_knows_nothing_is_its_vocabulary(causal: str) -> None:

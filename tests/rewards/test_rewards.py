@@ -1,5 +1,6 @@
 """What rewards are made of: metrics, sums, tokens; and what happens when one goes wrong."""
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -237,6 +238,19 @@ def test_ones_own_metric_is_a_reward_and_ones_own_reward_a_metric() -> None:
     assert found == {"reward/test-given": MetricResult(2.0, [1.0, 3.0])}
 
 
+def test_which_rewards_can_be_scaled_and_shaped() -> None:
+    """As docs/metrics.md says."""
+    common = {"key", "scale", "offset", "shaping_fn"}
+    less = {
+        "ter": {"key", "shaping_fn"},
+        "rouge": {"shaping_fn"},
+        "intent_accuracy": set(),
+        "parent": common - {"key"},
+    }
+    for id in [*metrics.metrics.own(), "parent", "sentences_with_dates"]:
+        assert common & set(inspect.signature(rewards.rewards.get(id)).parameters) == less.get(id, common), id
+
+
 @dataclass(kw_only=True)
 class Counting(Reward):
     """The length of each text; counts the samples that it was asked for."""
@@ -285,6 +299,22 @@ def test_processes_give_the_same_rewards() -> None:
     args = (["p"] * 6, samples, [["the cat sat on the mat"]] * 6)
     pooled = rewards.create("pooled", reward={"id": "ter"}, num_processes=1)
     assert pooled(*args).equal(rewards.create("ter")(*args))
+
+
+@dataclass(kw_only=True)
+class Asked(Reward):
+    """How often it was asked before."""
+
+    times: int = 0
+
+    def score(self, prompts: Sequence[str], generations: Any, references: Any, meta: Any) -> list[float]:
+        self.times += 1
+        return [self.times - 1.0] * len(prompts)
+
+
+def test_a_process_keeps_the_reward_and_what_it_has_loaded() -> None:
+    pooled = Pooled(reward=Asked(), num_processes=1)
+    assert pooled(["p"] * 12, list("abcdefghijkl"), [[]] * 12).tolist() == [0.0] * 4 + [1.0] * 4 + [2.0] * 4
 
 
 @pytest.mark.parametrize("id", ["cider", "weighted_sum", "intent_accuracy"])

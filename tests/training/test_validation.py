@@ -75,17 +75,21 @@ def test_settings_of_generate_begin_and_end_texts_as_training_does(
     start = 40 if family == "bart" else None
     prompts = PromptEncoder(lm.tokenizer)(SAMPLES)
 
-    def greedy() -> TokenPolicy:
-        return TokenPolicy(lm, generation={"do_sample": False}, context_start_token=start, value="shared")
+    def greedy(terminate_on_eos: bool = True) -> TokenPolicy:
+        generation = {"do_sample": False, "terminate_on_eos": terminate_on_eos}
+        return TokenPolicy(lm, generation=generation, context_start_token=start, value="shared")
 
-    texts = greedy().write(prompts, torch.zeros(4, 12, dtype=torch.float64), 12).token_ids()
+    texts = (
+        greedy(terminate_on_eos=False).write(prompts, torch.zeros(4, 12, dtype=torch.float64), 12).token_ids()
+    )
     own.eos_token_id = int(texts[0][3])  # an end token beside the tokenizer's
     policy = greedy()
     ended = policy.write(prompts, torch.zeros(4, 12, dtype=torch.float64), 12).token_ids()
     assert len(ended[0]) <= 4
     config = _config("training.steps_per_update=12", "evaluation.generation={do_sample:false}")
-    found = write_and_measure(policy, config, SAMPLES, [], None)
-    assert found.generations == lm.tokenizer.batch_decode(ended, skip_special_tokens=True)
+    for each, wanted in ((policy, ended), (greedy(terminate_on_eos=False), texts)):
+        found = write_and_measure(each, config, SAMPLES, [], None)
+        assert found.generations == lm.tokenizer.batch_decode(wanted, skip_special_tokens=True)
     assert lm.model.generation_config is own
 
 
@@ -175,6 +179,19 @@ def test_what_a_metric_lacks_is_told_before_anything_is_written(
     policy = TokenPolicy(make_lm("t5"), value="shared")
     with pytest.raises(error, match=told):
         make_metrics(_config(f"evaluation.metrics=[{metric}]"), policy)
+
+
+def test_no_metric_hides_anothers_figures(make_lm: Callable[..., LanguageModel]) -> None:
+    policy = TokenPolicy(make_lm("gpt2"), value="shared")
+    one, other = (f"{{id:increasing_numbers,args:{{min_tokens:{n}}}}}" for n in (2, 3))
+    config = _config(f"evaluation.metrics=[{one},{other}]")
+    with pytest.raises(
+        ConfigError, match=r"min_tokens=2\) and .*min_tokens=3\) both give synthetic/increasing"
+    ):
+        write_and_measure(policy, config, SAMPLES, make_metrics(config, policy), None)
+    config = _config(f"evaluation.metrics=[{one},{{id:dates}},{one}]")  # a repeated one hides nothing
+    found = write_and_measure(policy, config, SAMPLES, make_metrics(config, policy), None)
+    assert len(found.results) == 2
 
 
 def test_a_dry_run_counts_the_frozen_reference(make_lm: Callable[..., LanguageModel]) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from groundling.errors import ConfigError, GroundlingError
 from groundling.evaluation.agreement import krippendorff_alpha
 from groundling.evaluation.rating_tasks import LIKERT_POINTS, RatingTask, find_rating_task
-from groundling.files import write_atomically
+from groundling.files import open_csv, open_utf8, write_atomically
 from groundling.registry import unknown
 
 Kind = Literal["likert", "pairwise"]
@@ -73,10 +73,11 @@ def write_likert(
 
     Raises:
         ConfigError: no such task, fewer samples, or the folder is taken.
-        GroundlingError: a file that cannot be read, or no samples in common.
+        GroundlingError: a file that cannot be read, no samples in common, or samples whose prompts differ.
     """
     if not predictions:
         raise ConfigError("name at least one system and its predictions")
+    find_rating_task(task)
     rng = np.random.default_rng(seed)
     drawn = _draw(predictions, num_samples, rng)
     shown = [(sample, system) for sample in drawn for system in predictions]
@@ -97,6 +98,7 @@ def write_pairwise(
     """
     if len(predictions) != 2:
         raise ConfigError(f"a comparison needs two systems, got {', '.join(predictions) or 'none'}")
+    find_rating_task(task)
     rng = np.random.default_rng(seed)
     drawn = _draw(predictions, num_samples, rng)
     items = []
@@ -154,6 +156,13 @@ def _draw(
     common = [sample for sample in first if all(sample in other for other in others)]
     if not common:
         raise GroundlingError(f"{', '.join(rows)} have no sample in common: they must be of the same split")
+    for sample in common:
+        for system, other in rows.items():
+            if other[sample]["prompt"] != first[sample]["prompt"]:
+                raise GroundlingError(
+                    f"{next(iter(rows))} and {system} wrote to different prompts as sample {sample[:60]!r}: "
+                    "rate systems whose predictions are of the same pool and split"
+                )
     if not 1 <= num_samples <= len(common):
         raise ConfigError(f"num_samples={num_samples}: there are {len(common)} samples to draw from")
     chosen = rng.choice(len(common), num_samples, replace=False)
@@ -165,22 +174,23 @@ def _predictions(path: Path) -> dict[str, dict[str, Any]]:
     if not path.is_file():
         raise ConfigError(f"there is no file {path}")
     found: dict[str, dict[str, Any]] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            prompt, generation = row["prompt"], row["generation"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise GroundlingError(
-                f"{path}:{number} is not a JSON object with prompt and generation: {error}"
-            ) from error
-        sample = str(row.get("sample_id", row.get("id", prompt)))
-        if sample in found:
-            raise GroundlingError(
-                f"{path}:{number}: sample {sample[:60]!r} comes a second time: give each row a sample_id"
-            )
-        found[sample] = {"prompt": str(prompt), "generation": str(generation)}
+    with open_utf8(path) as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+                prompt, generation = row["prompt"], row["generation"]
+            except (ValueError, KeyError, TypeError) as error:
+                raise GroundlingError(
+                    f"{path}:{number} is not a JSON object with prompt and generation: {error}"
+                ) from error
+            sample = str(row.get("sample_id", row.get("id", prompt)))
+            if sample in found:
+                raise GroundlingError(
+                    f"{path}:{number}: sample {sample[:60]!r} comes a second time: give each row a sample_id"
+                )
+            found[sample] = {"prompt": str(prompt), "generation": str(generation)}
     return found
 
 
@@ -192,7 +202,7 @@ def _write(folder: Path, kind: Kind, task_id: str, items: Sequence[Item]) -> Pat
     named = [{"id": item.id, "sample": item.sample, "systems": item.systems} for item in items]
     key = json.dumps({"kind": kind, "task": task_id, "items": named}, indent=1, ensure_ascii=False) + "\n"
     write_atomically(folder / _KEY, key)
-    write_atomically(folder / _SHEET, _sheet(kind, task, items))
+    write_atomically(folder / _SHEET, "\ufeff" + _sheet(kind, task, items))  # Excel then takes it for UTF-8
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("groundling.evaluation", "."),
         autoescape=True,
@@ -241,8 +251,7 @@ def _answer_rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     """The rows of a CSV file, each with where it stands."""
     if not path.is_file():
         raise ConfigError(f"there is no file {path}")
-    with path.open(encoding="utf-8-sig", newline="") as lines:
-        rows = csv.DictReader(lines)
+    with open_csv(path) as rows:
         for column in ("rater", "item"):
             if column not in (rows.fieldnames or ()):
                 raise GroundlingError(f"{path}: {unknown('column', column, rows.fieldnames or ())}")

@@ -31,7 +31,8 @@ class Classifier:
     def logits(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Tensor:
         """``(len(texts), num_labels)`` float32, on the CPU, of texts or of (text, pair) couples.
 
-        Too long a text loses its beginning (or end, by ``truncation_side``); of a couple the first text does.
+        Too long a text loses its beginning (or end, by ``truncation_side``); of a couple the longer one does, until
+        they fit or are equally long, then both.
 
         Raises:
             GroundlingError: the model cannot be loaded.
@@ -45,7 +46,7 @@ class Classifier:
                 list(texts[batch]),
                 list(pairs[batch]) if pairs is not None else None,
                 padding=True,
-                truncation=True if pairs is None else "only_first",
+                truncation=True,
                 max_length=_longest(tokenizer, model),
                 return_tensors="pt",
             )

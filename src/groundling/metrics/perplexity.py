@@ -21,7 +21,7 @@ class CausalPerplexity(Metric):
     """Perplexity of a causal language model on all references, joined by blank lines.
 
     An argument called ``lm`` receives the language model under training, as a policy's does; or it is a folder or
-    hub id. The text is read in windows as wide as the model, each begun ``stride`` tokens after the last, and each
+    hub id. The text is read in windows of ``width`` tokens, each begun ``stride`` tokens after the last, and each
     token is predicted once. The original weighed a window's mean by one token too many in the first of them: with
     ``compat``.
     """
@@ -29,6 +29,8 @@ class CausalPerplexity(Metric):
     lm: "LanguageModel | str" = field(repr=False)
     stride: int = 512
     """Tokens between the beginnings of windows: fewer give every token more to read, and cost more."""
+    width: int = 1024
+    """Tokens of a window, unless the model reads fewer; the default is all that GPT-2 reads."""
     device: str = "auto"
     """Where a model is put that ``lm`` names."""
 
@@ -37,10 +39,11 @@ class CausalPerplexity(Metric):
     _lm: Any = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` on a stride that goes nowhere."""
+        """Raise `ConfigError` on a stride that goes nowhere, or a width that leaves nothing to read."""
         super().__post_init__()
-        if self.stride < 1:
-            raise ConfigError(f"stride must be at least 1, got {self.stride}")
+        for name, least in (("stride", 1), ("width", 2)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
 
     def check(self) -> None:
         """The model."""
@@ -66,15 +69,16 @@ class CausalPerplexity(Metric):
             lm.device
         )  # (num_tokens,)
         total, count = 0.0, 0
-        for start, first, end in self._windows(len(tokens), _width(lm)):
+        width = min(self.width, _context(lm) or self.width)
+        for start, first, end in self._windows(len(tokens), width):
             predicted = end - max(first, start + 1)  # nothing predicts a window's first token
             if predicted < 1:
                 continue
-            with torch.inference_mode(), lm.autocast():
-                logits = lm.model(input_ids=tokens[None, start:end]).logits[0, :-1].float()
-            losses = torch.nn.functional.cross_entropy(
-                logits[-predicted:], tokens[end - predicted : end], reduction="sum"
-            )
+            with torch.no_grad(), lm.autocast():
+                states = lm.backbone.read(tokens[None, start : end - 1], None, None)[0, -predicted:]
+                logits = lm.backbone.logits(states).float()  # (predicted, vocabulary)
+            wanted = tokens[end - predicted : end].to(logits.device)
+            losses = torch.nn.functional.cross_entropy(logits, wanted, reduction="sum")
             weight = end - first if self.compat else predicted
             total += losses.item() / predicted * weight
             count += weight
@@ -104,7 +108,6 @@ def _check_causal(is_encoder_decoder: bool) -> None:
         )
 
 
-def _width(lm: Any) -> int:
-    """Tokens that the model can read at once."""
-    config = lm.model.config.get_text_config()
-    return int(getattr(config, "max_position_embeddings", None) or 1024)
+def _context(lm: Any) -> int | None:
+    """Tokens that the model can read at once; None if its config sets no limit."""
+    return getattr(lm.model.config.get_text_config(), "max_position_embeddings", None)

@@ -25,7 +25,8 @@ class Pooled(Reward):
     """The same as ``reward``, its samples spread over processes, and remembered.
 
     Meant for TER of long texts (a second a sample); the other lexical rewards take milliseconds. Processes start at
-    the first call. What does not judge each sample by itself (CIDEr) cannot be pooled.
+    the first call, and each keeps the model that the reward loads. What does not judge each sample by itself (CIDEr)
+    cannot be pooled.
     """
 
     reward: Mapping[str, Any] | Reward
@@ -101,20 +102,29 @@ class Pooled(Reward):
         for first in range(0, len(chosen), size):
             part = chosen[first : first + size]
             columns = ([column[i] for i in part] for column in (prompts, generations, references))
-            jobs.append((self._inner, *columns, None if meta is None else [meta[i] for i in part]))
+            jobs.append((*columns, None if meta is None else [meta[i] for i in part]))
         if not self.num_processes:
-            return [score for job in jobs for score in _reward(job)]
+            return [score for job in jobs for score in _scores(self._inner, job)]
         if self._pool is None:
             self._pool = ProcessPoolExecutor(
-                self.num_processes, multiprocessing.get_context("spawn"), _one_thread
+                self.num_processes, multiprocessing.get_context("spawn"), _start, (self._inner,)
             )
-        return [score for scores in self._pool.map(_reward, jobs) for score in scores]
+        return [score for scores in self._pool.map(_scores_of_own, jobs) for score in scores]
 
 
-def _reward(job: tuple[Any, ...]) -> list[float]:
-    reward, *samples = job
-    return list(map(float, reward(*samples)))
+def _scores(reward: Reward, job: tuple[Any, ...]) -> list[float]:
+    return list(map(float, reward(*job)))
 
 
-def _one_thread() -> None:
+# In a process of the pool: the reward, kept from job to job with the model that it has loaded.
+_own: Reward
+
+
+def _start(reward: Reward) -> None:
+    global _own
+    _own = reward
     torch.set_num_threads(1)
+
+
+def _scores_of_own(job: tuple[Any, ...]) -> list[float]:
+    return _scores(_own, job)

@@ -150,10 +150,15 @@ def make_reward(config: Config, policy: Any) -> Any:
 
 
 def make_metrics(config: Config, policy: Any) -> list[Any]:
-    """The config's metrics of texts; one with an argument called ``lm`` gets the policy's, unless told another."""
+    """The config's metrics of texts, what it repeats left out.
+
+    One with an argument called ``lm`` gets the policy's, unless told another.
+    """
     from groundling.metrics import metrics
 
-    return [_made_of_text(metrics, metric.id, metric.args, policy) for metric in config.evaluation.metrics]
+    named = config.evaluation.metrics
+    distinct = [metric for place, metric in enumerate(named) if metric not in named[:place]]
+    return [_made_of_text(metrics, metric.id, metric.args, policy) for metric in distinct]
 
 
 def _made_of_text(registry: Registry[Any], id: str, args: Mapping[str, Any], policy: Any) -> Any:

@@ -82,7 +82,8 @@ def write_and_measure(
     Draws from torch's global generator, which is left as it was: the texts depend on the config's seed alone.
 
     Raises:
-        ConfigError: evaluation.generation is not what Transformers' generate takes.
+        ConfigError: evaluation.generation is not what Transformers' generate takes, or two metrics give figures of one
+            name.
         RunError: there are no samples, or a metric lacks what it needs of them.
     """
     if not samples:
@@ -104,8 +105,15 @@ def write_and_measure(
     references = [list(sample.references) for sample in samples]
     meta = [dict(sample.meta) for sample in samples]
     results: dict[str, MetricResult] = {}
+    owners: dict[str, Metric] = {}
     for metric in metrics:
-        results |= metric.compute(prompts, generations, references, meta)
+        for name, result in metric.compute(prompts, generations, references, meta).items():
+            if name in results:
+                raise ConfigError(
+                    f"evaluation.metrics: {owners[name]!r} and {metric!r} both give {name}, which can be told once: "
+                    "keep one of them"
+                )
+            results[name], owners[name] = result, metric
     rewards: list[float] | None = None
     if reward is not None and reward.per_token:
         # As training's return_mean has it: of the tokens as they were written, not of what became of the text.
@@ -138,10 +146,11 @@ def _only_what_is_set(policy: TokenPolicy) -> Iterator[None]:
     Transformers fills in from there whatever it is not told: forced tokens, a temperature, no_repeat_ngram_size.
     """
     lm, own = policy.lm, policy.context_start_token
+    ends = end_tokens(lm) if policy.sampling.terminate_on_eos else []
     kept = lm.model.generation_config
     lm.model.generation_config = GenerationConfig(
         decoder_start_token_id=lm.start_token if own is None else own,
-        eos_token_id=end_tokens(lm) or None,
+        eos_token_id=ends or None,
         bos_token_id=lm.tokenizer.bos_token_id,
     )
     try:

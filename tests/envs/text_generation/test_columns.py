@@ -115,6 +115,23 @@ def test_bad_files_are_told(tmp_path: Path) -> None:
         pools.create("parquet", path={"train": str(ragged)}).prepare("train")
 
 
+@pytest.mark.parametrize("id", ["jsonl", "csv"])
+def test_a_file_of_another_encoding_is_told(id: str, tmp_path: Path) -> None:
+    path = tmp_path / f"rows.{id}"
+    path.write_bytes(({"jsonl": '{"prompt": "für"}', "csv": "prompt\nfür"}[id] + "\n").encode("latin-1"))
+    with pytest.raises(
+        GroundlingError, match=rf"rows\.{id} is not UTF-8 \(it has a byte 0xfc\): save it as UTF-8"
+    ):
+        pools.create(id, path={"train": str(path)}).prepare("train")
+
+
+def test_a_document_is_read_whatever_its_length(tmp_path: Path) -> None:
+    path, document = tmp_path / "rows.csv", "word " * 30_000
+    path.write_text(f"prompt\n{document}\n")
+    csv.field_size_limit(131_072)  # as a new process has it
+    assert pools.create("csv", path={"train": str(path)}).prepare("train")[0].prompt == document
+
+
 def test_a_tab_separated_file(tmp_path: Path) -> None:
     path = tmp_path / "rows.tsv"
     path.write_text("\ufeffprompt\tanswer\na, b\tc\n")

@@ -1,6 +1,5 @@
 """Pools over data of one's own, by naming columns: JSONL, CSV and Parquet files, and any dataset of the hub."""
 
-import csv
 import json
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ import numpy as np
 from groundling.envs.text_generation.pools import Pool, Sample, Split, check_split, pools
 from groundling.envs.text_generation.sources import HUB_NAMES, Row, parquet_rows
 from groundling.errors import ConfigError, GroundlingError
+from groundling.files import open_csv, open_utf8
 from groundling.registry import unknown
 
 _SPLITS: tuple[Split, ...] = ("train", "val", "test")
@@ -117,7 +117,7 @@ class Jsonl(FilePool):
 
     def read(self, path: Path) -> Iterator[Row]:
         """See `FilePool`."""
-        with path.open(encoding="utf-8") as lines:
+        with open_utf8(path) as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
                     yield _json_object(path, number, line)
@@ -136,8 +136,8 @@ class Csv(FilePool):
 
     def read(self, path: Path) -> Iterator[Row]:
         """See `FilePool`."""
-        with path.open(encoding="utf-8-sig", newline="") as lines:
-            for number, row in enumerate(csv.DictReader(lines, delimiter=self.delimiter), start=1):
+        with open_csv(path, self.delimiter) as rows:
+            for number, row in enumerate(rows, start=1):
                 if None in row or None in row.values():
                     raise GroundlingError(
                         f"{path}: row {number} has another number of values than the first line"
