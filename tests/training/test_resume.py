@@ -1,5 +1,7 @@
 """A run that is killed anywhere and started again ends as if it had never been killed."""
 
+import errno
+import fcntl
 import itertools
 import json
 import multiprocessing
@@ -28,7 +30,9 @@ from groundling.errors import ConfigError, RunError
 from groundling.evaluation.collect import collect_dataset
 from groundling.evaluation.evaluate import find
 from groundling.training import checkpoint
-from groundling.training.run import train
+from groundling.training.collect import EnvCollector
+from groundling.training.folder import open_run
+from groundling.training.run import Run, train
 from groundling.training.tracking import TIME_KEYS, read_metrics
 
 _UPDATES = 6
@@ -277,10 +281,31 @@ def test_another_configuration_is_refused_and_the_run_left_alone(tmp_path: Path)
 
 
 def test_a_second_process_is_kept_out(tmp_path: Path) -> None:
-    from groundling.training.folder import open_run
-
     with open_run(_corridor(tmp_path)), pytest.raises(RunError, match="another process"):
         _train(_corridor(tmp_path))
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_locks_is_told_and_trained_on(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _fail_to_lock(monkeypatch, number)
+    with pytest.warns(UserWarning, match=f"{tmp_path}: this file system has no locks"):
+        _train(_corridor(tmp_path))
+    assert _updates_done(tmp_path) == _UPDATES
+
+
+def test_another_error_of_a_lock_is_told_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _fail_to_lock(monkeypatch, errno.EIO)
+    with pytest.raises(RunError, match=r"cannot lock .*Input/output error.*run_dir"):
+        _train(_corridor(tmp_path))
+
+
+def _fail_to_lock(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
 
 
 def test_ctrl_c_finishes_the_update_and_resumes(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def train(config: Config, console: Console, warn: Callable[[str], None] = warnin
         error = None
         if world.is_main:
             try:
-                stack.enter_context(open_run(config))
+                stack.enter_context(open_run(config, warn))
             except GroundlingError as caught:
                 error = caught
         world.check(error)
