@@ -333,6 +333,21 @@ def test_entropy_collapse_stops_with_advice(tmp_path: Path) -> None:
     assert _updates_done(tmp_path) == _UPDATES
 
 
+@pytest.mark.parametrize("floor", [0.0, 1e-6])
+def test_a_lower_entropy_floor_lets_a_run_go_on_though_no_episode_ends(
+    floor: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = _corridor(tmp_path)
+    config.training.entropy_floor = 10.0
+    with pytest.raises(RunError, match="entropy_floor=0 to go on"):
+        _train(config)
+    config.training.entropy_floor = floor
+    collect = EnvCollector.collect
+    monkeypatch.setattr(EnvCollector, "collect", lambda *args, **options: (collect(*args, **options)[0], []))
+    _train(config)
+    assert _updates_done(tmp_path) == _UPDATES
+
+
 def test_metrics_have_what_the_run_folder_promises(tmp_path: Path) -> None:
     _train(_corridor(tmp_path))
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]

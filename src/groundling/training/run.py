@@ -5,7 +5,7 @@ import math
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -142,7 +142,7 @@ class Run:
                 stop = any(self.world.gather(stop_asked())) or self.counters.step >= total
                 if stop or self.counters.update % self.config.training.checkpoint_every == 0:
                     self.save()
-                self._check_entropy()
+                self._check_entropy(row)
                 if stop and self.counters.step < total:
                     return False
         return True
@@ -282,10 +282,13 @@ class Run:
         failing = success < _SUCCESS_THAT_MAY_BE_CERTAIN
         counters.low_entropy_updates = counters.low_entropy_updates + 1 if certain and failing else 0
 
-    def _check_entropy(self) -> None:
-        if self.counters.low_entropy_updates >= _LOW_ENTROPY_UPDATES:
+    def _check_entropy(self, row: Mapping[str, Any]) -> None:
+        floor = self.config.training.entropy_floor
+        # A run that is resumed with a lower floor brings the counter of the higher one.
+        low = row.get("entropy", 1.0) < floor
+        if low and self.counters.low_entropy_updates >= _LOW_ENTROPY_UPDATES:
             raise RunError(
-                f"the policy's entropy was below training.entropy_floor={self.config.training.entropy_floor} for "
+                f"the policy's entropy was below training.entropy_floor={floor} for "
                 f"{_LOW_ENTROPY_UPDATES} updates while episodes still fail: it no longer explores. Begin again "
                 "with a higher algorithm.args.entropy_coefficient or a lower learning_rate, or set "
                 "training.entropy_floor=0 to go on all the same"
