@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -372,6 +373,31 @@ def test_metrics_are_never_dropped_for_want_of_a_checkpoint(tmp_path: Path) -> N
     for manifest in tmp_path.glob("checkpoints/*/manifest.json"):
         manifest.write_text("{}")
     with pytest.raises(RunError, match="no whole checkpoint"), pytest.warns(UserWarning, match="broken"):
+        _train(_corridor(tmp_path))
+    assert (tmp_path / "metrics.jsonl").read_text() == before
+
+
+def test_a_run_stopped_early_with_a_broken_checkpoint_does_not_begin_again(tmp_path: Path) -> None:
+    config = _corridor(tmp_path)
+    config.training.checkpoint_every = 100
+    with open_run(config) as folder:  # stops after the first update, and saves
+        assert not Run(config, folder, pytest.fail).loop(Console(quiet=True), lambda: True)
+    before = (tmp_path / "metrics.jsonl").read_text()
+    assert before.count("\n") == 1
+    (tmp_path / "checkpoints" / "000001" / "table.safetensors").unlink()
+    with (
+        pytest.raises(RunError, match=r"no whole checkpoint, only broken ones \(000001\): bring one back"),
+        pytest.warns(UserWarning, match="broken"),
+    ):
+        _train(config)
+    assert (tmp_path / "metrics.jsonl").read_text() == before
+
+
+def test_metrics_without_any_checkpoint_are_not_dropped(tmp_path: Path) -> None:
+    _train(_corridor(tmp_path))
+    before = (tmp_path / "metrics.jsonl").read_text()
+    shutil.rmtree(tmp_path / "checkpoints")
+    with pytest.raises(RunError, match="no checkpoint to go on from"):
         _train(_corridor(tmp_path))
     assert (tmp_path / "metrics.jsonl").read_text() == before
 

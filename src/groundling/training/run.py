@@ -85,12 +85,10 @@ class Run:
         self, config: Config, folder: Path, warn: Callable[[str], None], world: World | None = None
     ) -> None:
         self.config, self.folder, self.world = config, folder, world or World()
-        found = self.world.agree(
-            checkpoint.latest(folder / "checkpoints", warn) if self.world.is_main else None
-        )
+        found = self._latest(warn)
         if found is None and len(read_metrics(folder)) >= config.training.checkpoint_every + 1:
             raise RunError(
-                f"{folder} holds metrics of a run but no whole checkpoint to go on from: bring one back, or set "
+                f"{folder} holds metrics of a run but no checkpoint to go on from: bring one back, or set "
                 "run_dir to a new folder to begin again"
             )
         if config.env.num_envs < self.world.size:
@@ -127,6 +125,17 @@ class Run:
             self._load(found)
         if self.shards is not None:
             self.shards.bring_together()
+
+    def _latest(self, warn: Callable[[str], None]) -> Path | None:
+        """The checkpoint to go on from, if the run has any."""
+        found = error = None
+        if self.world.is_main:
+            try:
+                found = checkpoint.latest(self.folder / "checkpoints", warn)
+            except RunError as caught:
+                error = caught
+        self.world.check(error)
+        return self.world.agree(found)
 
     def loop(self, console: Console, stop_asked: Callable[[], bool]) -> bool:
         """Update until all steps are taken (True) or a stop is asked for (False)."""
