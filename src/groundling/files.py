@@ -1,16 +1,19 @@
-"""Writing files so that they are whole or as they were; reading those that come from elsewhere."""
+"""Writing files so that they are whole or as they were, locking them, and reading those that come from elsewhere."""
 
 import csv
+import errno
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import IO, Any, TextIO
 
 from groundling.errors import GroundlingError
 
 _LONGEST_VALUE = 2**31 - 1
 """Characters of a value of a CSV file; the csv module's own limit is 131,072, and documents are longer."""
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+"""What file systems without locks say: some of NFS, Lustre as it is often mounted."""
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -59,3 +62,33 @@ def open_csv(path: Path, delimiter: str = ",") -> "Iterator[csv.DictReader[str]]
     csv.field_size_limit(_LONGEST_VALUE)
     with open_utf8(path, newline="") as lines:
         yield csv.DictReader(lines, delimiter=delimiter)
+
+
+def lock_file(file: IO[Any], warn: Callable[[str], None], wait: bool = False) -> bool:
+    """Lock an open file until it is closed or its process ends.
+
+    Args:
+        file: Open for writing, as some network file systems need it.
+        warn: Told if the file system has no locks: then no process is kept off.
+        wait: Until no other process holds the lock.
+
+    Returns:
+        Whether this process may go on; False if another one holds the lock.
+
+    Raises:
+        OSError: it can be neither had nor done without.
+    """
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        warn(
+            f"{Path(file.name).parent}: this file system has no locks; see to it that no two processes do the same "
+            "work there at once"
+        )
+    return True

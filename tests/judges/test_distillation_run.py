@@ -74,6 +74,16 @@ def test_an_interrupted_distillation_ends_as_an_uninterrupted_one(
     assert _rows(whole) == _rows(torn)
 
 
+def test_a_broken_checkpoint_is_no_fresh_start(dataset: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    _distill(_config(dataset), output)
+    before = _rows(output)
+    (output / "checkpoints" / "000003" / "reward_model.json").write_text("{}")
+    with pytest.raises(GroundlingError, match=r"only broken ones \(000003\)"):
+        distill(_config(dataset), output, Console(quiet=True), lambda text: None)
+    assert _rows(output) == before
+
+
 def test_what_is_written(dataset: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     _distill(_config(dataset), output)

@@ -316,6 +316,15 @@ def test_the_judge_of_annotation_answers_online_questions() -> None:
     assert rules([(kill,), (wall,), ("Hello",)]) == [1.0, 0.0, 0.0]
 
 
+def test_a_single_message_is_labelled_0_or_1_and_the_empty_one_without_a_request() -> None:
+    replies = [(0.6, 0.3, 0.1), (0.4, 0.3, 0.3), (0.4, 0.2, 0.4), (0.2, 0.7, 0.1)]
+    judge = Scripted(*(Reply("", probabilities=p) for p in replies))
+    assert online_judge(judge)([("a",), ("",), ("b",), ("c",), ("d",)]) == [1.0, 0.0, 1.0, 0.0, 0.0]
+    assert len(judge.asked) == 4
+    with pytest.raises(RunError, match="none of 1 questions; the first: gone"):
+        online_judge(Scripted(Reply("", failure="gone")))([("",), ("a",)])
+
+
 def test_replies_without_a_verdict_are_asked_for_once_more() -> None:
     judge = Scripted(
         Reply("Hm."),

@@ -191,6 +191,18 @@ def test_a_key_that_is_none_is_not_told(monkeypatch: pytest.MonkeyPatch, key: st
     assert KEY not in str(error.value)
 
 
+@pytest.mark.parametrize("key", [KEY, "gsk_0123456789abcdef", "0123ABCDEF", ""])
+def test_a_key_in_the_place_of_its_variable_is_not_told(key: str) -> None:
+    with pytest.raises(ConfigError, match="as in OPENAI_API_KEY") as error:
+        OpenAIJudge("model", "no url", api_key_env=key)
+    assert "\n" not in str(error.value) and (not key or key not in str(error.value))
+
+
+def test_a_variable_in_small_letters_is_read_if_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("my_key", KEY)
+    assert KEY not in OpenAIJudge("model", api_key_env="my_key").server.scrub(KEY)
+
+
 def test_an_error_that_repeats_the_key_is_scrubbed_before_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", KEY)
     server = judge(ChatServer(url="http://127.0.0.1:1/v1"), api_key_env="MY_KEY").server

@@ -1,10 +1,17 @@
 """The store of answers: what is lost, what is merged, who may write."""
 
+import errno
+import fcntl
 import json
 import os
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from typing import IO
 
 import pytest
 from hypothesis import given, settings
@@ -150,3 +157,40 @@ def test_a_chunk_has_one_process_at_a_time_and_a_kill_lets_go(tmp_path: Path) ->
         pass
     with store.claim(0, 1):
         pass
+
+
+def test_claims_of_a_job_that_is_over_do_not_make_chunks_collide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of four processes looks whether any of another number of chunks is held, all at once."""
+    for chunk in range(3):
+        with Store(tmp_path, QUESTION).claim(chunk, 3):
+            pass
+    flock, all_claimed = fcntl.flock, threading.Barrier(4)
+
+    def slow(file: IO[str], operation: int) -> None:
+        flock(file, operation)
+        time.sleep(0.005)
+
+    def work(chunk: int) -> None:
+        with Store(tmp_path, QUESTION).claim(chunk, 4):
+            all_claimed.wait(10)
+
+    monkeypatch.setattr(fcntl, "flock", slow)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+
+
+def test_without_locks_a_store_warns_once_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(file: IO[str], operation: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    told: list[str] = []
+    store = Store(tmp_path, QUESTION, told.append)
+    with ExitStack() as stack:
+        stack.enter_context(store.claim(0, 2))
+        stack.enter_context(store.alone())
+    assert len(told) == 1 and str(tmp_path) in told[0] and "no locks" in told[0]

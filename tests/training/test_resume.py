@@ -1,10 +1,13 @@
 """A run that is killed anywhere and started again ends as if it had never been killed."""
 
+import errno
+import fcntl
 import itertools
 import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -28,7 +31,9 @@ from groundling.errors import ConfigError, RunError
 from groundling.evaluation.collect import collect_dataset
 from groundling.evaluation.evaluate import find
 from groundling.training import checkpoint
-from groundling.training.run import train
+from groundling.training.collect import EnvCollector
+from groundling.training.folder import open_run
+from groundling.training.run import Run, train
 from groundling.training.tracking import TIME_KEYS, read_metrics
 
 _UPDATES = 6
@@ -277,10 +282,31 @@ def test_another_configuration_is_refused_and_the_run_left_alone(tmp_path: Path)
 
 
 def test_a_second_process_is_kept_out(tmp_path: Path) -> None:
-    from groundling.training.folder import open_run
-
     with open_run(_corridor(tmp_path)), pytest.raises(RunError, match="another process"):
         _train(_corridor(tmp_path))
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_locks_is_told_and_trained_on(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _fail_to_lock(monkeypatch, number)
+    with pytest.warns(UserWarning, match=f"{tmp_path}: this file system has no locks"):
+        _train(_corridor(tmp_path))
+    assert _updates_done(tmp_path) == _UPDATES
+
+
+def test_another_error_of_a_lock_is_told_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _fail_to_lock(monkeypatch, errno.EIO)
+    with pytest.raises(RunError, match=r"cannot lock .*Input/output error.*run_dir"):
+        _train(_corridor(tmp_path))
+
+
+def _fail_to_lock(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
 
 
 def test_ctrl_c_finishes_the_update_and_resumes(tmp_path: Path) -> None:
@@ -304,6 +330,21 @@ def test_entropy_collapse_stops_with_advice(tmp_path: Path) -> None:
         _train(config)
     assert _updates_done(tmp_path) == 5
     config.training.entropy_floor = 0.0
+    _train(config)
+    assert _updates_done(tmp_path) == _UPDATES
+
+
+@pytest.mark.parametrize("floor", [0.0, 1e-6])
+def test_a_lower_entropy_floor_lets_a_run_go_on_though_no_episode_ends(
+    floor: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = _corridor(tmp_path)
+    config.training.entropy_floor = 10.0
+    with pytest.raises(RunError, match="entropy_floor=0 to go on"):
+        _train(config)
+    config.training.entropy_floor = floor
+    collect = EnvCollector.collect
+    monkeypatch.setattr(EnvCollector, "collect", lambda *args, **options: (collect(*args, **options)[0], []))
     _train(config)
     assert _updates_done(tmp_path) == _UPDATES
 
@@ -332,6 +373,31 @@ def test_metrics_are_never_dropped_for_want_of_a_checkpoint(tmp_path: Path) -> N
     for manifest in tmp_path.glob("checkpoints/*/manifest.json"):
         manifest.write_text("{}")
     with pytest.raises(RunError, match="no whole checkpoint"), pytest.warns(UserWarning, match="broken"):
+        _train(_corridor(tmp_path))
+    assert (tmp_path / "metrics.jsonl").read_text() == before
+
+
+def test_a_run_stopped_early_with_a_broken_checkpoint_does_not_begin_again(tmp_path: Path) -> None:
+    config = _corridor(tmp_path)
+    config.training.checkpoint_every = 100
+    with open_run(config) as folder:  # stops after the first update, and saves
+        assert not Run(config, folder, pytest.fail).loop(Console(quiet=True), lambda: True)
+    before = (tmp_path / "metrics.jsonl").read_text()
+    assert before.count("\n") == 1
+    (tmp_path / "checkpoints" / "000001" / "table.safetensors").unlink()
+    with (
+        pytest.raises(RunError, match=r"no whole checkpoint, only broken ones \(000001\): bring one back"),
+        pytest.warns(UserWarning, match="broken"),
+    ):
+        _train(config)
+    assert (tmp_path / "metrics.jsonl").read_text() == before
+
+
+def test_metrics_without_any_checkpoint_are_not_dropped(tmp_path: Path) -> None:
+    _train(_corridor(tmp_path))
+    before = (tmp_path / "metrics.jsonl").read_text()
+    shutil.rmtree(tmp_path / "checkpoints")
+    with pytest.raises(RunError, match="no checkpoint to go on from"):
         _train(_corridor(tmp_path))
     assert (tmp_path / "metrics.jsonl").read_text() == before
 

@@ -1,17 +1,22 @@
 """`--slurm` against stand-ins that record what they were given, and then do it."""
 
+import itertools
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from groundling.cli import main
 from groundling.configs.schema import Config
 from groundling.errors import ConfigError
-from groundling.training import slurm
+from groundling.training import run, slurm
+from groundling.training.build import make_policy
 from groundling.training.tracking import read_metrics
 
 _STAND_INS = {
@@ -130,6 +135,38 @@ def test_a_signal_in_a_sweeps_first_run_leaves_the_others_to_the_next_time(
     finally:
         signal.signal(signal.SIGTERM, previous)
     assert began == ["runs/demo-seed1", "runs/demo-seed3"]
+
+
+def _train_with_signal(seeds: str, at: int) -> None:
+    """Train, and end the process; the signal comes while the ``at``-th policy is made, or never."""
+    made = itertools.count(1)
+
+    def make(*args: Any, **options: Any) -> Any:
+        if next(made) == at:
+            signal.raise_signal(signal.SIGUSR2)
+        return make_policy(*args, **options)
+
+    torch.set_num_threads(1)
+    run.make_policy = make  # type: ignore[attr-defined]
+    sys.exit(main(["train", "demo", f"seed={seeds}", *_SMALL]))
+
+
+def test_a_signal_while_a_model_is_loaded_requeues_a_job_that_comes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def status(seeds: str, at: int) -> int | None:
+        child = multiprocessing.get_context("fork").Process(target=_train_with_signal, args=(seeds, at))
+        child.start()
+        child.join()
+        return child.exitcode
+
+    monkeypatch.chdir(tmp_path)
+    assert status("1,2,3", at=1) == 1 and "give it more time" in capfd.readouterr().err
+    assert status("1,2,3", at=2) == slurm.TO_BE_REQUEUED  # the first one has become complete
+    assert status("1,2,3", at=2) == 1 and "array=seeds" in capfd.readouterr().err  # no further than before
+    assert status("1,2", at=0) == 0
+    assert status("1,2,3", at=2) == slurm.TO_BE_REQUEUED  # the second one has a checkpoint
+    assert not (tmp_path / "runs" / "demo-seed3").exists()
 
 
 def test_several_processes_find_each_other(cluster: Path, tmp_path: Path) -> None:

@@ -91,12 +91,23 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _train_each(configs: list["Config"]) -> int:
     """Train the runs one after the other, until one is asked to stop."""
+    from groundling.training.checkpoint import numbered
     from groundling.training.slurm import TO_BE_REQUEUED, time_limit
 
-    with time_limit() as is_near:
-        for number, config in enumerate(configs, start=1):
+    def checkpoints() -> list[list[Path]]:
+        return [numbered(Path(config.run_dir) / "checkpoints") for config in configs]
+
+    present, before = 0, checkpoints()
+
+    def has_come_on() -> bool:
+        """Whether a checkpoint was written by now, or the present run had one: the time has sufficed for it once."""
+        now = checkpoints()
+        return now != before or bool(now[present])
+
+    with time_limit(has_come_on) as is_near:
+        for present, config in enumerate(configs):
             complete = _train_one(config)
-            if is_near() and not (complete and number == len(configs)):
+            if is_near() and not (complete and present == len(configs) - 1):
                 return TO_BE_REQUEUED
             if not complete:
                 return INTERRUPTED

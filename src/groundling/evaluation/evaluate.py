@@ -100,7 +100,7 @@ def find(name: str, overrides: Sequence[str], warn: Callable[[str], None]) -> Ta
         config = from_file(path / "config.yaml", overrides)
         found = checkpoint.latest(path / "checkpoints", warn)
         if found is None:
-            raise RunError(f"{path} has no whole checkpoint: train first, with `groundling train`")
+            raise RunError(f"{path} has no checkpoint: train first, with `groundling train`")
         return Target("trained", path, config, found, changes)
     if path.parent.name == "checkpoints" and path.is_dir():
         if (problem := checkpoint.what_is_wrong(path)) is not None:

@@ -192,7 +192,7 @@ def run_job(job: Job, tell: Tell, console: Console, warn: Tell) -> None:
         KeyboardInterrupt: it was asked to stop.
     """
     if job.agent not in AGENTS:
-        with open_run(job.config):  # that what is there is this arm's
+        with open_run(job.config, warn):  # that what is there is this arm's
             trained = job.is_trained()
         if not trained:
             if job.teacher is not None:

@@ -20,7 +20,7 @@ from groundling.judges.reward_model import QUANTILE_LEVELS, Normalization, Rewar
 from groundling.judges.training_pairs import TrainingPairs
 
 Judge = Callable[[list[tuple[str, ...]]], Sequence[float | None]]
-"""Answers questions of one message (the probability that it is worth a reward; ONI's labels are 0 and 1) or of two (the
+"""Answers questions of one message (1 if it is worth a reward, otherwise 0, as ONI's labels) or of two (the
 probability that the first is preferred; 0.5 is a tie). None is no answer."""
 _Places = tuple[int, ...]
 """A question as places in the list of messages."""

@@ -10,6 +10,8 @@ from groundling.judges.questions import Question
 
 _NOTHING = ""
 """The caption of a step without a message, which a single message is compared with."""
+_EMPTY = (_NOTHING,)
+"""The question about a message that says nothing: it is worth nothing."""
 _SHARES = {Preference.FIRST: 1.0, Preference.SECOND: 0.0, Preference.TIE: 0.5}
 
 
@@ -19,9 +21,9 @@ def online_judge(
     """Have ``judge`` answer the questions of `OnlineReward`.
 
     Of two messages it is asked which one it prefers, as in annotation. (ONI asks a yes-or-no question about one
-    message; here a single message is compared with one that says nothing, and is worth a reward if it is preferred. So
-    any judge, goal and prompt serves both.) A reply without a verdict is asked for once more, then it is no answer; a
-    request that fails is none either.
+    message; here a single message is compared with one that says nothing, and is worth 1 if it is preferred,
+    otherwise 0, as the empty message is without being asked about. So any judge, goal and prompt serves both.) A
+    reply without a verdict is asked for once more, then it is no answer; a request that fails is none either.
 
     Args:
         judge: Anything but a judge by figures.
@@ -33,7 +35,8 @@ def online_judge(
     asked = question or Question()
 
     def answer(questions: list[tuple[str, ...]]) -> list[float | None]:
-        answers: list[float | None] = [None] * len(questions)
+        answers: list[float | None] = [0.0 if texts == _EMPTY else None for texts in questions]
+        to_ask = [number for number, texts in enumerate(questions) if texts != _EMPTY]
         retried = [False] * len(questions)
         failures: list[str] = []
 
@@ -44,8 +47,8 @@ def online_judge(
                 return None
             single = len(questions[number]) == 1
             if reply.probabilities is not None:
-                first, _, tie = reply.probabilities
-                answers[number] = first if single else first + tie / 2
+                first, second, tie = reply.probabilities
+                answers[number] = float(first > max(second, tie)) if single else first + tie / 2
                 return None
             verdict = parse(reply.text, judge.answer_format, reply.complete)
             if verdict is not None:
@@ -58,9 +61,9 @@ def online_judge(
             again = asked.retry(request.conversation, reply.text, judge.answer_format)
             return Request(number, again, request.goal)
 
-        judge.ask((_request(judge, asked, n, texts) for n, texts in enumerate(questions)), tell)
-        if questions and len(failures) == len(questions):
-            raise RunError(f"the judge answered none of {len(questions)} questions; the first: {failures[0]}")
+        judge.ask((_request(judge, asked, number, questions[number]) for number in to_ask), tell)
+        if to_ask and len(failures) == len(to_ask):
+            raise RunError(f"the judge answered none of {len(to_ask)} questions; the first: {failures[0]}")
         return answers
 
     return answer

@@ -41,7 +41,8 @@ class ChatServer:
 
     Args:
         base_url: Up to and with ``/v1``.
-        api_key_env: The environment variable with the API key; the key itself stands nowhere else.
+        api_key_env: The environment variable with the API key, by its name in capitals (or as it is, if it is set);
+            the key itself stands nowhere else.
         timeout: Seconds for one request, its reply read to the end.
         max_retries: How often a request is made again after 408, 409, 425, 429, 5xx (told as the reply's status or in
             its JSON), a time-out, a lost connection or a reply that is none.
@@ -50,7 +51,8 @@ class ChatServer:
         max_reply_bytes: A longer reply is cut off and counts as none.
 
     Raises:
-        ConfigError: the URL is none, or holds a secret; or the key is none; or a number is out of bounds.
+        ConfigError: the URL is none, or holds a secret; or the key is none, or its variable's name; or a number is
+            out of bounds.
     """
 
     base_url: str
@@ -69,6 +71,12 @@ class ChatServer:
         ):
             if not allowed:
                 raise ConfigError(f"{name} must not be {getattr(self, name)}: give a greater number")
+        if self.api_key_env not in os.environ and not re.fullmatch("[A-Z_][A-Z0-9_]*", self.api_key_env):
+            # It may be the key itself.
+            raise ConfigError(
+                "api_key_env is no name of an environment variable: expected capital letters, digits and _, as in "
+                "OPENAI_API_KEY; put the key into such a variable and give the variable's name"
+            )
         parts = urlsplit(self.base_url)
         if "@" in parts.netloc or parts.query or parts.fragment:
             raise ConfigError(

@@ -5,12 +5,13 @@ A store is a folder that any number of datasets, processes and nodes may share::
     STORE/questions/<hash>.json      one question in full: its words, the judge, its sampling
     STORE/answers/<hash>/*.jsonl     its answers, one a line; each process appends to a file of its own
     STORE/claims/<hash>-I-of-N       locked by the process that works on chunk I of N
+    STORE/claims/claiming-<hash>     locked while a process finds out whether it may
+    STORE/claims/writing-<hash>      locked while a process writes labels
 
 An answer is on the disk before another question is asked. An answer's key is a hash
 of the question, the unordered pair of captions and the order in which they were shown.
 """
 
-import errno
 import json
 import os
 import socket
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from groundling.errors import RunError
-from groundling.files import replace_file
+from groundling.files import lock_file, replace_file
 from groundling.judges.pairs import Preference
 from groundling.judges.questions import content_hash
 
@@ -78,7 +79,7 @@ class Store:
     Args:
         folder: Of the store.
         question: All that decides the answers, as JSON holds it.
-        notice: Told what was left out when reading.
+        notice: Told what was left out when reading, and if the folder knows no locks.
     """
 
     folder: Path
@@ -160,49 +161,50 @@ class Store:
         Raises:
             RunError: another process works on it, or on chunks of another number of them.
         """
-        folder = self.folder / "claims"
-        folder.mkdir(parents=True, exist_ok=True)
-        own = folder / f"{self.hash}-{chunk}-of-{chunks}"
-        with own.open("a") as file:
-            if not self._lock(file):
-                raise RunError(
-                    f"another process annotates chunk {chunk} of {chunks} with the same question in {self.folder}: "
-                    "wait for it, or give each process a chunk of its own (--chunks N --chunk I)"
-                )
-            for other in folder.glob(f"{self.hash}-*"):
-                if other.name.endswith(f"-of-{chunks}"):
-                    continue
-                with other.open("a") as theirs:
-                    if not self._lock(theirs):
-                        raise RunError(
-                            f"another process annotates with the same question as {other.name.partition('-')[2]} in "
-                            f"{self.folder}: use one number of chunks at a time"
-                        )
+        folder = self._claims()
+        with (folder / f"{self.hash}-{chunk}-of-{chunks}").open("a") as file:
+            # To see whether others' claims are held is to hold them for a moment: nobody else looks meanwhile.
+            with self._one_at_a_time("claiming"):
+                if not self._lock(file):
+                    raise RunError(
+                        f"another process annotates chunk {chunk} of {chunks} with the same question in "
+                        f"{self.folder}: wait for it, or give each process a chunk of its own (--chunks N --chunk I)"
+                    )
+                for other in folder.glob(f"{self.hash}-*"):
+                    if other.name.endswith(f"-of-{chunks}"):
+                        continue
+                    with other.open("a") as theirs:
+                        if not self._lock(theirs):
+                            raise RunError(
+                                "another process annotates with the same question as "
+                                f"{other.name.partition('-')[2]} in {self.folder}: use one number of chunks at a time"
+                            )
             yield
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Wait until no other process of this question is in such a block."""
-        folder = self.folder / "claims"
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / f"writing-{self.hash}").open("a") as file:
+        with self._one_at_a_time("writing"):
+            yield
+
+    @contextmanager
+    def _one_at_a_time(self, what: str) -> Iterator[None]:
+        with (self._claims() / f"{what}-{self.hash}").open("a") as file:
             self._lock(file, wait=True)
             yield
 
-    def _lock(self, file: IO[str], wait: bool = False) -> bool:
-        import fcntl
+    def _claims(self) -> Path:
+        folder = self.folder / "claims"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
 
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
-                raise
-            self.notice(
-                f"{self.folder}: this file system has no locks; see to it that no chunk runs twice at once"
-            )
-        return True
+    def _lock(self, file: IO[str], wait: bool = False) -> bool:
+        def notice_once(text: str) -> None:
+            if self.folder not in self._noticed:
+                self._noticed.add(self.folder)
+                self.notice(text)
+
+        return lock_file(file, notice_once, wait)
 
 
 def _together(first: Answer, second: Answer) -> Answer:

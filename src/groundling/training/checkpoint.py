@@ -53,11 +53,21 @@ def save(folder: Path, update: int, write: Callable[[Path], None], keep: int) ->
 
 
 def latest(folder: Path, warn: Callable[[str], None]) -> Path | None:
-    """The latest whole checkpoint, or None; each broken one passed over is told to ``warn``."""
-    for path in reversed(_all(folder)):
+    """The latest whole checkpoint, None where there are none; each broken one passed over is told to ``warn``.
+
+    Raises:
+        RunError: there are some, and none is whole.
+    """
+    found = numbered(folder)
+    for path in reversed(found):
         if (problem := what_is_wrong(path)) is None:
             return path
         warn(f"checkpoint {path} is broken ({problem}); falling back to the one before it, if there is one")
+    if found:
+        raise RunError(
+            f"{folder} holds no whole checkpoint, only broken ones ({', '.join(path.name for path in found)}): bring "
+            "one back, or begin again in a new folder"
+        )
     return None
 
 
@@ -65,6 +75,12 @@ def step_of(folder: Path) -> int:
     """How many steps had been taken when this checkpoint was."""
     step: int = json.loads((folder / "run.json").read_text(encoding="utf-8"))["counters"]["step"]
     return step
+
+
+def numbered(folder: Path) -> list[Path]:
+    """The checkpoints, whole or broken, earliest first."""
+    found = [p for p in folder.glob("[0-9]*") if p.is_dir() and p.name.isdigit()]
+    return sorted(found, key=lambda path: int(path.name))
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, kept: bool = True) -> dict[str, torch.Tensor]:
@@ -145,12 +161,6 @@ def _part(tensor: torch.Tensor, parameter: Any) -> torch.Tensor:
     )
 
 
-def _all(folder: Path) -> list[Path]:
-    """The checkpoints, whole or broken, earliest first."""
-    found = [p for p in folder.glob("[0-9]*") if p.is_dir() and p.name.isdigit()]
-    return sorted(found, key=lambda path: int(path.name))
-
-
 def _seal(folder: Path) -> None:
     """Write each file through to the disk, and last a manifest of their sizes and hashes."""
     files = sorted(p for p in folder.rglob("*") if p.is_file())
@@ -195,7 +205,7 @@ def _sync(path: Path) -> None:
 
 
 def _forget_old(folder: Path, keep: int) -> None:
-    for path in _all(folder)[:-keep]:
+    for path in numbered(folder)[:-keep]:
         # Renamed first, so that a kill in between leaves no half-deleted checkpoint to be found.
         doomed = path.rename(folder / f".partial-{path.name}")
         shutil.rmtree(doomed, ignore_errors=True)

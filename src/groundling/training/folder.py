@@ -1,7 +1,7 @@
 """A run's folder: who may write to it, and what configuration it belongs to."""
 
-import fcntl
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from groundling.configs.compose import from_file, to_yaml
 from groundling.configs.schema import Config
 from groundling.errors import ConfigError, RunError
-from groundling.files import write_atomically
+from groundling.files import lock_file, write_atomically
 from groundling.training.tracking import read_metrics
 
 _MAY_CHANGE = (
@@ -36,12 +36,16 @@ what it runs."""
 
 
 @contextmanager
-def open_run(config: Config) -> Iterator[Path]:
+def open_run(config: Config, warn: Callable[[str], None] = warnings.warn) -> Iterator[Path]:
     """Make or reopen the run's folder, and keep every other process from training in it.
+
+    Args:
+        config: The run's.
+        warn: Told if the file system has no locks: then no process is kept out.
 
     Raises:
         ConfigError: the folder belongs to a run with another configuration.
-        RunError: another process trains in it, or it cannot be written.
+        RunError: another process trains in it, or it cannot be written or locked.
     """
     folder = Path(config.run_dir)
     try:
@@ -53,9 +57,13 @@ def open_run(config: Config) -> Iterator[Path]:
         ) from error
     with lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunError(f"another process is training in {folder}: wait for it, or set run_dir") from None
+            free = lock_file(lock, warn)
+        except OSError as error:
+            raise RunError(
+                f"cannot lock {folder / '.lock'}: {error}; set run_dir to another folder"
+            ) from error
+        if not free:
+            raise RunError(f"another process is training in {folder}: wait for it, or set run_dir")
         _claim(folder, config)
         yield folder
 

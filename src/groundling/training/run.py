@@ -5,7 +5,7 @@ import math
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -67,7 +67,7 @@ def train(config: Config, console: Console, warn: Callable[[str], None] = warnin
         error = None
         if world.is_main:
             try:
-                stack.enter_context(open_run(config))
+                stack.enter_context(open_run(config, warn))
             except GroundlingError as caught:
                 error = caught
         world.check(error)
@@ -85,12 +85,10 @@ class Run:
         self, config: Config, folder: Path, warn: Callable[[str], None], world: World | None = None
     ) -> None:
         self.config, self.folder, self.world = config, folder, world or World()
-        found = self.world.agree(
-            checkpoint.latest(folder / "checkpoints", warn) if self.world.is_main else None
-        )
+        found = self._latest(warn)
         if found is None and len(read_metrics(folder)) >= config.training.checkpoint_every + 1:
             raise RunError(
-                f"{folder} holds metrics of a run but no whole checkpoint to go on from: bring one back, or set "
+                f"{folder} holds metrics of a run but no checkpoint to go on from: bring one back, or set "
                 "run_dir to a new folder to begin again"
             )
         if config.env.num_envs < self.world.size:
@@ -128,6 +126,17 @@ class Run:
         if self.shards is not None:
             self.shards.bring_together()
 
+    def _latest(self, warn: Callable[[str], None]) -> Path | None:
+        """The checkpoint to go on from, if the run has any."""
+        found = error = None
+        if self.world.is_main:
+            try:
+                found = checkpoint.latest(self.folder / "checkpoints", warn)
+            except RunError as caught:
+                error = caught
+        self.world.check(error)
+        return self.world.agree(found)
+
     def loop(self, console: Console, stop_asked: Callable[[], bool]) -> bool:
         """Update until all steps are taken (True) or a stop is asked for (False)."""
         total = self.config.training.steps
@@ -142,7 +151,7 @@ class Run:
                 stop = any(self.world.gather(stop_asked())) or self.counters.step >= total
                 if stop or self.counters.update % self.config.training.checkpoint_every == 0:
                     self.save()
-                self._check_entropy()
+                self._check_entropy(row)
                 if stop and self.counters.step < total:
                     return False
         return True
@@ -282,10 +291,13 @@ class Run:
         failing = success < _SUCCESS_THAT_MAY_BE_CERTAIN
         counters.low_entropy_updates = counters.low_entropy_updates + 1 if certain and failing else 0
 
-    def _check_entropy(self) -> None:
-        if self.counters.low_entropy_updates >= _LOW_ENTROPY_UPDATES:
+    def _check_entropy(self, row: Mapping[str, Any]) -> None:
+        floor = self.config.training.entropy_floor
+        # A run that is resumed with a lower floor brings the counter of the higher one.
+        low = row.get("entropy", 1.0) < floor
+        if low and self.counters.low_entropy_updates >= _LOW_ENTROPY_UPDATES:
             raise RunError(
-                f"the policy's entropy was below training.entropy_floor={self.config.training.entropy_floor} for "
+                f"the policy's entropy was below training.entropy_floor={floor} for "
                 f"{_LOW_ENTROPY_UPDATES} updates while episodes still fail: it no longer explores. Begin again "
                 "with a higher algorithm.args.entropy_coefficient or a lower learning_rate, or set "
                 "training.entropy_floor=0 to go on all the same"

@@ -2,7 +2,8 @@
 
 The job runs ``groundling train`` as it was typed. Some minutes before the time limit SLURM sends the run's processes
 `_SIGNAL`; the run ends after its present update with the exit status `TO_BE_REQUEUED`, and the job puts itself back
-into the queue. The same command then goes on from the last checkpoint.
+into the queue. The same command then goes on from the last checkpoint. If the signal comes between two runs of a sweep
+or while one is made, the job is requeued where it has come on.
 
 submitit writes the sbatch file and reads the job's number; its executors are not used, because they hand a pickled
 function to the job, and call it again from that pickle when it is requeued. A command needs neither.
@@ -203,8 +204,13 @@ def submission(
 
 
 @contextmanager
-def time_limit() -> Iterator[Callable[[], bool]]:
+def time_limit(has_come_on: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
     """Take the signal of a job whose time is nearly up as a first Ctrl-C.
+
+    Outside a run's loop, as while its model is loaded, there is no update to stop after: `SystemExit` ends the process.
+
+    Args:
+        has_come_on: Says whether the job is then to be requeued. One that never comes further would be for ever.
 
     Yields:
         A function that says whether the signal came.
@@ -213,11 +219,18 @@ def time_limit() -> Iterator[Callable[[], bool]]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal came
-        if not came:  # a second signal to stop would end the run at once
-            came = (
-                True  # before the first update there is nothing to stop after: SIGTERM then ends the process
-            )
+        if came:  # a second signal to stop would end the run at once
+            return
+        came = True
+        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:  # a run's loop takes it
             signal.raise_signal(signal.SIGTERM)
+        elif has_come_on():
+            raise SystemExit(TO_BE_REQUEUED)
+        else:
+            raise SystemExit(
+                "error: the job's time is nearly up, and it has not come to a new checkpoint: give it more time "
+                "(--slurm time=…), or each run of a sweep a job of its own (array=seeds)"
+            )
 
     previous = signal.signal(_SIGNAL, handle)
     try:
