@@ -73,7 +73,7 @@ def test_requests_that_get_no_answer_are_named_and_asked_next_time(tmp_path: Pat
 
     with serving(ChatServer(treat=treat)) as server:
         pairs = dataset(tmp_path / "pairs", 8)
-        annotation = Annotation(pairs, judge(server, max_retries=0, concurrency=1, timeout=0.2), Question())
+        annotation = Annotation(pairs, judge(server, max_retries=0, concurrency=1, timeout=0.6), Question())
         summary = annotation.run("llm")
         assert (summary.asked, summary.failed, summary.labels["unknown"]) == (5, 3, 3)
         assert summary.first_failure
