@@ -110,7 +110,9 @@ def _make_writing(config: Config, policy: Policy, algorithm: Algorithm, own: sli
     order = SampleOrder(samples, config.seed, pool.replacement)
     encode = make_prompt_encoder(config, policy)
     check_lengths(as_writer(policy), encode.max_prompt_length, num_tokens)
-    return WrittenTexts(order, encode, reward, num_texts, own, num_tokens, pool.texts_per_prompt)
+    return WrittenTexts(
+        order, encode, reward, num_texts, own, num_tokens, pool.texts_per_prompt, algorithm.world
+    )
 
 
 def in_steps(config: Config, collector: Collector) -> Config:

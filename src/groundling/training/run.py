@@ -22,7 +22,7 @@ from groundling.algorithms.algorithm import Algorithm
 from groundling.algorithms.on_policy import OnPolicy
 from groundling.algorithms.rollout import Rollout
 from groundling.configs.schema import Config
-from groundling.errors import ConfigError, GroundlingError, RunError
+from groundling.errors import ConfigError, RunError
 from groundling.policies.policy import Policy
 from groundling.training import checkpoint
 from groundling.training.build import in_steps, make_algorithm, make_collector, make_policy, make_shards
@@ -63,14 +63,7 @@ def train(config: Config, console: Console, warn: Callable[[str], None] = warnin
     world = World.join(config.device)
     console = console if world.is_main else Console(quiet=True)
     with ExitStack() as stack:
-        folder = Path(config.run_dir)
-        error = None
-        if world.is_main:
-            try:
-                stack.enter_context(open_run(config))
-            except GroundlingError as caught:
-                error = caught
-        world.check(error)
+        folder = world.from_main(lambda: stack.enter_context(open_run(config)))
         run = Run(config, folder, warn, world)
         if run.counters.update:
             console.print(f"resuming after update {run.counters.update} from {folder}", highlight=False)
@@ -222,19 +215,14 @@ class Run:
         envs = [state for own in self.world.gather(self.collector.state_dict()) for state in own]
         tensors = self.world.gather(self.collector.tensors())
         moments = checkpoint.optimizer_tensors(self.algorithm.optimizer, self.world.is_main)
-        error = None
-        if self.world.is_main:
-            folder, training = self.folder / "checkpoints", self.config.training
-            try:
-                checkpoint.save(
-                    folder,
-                    self.counters.update,
-                    lambda partial: self._write(partial, envs, tensors, moments),
-                    training.keep_checkpoints,
-                )
-            except RunError as caught:
-                error = caught
-        self.world.check(error)
+        self.world.from_main(
+            lambda: checkpoint.save(
+                self.folder / "checkpoints",
+                self.counters.update,
+                lambda partial: self._write(partial, envs, tensors, moments),
+                self.config.training.keep_checkpoints,
+            )
+        )
 
     def _write(
         self,
