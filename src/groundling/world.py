@@ -2,7 +2,7 @@
 
 import atexit
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
@@ -80,11 +80,22 @@ class World:
         distributed.broadcast_object_list(values, src=0)
         return values[0]
 
-    def check(self, error: GroundlingError | None) -> None:
-        """Raise, on all processes, an error that any of them met; so that none waits for one that has ended."""
-        for met in self.gather(None if error is None else (type(error), str(error))):
-            if met is not None:
-                raise met[0](met[1])
+    def from_main(self, work: Callable[[], T]) -> T:
+        """What ``work`` gives, which the main process does alone; a `GroundlingError` is raised on all, so that none
+        waits for one that has ended.
+        """
+        if self.size == 1:
+            return work()
+        done: tuple[T | None, tuple[type[GroundlingError], str] | None] = None, None
+        if self.is_main:
+            try:
+                done = work(), None
+            except GroundlingError as error:
+                done = None, (type(error), str(error))
+        value, met = self.agree(done)
+        if met is not None:
+            raise met[0](met[1])
+        return value  # type: ignore[return-value]
 
     def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
         """Put the sum of all processes' gradients into each of theirs; a missing one counts as 0.

@@ -81,6 +81,7 @@ def test_overrides_mean_the_same_for_an_experiment_and_for_a_runs_file(tmp_path:
         ("~seed", "cannot take seed out"),
         ("name=né", "quote"),
         ("policy.args.lm=big", "model.path"),
+        ("+policy.args.reference=big", r"policy\.args\.reference cannot be set: .* model\.path"),
     ],
 )
 def test_a_wrong_key_or_value_is_told_in_one_line(override: str, told: str) -> None:

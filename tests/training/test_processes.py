@@ -92,18 +92,47 @@ _WRITING = [
     "~reward.args",
     "reward.id=chrf",
     "~pool.args",
-    "pool={id:commongen,args:{offline:true}}",
     "evaluation.metrics=[]",
 ]
 _MASKED = ["policy.args.mask_type=learned_top_p", "policy.args.top_mask=0.7", "model.path=starter"]
 _VALIDATED = ["evaluation.every=1", "evaluation.metrics=[{id:chrf}]", "evaluation.episodes=2"]
 _ADAPTED = ["model.lora={r:2}", "model.gradient_checkpointing=true"]
+_REFERENCES = ["une porte rouge", "turn left", "une balle", "devant un mur", "5 pas", "tu vois une porte"]
+"""Of words that the model writes."""
+_REMEMBERING = """
+from dataclasses import dataclass
+
+from groundling import rewards
+
+
+@rewards.register("nth")
+@dataclass(kw_only=True)
+class Nth(rewards.Reward):
+    by_sample = False
+    count = 0
+
+    def score(self, prompts, generations, references, meta):
+        self.count += len(generations)
+        return [float(n % 7) for n in range(self.count - len(generations), self.count)]
+
+    def state_dict(self):
+        return {"count": self.count}
+
+    def load_state_dict(self, state):
+        self.count = state["count"]
+"""
+_OF_THE_BATCH = ["reward={id:weighted_sum,args:{parts:[{id:cider},{id:nth}]}}", "--import", "nth"]
 
 
 @pytest.mark.parametrize(
     "algorithm, own, sharded, overrides",
     [
-        ("grpo", "epochs:2", False, ["pool.texts_per_prompt=2", "policy.args.value=shared"]),
+        (
+            "grpo",
+            "epochs:2",
+            False,
+            ["pool.texts_per_prompt=2", "policy.args.value=shared", *_OF_THE_BATCH],
+        ),
         # One text at a time, of which a process may have fewer than the other.
         ("nlpo", "micro_batch_size:1,weight_decay:0.1,target_update_iterations:2", True, _MASKED),
         # Before it learns the main process alone has used the model.
@@ -111,13 +140,26 @@ _ADAPTED = ["model.lora={r:2}", "model.gradient_checkpointing=true"]
     ],
 )
 def test_two_processes_write_and_learn_what_one_does(
-    algorithm: str, own: str, sharded: bool, overrides: list[str], tmp_path: Path
+    algorithm: str,
+    own: str,
+    sharded: bool,
+    overrides: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Shares of 3 and 3 texts, or whose groups of two go through the middle; layers whole, or in parts."""
+    """Shares of 3 and 3 texts, or whose groups of two go through the middle; layers whole, or in parts.
+
+    Rewards of each text, or that depend on the others and on those before.
+    """
+    (tmp_path / "nth.py").write_text(_REMEMBERING)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps({"prompt": text, "say": text}) + "\n" for text in _REFERENCES))
+    pool = f"pool={{id:jsonl,args:{{path:{{train:{data},val:{data}}},reference_column:say}}}}"
     # Adam makes rounding as large as a step: small ones are taken.
     sizes = "minibatch_size:4" if algorithm == "supervised" else "minibatch_size:15,kl_coefficient:0.1"
     args = ",".join(filter(None, ["learning_rate:1e-5", sizes, own]))
-    overrides = [*_WRITING, f"algorithm={{id:{algorithm},args:{{{args}}}}}", *overrides]
+    overrides = [*_WRITING, pool, f"algorithm={{id:{algorithm},args:{{{args}}}}}", *overrides]
     runs = []
     for processes in (1, 2):
         folder = tmp_path / str(processes)
@@ -163,10 +205,18 @@ def test_processes_meet_on_whatever_device_there_is(tmp_path: Path) -> None:
     _train(2, tmp_path, "training.steps=40", "device=auto")
 
 
-def test_a_mistake_is_told_by_all_and_hangs_none(tmp_path: Path) -> None:
-    child = _start(2, tmp_path, "env.num_envs=1")
+@pytest.mark.parametrize(
+    ("place", "mistake", "message"),
+    [
+        ("run", "env.num_envs=1", "too few for 2 processes"),
+        ("file", "seed=1", "cannot write to the run's folder"),  # which the main process alone tries
+    ],
+)
+def test_a_mistake_is_told_and_hangs_none(place: str, mistake: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    child = _start(2, tmp_path / place, mistake)
     told, _ = child.communicate(timeout=120)
-    assert child.returncode != 0 and "too few for 2 processes" in told
+    assert child.returncode != 0 and message in told
 
 
 def test_a_sweep_trains_all_its_runs(tmp_path: Path) -> None:

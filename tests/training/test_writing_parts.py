@@ -16,6 +16,7 @@ from groundling.training.run import train
 from groundling.training.tracking import read_metrics
 
 _LORA = {"r": 4, "lora_alpha": 8}
+_BY_ADAPTER = "policy.args={value:lora,value_lora:{r:2}}"
 
 
 @pytest.fixture
@@ -118,7 +119,29 @@ def test_the_reference_is_loaded_where_something_is_compared_with_it(config: Cal
     free = ["~algorithm.args", "algorithm.args={kl_coefficient:0}"]
     assert _policy(config()).reference is not None  # a penalty
     assert _policy(config(*free)).reference is None
-    adapted = _policy(config(*free, "policy.args={value:lora,value_lora:{r:2}}"))  # the values' frozen trunk
-    assert adapted.reference is not None
-    grpo = config("algorithm.id=grpo", *free, "policy.args={value:lora,value_lora:{r:2}}")
+    grpo = config("algorithm.id=grpo", *free, _BY_ADAPTER)
     assert _policy(grpo).reference is None
+
+
+@pytest.mark.parametrize("adapter", [[], ["model.lora={r:4,lora_alpha:8}"]])
+def test_values_by_an_adapter_need_no_reference(adapter: list[str], config: Callable[..., Config]) -> None:
+    free = ["~algorithm.args", "algorithm.args={kl_coefficient:0,learning_rate:1e-2}", *adapter]
+    made = config(*free, _BY_ADAPTER)
+    policy = _policy(made)
+    assert policy.reference is None and policy.value_lm is not None
+    weights = {p.data_ptr(): p.numel() for p in policy.lm.parameters()}
+    more = {p.data_ptr(): p for p in policy.value_lm.parameters() if p.data_ptr() not in weights}
+    trained = sum(p.numel() for p in more.values() if p.requires_grad)
+    frozen = sum(p.numel() for p in more.values() if not p.requires_grad)
+    # Under the policy's adapter they share what is frozen; else they stand on the weights that training began with.
+    assert trained and frozen == (0 if adapter else sum(weights.values()))
+    train(made, Console(quiet=True))
+    row = read_metrics(Path(made.run_dir))[-1]
+    assert "value" in row and not {"kl", "kl_mean", "kl_coefficient"} & row.keys()
+    latest = max((Path(made.run_dir) / "checkpoints").iterdir())
+    for learns in (True, False):  # where it goes on, or is evaluated
+        again = make_policy(made, latest, learns=learns)
+        assert isinstance(again, TokenPolicy) and again.reference is None and again.value_lm is not None
+        for name, parameter in policy.value_lm.named_parameters():
+            same = torch.equal(parameter, again.value_lm.get_parameter(name))
+            assert same == (not parameter.requires_grad), name

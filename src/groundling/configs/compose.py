@@ -145,10 +145,11 @@ def check_component(registry: Registry[Any], kind: str, component: ComponentConf
         ConfigError: an unknown id, an unknown argument, one that is missing, or a value of the wrong type.
     """
     factory = registry.get(component.id)
-    if registry is policies and "lm" in component.args:
-        raise ConfigError(
-            f"{kind}.args.lm cannot be set: the language model is the one that model.path names"
-        )
+    for name in _LANGUAGE_MODELS:
+        if registry is policies and name in component.args:
+            raise ConfigError(
+                f"{kind}.args.{name} cannot be set: the language model is the one that model.path names"
+            )
     if not isinstance(component.args.get("lm", ""), str):
         raise ConfigError(
             f"{kind}.args.lm must be the folder or hub id of a language model, got {component.args['lm']!r}"
@@ -165,6 +166,8 @@ def check_component(registry: Registry[Any], kind: str, component: ComponentConf
     check_types(factory, f"{kind}.args.", component.args)
 
 
+_LANGUAGE_MODELS = ("lm", "reference", "value_base")
+"""Arguments of a policy that its run makes from the config's model."""
 _FILLED_IN = ("lm", "num_actions")
 """Arguments that a component gets from its run."""
 

@@ -46,7 +46,9 @@ class TokenPolicy(Policy):
         value: Where values come from: "separate", a copy of ``lm`` with trained weights of its own, as in RL4LMs;
             "lora", a LoRA adapter of its own, which with its gradients and moments is all the memory it takes; or
             "shared", the policy's hidden states. The adapter stands on the frozen weights under the policy's; where
-            the policy is trained as a whole, on the reference's, which are those that it began with and stay so.
+            the policy is trained as a whole, on those of ``value_base``.
+        value_base: Of "lora", the language model whose weights, frozen from now on, are under the adapter of the values
+            of a policy trained as a whole: as that began, in a run. None takes the reference.
         value_lora: Of "lora", keyword arguments of `peft.LoraConfig`. Empty: an adapter like the policy's, with what
             that has learnt already; peft's defaults where the policy is trained as a whole.
         value_hidden_sizes: Widths of the value head's hidden layers; none in RL4LMs.
@@ -67,6 +69,7 @@ class TokenPolicy(Policy):
         lm: LanguageModel,
         reference: LanguageModel | None = None,
         value: Value = "separate",
+        value_base: LanguageModel | None = None,
         value_lora: Mapping[str, Any] | None = None,
         value_hidden_sizes: Sequence[int] = (),
         value_bias: bool = False,
@@ -93,7 +96,7 @@ class TokenPolicy(Policy):
         self.filtered_log_probs = filtered_log_probs
         self.context_start_token = context_start_token
         self.reference = None if reference is None else Reference(reference, lm)
-        self.value_lm = make_trunk(value, lm, reference, value_lora or {}) if critic else None
+        self.value_lm = make_trunk(value, lm, value_base or reference, value_lora or {}) if critic else None
         self.value_head: nn.Module | None = (
             ValueHead(lm.hidden_size, tuple(value_hidden_sizes), bias=value_bias).to(lm.device)
             if critic

@@ -11,7 +11,7 @@ Value = Literal["separate", "lora", "shared"]
 
 
 def make_trunk(
-    value: Value, lm: LanguageModel, reference: LanguageModel | None, lora: Mapping[str, Any]
+    value: Value, lm: LanguageModel, base: LanguageModel | None, lora: Mapping[str, Any]
 ) -> LanguageModel | None:
     """What `TokenPolicy` describes; None where ``lm``, the policy's own, gives the hidden states.
 
@@ -29,18 +29,18 @@ def make_trunk(
         raise ConfigError(f"policy.args.value_lora is for value=lora, this one is {value}: leave it")
     if value == "shared":
         return None
-    return _without_output(lm.copy() if value == "separate" else _adapted(lm, reference, lora))
+    return _without_output(lm.copy() if value == "separate" else _adapted(lm, base, lora))
 
 
-def _adapted(lm: LanguageModel, reference: LanguageModel | None, lora: Mapping[str, Any]) -> LanguageModel:
+def _adapted(lm: LanguageModel, base: LanguageModel | None, lora: Mapping[str, Any]) -> LanguageModel:
     if lm.has_adapter:
         return lm.with_new_adapter(lora) if lora else lm.copy()
-    if reference is None:
+    if base is None:
         raise ConfigError(
-            "policy.args.value=lora needs frozen weights for its adapter, and here all are trained and there is no "
-            "reference: set model.lora={r: 16}, or value=separate or shared"
+            "policy.args.value=lora needs frozen weights for its adapter, and here all are trained, with neither "
+            "value_base nor reference: set model.lora={r: 16}, or value=separate or shared"
         )
-    return reference.with_new_adapter(lora)
+    return base.requires_grad_(False).with_new_adapter(lora)
 
 
 def _without_output(trunk: LanguageModel) -> LanguageModel:

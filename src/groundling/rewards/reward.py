@@ -24,7 +24,8 @@ class Reward(ABC):
     """Whether `at_tokens` looks at every token; else only at whole generations, and their last token is rewarded."""
 
     by_sample = True
-    """Whether a sample's reward is the same whatever other samples are rewarded with it or were before."""
+    """Whether a sample's reward is the same whatever other samples are rewarded with it or were before. If not,
+    of several processes one rewards the samples of all."""
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` on a ``compat`` that does not exist."""

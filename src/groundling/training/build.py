@@ -110,7 +110,9 @@ def _make_writing(config: Config, policy: Policy, algorithm: Algorithm, own: sli
     order = SampleOrder(samples, config.seed, pool.replacement)
     encode = make_prompt_encoder(config, policy)
     check_lengths(as_writer(policy), encode.max_prompt_length, num_tokens)
-    return WrittenTexts(order, encode, reward, num_texts, own, num_tokens, pool.texts_per_prompt)
+    return WrittenTexts(
+        order, encode, reward, num_texts, own, num_tokens, pool.texts_per_prompt, algorithm.world
+    )
 
 
 def in_steps(config: Config, collector: Collector) -> Config:
@@ -199,8 +201,10 @@ def make_policy(config: Config, checkpoint: Path | None = None, *, learns: bool 
         torch.manual_seed(config.seed)
         if "lm" in parameters:
             args["lm"] = _make_language_model(config, checkpoint)
-        if "reference" in parameters and _compares(config, learns):
+        if "reference" in parameters and learns and _penalises(config):
             args["reference"] = args["lm"] if _has_new_adapter(config) else _make_language_model(config, None)
+        if "value_base" in parameters and _needs_value_base(args):
+            args["value_base"] = _make_language_model(config, None)
         policy = policies.create(config.policy.id, **args)
     if "lm" not in parameters:  # a language model is where it belongs already
         policy.to(find_device(config.device))
@@ -209,14 +213,16 @@ def make_policy(config: Config, checkpoint: Path | None = None, *, learns: bool 
     return policy
 
 
-def _compares(config: Config, learns: bool) -> bool:
-    """Whether a policy needs the weights that training began with: to learn under a KL penalty, or to put an adapter of
-    its values on them.
-    """
-    algorithm = algorithms.get(config.algorithm.id)
-    own_values = config.policy.args.get("value") == "lora" and getattr(algorithm, "needs_values", True)
-    penalty = config.algorithm.args.get("kl_coefficient", getattr(algorithm, "kl_coefficient", 0))
-    return own_values or (learns and bool(penalty))
+def _penalises(config: Config) -> bool:
+    """Whether the algorithm has a KL penalty, for which the policy needs the weights that training began with."""
+    default = getattr(algorithms.get(config.algorithm.id), "kl_coefficient", 0)
+    return bool(config.algorithm.args.get("kl_coefficient", default))
+
+
+def _needs_value_base(args: Mapping[str, Any]) -> bool:
+    """Whether an adapter of the values needs the weights that training began with, and no reference has them."""
+    adapted = args.get("critic", True) and args.get("value") == "lora"
+    return adapted and not args["lm"].has_adapter and "reference" not in args
 
 
 def _has_new_adapter(config: Config) -> bool:

@@ -22,7 +22,7 @@ from groundling.algorithms.algorithm import Algorithm
 from groundling.algorithms.on_policy import OnPolicy
 from groundling.algorithms.rollout import Rollout
 from groundling.configs.schema import Config
-from groundling.errors import ConfigError, GroundlingError, RunError
+from groundling.errors import ConfigError, RunError
 from groundling.policies.policy import Policy
 from groundling.training import checkpoint
 from groundling.training.build import in_steps, make_algorithm, make_collector, make_policy, make_shards
@@ -63,14 +63,7 @@ def train(config: Config, console: Console, warn: Callable[[str], None] = warnin
     world = World.join(config.device)
     console = console if world.is_main else Console(quiet=True)
     with ExitStack() as stack:
-        folder = Path(config.run_dir)
-        error = None
-        if world.is_main:
-            try:
-                stack.enter_context(open_run(config, warn))
-            except GroundlingError as caught:
-                error = caught
-        world.check(error)
+        folder = world.from_main(lambda: stack.enter_context(open_run(config, warn)))
         run = Run(config, folder, warn, world)
         if run.counters.update:
             console.print(f"resuming after update {run.counters.update} from {folder}", highlight=False)
@@ -85,7 +78,7 @@ class Run:
         self, config: Config, folder: Path, warn: Callable[[str], None], world: World | None = None
     ) -> None:
         self.config, self.folder, self.world = config, folder, world or World()
-        found = self._latest(warn)
+        found = self.world.from_main(lambda: checkpoint.latest(folder / "checkpoints", warn))
         if found is None and len(read_metrics(folder)) >= config.training.checkpoint_every + 1:
             raise RunError(
                 f"{folder} holds metrics of a run but no checkpoint to go on from: bring one back, or set "
@@ -125,17 +118,6 @@ class Run:
             self._load(found)
         if self.shards is not None:
             self.shards.bring_together()
-
-    def _latest(self, warn: Callable[[str], None]) -> Path | None:
-        """The checkpoint to go on from, if the run has any."""
-        found = error = None
-        if self.world.is_main:
-            try:
-                found = checkpoint.latest(self.folder / "checkpoints", warn)
-            except RunError as caught:
-                error = caught
-        self.world.check(error)
-        return self.world.agree(found)
 
     def loop(self, console: Console, stop_asked: Callable[[], bool]) -> bool:
         """Update until all steps are taken (True) or a stop is asked for (False)."""
@@ -231,19 +213,14 @@ class Run:
         envs = [state for own in self.world.gather(self.collector.state_dict()) for state in own]
         tensors = self.world.gather(self.collector.tensors())
         moments = checkpoint.optimizer_tensors(self.algorithm.optimizer, self.world.is_main)
-        error = None
-        if self.world.is_main:
-            folder, training = self.folder / "checkpoints", self.config.training
-            try:
-                checkpoint.save(
-                    folder,
-                    self.counters.update,
-                    lambda partial: self._write(partial, envs, tensors, moments),
-                    training.keep_checkpoints,
-                )
-            except RunError as caught:
-                error = caught
-        self.world.check(error)
+        self.world.from_main(
+            lambda: checkpoint.save(
+                self.folder / "checkpoints",
+                self.counters.update,
+                lambda partial: self._write(partial, envs, tensors, moments),
+                self.config.training.keep_checkpoints,
+            )
+        )
 
     def _write(
         self,

@@ -17,6 +17,7 @@ from groundling.policies.texts import TokenPrompt, Writing, Written
 from groundling.policies.token import TokenPolicy
 from groundling.rewards import Reward
 from groundling.training.collector import Collector, Finished
+from groundling.world import World
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,8 @@ class WrittenTexts(_PoolCollector):
         own: Which of them this process writes.
         num_tokens: Tokens of a text at most.
         texts_per_prompt: How many texts are written to each prompt: a group, for RLOO and GRPO.
+        world: The processes. A reward that depends on other texts, too, is asked about those of all of them at once, by
+            the main one.
 
     Raises:
         ConfigError: the texts cannot be dealt out to whole groups.
@@ -111,6 +114,7 @@ class WrittenTexts(_PoolCollector):
         own: slice,
         num_tokens: int,
         texts_per_prompt: int = 1,
+        world: World | None = None,
     ) -> None:
         if texts_per_prompt < 1 or num_texts % texts_per_prompt:
             raise ConfigError(
@@ -118,7 +122,7 @@ class WrittenTexts(_PoolCollector):
                 f"pool.texts_per_prompt={texts_per_prompt}"
             )
         super().__init__(order, encode, num_texts, own, num_tokens)
-        self._reward, self._group_size = reward, texts_per_prompt
+        self._reward, self._group_size, self._world = reward, texts_per_prompt, world or World()
 
     @torch.no_grad()
     def collect(
@@ -136,13 +140,14 @@ class WrittenTexts(_PoolCollector):
         """
         writer = as_writer(policy)
         drawn = self._order.draw(self._num_texts // self._group_size)
-        samples = [sample for sample in drawn for _ in range(self._group_size)][self._own]
+        everyones = [sample for sample in drawn for _ in range(self._group_size)]
+        samples = everyones[self._own]
         # Drawn for all processes, so that a text does not depend on who writes it.
         uniforms = torch.rand(self._num_texts, self._num_tokens, dtype=torch.float64, generator=generator)
         writing = writer.write(self._encode(samples), uniforms[self._own], self._num_tokens)
         rows = [ids.tolist() for ids in writing.token_ids()]
         texts = texts_so_far(rows, self._encode.tokenizer, self._reward)
-        by_text = self._rewards(samples, texts)  # (num_texts, longest)
+        by_text = self._rewards(everyones, texts)  # (num_texts, longest)
         nothing = torch.zeros(writing.mask.shape)  # (num_tokens, num_texts)
         rewards = nothing.clone()
         rewards[: by_text.shape[1]] = by_text.T
@@ -169,7 +174,14 @@ class WrittenTexts(_PoolCollector):
             )
         ]
 
-    def _rewards(self, samples: Sequence[Sample], texts: Sequence[Sequence[str]]) -> Tensor:
+    def _rewards(self, everyones: Sequence[Sample], texts: Sequence[Sequence[str]]) -> Tensor:
+        """Of this process's ``texts``, to its share of the samples."""
+        if self._reward.by_sample:
+            return self._at_tokens(everyones[self._own], texts)
+        gathered = [text for own in self._world.gather(texts) for text in own]
+        return self._world.from_main(lambda: self._at_tokens(everyones, gathered))[self._own]
+
+    def _at_tokens(self, samples: Sequence[Sample], texts: Sequence[Sequence[str]]) -> Tensor:
         return self._reward.at_tokens(
             [sample.prompt for sample in samples],
             texts,
@@ -178,7 +190,7 @@ class WrittenTexts(_PoolCollector):
         )
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """The reward's memory, if it has one, is each process's own."""
+        """The reward's memory, if it has one, is the main process's, whose texts are the first."""
         return [own | {"reward": self._reward.state_dict()} for own in super().state_dict()]
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
