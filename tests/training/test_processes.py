@@ -34,7 +34,7 @@ _SMALL = [
     "algorithm.args.minibatch_size=15",
     "algorithm.args.learning_rate_schedule=constant",  # which knows nothing of how long the run is
     "algorithm.args.learning_rate=1e-4",  # Adam makes much of rounding, …
-    "seed=2",  # … and with some seeds a ReLU stands on its kink, where rounding switches it
+    "seed=3",  # … and with some seeds a ReLU stands on its kink, where rounding switches it
     "device=cpu",
 ]
 
