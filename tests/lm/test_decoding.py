@@ -7,8 +7,9 @@ import torch
 from transformers import GenerationConfig
 
 from groundling.errors import ConfigError
-from groundling.lm.decoding import Decoder, Sampling, draw, filtered
+from groundling.lm.decoding import Decoder
 from groundling.lm.language_model import LanguageModel
+from groundling.lm.sampling import Sampling, draw, filtered
 from groundling.lm.steps import Stepper
 from tests.lm.families import VOCABULARY
 from tests.lm.reference import plain_ids_log_probs

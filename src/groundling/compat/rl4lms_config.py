@@ -298,7 +298,7 @@ class _Reader:
 
     def _rollouts(self) -> dict[str, Any]:
         """How rollouts are sampled."""
-        from groundling.lm.decoding import Sampling
+        from groundling.lm.sampling import Sampling
 
         prefix = f"{ROLLOUT}."
         settings = {key.removeprefix(prefix): value for key, value in self._within(prefix).items()}

@@ -8,100 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
-from groundling.errors import ConfigError, GroundlingError
+from groundling.errors import GroundlingError
 from groundling.lm.backbone import Backbone
-from groundling.lm.steps import Stepper, right_padded
+from groundling.lm.packing import right_padded
+from groundling.lm.sampling import Mask, Sampling, draw, filtered
+from groundling.lm.steps import Stepper
 
 if TYPE_CHECKING:
     from groundling.lm.language_model import LanguageModel
-
-_BLOCK = 64
-"""Tokens whose probabilities are added up before one is sought among them."""
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How tokens are chosen. The defaults leave the model's distribution as it is."""
-
-    do_sample: bool = True
-    """False takes the likeliest token."""
-    temperature: float = 1.0
-    """Divides the logits."""
-    top_k: int = 0
-    """Keep the k likeliest tokens (and those as likely as the last of them); 0 keeps all."""
-    top_p: float = 1.0
-    """Keep the fewest likeliest tokens that together have at least this probability (arXiv 1904.09751)."""
-    min_new_tokens: int = 0
-    """A text cannot end before it has so many tokens."""
-    min_length: int = 0
-    """The same, counted as Transformers does: with the prompt of a causal model, or a decoder's start token."""
-    max_new_tokens: int | None = None
-    """A text ends after so many tokens; None leaves it to the caller."""
-    terminate_on_eos: bool = True
-    """False goes on writing after an end token."""
-
-    def __post_init__(self) -> None:
-        """Raise `ConfigError` on settings that cannot be followed."""
-        for field in fields(self):
-            value, kind = getattr(self, field.name), _KINDS[str(field.type)]
-            if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-                raise ConfigError(f"{field.name} must be of type {field.type}, got {value!r}")
-        if not self.temperature > 0:
-            raise ConfigError(
-                f"temperature must be greater than 0, got {self.temperature}: use do_sample=False for the likeliest"
-            )
-        if not 0 < self.top_p <= 1:
-            raise ConfigError(f"top_p must lie in (0, 1], got {self.top_p}")
-        for name in ("top_k", "min_new_tokens", "min_length"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must be at least 0, got {getattr(self, name)}")
-        if self.max_new_tokens is not None and self.max_new_tokens < 1:
-            raise ConfigError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
-
-    @property
-    def chooses_a_set(self) -> bool:
-        """Whether some tokens are left out because of what the model thinks of them."""
-        return self.top_k > 0 or self.top_p < 1
-
-    def first_end(self, given: int) -> int:
-        """The first step, from 0, at which a text may end, where a model reads ``given`` tokens before it writes."""
-        return max(self.min_new_tokens - 1, self.min_length - given, 0)
-
-
-_KINDS: dict[str, Any] = {"bool": bool, "int": int, "int | None": int | None, "float": int | float}
-"""Of each of their types, what may be given."""
-
-
-@dataclass(frozen=True)
-class Mask:
-    """NLPO's action mask (arXiv 2210.01241, section 4.2): only what a model thinks likely may be written."""
-
-    mask_type: Literal["learned_top_p", "learned_top_k", "topk"]
-    """Top-p or top-k of the mask model, a late copy of the policy; "topk": of the policy itself."""
-    top_mask: float
-    """The p, or the k."""
-    min_tokens_to_keep: int
-    """At least so many tokens are allowed, of top-p."""
-    special: Tensor
-    """int64: the special tokens, which are always allowed."""
-
-    def __call__(self, logits: Tensor) -> Tensor:
-        """The allowed tokens, bool, of the mask model's (or policy's) logits, (rows, vocabulary)."""
-        size = logits.shape[-1]
-        if self.mask_type == "learned_top_p":
-            allowed = _top_p(logits, self.top_mask, min(self.min_tokens_to_keep, size))
-        else:
-            allowed = _top_k(logits, min(int(self.top_mask), size))
-        allowed[:, self.special.to(allowed.device)] = True
-        return allowed
 
 
 @dataclass(frozen=True)
@@ -128,53 +49,6 @@ class Decoded:
     """The same of the model's own distribution, before temperature, filters and masks."""
     sets: list[TokenSets] | None
     """Of each text, where a filter or mask left tokens out; None where none did."""
-
-
-def filtered(
-    logits: Tensor, sampling: Sampling, banned: Tensor | None = None, allowed: Tensor | None = None
-) -> Tensor:
-    """Log-probabilities of what tokens are sampled from, -inf where a token is left out.
-
-    Args:
-        logits: (rows, vocabulary), float32.
-        sampling: temperature and filters.
-        banned: bool (rows, vocabulary): tokens that cannot come yet, None where all can.
-        allowed: bool (rows, vocabulary): of NLPO's mask.
-    """
-    if sampling.temperature != 1:
-        logits = logits / sampling.temperature
-    if allowed is not None:
-        logits = logits.masked_fill(~allowed, -torch.inf)
-    if banned is not None:
-        logits = logits.masked_fill(banned, -torch.inf)
-    if 0 < sampling.top_k < logits.shape[-1]:
-        logits = logits.masked_fill(~_top_k(logits, sampling.top_k), -torch.inf)
-    if sampling.top_p < 1:
-        logits = logits.masked_fill(~_top_p(logits, sampling.top_p, 1, reached=True), -torch.inf)
-    return logits.log_softmax(-1)
-
-
-def draw(log_probs: Tensor, uniforms: Tensor) -> Tensor:
-    """One token of each row of ``log_probs`` (rows, vocabulary) by ``uniforms`` (rows,) in [0, 1).
-
-    The inverse of the cumulative distribution, first of blocks of tokens, then within one: of GPT-2's 50,257 tokens a
-    ninth of the time.
-    """
-    size = log_probs.shape[-1]
-    blocks = F.pad(log_probs.exp(), (0, -size % _BLOCK)).unflatten(-1, (-1, _BLOCK))  # (rows, blocks, tokens)
-    ends = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
-    # Scaled by the last sum, which rounding may leave a hair away from 1.
-    block, sought = _seek(ends, uniforms[:, None].to(ends.device) * ends[:, -1:])
-    rest = sought - F.pad(ends, (1, 0)).gather(1, block)
-    own = blocks.gather(1, block[..., None].expand(-1, -1, _BLOCK))[:, 0]
-    place, _ = _seek(own.cumsum(-1, dtype=torch.float64), rest)
-    return (block * _BLOCK + place)[:, 0]
-
-
-def _seek(cumulative: Tensor, sought: Tensor) -> tuple[Tensor, Tensor]:
-    """Where (rows, 1) the sum first exceeds ``sought``, which is put below the whole where rounding made it as much."""
-    sought = sought.minimum(cumulative[:, -1:].nextafter(sought.new_zeros(())))
-    return torch.searchsorted(cumulative, sought, right=True), sought
 
 
 def end_tokens(lm: LanguageModel) -> list[int]:
@@ -477,17 +351,3 @@ class _Chooser(LogitsProcessor):
         )
         states = backbone.read(lines, None, None)
         return backbone.logits(states[torch.arange(len(lines)), mask.sum(1) - 1])
-
-
-def _top_k(logits: Tensor, k: int) -> Tensor:
-    return logits >= logits.topk(k, dim=-1).values[:, -1:]
-
-
-def _top_p(logits: Tensor, p: float, at_least: int, reached: bool = False) -> Tensor:
-    """The likeliest tokens whose sum exceeds p; ``reached``: or equals it, as Transformers has it."""
-    probabilities, order = logits.softmax(-1).sort(-1, descending=True)
-    before = probabilities.cumsum(-1) - probabilities
-    keep = before < p if reached else before <= p
-    keep[:, :at_least] = True
-    keep &= probabilities > 0
-    return torch.zeros_like(keep).scatter_(1, order, keep)

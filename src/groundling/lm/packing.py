@@ -7,6 +7,7 @@ token t + 1. Candidates that begin alike share rows: "turn left" and "turn right
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -119,6 +120,15 @@ def batches(lengths: Sequence[int], max_tokens: int, max_waste: float) -> list[l
         groups[-1].append(index)
         filled += length
     return groups
+
+
+def right_padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Token ids and 0/1 mask, int64 (batch, longest)."""
+    lengths = torch.tensor([len(row) for row in rows])
+    mask = torch.arange(int(lengths.max())) < lengths[:, None]
+    tokens = torch.zeros(mask.shape, dtype=torch.long)
+    tokens[mask] = torch.tensor(list(itertools.chain.from_iterable(rows)), dtype=torch.long)
+    return tokens.to(device), mask.long().to(device)
 
 
 def split_wide(candidates: Sequence[Tokens], max_rows: int) -> list[list[int]]:

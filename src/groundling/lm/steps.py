@@ -23,7 +23,7 @@ from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
 from groundling.lm.backbone import Backbone
 from groundling.lm.kernels import FastKernels
-from groundling.lm.packing import batches
+from groundling.lm.packing import batches, right_padded
 
 _PREFILL_TOKENS = 8192
 """Prompts up to so many tokens are read at once, unless padding would waste more than half as much again."""
@@ -382,12 +382,3 @@ def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
 def _widened(mask: Tensor, least: int) -> Tensor:
     """An additive mask with at least so many slots, of which the new ones are hidden."""
     return F.pad(mask, (0, max(0, least - mask.shape[-1])), value=torch.finfo(mask.dtype).min)
-
-
-def right_padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Token ids and 0/1 mask, int64 (batch, longest)."""
-    lengths = torch.tensor([len(row) for row in rows])
-    mask = torch.arange(int(lengths.max())) < lengths[:, None]
-    tokens = torch.zeros(mask.shape, dtype=torch.long)
-    tokens[mask] = torch.tensor(list(itertools.chain.from_iterable(rows)), dtype=torch.long)
-    return tokens.to(device), mask.long().to(device)

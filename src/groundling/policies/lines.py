@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from groundling.lm import LanguageModel
-from groundling.lm.steps import right_padded
+from groundling.lm.packing import right_padded
 
 
 class Lines(NamedTuple):

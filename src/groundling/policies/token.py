@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 from groundling.errors import ConfigError, RunError
 from groundling.lm import LanguageModel, ValueHead
-from groundling.lm.decoding import Decoded, Decoder, Sampling, TokenSets, filtered
+from groundling.lm.decoding import Decoded, Decoder, TokenSets
+from groundling.lm.sampling import Sampling, filtered
 from groundling.policies.lines import Lines, read_states, spread
 from groundling.policies.mask import MaskType, make_mask
 from groundling.policies.policy import Action, Evaluation, Outputs, Policy, Work, policies
