@@ -58,10 +58,26 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if torch.compiler.is_compiling() or not _suits(x, weight):
         return F.linear(x, weight, bias)
     if not torch.is_grad_enabled():
-        return _onednn_linear()(x, weight, bias)
+        y: Tensor = _onednn_linear()(x, weight, bias)
+        if torch.jit.is_tracing():
+            y.made_of = (x, weight, bias, y._version)  # type: ignore[attr-defined]  # for `activated`
+        return y
     if x.numel() * len(weight) < _LEAST_PRODUCTS:
         return F.linear(x, weight, bias)
     return _Linear.apply(x, weight, bias)
+
+
+def activated(y: Tensor, activation: str, algorithm: str = "") -> Tensor | None:
+    """``activation`` (oneDNN's name) of what `linear` made, by the kernel that made it; None where that cannot be.
+
+    Only for a trace, which leaves the layer without its activation out again, as nothing reads it. Apart the two take
+    GPT-2 at 1,040 x 256 x 1,024 7.2 ms instead of 3.0.
+    """
+    *made_of, version = getattr(y, "made_of", (None,))
+    if not made_of or y._version != version:  # which an operation in place has changed since
+        return None
+    fused: Tensor = _onednn_linear()(*made_of, activation, algorithm)
+    return fused
 
 
 class _Linear(torch.autograd.Function):
@@ -169,8 +185,8 @@ def _onednn_linear() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript is deprecated; nothing else runs without Python in it
         return torch.jit.CompilationUnit("""
-def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor]):
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor], activation: str = "none", algorithm: str = ""):
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, activation, [], algorithm)
 """).linear
 
 

@@ -119,6 +119,48 @@ def test_a_language_model_has_them_and_is_saved_as_before(make_lm, tmp_path):
             assert torch.equal(weight, again.model.state_dict()[name]), name
 
 
+class Then(nn.Module):
+    """A layer, and what is made of it."""
+
+    def __init__(self, layer, then):
+        super().__init__()
+        self.layer, self.then = layer, then
+
+    def forward(self, x):
+        return self.then(self.layer(x))
+
+
+def trace(module, example):
+    with torch.no_grad(), warnings.catch_warnings(), FastKernels():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated
+        return torch.jit.trace(module, example)
+
+
+@pytest.mark.usefixtures("onednn")
+@pytest.mark.parametrize("kind", ["bias", "no bias", "conv"])
+@pytest.mark.parametrize("activation", [nn.ReLU(), nn.SiLU(), nn.GELU(), nn.GELU("tanh")])
+@torch.no_grad()
+def test_a_trace_computes_a_layer_and_its_activation_at_once(kind, activation):
+    torch.manual_seed(0)
+    _, layer = pair_of_layers(kind, 160, 256)
+    traced, x = trace(Then(layer, activation), torch.randn(2, 3, 160)), torch.randn(9, 7, 160)
+    torch.testing.assert_close(traced(x), activation(layer(x)), atol=1e-4, rtol=1e-4)
+    with torch.profiler.profile() as profile:
+        traced(x)
+    counts = {event.key: event.count for event in profile.key_averages()}
+    assert counts["mkldnn::_linear_pointwise"] == 1
+    assert not {"aten::relu", "aten::silu", "aten::gelu", "aten::sigmoid_"} & counts.keys()
+
+
+@pytest.mark.usefixtures("onednn")
+@torch.no_grad()
+def test_what_was_changed_in_place_is_not_made_anew():
+    _, layer = pair_of_layers("bias", 160, 256)
+    traced = trace(Then(layer, lambda y: F.relu(y.add_(1))), torch.randn(2, 160))
+    x = torch.randn(9, 160)
+    torch.testing.assert_close(traced(x), (layer(x) + 1).relu())
+
+
 def test_fast_kernels_compute_the_same():
     torch.manual_seed(0)
     query, keys, mask = torch.randn(3, 2, 1, 8), torch.randn(3, 2, 5, 8), torch.zeros(3, 1, 1, 5)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from transformers.pytorch_utils import Conv1D
 
-from groundling.kernels import FastLinear, linear
+from groundling.kernels import FastLinear, activated, linear
 
 
 class FastConv1D(Conv1D):
@@ -31,7 +31,7 @@ def speed_up_linear_layers(model: nn.Module) -> None:
 
 
 class FastKernels(TorchFunctionMode):
-    """Within this context the attention of a single query and GPT-2's activation are computed faster, on CPUs.
+    """Within this context the attention of a single query and activations are computed faster, on CPUs.
 
     Results are the same to rounding. It is for computing without gradients.
     """
@@ -57,11 +57,14 @@ def _attention(
     # The fused kernel is made for many queries; for one it takes up to twice the time of two products.
     if query.shape[-2] != 1 or enable_gqa or attn_mask is None or attn_mask.dtype != query.dtype:
         return None
-    scaled = query * (query.shape[-1] ** -0.5 if scale is None else scale)
+    scaled = query if scale == 1 else query * (query.shape[-1] ** -0.5 if scale is None else scale)
     return (scaled @ key.transpose(-1, -2) + attn_mask).softmax(-1) @ value
 
 
 def _gelu(x: Tensor, approximate: str = "none") -> Tensor | None:
+    fused = activated(x, "gelu", approximate)
+    if fused is not None:
+        return fused
     # By a sigmoid, (1 + tanh u) / 2 = σ(2u), whose kernel takes a tenth of the time of the hyperbolic tangent's.
     if approximate != "tanh" or x.device.type != "cpu" or x.dtype != torch.float32:
         return None
@@ -69,7 +72,17 @@ def _gelu(x: Tensor, approximate: str = "none") -> Tensor | None:
     return (x * x).mul_(0.044715 * scale).add_(scale).mul_(x).sigmoid_().mul_(x)
 
 
+def _relu(x: Tensor, inplace: bool = False) -> Tensor | None:
+    return activated(x, "relu")
+
+
+def _silu(x: Tensor, inplace: bool = False) -> Tensor | None:
+    return activated(x, "swish")
+
+
 _FASTER: dict[Any, Callable[..., Tensor | None]] = {
     F.gelu: _gelu,
+    F.relu: _relu,
+    F.silu: _silu,
     F.scaled_dot_product_attention: _attention,
 }
