@@ -59,7 +59,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return F.linear(x, weight, bias)
     if not torch.is_grad_enabled():
         y: Tensor = _onednn_linear()(x, weight, bias)
-        if torch.jit.is_tracing():
+        if torch.jit.is_tracing() and not y.is_inference():  # whose versions nobody counts
             y.made_of = (x, weight, bias, y._version)  # type: ignore[attr-defined]  # for `activated`
         return y
     if x.numel() * len(weight) < _LEAST_PRODUCTS:

@@ -100,9 +100,9 @@ def test_every_file_trains(
         f"run_dir={tmp_path}/run",
     ]
     if (config(name).get("train_evaluation").get("generation_kwargs") or {}).get("max_new_tokens"):
-        small.append("evaluation.generation={max_new_tokens:4,min_length:0}")
+        small.append("evaluation.generation={max_new_tokens:4,min_length:0,min_new_tokens:0}")
     if config(name)["alg"]["id"] == "supervised":
-        small.append("evaluation.generation={max_new_tokens:4,min_length:0}")
+        small.append("evaluation.generation={max_new_tokens:4,min_length:0,min_new_tokens:0}")
     arguments = ["train", "--rl4lms-config", str(write(name)), "--set", *_put_in(name, models), *small]
     assert main(arguments) == 0
     assert len(read_metrics(tmp_path / "run")) >= 2
@@ -140,6 +140,29 @@ def test_the_arithmetic_and_the_defaults_of_ppo(write: Callable[..., Path]) -> N
     told = "\n".join(notes)
     for entry in ("apply_model_parallel", "padding_side", "verbose", "2560 tokens", "filtered_log_probs"):
         assert told.count(entry) == 1
+
+
+def test_min_length_of_a_causal_model_counts_the_text_alone(write: Callable[..., Path]) -> None:
+    supervised, _ = read(write("imdb_text_continuation/gpt2_supervised"))
+    online, _ = read(write("imdb_text_continuation/gpt2_ppo"))
+    for own in (supervised.evaluation.generation, online.policy.args["generation"]):
+        assert own["min_new_tokens"] == 48 and "min_length" not in own
+
+
+def test_what_a_file_does_not_say_is_what_the_original_takes(write: Callable[..., Path]) -> None:
+    path = write("dialog/gpt2_nlpo")
+    file = OmegaConf.load(path)
+    for name in ("max_prompt_length", "terminate_on_eos"):
+        del file.env.args[name]  # type: ignore[union-attr]
+    for name in ("mask_type", "target_update_iterations"):
+        del file.alg.policy.args[name]  # type: ignore[union-attr]
+    file.alg.policy.args.top_mask = 20  # type: ignore[union-attr]
+    OmegaConf.save(file, path)
+    made, notes = read(path)
+    assert made.policy.args["generation"]["terminate_on_eos"] is False
+    assert made.policy.args["mask_type"] == "learned_top_k"
+    assert made.algorithm.args["target_update_iterations"] == 1000
+    assert sum("env.args.max_prompt_length is not given" in note for note in notes) == 1
 
 
 def test_texts_of_an_odd_number_of_tokens_are_rounded_up(write: Callable[..., Path]) -> None:

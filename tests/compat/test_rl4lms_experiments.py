@@ -18,7 +18,7 @@ def _small(name: str, models: dict[str, str], run_dir: Path) -> list[str]:
     given = [
         f"run_dir={run_dir}", f"model.path={model}", "device=cpu", "env.num_envs=2", "training.steps_per_update=4",
         "training.epochs=null", "training.steps=9", "evaluation.episodes=2", "evaluation.generation.max_new_tokens=4",
-        "evaluation.generation.min_length=0",
+        "evaluation.generation.min_length=0", "evaluation.generation.min_new_tokens=0",
     ]  # fmt: skip
     given.append(
         "algorithm.args.minibatch_size=2" if name.endswith("supervised") else "algorithm.args.epochs=1"

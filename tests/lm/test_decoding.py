@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
+from groundling import kernels
 from groundling.errors import ConfigError
 from groundling.lm.decoding import Decoder
 from groundling.lm.language_model import LanguageModel
@@ -147,6 +148,23 @@ def test_min_length_counts_as_transformers_does(make_lm):
         lm.model.generation_config.eos_token_id = list(range(VOCABULARY - 5))
         decoded = Decoder(lm)([[5, 6, 7]] * 20, Sampling(min_length=6), uniforms(20, 9))
         assert decoded.lengths.min() == 6 - given + 1  # as long, and then the end token
+        found = Decoder(lm)([[5, 6, 7]] * 20, Sampling(min_new_tokens=4), uniforms(20, 9))
+        generated = lm.generate([[5, 6, 7]] * 20, min_new_tokens=4, max_new_tokens=9, do_sample=True)
+        lengths = [len(text.token_ids) for text in generated]
+        assert found.lengths.min() == min(lengths) == 4 + 1
+
+
+def test_the_step_is_traced_in_inference_mode_too(make_lm, monkeypatch):
+    """Where nobody counts a tensor's versions; with layers that oneDNN computes."""
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("this PyTorch has no oneDNN")
+    monkeypatch.setattr(kernels, "_onednn_is_faster", lambda: True)
+    monkeypatch.setattr(kernels, "_LEAST_WEIGHTS", 0)
+    lm = make_lm("gpt2")
+    with torch.inference_mode():
+        decoder = Decoder(lm)
+        decoder(PROMPTS, Sampling(), uniforms(4, 5))
+    assert decoder._stepper._traced is not None
 
 
 def test_filters_keep_what_transformers_keeps():

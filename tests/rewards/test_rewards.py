@@ -238,6 +238,35 @@ def test_ones_own_metric_is_a_reward_and_ones_own_reward_a_metric() -> None:
     assert found == {"reward/test-given": MetricResult(2.0, [1.0, 3.0])}
 
 
+def test_ones_own_constructor_needs_no_compat() -> None:
+    class Scaled(Given):
+        def __init__(self, k: int = 1) -> None:
+            super().__init__(values=[1.0 * k])
+
+    class Times(Metric):
+        def __init__(self, k: int = 1) -> None:
+            super().__init__()
+            self.k = k
+
+        def measure(self, prompts: Any, generations: Any, references: Any, meta: Any) -> Any:
+            return {"test/times": metrics.mean_of([float(self.k)] * len(generations))}
+
+    rewards.register("test-scaled")(Scaled)
+    metrics.register("test-times")(Times)
+    term = {"id": "test-scaled", "args": {"k": 2}}
+    for reward in (
+        rewards.create("weighted_sum", parts=[term], compat="rl4lms"),
+        rewards.create("pooled", reward=term),
+        rewards.create("test-times", k=2),
+        rewards.create("test-times", k=1, shaping_fn="test-times"),
+    ):
+        assert reward(["a"], ["b"], [[]]).tolist() == [2]
+    (figure,) = metrics.create("test-scaled", k=3).compute(["a"], ["b"], [[]], None).values()
+    assert figure.corpus == 3
+    with pytest.raises(ConfigError, match=r"args of reward 'test-scaled' must be a mapping.*got \[1\]"):
+        rewards.create("weighted_sum", parts=[{"id": "test-scaled", "args": [1]}])
+
+
 def test_which_rewards_can_be_scaled_and_shaped() -> None:
     """As docs/metrics.md says."""
     common = {"key", "scale", "offset", "shaping_fn"}

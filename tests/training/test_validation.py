@@ -93,6 +93,13 @@ def test_settings_of_generate_begin_and_end_texts_as_training_does(
     assert lm.model.generation_config is own
 
 
+def test_several_texts_to_a_prompt_are_refused(make_lm: Callable[..., LanguageModel]) -> None:
+    policy = TokenPolicy(make_lm("gpt2"), value="shared")
+    config = _config("evaluation.generation={do_sample:true,num_return_sequences:2}")
+    with pytest.raises(ConfigError, match="leave num_return_sequences"):
+        write_and_measure(policy, config, SAMPLES, [], None)
+
+
 @pytest.mark.parametrize("generation", ["{}", "{do_sample:false}"])
 def test_a_token_reward_is_summed_over_a_text_as_in_training(
     generation: str, make_lm: Callable[..., LanguageModel]

@@ -177,6 +177,8 @@ class _Reader:
         values |= self._names() | self._model(given) | self._measured()
         values |= self._supervised(values) if kind == "supervised" else self._online(kind)
         values.pop("evaluation.generation.post_processing_fn", None)
+        if self._causal() and (least := values.pop("evaluation.generation.min_length", None)) is not None:
+            values["evaluation.generation.min_new_tokens"] = least
         return values
 
     def tell(self) -> None:
@@ -203,6 +205,11 @@ class _Reader:
         if value is None:
             raise ConfigError(f"{self.path} has no {key}: give {key}=…")
         return value
+
+    def _causal(self) -> bool:
+        """Whether the file is about a causal model, of which the original counts min_length without the prompt."""
+        named = self._get("alg.model_type") or self._get("alg.policy.id")
+        return "causal" in str(named)
 
     def _count(self, key: str, default: int | None = None) -> int:
         value = self._need(key) if default is None else self._get(key, default)
@@ -316,7 +323,9 @@ class _Reader:
             self.notes.append(
                 f"{ROLLOUT}.top_k={_DEFAULT_TOP_K}: Transformers' default in the original's day (0: all tokens)"
             )
-        settings["terminate_on_eos"] = self._get("env.args.terminate_on_eos", True)
+        if self._causal() and "min_length" in settings:
+            settings["min_new_tokens"] = settings.pop("min_length")
+        settings["terminate_on_eos"] = self._get("env.args.terminate_on_eos", False)
         settings.pop("max_new_tokens", None)  # training.steps_per_update says it
         return {"policy.args.generation": settings}
 
@@ -332,7 +341,10 @@ class _Reader:
             raise ConfigError(unknown("policy of RL4LMs, alg.policy.id", policy, kinds))
         values: dict[str, Any] = {}
         if policy.startswith("maskable_"):
-            values = {"policy.args.mask_type": "learned_top_p"}
+            values = {
+                "policy.args.mask_type": "learned_top_k",
+                "algorithm.args.target_update_iterations": 1000,
+            }
             values |= {ours: self._get(key) for key, ours in MASK.items() if self._get(key) is not None}
         elif kind == "nlpo":
             raise ConfigError(f"alg.policy.id={policy} has no mask: NLPO needs maskable_{policy}")
@@ -355,6 +367,11 @@ class _Reader:
 
     def _tell_of_prompts(self) -> None:
         """Where prompts are cut is the env's to say."""
+        if self._get("env.args.max_prompt_length") is None:
+            self.notes.append(
+                "env.args.max_prompt_length is not given: prompts are cut at our default (the original's is what the "
+                "tokenizer says a model can read)"
+            )
         side = self._get("env.args.prompt_truncation_side", "left")
         of_policy = self._get(f"{POLICY}.prompt_truncation_side", side)
         if of_policy != side:

@@ -28,9 +28,9 @@ class Sampling:
     top_p: float = 1.0
     """Keep the fewest likeliest tokens that together have at least this probability (arXiv 1904.09751)."""
     min_new_tokens: int = 0
-    """A text cannot end before it has so many tokens."""
+    """A text cannot end before it has so many tokens, without its end token, as Transformers counts them."""
     min_length: int = 0
-    """The same, counted as Transformers does: with the prompt of a causal model, or a decoder's start token."""
+    """The same, counted with the prompt of a causal model, or a decoder's start token."""
     max_new_tokens: int | None = None
     """A text ends after so many tokens; None leaves it to the caller."""
     terminate_on_eos: bool = True
@@ -61,7 +61,7 @@ class Sampling:
 
     def first_end(self, given: int) -> int:
         """The first step, from 0, at which a text may end, where a model reads ``given`` tokens before it writes."""
-        return max(self.min_new_tokens - 1, self.min_length - given, 0)
+        return max(self.min_new_tokens, self.min_length - given, 0)
 
 
 _KINDS: dict[str, Any] = {"bool": bool, "int": int, "int | None": int | None, "float": int | float}

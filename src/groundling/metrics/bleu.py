@@ -159,6 +159,11 @@ class Chrf(_SacreBleuMetric):
 
     def scorer(self) -> tuple[str, Any]:
         """``lexical/chrf``."""
+        if self.char_order < 1 or self.word_order < 0:
+            raise ConfigError(
+                f"chrf needs a char_order of at least 1 and a word_order of at least 0, got {self.char_order} and "
+                f"{self.word_order}"
+            )
         chrf = library("sacrebleu.metrics", "metrics").CHRF
         return "lexical/chrf", chrf(
             char_order=self.char_order,

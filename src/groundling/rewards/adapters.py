@@ -11,7 +11,7 @@ from groundling.errors import ConfigError
 from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of
 from groundling.registry import unknown
 from groundling.rewards.composite import shaped
-from groundling.rewards.reward import Reward, rewards
+from groundling.rewards.reward import Reward, rewards, shared
 
 
 @dataclass(kw_only=True)
@@ -89,14 +89,18 @@ def metric_as_reward(make_metric: Callable[..., Metric], **fixed: Any) -> Callab
         **args: Any,
     ) -> Reward:
         own = {name: args.pop(name) for name in open_ if name in args}
-        metric = make_metric(compat=compat, **args)
+        metric = make_metric(**shared(make_metric, compat), **args)
         return shaped(MetricReward(metric=metric, compat=compat, **fixed, **own), shaping_fn)
 
     open_ = [name for name in ("key", "scale", "offset") if name not in fixed]
     named = inspect.signature(MetricReward).parameters
     kept = [p for p in inspect.signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY]
     taken = {"compat", "shaping_fn", *open_}
-    others = [p for p in inspect.signature(make_metric).parameters.values() if p.name not in taken]
+    others = [
+        p if p.kind is p.VAR_KEYWORD else p.replace(kind=p.KEYWORD_ONLY)
+        for p in inspect.signature(make_metric).parameters.values()
+        if p.name not in taken and p.kind is not p.VAR_POSITIONAL
+    ]
     signature = inspect.Signature([*kept, *(named[name] for name in open_), *others])
     make.__signature__ = signature  # type: ignore[attr-defined]  # so that a registry can check arguments
     make.__doc__ = inspect.getdoc(make_metric)
@@ -134,7 +138,8 @@ def reward_as_metric(id: str) -> Callable[..., Metric] | None:
     make_reward = rewards.get(id)
 
     def make(*, compat: Literal["rl4lms"] | None = None, **args: Any) -> Metric:
-        return RewardMetric(id=id, reward=make_reward(compat=compat, **args), compat=compat)
+        made = make_reward(**shared(make_reward, compat), **args)
+        return RewardMetric(id=id, reward=made, compat=compat)
 
     make.__signature__ = inspect.signature(make_reward)  # type: ignore[attr-defined]
     make.__doc__ = inspect.getdoc(make_reward)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from groundling.errors import ConfigError
 from groundling.metrics.metric import Meta
-from groundling.rewards.reward import Reward, rewards, token_counts
+from groundling.rewards.reward import Reward, part_of, rewards, token_counts
 
 
 @rewards.register("weighted_sum")
@@ -85,8 +85,7 @@ def _term(part: Mapping[str, Any] | tuple[Reward, float], compat: str | None) ->
     weight = part.get("weight", 1.0)
     if not isinstance(weight, int | float):
         raise ConfigError(f"the weight of {part['id']} in weighted_sum must be a number, got {weight!r}")
-    args = {"compat": compat} | dict(part.get("args") or {})
-    return rewards.create(part["id"], **args), float(weight)
+    return part_of(compat, part["id"], part.get("args")), float(weight)
 
 
 def shaped(reward: Reward, shaping_fn: str | Mapping[str, Any] | None) -> Reward:

@@ -11,7 +11,7 @@ import torch
 
 from groundling.errors import ConfigError
 from groundling.metrics.metric import Meta
-from groundling.rewards.reward import Reward, rewards
+from groundling.rewards.reward import Reward, part_of, rewards
 
 _SAMPLES_AT_ONCE = 4
 """What a process is given at a time: few, as TER takes a thousand times longer for some texts than for others."""
@@ -52,8 +52,7 @@ class Pooled(Reward):
                 or set(self.reward) - {"id", "args"}
             ):
                 raise ConfigError(f"pooled needs reward={{id: …, args: {{…}}}}, got {self.reward!r}")
-            args = {"compat": self.compat} | dict(self.reward.get("args") or {})
-            self._inner = rewards.create(self.reward["id"], **args)
+            self._inner = part_of(self.compat, self.reward["id"], self.reward.get("args"))
         if not self._inner.by_sample or self._inner.per_token:
             raise ConfigError(f"{self._inner.name} cannot be pooled: it does not judge each sample by itself")
         for name in ("num_processes", "remembered"):

@@ -1,5 +1,6 @@
 """What a reward is: a number for each generation, or for each of its tokens."""
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -218,3 +219,19 @@ def _checked(rewards: Tensor, shape: tuple[int, ...], name: str) -> Tensor:
             f"{name} gave {rewards[first].item()} for sample {first[0]}: rewards must be finite numbers"
         )
     return rewards
+
+
+def shared(factory: Callable[..., Any], compat: str | None) -> dict[str, Any]:
+    """``compat`` as an argument for what is made within another component, where it takes one."""
+    return {"compat": compat} if "compat" in inspect.signature(factory).parameters else {}
+
+
+def part_of(compat: str | None, id: str, args: Mapping[str, Any] | None) -> Reward:
+    """The reward ``id`` within another one, whose ``compat`` it has unless its own ``args`` say otherwise.
+
+    Raises:
+        ConfigError: no such id or argument, or ``args`` are none.
+    """
+    if not isinstance(args, Mapping | None):
+        raise ConfigError(f"the args of reward {id!r} must be a mapping, {{name: value}}, got {args!r}")
+    return rewards.create(id, **shared(rewards.get(id), compat) | dict(args or {}))

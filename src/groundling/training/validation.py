@@ -134,9 +134,14 @@ def _write(policy: TokenPolicy, prompts: Sequence[TokenPrompt], config: Config) 
     try:
         with _only_what_is_set(policy):
             found = lm.generate([p.ids for p in prompts], **settings)
-        return [written.token_ids.tolist() for written in found]
     except (TypeError, ValueError) as error:  # what Transformers says of settings that it does not know
         raise ConfigError(f"evaluation.generation={dict(settings)} cannot be followed: {error}") from error
+    if len(found) != len(prompts):
+        raise ConfigError(
+            f"evaluation.generation={dict(settings)} gives {len(found)} texts to {len(prompts)} prompts, and one to "
+            "each is measured: leave num_return_sequences"
+        )
+    return [written.token_ids.tolist() for written in found]
 
 
 @contextmanager

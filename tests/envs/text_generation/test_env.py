@@ -64,9 +64,15 @@ def test_prompts_are_cut_on_one_side_and_padded_on_the_left(
         assert ids.dtype == mask.dtype and str(ids.dtype) == "torch.int64"
 
 
-def test_prompts_that_cannot_be_encoded_are_told(samples: list[Sample], causal_tokenizer: Any) -> None:
+def test_prompts_that_cannot_be_encoded_are_told(
+    samples: list[Sample], causal_tokenizer: Any, seq2seq_tokenizer: Any
+) -> None:
     with pytest.raises(GroundlingError, match="sample empty has an empty prompt"):
         encode_prompts([*samples, Sample("empty", "")], causal_tokenizer, 8)
+    with pytest.raises(GroundlingError, match="sample empty has an empty prompt"):
+        encode_prompts([*samples, Sample("empty", "")], seq2seq_tokenizer, 8)  # which adds an end token
+    with pytest.raises(GroundlingError, match="max_prompt_length=1 leaves nothing of prompt"):
+        encode_prompts(samples, seq2seq_tokenizer, 1)
     with pytest.raises(ConfigError, match="max_prompt_length=0"):
         encode_prompts(samples, causal_tokenizer, 0)
     with pytest.raises(ConfigError, match="unknown prompt_truncation_side 'top'"):

@@ -52,6 +52,8 @@ def test_offline_samples_are_whole(id: str) -> None:
         assert samples == _pool(id).prepare(split)
         json.dumps([dict(sample.meta) for sample in samples])  # predictions are written with it
         assert _pool(id, max_size=2).prepare(split) == samples[:2]
+        with pytest.raises(ConfigError, match="max_size must be a whole number"):
+            _pool(id, max_size=-1).prepare(split)
 
 
 def test_the_splits_share_no_samples() -> None:
@@ -269,6 +271,8 @@ def test_dummy_pool() -> None:
     assert [(s.id, s.prompt, s.references) for s in samples] == [(f"val_{n}", "1 2", ()) for n in range(3)]
     with pytest.raises(ConfigError, match="n_samples=0"):
         pools.create("dummy_pool", prompt="1 2", n_samples=0)
+    with pytest.raises(ConfigError, match="n_samples='3'"):
+        pools.create("dummy_pool", prompt="1 2", n_samples="3")
 
 
 def test_unknown_splits_arguments_and_columns_are_told() -> None:

@@ -104,7 +104,7 @@ def test_stepping_the_env_gives_what_is_written_at_once(
         "terminate_on_eos": ends,
         "top_k": 60,
         "temperature": 1.2,
-        "min_new_tokens": 2 if ends else 0,
+        "min_new_tokens": 1 if ends else 0,
     }
     policy = TokenPolicy(lm, generation=generation, context_start_token=start)
     samples = _samples(NUM_TEXTS)

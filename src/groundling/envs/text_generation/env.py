@@ -79,6 +79,7 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
         end_tokens: Which those are; None for the tokenizer's own. Many chat models have several: see
             `groundling.lm.decoding.end_tokens`.
         context_start_token: The token that an encoder-decoder's decoder begins with; seen in the context, no action.
+            A policy that reads these observations needs the same, as ``policy.args.context_start_token``.
         num_actions: Size of the vocabulary of the model's logits, which may be padded; None for the tokenizer's own.
         decode_every_step: Tell ``context_text`` at every step.
 

@@ -55,10 +55,15 @@ def encode_prompts(
             return_tensors="pt",
         )
     ids, mask = encoded["input_ids"].long(), encoded["attention_mask"].long()
-    empty = (mask.sum(1) == 0).nonzero()
+    specials = tokenizer.num_special_tokens_to_add()
+    empty = (mask.sum(1) <= specials).nonzero()
     if len(empty):
+        sample = samples[int(empty[0])]
         raise GroundlingError(
-            f"sample {samples[int(empty[0])].id} has an empty prompt: give it a text, or leave it out of the pool"
+            f"sample {sample.id} has an empty prompt: give it a text, or leave it out of the pool"
+            if not sample.prompt
+            else f"max_prompt_length={max_prompt_length} leaves nothing of prompt {sample.id} besides the tokenizer's "
+            f"{specials} special tokens: raise it"
         )
     return ids, mask
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from groundling.envs.text_generation.pools import Pool, Sample, Split, check_split
-from groundling.errors import GroundlingError
+from groundling.errors import ConfigError, GroundlingError
 
 Row = dict[str, Any]
 
@@ -129,6 +129,10 @@ class DatasetPool(Pool):
     def prepare(self, split: Split) -> list[Sample]:
         """See `Pool.prepare`."""
         check_split(split)
+        if self.max_size is not None and not (isinstance(self.max_size, int) and self.max_size > 0):
+            raise ConfigError(
+                f"max_size must be a whole number, at least 1, or null for all, got {self.max_size!r}"
+            )
         source = self.source(split)
         try:
             samples = list(islice(self.samples(source.rows(self.offline), split), self.max_size))

@@ -212,8 +212,10 @@ class Dummy(Pool):
     n_samples: int = 100
 
     def __post_init__(self) -> None:
-        if self.n_samples < 1:
-            raise ConfigError(f"n_samples={self.n_samples}: a pool needs at least 1 sample")
+        if not isinstance(self.n_samples, int) or self.n_samples < 1:
+            raise ConfigError(
+                f"n_samples={self.n_samples!r}: a pool needs a whole number of samples, at least 1"
+            )
 
     def prepare(self, split: Split) -> list[Sample]:
         """See `Pool.prepare`."""
