@@ -68,10 +68,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def activated(y: Tensor, activation: str, algorithm: str = "") -> Tensor | None:
-    """``activation`` (oneDNN's name) of what `linear` made, by the kernel that made it; None where that cannot be.
+    """``activation`` (oneDNN's name) of what `linear` made, (..., outputs), by the kernel that made it.
 
-    Only for a trace, which leaves the layer without its activation out again, as nothing reads it. Apart the two take
-    GPT-2 at 1,040 x 256 x 1,024 7.2 ms instead of 3.0.
+    None where that cannot be. Only for a trace, which leaves the layer without its activation out again, as nothing
+    reads it. Apart the two take GPT-2 at 1,040 x 256 x 1,024 7.2 ms instead of 3.0.
     """
     *made_of, version = getattr(y, "made_of", (None,))
     if not made_of or y._version != version:  # which an operation in place has changed since

@@ -47,6 +47,11 @@ def test_empty_texts_have_bleu_zero_and_undefined_as_the_original() -> None:
         assert math.isnan(corpus("bleu", [generation], [[reference]], compat="rl4lms"))
 
 
+def test_chrf_of_no_characters_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"char_order of at least 1.*got -1 and 0"):
+        metrics.create("chrf", char_order=-1).compute(["p"], ["a"], [["a"]], None)
+
+
 @pytest.mark.parametrize("id", ["sacre_bleu", "chrf", "ter"])
 def test_samples_may_have_different_numbers_of_references(id: str) -> None:
     generations = ["the cat sat on the mat", "a dog ran over the hill today"]

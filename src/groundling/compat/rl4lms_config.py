@@ -167,6 +167,12 @@ class _Reader:
         kind = self._need("alg.id")
         if kind not in DEFAULTS:
             raise ConfigError(unknown("algorithm of RL4LMs, alg.id", str(kind), DEFAULTS))
+        if "causal" in str(self._get("alg.model_type") or self._get("alg.policy.id")):
+            # To whose min_length the original adds the prompt's: the text's own tokens count.
+            self.entries = {
+                re.sub(r"kwargs\.min_length$", "kwargs.min_new_tokens", key): value
+                for key, value in self.entries.items()
+            }
         values: dict[str, Any] = {"policy.id": "token", **DEFAULTS[kind]}
         values |= {
             ours: number(self.entries[key]) for key, ours in SAME.items() if self.entries.get(key) is not None
@@ -177,8 +183,6 @@ class _Reader:
         values |= self._names() | self._model(given) | self._measured()
         values |= self._supervised(values) if kind == "supervised" else self._online(kind)
         values.pop("evaluation.generation.post_processing_fn", None)
-        if self._causal() and (least := values.pop("evaluation.generation.min_length", None)) is not None:
-            values["evaluation.generation.min_new_tokens"] = least
         return values
 
     def tell(self) -> None:
@@ -205,11 +209,6 @@ class _Reader:
         if value is None:
             raise ConfigError(f"{self.path} has no {key}: give {key}=…")
         return value
-
-    def _causal(self) -> bool:
-        """Whether the file is about a causal model, of which the original counts min_length without the prompt."""
-        named = self._get("alg.model_type") or self._get("alg.policy.id")
-        return "causal" in str(named)
 
     def _count(self, key: str, default: int | None = None) -> int:
         value = self._need(key) if default is None else self._get(key, default)
@@ -323,8 +322,6 @@ class _Reader:
             self.notes.append(
                 f"{ROLLOUT}.top_k={_DEFAULT_TOP_K}: Transformers' default in the original's day (0: all tokens)"
             )
-        if self._causal() and "min_length" in settings:
-            settings["min_new_tokens"] = settings.pop("min_length")
         settings["terminate_on_eos"] = self._get("env.args.terminate_on_eos", False)
         settings.pop("max_new_tokens", None)  # training.steps_per_update says it
         return {"policy.args.generation": settings}

@@ -137,9 +137,8 @@ def reward_as_metric(id: str) -> Callable[..., Metric] | None:
         return None
     make_reward = rewards.get(id)
 
-    def make(*, compat: Literal["rl4lms"] | None = None, **args: Any) -> Metric:
-        made = make_reward(**shared(make_reward, compat), **args)
-        return RewardMetric(id=id, reward=made, compat=compat)
+    def make(**args: Any) -> Metric:
+        return RewardMetric(id=id, reward=make_reward(**args), compat=args.get("compat"))
 
     make.__signature__ = inspect.signature(make_reward)  # type: ignore[attr-defined]
     make.__doc__ = inspect.getdoc(make_reward)

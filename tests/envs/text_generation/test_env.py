@@ -71,7 +71,9 @@ def test_prompts_that_cannot_be_encoded_are_told(
         encode_prompts([*samples, Sample("empty", "")], causal_tokenizer, 8)
     with pytest.raises(GroundlingError, match="sample empty has an empty prompt"):
         encode_prompts([*samples, Sample("empty", "")], seq2seq_tokenizer, 8)  # which adds an end token
-    with pytest.raises(GroundlingError, match="max_prompt_length=1 leaves nothing of prompt"):
+    with pytest.raises(
+        ConfigError, match="max_prompt_length=1: a prompt needs at least 1 token besides the 1 special"
+    ):
         encode_prompts(samples, seq2seq_tokenizer, 1)
     with pytest.raises(ConfigError, match="max_prompt_length=0"):
         encode_prompts(samples, causal_tokenizer, 0)

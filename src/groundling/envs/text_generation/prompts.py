@@ -36,13 +36,17 @@ def encode_prompts(
         Token ids and 0/1 mask, int64 ``(len(samples), max_prompt_length)``.
 
     Raises:
-        ConfigError: no such side, or the length is not positive.
-        GroundlingError: a prompt without tokens, or a tokenizer without padding token.
+        ConfigError: no such side, or a length that has no room for a prompt.
+        GroundlingError: a prompt without tokens of its own, or a tokenizer without padding token.
     """
     if truncation_side not in ("left", "right"):
         raise ConfigError(unknown("prompt_truncation_side", truncation_side, ("left", "right")))
-    if max_prompt_length < 1:
-        raise ConfigError(f"max_prompt_length={max_prompt_length}: a prompt needs at least 1 token")
+    specials = tokenizer.num_special_tokens_to_add()
+    if max_prompt_length <= specials:
+        raise ConfigError(
+            f"max_prompt_length={max_prompt_length}: a prompt needs at least 1 token besides the {specials} special "
+            "ones that the tokenizer adds"
+        )
     padding_id(tokenizer)
     with _truncating(tokenizer, truncation_side):
         encoded = tokenizer(
@@ -55,15 +59,10 @@ def encode_prompts(
             return_tensors="pt",
         )
     ids, mask = encoded["input_ids"].long(), encoded["attention_mask"].long()
-    specials = tokenizer.num_special_tokens_to_add()
     empty = (mask.sum(1) <= specials).nonzero()
     if len(empty):
-        sample = samples[int(empty[0])]
         raise GroundlingError(
-            f"sample {sample.id} has an empty prompt: give it a text, or leave it out of the pool"
-            if not sample.prompt
-            else f"max_prompt_length={max_prompt_length} leaves nothing of prompt {sample.id} besides the tokenizer's "
-            f"{specials} special tokens: raise it"
+            f"sample {samples[int(empty[0])].id} has an empty prompt: give it a text, or leave it out of the pool"
         )
     return ids, mask
 
