@@ -1,6 +1,7 @@
 """Several processes, one run: each steps its share of the envs and computes its share of every minibatch."""
 
 import atexit
+import gc
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ class World:
                 f"WORLD_SIZE={size} processes were started, but {state.num_processes} met on {device}"
             )
         if not met_before:
-            atexit.register(distributed.destroy_process_group)
+            atexit.register(_part)
         return cls(state.process_index, size, int(os.environ.get("LOCAL_WORLD_SIZE", size)))
 
     @property
@@ -116,6 +117,13 @@ class World:
         rows = self.gather(figures)
         names = dict.fromkeys(name for row in rows for name in row)
         return {name: sum(row.get(name, 0.0) for row in rows) for name in names}
+
+
+def _part() -> None:
+    # Only when nothing holds the group are gloo's threads waited for. One that still lets go of a tensor while Python
+    # ends aborts the process, whose run has long been done. Policies of runs that have ended may hold it, in cycles.
+    gc.collect()
+    distributed.destroy_process_group()
 
 
 def in_parts(tensor: Tensor) -> bool:
