@@ -53,7 +53,7 @@ class World:
                 f"WORLD_SIZE={size} processes were started, but {state.num_processes} met on {device}"
             )
         if not met_before:
-            atexit.register(_part)
+            atexit.register(_leave)
         return cls(state.process_index, size, int(os.environ.get("LOCAL_WORLD_SIZE", size)))
 
     @property
@@ -119,7 +119,7 @@ class World:
         return {name: sum(row.get(name, 0.0) for row in rows) for name in names}
 
 
-def _part() -> None:
+def _leave() -> None:
     # Only when nothing holds the group are gloo's threads waited for. One that still lets go of a tensor while Python
     # ends aborts the process, whose run has long been done. Policies of runs that have ended may hold it, in cycles.
     gc.collect()

@@ -63,7 +63,8 @@ class Shards:
     def __init__(self, policy: TokenPolicy, world: World) -> None:
         mesh = init_device_mesh(policy.device.type, (world.size,))
         # PyTorch remembers meshes for good, and a mesh its group, which only ends when nothing holds it (`World.join`).
-        atexit.register(mesh._pg_registry.clear)
+        # Its list of them is PyTorch's own affair: one that has none is left alone.
+        atexit.register(getattr(mesh, "_pg_registry", {}).clear)
         self._layers: list[FSDPModule] = []
         self._used: set[FSDPModule] = set()
         for lm in policy.language_models:
