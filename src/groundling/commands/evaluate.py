@@ -31,7 +31,9 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. device=cpu")
     parser.add_argument(
-        "--suite", default="held-out", help="which tests: NAME, or NAME,NAME, or all (default: %(default)s)"
+        "--suite",
+        default="held-out",
+        help="which tests: NAME,NAME; or all, glam, controls (default: %(default)s)",
     )
     parser.add_argument(
         "--episodes",
@@ -115,13 +117,29 @@ def _evaluate_games(target: "Target", num_episodes: int, console: "Console") -> 
 
 
 def _table(title: str, summaries: "dict[str, Summary]") -> "Table":
+    from rich import box
     from rich.table import Table
 
-    table = Table(title=title)
-    for column in ("agent", "success rate", "95 % interval", "return", "episode length"):
+    tells = any(s.first_episodes for s in summaries.values())
+    first = ("named first", "95 % interval", "none", "chance") if tells else ()
+    # Side by side in 80 characters, without lines between them.
+    table = Table(title=title, box=box.SIMPLE, padding=0) if tells else Table(title=title)
+    for column in ("agent", "success rate", "95 % interval", *first, "return", "episode length"):
         table.add_column(column, justify="left" if column == "agent" else "right")
     for name, s in summaries.items():
-        interval = f"{s.success_low:.3f} – {s.success_high:.3f}"
-        figures = (f"{s.success_rate:.3f}", interval, f"{s.return_mean:.3f}", f"{s.episode_length:.1f}")
-        table.add_row(name, *figures)
+        cells = [f"{s.success_rate:.3f}", _interval(s.success_low, s.success_high)]
+        if tells:
+            cells += [_rate(s.first_named), _interval(s.first_named_low, s.first_named_high)]
+            cells += [_rate(s.first_none), _rate(s.first_chance)]
+        table.add_row(name, *cells, f"{s.return_mean:.3f}", f"{s.episode_length:.1f}")
+    if tells:
+        table.caption = "named first: share of the episodes in which the thing first dealt with is the named one; none: nothing is"
     return table
+
+
+def _rate(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return "–" if low is None else f"{low:.3f} – {high:.3f}"

@@ -10,7 +10,9 @@ from groundling.errors import ConfigError
 from groundling.registry import unknown
 
 
-def make_text_env(id: str, language: str = "english", **args: Any) -> gymnasium.Env[Any, Any]:
+def make_text_env(
+    id: str, language: str = "english", control: str | None = None, **args: Any
+) -> gymnasium.Env[Any, Any]:
     """Make the env ``id``, told in words.
 
     Any BabyAI or MiniGrid env is told by `BabyAIText`; another env must put its sentences into
@@ -19,6 +21,8 @@ def make_text_env(id: str, language: str = "english", **args: Any) -> gymnasium.
     Args:
         id: What Gymnasium knows it by.
         language: ``english`` or ``french``.
+        control: How a mission is told otherwise than it is (see `BabyAIText`); an env that is not told by it gets the
+            argument itself.
         args: The env's keyword arguments, ``render_mode`` among them.
 
     Raises:
@@ -29,15 +33,17 @@ def make_text_env(id: str, language: str = "english", **args: Any) -> gymnasium.
         grids = [name for name in gymnasium.registry if name.startswith(("BabyAI-", "MiniGrid-"))]
         raise ConfigError(unknown("env", id, grids))
     if id in LEVELS:
-        args["language"] = language
-    try:
-        env = gymnasium.make(id, disable_env_checker=True, **args)
-    except (TypeError, ValueError, AssertionError) as error:
-        raise ConfigError(f"env {id} cannot be made with {args}: {error or type(error).__name__}") from error
-    if id in LEVELS:
-        return env
+        return _make(id, args | {"language": language, "control": control})
+    env = _make(id, args)
     if isinstance(env.unwrapped, MiniGridEnv):
-        return BabyAIText(env, language)
+        return BabyAIText(env, language, control=control)
     if language != "english":
         raise ConfigError(f"env {id} speaks English only, got language={language!r}")
-    return env
+    return env if control is None else _make(id, args | {"control": control})
+
+
+def _make(id: str, args: dict[str, Any]) -> gymnasium.Env[Any, Any]:
+    try:
+        return gymnasium.make(id, disable_env_checker=True, **args)
+    except (TypeError, ValueError, AssertionError) as error:
+        raise ConfigError(f"env {id} cannot be made with {args}: {error or type(error).__name__}") from error

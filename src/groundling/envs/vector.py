@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from groundling.envs.first_interaction import FirstInteraction, read_first_interaction
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError, RunError
 
@@ -33,6 +34,8 @@ class Episode:
     """The env ended the episode with a positive reward (as GLAM counts it)."""
     figures: Mapping[str, float] = field(default_factory=dict)
     """What else is to be logged of it."""
+    first: FirstInteraction | None = None
+    """Which thing the agent first dealt with, where the env tells."""
 
     @property
     def length(self) -> int:
@@ -59,7 +62,8 @@ class TextVectorEnv:
 
     An env must put its sentences into ``info["descriptions"]`` and its mission into ``obs["mission"]``,
     and equal seeds must give equal episodes: a checkpoint keeps each env's seed and the actions taken
-    since, and `load_state_dict` plays them again.
+    since, and `load_state_dict` plays them again. An env may tell which thing was first dealt with in
+    ``info["first_interaction"]`` (see `FirstInteraction`).
 
     Args:
         make_env: Makes one env.
@@ -184,6 +188,7 @@ class TextVectorEnv:
         slot.episode_return += float(reward)
         slot.past_actions.append(self.actions[action])
         slot.descriptions.append(tuple(info["descriptions"]))
+        slot.info = info
         return self._observe(i), float(reward), terminated, truncated
 
     def _observe(self, i: int) -> TextObservation:
@@ -194,6 +199,7 @@ class TextVectorEnv:
 
     def _finish(self, i: int, terminated: bool, reward: float) -> Episode:
         slot = self._slots[i]
+        first = read_first_interaction(slot.info)
         return Episode(
             env_index=i,
             number=slot.episode,
@@ -203,6 +209,8 @@ class TextVectorEnv:
             actions=tuple(slot.actions),
             episode_return=slot.episode_return,
             success=terminated and reward > 0,
+            figures={} if first is None else first.figures,
+            first=first,
         )
 
     def _task(self, i: int) -> str:
@@ -223,6 +231,7 @@ class _Slot:
     def __post_init__(self) -> None:
         self.actions: list[int] = []
         self.raw: Any = None
+        self.info: Mapping[str, Any] = {}  # of its last step
 
     def begin_episode(self) -> None:
         self.episode += 1

@@ -1,13 +1,17 @@
 """Playing held-out episodes, and what they come to."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
 
 import torch
 
 from groundling.envs.babyai_text import Expert, ExpertError
+from groundling.envs.first_interaction import FirstInteraction
 from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import held_out_seed
 from groundling.envs.vector import Episode, Step, TextVectorEnv
@@ -41,6 +45,20 @@ class Summary:
     return_mean: float
     return_std: float
     episode_length: float
+    first_episodes: int | None = None
+    """Episodes that tell which thing was first dealt with; None, as in all of the following: there are none."""
+    first_named: float | None = None
+    """Share of these in which it was the named thing, among all of them."""
+    first_named_low: float | None = None
+    """Lower end of its 95 % Wilson interval."""
+    first_named_high: float | None = None
+    first_other: float | None = None
+    first_none: float | None = None
+    """Share in which nothing was dealt with."""
+    first_precision: float | None = None
+    """Of those in which something was, the share in which it was the named thing; None: there are none."""
+    first_chance: float | None = None
+    """What a blind choice among the things would make of ``first_precision``; None: the env does not tell."""
 
 
 def held_out_seed_of(num_envs: int) -> Callable[[int, int], int]:
@@ -131,7 +149,7 @@ def expert_player() -> Iterator[Player]:
 
 
 def summarise(episodes: Sequence[Episode]) -> Summary:
-    """Success rate with its 95 % Wilson interval, return and length of ``episodes``."""
+    """Success rate with its 95 % Wilson interval, return and length of ``episodes``, and what was first dealt with."""
     count = len(episodes)
     returns = torch.tensor([e.episode_return for e in episodes], dtype=torch.float64)
     successes = sum(e.success for e in episodes)
@@ -144,7 +162,27 @@ def summarise(episodes: Sequence[Episode]) -> Summary:
         return_mean=returns.mean().item(),
         return_std=returns.std(correction=0).item(),
         episode_length=sum(len(e.actions) for e in episodes) / count,
+        **_first_interactions([e.first for e in episodes if e.first is not None]),
     )
+
+
+def _first_interactions(firsts: Sequence[FirstInteraction]) -> dict[str, Any]:
+    """The figures of `Summary` that begin with ``first``."""
+    if not firsts:
+        return {}
+    counts = Counter(first.target for first in firsts)
+    low, high = wilson_interval(counts["named"], len(firsts))
+    dealt, chances = len(firsts) - counts["none"], [f.chance for f in firsts if f.chance is not None]
+    return {
+        "first_episodes": len(firsts),
+        "first_named": counts["named"] / len(firsts),
+        "first_named_low": low,
+        "first_named_high": high,
+        "first_other": counts["other"] / len(firsts),
+        "first_none": counts["none"] / len(firsts),
+        "first_precision": counts["named"] / dealt if dealt else None,
+        "first_chance": fmean(chances) if chances else None,
+    }
 
 
 def wilson_interval(successes: int, count: int, z: float = 1.959964) -> tuple[float, float]:

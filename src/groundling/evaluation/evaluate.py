@@ -75,10 +75,16 @@ class Target:
         """The configuration as a suite changes it.
 
         Raises:
-            ConfigError: the suite does not suit it, as replaced words do not suit a policy that sees symbols.
+            ConfigError: the suite does not suit it, as replaced words do not suit a policy that sees symbols, or a
+                swapped mission a room with one thing.
         """
         try:
-            return changed(self.config, self.changes(suite))
+            config = changed(self.config, self.changes(suite))
+            if SUITES[suite].is_tried:
+                envs = make_envs(config, 1, held_out_seed_of(1))
+                envs.reset()
+                envs.close()
+            return config
         except (ConfigError, TranslationError) as error:
             raise ConfigError(f"suite {suite!r} does not suit this run: {error}") from error
 
@@ -219,9 +225,17 @@ def _write(
         "tasks": {name: _by_task(played) for name, played in episodes.items()},
         "left_out": left_out,
     }
-    table = io.StringIO()
-    writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(["agent", "episode", "seed", "task", "mission", "success", "return", "steps"])
+    write_atomically(folder / f"{suite}{target.suffix}.csv", _table(episodes))
+    write_atomically(folder / f"{suite}{target.suffix}.json", json.dumps(content, indent=1) + "\n")
+
+
+def _table(episodes: Mapping[str, Sequence[Episode]]) -> str:
+    """One row per episode, as CSV; what was first dealt with where any of them tells."""
+    tells = any(e.first is not None for played in episodes.values() for e in played)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    header = ["agent", "episode", "seed", "task", "mission", "success", "return", "steps"]
+    writer.writerow([*header, *(["first", "chance"] if tells else [])])
     for name, played in episodes.items():
         for k, e in enumerate(played):
             row = [
@@ -234,9 +248,12 @@ def _write(
                 f"{e.episode_return:.6g}",
                 len(e.actions),
             ]
+            if tells and e.first is not None:
+                row += [e.first.target, "" if e.first.chance is None else f"{e.first.chance:.6g}"]
+            elif tells:
+                row += ["", ""]
             writer.writerow(row)
-    write_atomically(folder / f"{suite}{target.suffix}.csv", table.getvalue())
-    write_atomically(folder / f"{suite}{target.suffix}.json", json.dumps(content, indent=1) + "\n")
+    return text.getvalue()
 
 
 def _by_task(episodes: list[Episode]) -> dict[str, dict[str, float]]:

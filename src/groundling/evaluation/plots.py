@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from groundling.evaluation.aggregate import Estimate, interquartile_band
-from groundling.evaluation.episodes import Summary
 from groundling.files import write_atomically
 
 COLOURS = ("#2563a8", "#c2571a", "#2f7d4f", "#8a3f8f", "#7a6a12", "#2b7f8c", "#b0416a")
@@ -17,6 +16,7 @@ _BASELINE_COLOURS = {"zero-shot": "#c2571a", "random": "#888888", "expert": "#2f
 Rows = Sequence[Mapping[str, Any]]
 _OF_EPISODES = (
     *("success_rate", "return_mean", "return_std", "return_min", "return_max", "episode_length"),
+    *("first_named", "first_other", "first_none", "first_precision", "first_chance"),
     *("score", "dlvl", "gold", "xlvl", "turns", "scout", "messages", "intrinsic_return"),
 )
 """Metrics that are means over the episodes of an update."""
@@ -26,11 +26,11 @@ def learning_curve(
     groups: Mapping[str, Sequence[Rows]],
     key: str,
     label: str,
-    baselines: Mapping[str, Summary] | None = None,
+    levels: Mapping[str, float] | None = None,
     steps: str = "env steps",
 ) -> str:
     """`draw_learning_curve` as SVG text."""
-    return _svg(draw_learning_curve(groups, key, label, baselines, steps=steps))
+    return _svg(draw_learning_curve(groups, key, label, levels, steps=steps))
 
 
 def draw_curves(
@@ -88,7 +88,7 @@ def draw_learning_curve(
     groups: Mapping[str, Sequence[Rows]],
     key: str,
     label: str,
-    baselines: Mapping[str, Summary] | None = None,
+    levels: Mapping[str, float] | None = None,
     steps: str = "env steps",
 ) -> Any:
     """A figure over steps: per group its runs' interquartile mean, with a band where there are several.
@@ -97,23 +97,18 @@ def draw_learning_curve(
         groups: By name, the metrics of each run.
         key: The metric.
         label: What the y axis is called.
-        baselines: Agents whose success rate is drawn as a horizontal line.
+        levels: By name, such as an agent's, what is drawn as a horizontal line.
         steps: What the x axis is called.
     """
     figure, axes = _figure(7.2, 3.4)
     for colour, (name, runs) in zip(_cycle(COLOURS), groups.items(), strict=False):
         _draw_group(axes, colour, name, runs, key)
-    for name, summary in (baselines or {}).items():
-        axes.axhline(
-            summary.success_rate,
-            color=_BASELINE_COLOURS.get(name, "#555"),
-            linestyle="--",
-            linewidth=1.2,
-            label=name,
-        )
+    for name, level in (levels or {}).items():
+        colour = _BASELINE_COLOURS.get(name, "#555")
+        axes.axhline(level, color=colour, linestyle="--", linewidth=1.2, label=name)
     axes.set_xlabel(steps)
     axes.set_ylabel(label)
-    if key == "success_rate":
+    if key in ("success_rate", "first_precision"):
         axes.set_ylim(-0.02, 1.04)
     if axes.get_legend_handles_labels()[1]:
         axes.legend(frameon=False, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))

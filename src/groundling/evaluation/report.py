@@ -3,7 +3,8 @@
 import base64
 import io
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,10 @@ from PIL import Image
 
 from groundling.configs.compose import changed, from_file
 from groundling.configs.schema import Config
+from groundling.envs.babyai_text import CONTROLS
 from groundling.envs.nethack import TASKS
 from groundling.errors import RunError
 from groundling.evaluation import plots
-from groundling.evaluation.episodes import Summary
 from groundling.evaluation.nethack import showing
 from groundling.evaluation.samples import frames
 from groundling.files import write_atomically
@@ -28,6 +29,9 @@ _MAX_FRAMES = 30
 _MAX_TEXTS = 8
 _LEARNING_FIGURES = (
     "return_mean",
+    "first_named",
+    "first_other",
+    "first_none",
     "loss",
     "probability",
     "kl_mean",
@@ -109,6 +113,7 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )
+    environment.globals["rate"] = _rate
     page = environment.get_template("report.html.j2").render(
         title=" · ".join(groups),
         runs=runs,
@@ -125,6 +130,7 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
             (run, plots.probe_multiples(run.probes, right_actions(run.config))) for run in runs if run.probes
         ],
         episodes=[episode for run in runs if not run.plays_nethack for episode in _episodes(run)],
+        controls=[(run, told) for run in runs if (told := _controls(run))],
         games=games,
         nethack=showing,
         configs=[(run.run_dir, (run.run_dir / "config.yaml").read_text(encoding="utf-8")) for run in runs],
@@ -150,8 +156,8 @@ def _read(run_dir: Path) -> Shown:
     )
 
 
-def _main_plots(runs: Sequence[Shown]) -> list[tuple[str, str]]:
-    """By task, the learning curves of its runs; those of one name are one curve."""
+def _main_plots(runs: Sequence[Shown]) -> list[tuple[str, str, str | None]]:
+    """By task, the learning curves of its runs, and of what they first deal with; those of one name are one curve."""
     drawn = []
     for task in dict.fromkeys(run.task for run in runs):
         own = [run for run in runs if run.task == task]
@@ -159,10 +165,28 @@ def _main_plots(runs: Sequence[Shown]) -> list[tuple[str, str]]:
         for run in own:
             groups.setdefault(run.config.name, []).append(run.metrics)
         key, label = own[0].figure
-        baselines = _baselines(own[0]) if len(groups) == 1 and key == "success_rate" else None
+        alone = len(groups) == 1 and key == "success_rate"
         steps = "tokens" if own[0].config.pool.id else "env steps"
-        drawn.append((task, plots.learning_curve(groups, key, label, baselines, steps)))
+        curve = plots.learning_curve(
+            groups, key, label, _levels(own[0], "success_rate") if alone else None, steps
+        )
+        drawn.append(
+            (task, curve, _first_plot(own, groups, _levels(own[0], "first_precision") if alone else {}))
+        )
     return drawn
+
+
+def _first_plot(
+    runs: Sequence[Shown], groups: Mapping[str, Sequence[Any]], levels: Mapping[str, float]
+) -> str | None:
+    """How often the thing that is first dealt with is the named one, over steps; None where no run tells."""
+    rows = [row for run in runs for row in run.metrics]
+    if all(row.get("first_precision") is None for row in rows):
+        return None
+    chances = [row["first_chance"] for row in rows if row.get("first_chance") is not None]
+    chance = {"chance": float(np.mean(chances))} if chances else {}
+    label = "named thing, of those first dealt with"
+    return plots.learning_curve(groups, "first_precision", label, {**chance, **levels})
 
 
 def _game(run: Shown, sample: dict[str, Any]) -> dict[str, Any]:
@@ -172,11 +196,32 @@ def _game(run: Shown, sample: dict[str, Any]) -> dict[str, Any]:
     return {**game, "pictures": pictures}
 
 
-def _baselines(run: Shown) -> dict[str, Summary]:
-    agents = run.evaluations.get("held-out", {}).get("agents", {})
+def _levels(run: Shown, figure: str) -> dict[str, float]:
+    """A figure of the held-out evaluation's baselines, of those that have it."""
     if run.plays_nethack:
         return {}
-    return {name: Summary(**figures) for name, figures in agents.items() if name != "trained"}
+    agents = run.evaluations.get("held-out", {}).get("agents", {})
+    values = {name: figures.get(figure) for name, figures in agents.items() if name != "trained"}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _controls(run: Shown) -> list[tuple[str, dict[str, Any]]]:
+    """The evaluations of missions as they are and told otherwise, if any of these are told otherwise."""
+    found = [(suite, run.evaluations[suite]) for suite in ("held-out", *CONTROLS) if suite in run.evaluations]
+    return found if any(suite in CONTROLS for suite, _ in found) else []
+
+
+def _rate(value: Any) -> str:
+    """A share in three digits; a dash for none, and of an evaluation that has none."""
+    return f"{value:.3f}" if isinstance(value, float | int) else "–"
+
+
+def _marked(mission: str, named: Sequence[str]) -> list[tuple[str, bool]]:
+    """A mission in parts, each with whether it names the thing that is to be dealt with first."""
+    if not named:
+        return [(mission, False)]
+    parts = re.split(f"({'|'.join(map(re.escape, named))})", mission)
+    return [(part, part in named) for part in parts if part]
 
 
 def _episodes(run: Shown) -> list[dict[str, Any]]:
@@ -188,7 +233,10 @@ def _episodes(run: Shown) -> list[dict[str, Any]]:
             {**step, "picture": None if picture is None else _data_url(picture)}
             for step, picture in zip(sample["steps"][:_MAX_FRAMES], pictures, strict=False)
         ]
-        episodes.append({**sample, "steps": steps, "left_out": len(sample["steps"]) - len(steps)})
+        first = sample.get("first")
+        marked = _marked(sample["mission"], first["named"] if first else [])
+        left_out = len(sample["steps"]) - len(steps)
+        episodes.append({**sample, "steps": steps, "first": first, "marked": marked, "left_out": left_out})
     return episodes
 
 

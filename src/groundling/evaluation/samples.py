@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import gymnasium
@@ -31,6 +31,7 @@ def record(config: Config, policy: Policy, episode: Episode) -> dict[str, Any]:
         "success": episode.success,
         "return": episode.episode_return,
         "actions": list(episode.actions),
+        "first": None if episode.first is None else asdict(episode.first),
         "steps": [
             {
                 "descriptions": observation.descriptions[-1],

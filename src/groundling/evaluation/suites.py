@@ -1,11 +1,14 @@
-"""GLAM's tests of generalisation: each is a change to the run's configuration, on episodes that no training sees."""
+"""Tests on episodes that no training sees: each is a change to the run's configuration.
+
+GLAM's tests of generalisation; and controls, which tell the missions otherwise than they are.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from groundling.configs.schema import EnvConfig
-from groundling.envs.babyai_text import translate_actions
+from groundling.envs.babyai_text import CONTROLS, translate_actions
 from groundling.errors import ConfigError
 from groundling.registry import unknown
 
@@ -22,6 +25,8 @@ class Suite:
     """Of a French run what changes in place of the overrides, by key; None: the same."""
     language: str | None = None
     """What is spoken; None: what the run speaks."""
+    is_tried: bool = False
+    """Whether it takes an env to tell if the suite suits it."""
 
     def changes(self, env: EnvConfig) -> list[str | Mapping[str, Any]]:
         """The overrides of a run in ``env``, as `configs.compose.changed` takes them.
@@ -139,18 +144,25 @@ SUITES = {
         "a sequence that training never composes", "BabyAI-PickUpSeqPickUpLocal-v0"
     ),
     "french": Suite("missions, sentences, actions and prompt in French", language="french"),
-}
+} | {name: Suite(about, (f"env.args.control={name}",), is_tried=True) for name, about in CONTROLS.items()}
 """By name. The invented words are GLAM's; the introductions, and of a French run the synonyms, are our own."""
+GROUPS = {
+    "all": tuple(SUITES),
+    "glam": tuple(name for name in SUITES if name not in CONTROLS),
+    "controls": tuple(CONTROLS),
+}
+"""Names that stand for several suites."""
 
 
 def find_suites(names: str) -> list[str]:
-    """The suites of a list such as ``held-out,french``, or ``all``.
+    """The suites of a list of names and `GROUPS` such as ``held-out,controls``, each once.
 
     Raises:
         ConfigError: no such suite.
     """
-    found = list(SUITES) if names == "all" else names.split(",")
-    for name in found:
-        if name not in SUITES:
-            raise ConfigError(unknown("suite", name, SUITES))
-    return found
+    found: dict[str, None] = {}
+    for name in names.split(","):
+        if name not in SUITES and name not in GROUPS:
+            raise ConfigError(unknown("suite", name, (*SUITES, *GROUPS)))
+        found.update(dict.fromkeys(GROUPS.get(name, (name,))))
+    return list(found)

@@ -14,7 +14,7 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 
 class TrainingProgress:
-    """Shows return, success rate (of the last 100 episodes), steps per second and the time left."""
+    """Shows return, success rate and first precision (of the last 100 episodes), steps per second and the time left."""
 
     def __init__(self, console: Console, total_steps: int, step: int) -> None:
         self._console, self._total, self._begin = console, total_steps, step
@@ -53,6 +53,9 @@ class TrainingProgress:
             parts.append(f"return {sum(e.episode_return for e in self._recent) / count:.2f}")
             if all(e.success is not None for e in self._recent):
                 parts.append(f"success {sum(bool(e.success) for e in self._recent) / count:.2f}")
+            firsts = [e.figures["first_precision"] for e in self._recent if "first_precision" in e.figures]
+            if firsts:
+                parts.append(f"named first {sum(firsts) / len(firsts):.2f}")
         if self._step > self._begin:
             parts.append(f"{self._rate():,.0f} steps/s")
         return " · ".join(parts)

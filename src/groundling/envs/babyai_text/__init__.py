@@ -2,6 +2,7 @@
 
 import gymnasium
 
+from groundling.envs.babyai_text.controls import CONTROLS
 from groundling.envs.babyai_text.descriptions import describe
 from groundling.envs.babyai_text.expert import Expert, ExpertError
 from groundling.envs.babyai_text.languages import TranslationError, check_language, translate_mission
@@ -19,9 +20,11 @@ LEVELS: dict[str, dict[str, object]] = {
 """GLAM's levels by Gymnasium id, with the arguments of `LocalLevel` that make them."""
 
 
-def make_level(language: str = "english", compat: str | None = None, **kwargs: object) -> BabyAIText:
-    """One of `LEVELS`, told in words; the keyword arguments are those of `LocalLevel`."""
-    return BabyAIText(LocalLevel(**kwargs), language, compat)  # type: ignore[arg-type]
+def make_level(
+    language: str = "english", compat: str | None = None, control: str | None = None, **kwargs: object
+) -> BabyAIText:
+    """One of `LEVELS`, told in words (see `BabyAIText`); the keyword arguments are those of `LocalLevel`."""
+    return BabyAIText(LocalLevel(**kwargs), language, compat, control)  # type: ignore[arg-type]
 
 
 def register() -> None:
@@ -32,6 +35,7 @@ def register() -> None:
 
 __all__ = [
     "ACTIONS",
+    "CONTROLS",
     "LEVELS",
     "BabyAIText",
     "Expert",

@@ -1,7 +1,10 @@
 """The words of the text worlds, and the missions of BabyAI and MiniGrid in French."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from itertools import product
 from typing import Literal, get_args
 
 from groundling.errors import GroundlingError
@@ -36,7 +39,7 @@ _PLACES = {
     "on your right": "à ta droite",
 }
 _OBJECT = re.compile(
-    rf"(?P<article>the|a) (?:(?P<colour>{'|'.join(FRENCH_COLOURS)}) )?(?P<noun>key|ball|box|door|object)"
+    rf"\b(?P<article>the|a) (?:(?P<colour>{'|'.join(FRENCH_COLOURS)}) )?(?P<noun>key|ball|box|door|object)"
     rf"(?: (?P<place>{'|'.join(_PLACES)}))?"
 )
 
@@ -114,6 +117,43 @@ def translate_mission(mission: str, language: str) -> str:
     if len(parts := mission.split(" after you ")) == 2:
         return f"{_orders(parts[0])} après {_orders(parts[1], done=True)}"
     return _orders(mission)
+
+
+def change_things(
+    mission: str, change: Callable[[str], str], language: str = "english"
+) -> tuple[str, list[str]]:
+    """Put other words in the place of those that name the things of a BabyAI mission.
+
+    Args:
+        mission: Such as ``pick up the red key, then go to a box``.
+        change: From ``the red key`` to what is to stand there; of the empty text, the space before it goes, too.
+        language: Of the mission.
+
+    Returns:
+        The mission, and what now stands for each of its things, in their order.
+
+    Raises:
+        TranslationError: an unknown language.
+    """
+    phrases: list[str] = []
+
+    def put(match: re.Match[str]) -> str:
+        phrases.append(change(match["phrase"]))
+        elided = "de" if match["elided"] and not phrases[-1] else match["elided"] or ""
+        return f"{match['space']}{elided}{phrases[-1]}".rstrip()
+
+    return _phrases(check_language(language)).sub(put, mission), phrases
+
+
+@cache
+def _phrases(language: Language) -> re.Pattern[str]:
+    """Finds what names a thing in a mission, and the space and the French elision ("d'") before it."""
+    if language == "english":
+        return re.compile(rf"(?P<space> )(?P<elided>)(?P<phrase>{_OBJECT.pattern})")
+    nouns, colours, places = ("key", "ball", "box", "door", "object"), ("", *FRENCH_COLOURS), ("", *_PLACES)
+    english = (" ".join(" ".join(words).split()) for words in product(("the", "a"), colours, nouns, places))
+    french = sorted((_object(phrase, phrase) for phrase in english), key=len, reverse=True)
+    return re.compile(rf"(?P<space> )(?P<elided>d')?(?P<phrase>{'|'.join(map(re.escape, french))})")
 
 
 def _minigrid_mission(mission: str) -> str | None:

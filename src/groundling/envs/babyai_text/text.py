@@ -4,12 +4,16 @@ from collections.abc import Sequence
 from typing import Any, Literal, SupportsFloat
 
 import gymnasium
+import numpy as np
 from minigrid.envs.babyai.core import roomgrid_level
 
+from groundling.envs.babyai_text.controls import CONTROLS, drop, scramble, swap
 from groundling.envs.babyai_text.descriptions import describe
+from groundling.envs.babyai_text.grounding import Asked, Watch, asked_first, descriptions
 from groundling.envs.babyai_text.languages import (
     Language,
     TranslationError,
+    change_things,
     check_language,
     translate_mission,
 )
@@ -47,13 +51,27 @@ def translate_actions(actions: Sequence[str], language: str) -> list[str]:
 roomgrid_level.print = lambda *_: None  # type: ignore[attr-defined]
 
 
+_MOST_RESETS = 100
+"""So many episodes are drawn for one whose mission can be told as the control wants it."""
+
+
 class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
     """Adds ``info["descriptions"]``, a list of sentences, at reset and step; leaves the rest as it is.
+
+    At a step of an episode whose mission is of BabyAI's grammar, ``info["first_interaction"]`` tells which thing was
+    first dealt with (`groundling.envs.first_interaction`); `grounding` says what that means.
 
     Args:
         env: A MiniGrid env with its ordinary observation (image, direction, mission).
         language: ``english`` or ``french``, of the sentences and of ``obs["mission"]``.
         compat: See `describe`.
+        control: One of `CONTROLS`: ``obs["mission"]`` is told otherwise than the env's own mission, which stays, as
+            does the reward. ``swapped`` passes over episodes in which there is no other thing to name; what it names is the
+            named thing.
+
+    Raises:
+        ConfigError: an unknown compat or control, or a control of an env that has no missions of BabyAI's.
+        TranslationError: an unknown language.
     """
 
     def __init__(
@@ -61,6 +79,7 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
         env: gymnasium.Env[Observation, int],
         language: str = "english",
         compat: Literal["glam"] | None = None,
+        control: str | None = None,
     ) -> None:
         super().__init__(env)
         see_faster(env.unwrapped)
@@ -68,6 +87,16 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
         if compat not in (None, "glam"):
             raise ConfigError(unknown("compat", str(compat), ("glam",)))
         self.compat: Literal["glam"] | None = compat
+        if control is not None and control not in CONTROLS:
+            raise ConfigError(unknown("control", str(control), CONTROLS))
+        if control is not None and not isinstance(env.unwrapped, roomgrid_level.RoomGridLevel):
+            raise ConfigError(
+                f"{env} has no missions of BabyAI's, so control={control} cannot tell them otherwise: take it out"
+            )
+        self.control = control
+        self._rng = np.random.default_rng()
+        self._mission: str | None = None  # as the control tells it
+        self._watch: Watch | None = None
         if self.language != "english":
             # Minigrid's space holds the English missions; BabyAI's holds any text.
             space: Any = env.observation_space
@@ -77,14 +106,65 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Begin an episode: Minigrid's observation, and its sentences in the info."""
+        """Begin an episode: Minigrid's observation, and its sentences in the info.
+
+        Raises:
+            ConfigError: the control does not suit this env's missions.
+        """
+        if seed is not None:
+            self._rng = np.random.default_rng(seed)
         observation, info = self.env.reset(seed=seed, options=options)
+        env: Any = self.env.unwrapped
+        asked, mission = asked_first(env), env.mission
+        if self.control == "swapped":
+            for _ in range(_MOST_RESETS):
+                if (swapped := swap(env, asked, mission, self._rng)) is not None:
+                    break
+                observation, info = self.env.reset(options=options)
+                asked, mission = asked_first(env), env.mission
+            else:
+                raise ConfigError(
+                    f"{_MOST_RESETS} episodes have no other thing to name in the place of that of {mission!r}: put "
+                    "other things into the room (num_dists=3), choose another task, or take control=swapped out"
+                )
+            mission, asked = swapped
+        self._begin(asked, mission)
         return self._told(observation, info)
+
+    def _begin(self, asked: list[Asked], mission: str) -> None:
+        """Tell the mission, given in English, as the control wants it; watch what is dealt with."""
+        self._mission = self._watch = None
+        if not asked and self.control is None:
+            return
+        env: Any = self.env.unwrapped
+        told = translate_mission(mission, self.language)
+        if self.control == "dropped":
+            told, phrases = drop(told, self.language)
+        elif self.control == "scrambled":
+            told, phrases = scramble(told, self.language, self._rng)
+        else:
+            told, phrases = change_things(told, lambda phrase: phrase, self.language)
+        described = descriptions(env.instrs)
+        if self.control is not None:
+            if len(phrases) != len(described):
+                raise ConfigError(
+                    f"the mission {mission!r} is not in BabyAI's words, so control={self.control} cannot change "
+                    "them: take it out"
+                )
+            self._mission = told
+        if asked:
+            first = {id(part.description) for part in asked}
+            words = [
+                phrase for phrase, d in zip(phrases, described, strict=False) if id(d) in first and phrase
+            ]
+            self._watch = Watch(env, asked, words if len(phrases) == len(described) else [])
 
     def step(self, action: int) -> tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]:
         """Take one of Minigrid's actions."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         observation, info = self._told(observation, info)
+        if self._watch is not None:
+            info["first_interaction"] = self._watch.see(action)
         return observation, reward, terminated, truncated, info
 
     def _told(self, observation: Observation, info: dict[str, Any]) -> tuple[Observation, dict[str, Any]]:
@@ -92,6 +172,8 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
         info["descriptions"] = describe(
             observation["image"], unwrapped.carrying, self.language, compat=self.compat
         )
-        if self.language != "english":
+        if self._mission is not None:
+            observation = {**observation, "mission": self._mission}
+        elif self.language != "english":
             observation = {**observation, "mission": translate_mission(observation["mission"], self.language)}
         return observation, info

@@ -1,0 +1,84 @@
+"""Missions told otherwise than they are: does the agent do what it is told, or what it would do anyway?
+
+The env's own mission and its reward stay as they are; what the policy reads changes.
+"""
+
+import re
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from minigrid.core.world_object import WorldObj
+
+from groundling.envs.babyai_text.grounding import Asked, descriptions
+from groundling.envs.babyai_text.languages import change_things
+
+CONTROLS = {
+    "swapped": "the mission names another thing that is there; a grounded agent deals with that one, and fails",
+    "dropped": "the mission does not say which thing",
+    "scrambled": "the letters of the words that name things stand in another order",
+}
+
+
+def swap(
+    env: Any, asked: list[Asked], mission: str, rng: np.random.Generator
+) -> tuple[str, list[Asked]] | None:
+    """Name another thing in the place of each that the mission asks to deal with first.
+
+    The other thing is one of those within reach that no description of the mission is true of; if there are any of
+    which there is just one, one of these.
+
+    Args:
+        env: An unwrapped BabyAI env at the beginning of an episode.
+        asked: What its mission asks for (see `grounding.asked_first`).
+        mission: In English.
+        rng: Draws the other thing.
+
+    Returns:
+        The mission, and what it asks for; None if there is no other thing to name, as behind one locked door.
+    """
+    described = descriptions(env.instrs)
+    meant = {_look(thing) for description in described for thing in description.obj_set}
+    present = [thing for thing in env.grid.grid if thing is not None]
+    counts = Counter(map(_look, present))
+    words: dict[int, str] = {}
+    swapped: list[Asked] = []
+    for part in asked:
+        others = sorted({_look(thing) for thing in part.things} - meant)
+        single = [look for look in others if counts[look] == 1]
+        if not others or not part.is_described:
+            return None
+        look = (single or others)[int(rng.integers(len(single or others)))]
+        meant.add(look)
+        place = next(i for i, description in enumerate(described) if description is part.description)
+        words[place] = f"{'the' if counts[look] == 1 else 'a'} {' '.join(look)}"
+        swapped.append(replace(part, named=[thing for thing in present if _look(thing) == look]))
+    places = iter(range(len(described)))
+    told, phrases = change_things(mission, lambda phrase: words.get(next(places, -1), phrase))
+    return (told, swapped) if swapped and len(phrases) == len(described) else None
+
+
+def drop(mission: str, language: str) -> tuple[str, list[str]]:
+    """Leave the things' words out: ``pick up`` of ``pick up the red key``. As `change_things` gives it."""
+    return change_things(mission, lambda phrase: "", language)
+
+
+def scramble(mission: str, language: str, rng: np.random.Generator) -> tuple[str, list[str]]:
+    """Mix the letters of each word that describes a thing, never into what it was. As `change_things` gives it."""
+
+    def mixed(match: re.Match[str]) -> str:
+        word = letters = match[0]
+        while letters == word:
+            letters = "".join(rng.permutation(list(word)).tolist())
+        return letters
+
+    def change(phrase: str) -> str:
+        article, described = re.fullmatch(r"(\w+\W)(.*)", phrase).groups()  # type: ignore[union-attr]
+        return article + re.sub(r"\w{2,}", mixed, described)
+
+    return change_things(mission, change, language)
+
+
+def _look(thing: WorldObj) -> tuple[str, str]:
+    return thing.color, thing.type

@@ -1,0 +1,201 @@
+"""Which thing the agent first deals with in an episode of BabyAI's: what its mission asks for, and what it does.
+
+What *dealing with* a thing means follows from the mission:
+
+- pick up, and put next to: it is picked up;
+- go to: the agent stands before it and faces it;
+- open: the door is toggled; where it is locked, a key is picked up, and the named ones are those of its colour;
+- sequences: as in the part that has to come first; of two parts joined by "and" as in either, and either's counts.
+
+The *things* are those within reach at the start: without moving one, unlocking a door, or dealing with another first.
+One goes through closed doors, but not where doors count as things: in missions to open one, or to go to one.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from minigrid.core.actions import Actions
+from minigrid.core.world_object import WorldObj
+from minigrid.envs.babyai.core.verifier import (
+    ActionInstr,
+    AfterInstr,
+    AndInstr,
+    BeforeInstr,
+    GoToInstr,
+    Instr,
+    ObjDesc,
+    OpenInstr,
+    PickupInstr,
+    PutNextInstr,
+)
+
+Deed = Literal["pick up", "face", "toggle"]
+_MOVABLE = ("key", "ball", "box")
+_AHEAD = ((1, 0), (0, 1), (-1, 0), (0, -1))  # by Minigrid's directions
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a mission asks to deal with first, and how."""
+
+    deed: Deed
+    description: ObjDesc
+    """The part of the mission that tells it."""
+    named: Collection[WorldObj]
+    """What the mission means, out of reach or not."""
+    things: Collection[WorldObj]
+    """What is within reach."""
+
+    @property
+    def is_described(self) -> bool:
+        """Whether the named things are described; not where a locked door is, and they are its keys."""
+        return self.deed != "pick up" or self.description.type != "door"
+
+
+def asked_first(env: Any) -> list[Asked]:
+    """What the mission of an unwrapped BabyAI env asks to deal with first, as the episode begins: one thing or two.
+
+    Returns:
+        Nothing where that cannot be told: no mission of BabyAI's grammar, the agent has something in its hands already,
+        or nothing named is within reach, such as a box behind a locked door.
+    """
+    if env.carrying is not None:
+        return []
+    parts = [_asked(env, instruction) for instruction in _first(getattr(env, "instrs", None))]
+    asked = [part for part in parts if part is not None]
+    return asked if len(asked) == len(parts) else []
+
+
+def descriptions(instruction: Instr) -> list[ObjDesc]:
+    """The descriptions of things in an instruction, in the order of its words."""
+    if isinstance(instruction, BeforeInstr | AfterInstr | AndInstr):
+        return [*descriptions(instruction.instr_a), *descriptions(instruction.instr_b)]
+    if isinstance(instruction, PutNextInstr):
+        return [instruction.desc_move, instruction.desc_fixed]
+    return [instruction.desc] if isinstance(instruction, GoToInstr | PickupInstr | OpenInstr) else []
+
+
+class Watch:
+    """Sees, after each step of an episode, which thing was first dealt with.
+
+    Args:
+        env: An unwrapped BabyAI env.
+        asked: What its mission asks for; at least one.
+        named: The words that name it.
+    """
+
+    def __init__(self, env: Any, asked: list[Asked], named: Iterable[str] = ()) -> None:
+        self._env, self._deeds = env, {part.deed for part in asked}
+        self._named = [thing for part in asked for thing in part.named]
+        things = {id(thing): thing for part in asked for thing in part.things}.values()
+        self._kinds = {*_MOVABLE, *(thing.type for thing in things)}
+        chance = len(_among(things, self._named)) / len(things)
+        self.told: dict[str, Any] = {"target": "none", "chance": chance, "named": tuple(named)}
+        """What ``info["first_interaction"]`` is to hold (see `groundling.envs.first_interaction`)."""
+
+    def see(self, action: int) -> dict[str, Any]:
+        """Take up what the env's last step, which was ``action``, has led to; gives `told`."""
+        if self.told["target"] == "none" and (thing := self._dealt_with(action)) is not None:
+            self.told = self.told | {
+                "target": "named" if _among([thing], self._named) else "other",
+                "thing": f"{thing.color} {thing.type}",
+                "step": int(self._env.step_count),
+            }
+        return self.told
+
+    def _dealt_with(self, action: int) -> WorldObj | None:
+        if "pick up" in self._deeds and self._env.carrying is not None:
+            carried: WorldObj = self._env.carrying
+            return carried
+        if "face" in self._deeds and (faced := self._faced()) is not None and faced.type in self._kinds:
+            return faced
+        if "toggle" in self._deeds and action == Actions.toggle:
+            faced = self._faced()
+            return faced if faced is not None and faced.type == "door" else None
+        return None
+
+    def _faced(self) -> WorldObj | None:
+        env = self._env
+        (x, y), (dx, dy) = env.agent_pos, _AHEAD[env.agent_dir]
+        thing: WorldObj | None = env.grid.grid[(y + dy) * env.grid.width + x + dx]
+        return thing
+
+
+def _first(instruction: Instr | None) -> list[ActionInstr | None]:
+    """The parts of an instruction that may come first; None for one that is not known."""
+    if isinstance(instruction, BeforeInstr):
+        return _first(instruction.instr_a)
+    if isinstance(instruction, AfterInstr):
+        return _first(instruction.instr_b)
+    if isinstance(instruction, AndInstr):
+        return [*_first(instruction.instr_a), *_first(instruction.instr_b)]
+    return [instruction if isinstance(instruction, ActionInstr) else None]
+
+
+def _asked(env: Any, instruction: ActionInstr | None) -> Asked | None:
+    if isinstance(instruction, GoToInstr):
+        description = instruction.desc
+        doors = description.type in (None, "door")  # else they are on the way
+        return _within_reach("face", description, description.obj_set, _reach(env, doors), doors)
+    if isinstance(instruction, PickupInstr):
+        description = instruction.desc
+        return _within_reach("pick up", description, description.obj_set, _reach(env))
+    if isinstance(instruction, PutNextInstr):
+        description = instruction.desc_move
+        return _within_reach("pick up", description, description.obj_set, _reach(env))
+    return _asked_to_open(env, instruction.desc) if isinstance(instruction, OpenInstr) else None
+
+
+def _asked_to_open(env: Any, description: ObjDesc) -> Asked | None:
+    if not all(door.is_locked for door in description.obj_set):
+        doors = [thing for thing in _reach(env, doors_block=True) if thing.type == "door"]
+        unlocked = [door for door in description.obj_set if not door.is_locked]
+        if _among(doors, unlocked):
+            return Asked("toggle", description, description.obj_set, doors)
+    reach = _reach(env)
+    locked = {door.color for door in _among(reach, description.obj_set) if door.is_locked}
+    keys = [thing for thing in env.grid.grid if thing is not None and thing.type == "key"]
+    return _within_reach("pick up", description, [key for key in keys if key.color in locked], reach)
+
+
+def _within_reach(
+    deed: Deed,
+    description: ObjDesc,
+    named: Collection[WorldObj],
+    reach: Iterable[WorldObj],
+    doors: bool = False,
+) -> Asked | None:
+    things = [thing for thing in reach if doors or thing.type != "door"]
+    return Asked(deed, description, named, things) if _among(things, named) else None
+
+
+def _among(things: Iterable[WorldObj], others: Iterable[WorldObj]) -> list[WorldObj]:
+    """Those of the things that are among the others: the very same, and not alike."""
+    known = {id(other) for other in others}
+    return [thing for thing in things if id(thing) in known]
+
+
+def _reach(env: Any, doors_block: bool = False) -> list[WorldObj]:
+    """Keys, balls, boxes and doors that the agent can come to; BabyAI's rooms have walls all around."""
+    cells, width = env.grid.grid, env.grid.width
+    x, y = env.agent_pos
+    start = int(x) + int(y) * width
+    present, things = [start], []
+    met = bytearray(len(cells))
+    met[start] = True
+    while present:
+        cell = present.pop()
+        for beside in (cell + 1, cell - 1, cell + width, cell - width):
+            if met[beside]:
+                continue
+            met[beside] = True
+            thing = cells[beside]
+            if thing is None:
+                present.append(beside)
+            elif thing.type != "wall":
+                if thing.type == "door" or thing.type in _MOVABLE:
+                    things.append(thing)
+                if thing.can_overlap() or (thing.type == "door" and not doors_block and not thing.is_locked):
+                    present.append(beside)
+    return things
