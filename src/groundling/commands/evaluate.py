@@ -133,7 +133,7 @@ def _table(title: str, summaries: "dict[str, Summary]") -> "Table":
             cells += [_rate(s.first_none), _rate(s.first_chance)]
         table.add_row(name, *cells, f"{s.return_mean:.3f}", f"{s.episode_length:.1f}")
     if tells:
-        table.caption = "named first: share of the episodes in which the thing first dealt with is the named one; none: nothing is"
+        table.caption = "named first: share of episodes whose first thing dealt with is the named one; none: nothing is"
     return table
 
 

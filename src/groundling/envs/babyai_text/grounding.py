@@ -177,7 +177,7 @@ def _among(things: Iterable[WorldObj], others: Iterable[WorldObj]) -> list[World
 
 
 def _reach(env: Any, doors_block: bool = False) -> list[WorldObj]:
-    """Keys, balls, boxes and doors that the agent can come to; BabyAI's rooms have walls all around."""
+    """Keys, balls, boxes and doors that the agent can come to; rooms have walls, or doors, all around."""
     cells, width = env.grid.grid, env.grid.width
     x, y = env.agent_pos
     start = int(x) + int(y) * width
@@ -187,7 +187,7 @@ def _reach(env: Any, doors_block: bool = False) -> list[WorldObj]:
     while present:
         cell = present.pop()
         for beside in (cell + 1, cell - 1, cell + width, cell - width):
-            if met[beside]:
+            if not 0 <= beside < len(cells) or met[beside]:
                 continue
             met[beside] = True
             thing = cells[beside]

@@ -66,8 +66,8 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
         language: ``english`` or ``french``, of the sentences and of ``obs["mission"]``.
         compat: See `describe`.
         control: One of `CONTROLS`: ``obs["mission"]`` is told otherwise than the env's own mission, which stays, as
-            does the reward. ``swapped`` passes over episodes in which there is no other thing to name; what it names is the
-            named thing.
+            does the reward. ``swapped`` passes over episodes in which there is no other thing to name; what it names
+            is the named thing.
 
     Raises:
         ConfigError: an unknown compat or control, or a control of an env that has no missions of BabyAI's.

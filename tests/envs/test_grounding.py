@@ -1,0 +1,347 @@
+"""Which thing is dealt with first, in hand-made rooms and BabyAI's own; and missions told otherwise than they are."""
+
+import re
+from collections import Counter
+from typing import Any
+
+import gymnasium
+import pytest
+from minigrid.core.world_object import Ball, Box, Door, Key, WorldObj
+from minigrid.envs.babyai.core.roomgrid_level import RoomGridLevel
+from minigrid.envs.babyai.core.verifier import (
+    AfterInstr,
+    AndInstr,
+    BeforeInstr,
+    GoToInstr,
+    Instr,
+    ObjDesc,
+    OpenInstr,
+    PickupInstr,
+    PutNextInstr,
+)
+
+from groundling.envs.babyai_text import CONTROLS, MIXED_TASKS, BabyAIText
+from groundling.envs.first_interaction import FirstInteraction, read_first_interaction
+from groundling.envs.make import make_text_env
+from groundling.envs.vector import TextVectorEnv
+from groundling.errors import ConfigError
+from tests.conftest import Corridor
+
+_LEFT, _RIGHT, _FORWARD, _PICK_UP, _DROP, _TOGGLE = range(6)
+_MIXED = "BabyAI-MixedTrainLocal-v0"
+_RED_KEY, _BLUE_BALL = ("key", "red"), ("ball", "blue")
+
+
+class _Room(RoomGridLevel):
+    """The agent in the middle of a room, looking right: a red key 2 cells ahead, a blue ball behind it, as far away.
+
+    And a green box in a corner, out of its way.
+    """
+
+    def __init__(self, instruction: Instr, things: dict[tuple[int, int], WorldObj] | None = None) -> None:
+        self._instruction = instruction
+        self._things = (
+            things if things is not None else {(5, 3): Key("red"), (1, 3): Ball("blue"), (1, 1): Box("green")}
+        )
+        super().__init__(room_size=7, num_rows=1, num_cols=2)
+
+    def gen_mission(self) -> None:
+        for (x, y), thing in self._things.items():
+            self.grid.set(x, y, thing)
+            thing.cur_pos = (x, y)
+        self.agent_pos, self.agent_dir = (3, 3), 0
+        self.instrs = self._instruction
+
+
+def _play(env: gymnasium.Env[Any, Any], *actions: int) -> dict[str, Any] | None:
+    """What the env tells of the first interaction after these actions."""
+    env.reset(seed=0)
+    info: dict[str, Any] = {}
+    for action in actions:
+        info = env.step(action)[4]
+    return info.get("first_interaction")
+
+
+def _first(instruction: Instr, *actions: int, things: dict[tuple[int, int], WorldObj] | None = None) -> Any:
+    told = _play(BabyAIText(_Room(instruction, things)), *actions)
+    return None if told is None else (told["target"], told["chance"], *told["named"])
+
+
+_TO_KEY = (_FORWARD,)
+_TO_BALL = (_RIGHT, _RIGHT, _FORWARD)
+
+
+@pytest.mark.parametrize(
+    ("instruction", "named"),
+    [
+        (PickupInstr(ObjDesc(*_RED_KEY)), "the red key"),
+        (PutNextInstr(ObjDesc(*_RED_KEY), ObjDesc(*_BLUE_BALL)), "the red key"),
+        (BeforeInstr(PickupInstr(ObjDesc(*_RED_KEY)), GoToInstr(ObjDesc(*_BLUE_BALL))), "the red key"),
+        (AfterInstr(GoToInstr(ObjDesc(*_BLUE_BALL)), PickupInstr(ObjDesc(*_RED_KEY))), "the red key"),
+    ],
+    ids=["pick up", "put next", "before", "after"],
+)
+def test_what_is_picked_up_first(instruction: Instr, named: str) -> None:
+    third = pytest.approx(1 / 3)
+    assert _first(instruction, *_TO_KEY) == ("none", third, named)  # to stand before it is not to pick it up
+    assert _first(instruction, *_TO_KEY, _PICK_UP) == ("named", third, named)
+    assert _first(instruction, *_TO_BALL, _PICK_UP) == ("other", third, named)
+    then_named = (*_TO_BALL, _PICK_UP, _RIGHT, _DROP, _RIGHT, _FORWARD, _FORWARD, _PICK_UP)
+    assert _first(instruction, *then_named) == ("other", third, named)  # the first one stays the first one
+
+
+def test_what_is_faced_first() -> None:
+    instruction = GoToInstr(ObjDesc("ball", None))
+    assert _first(instruction, _LEFT, _LEFT) == ("none", pytest.approx(1 / 3), "the ball")
+    assert _first(instruction, *_TO_BALL)[0] == "named"
+    assert _first(instruction, *_TO_KEY)[0] == "other"
+    assert _first(instruction, *_TO_KEY, _LEFT, _LEFT, _FORWARD, _FORWARD)[0] == "other"
+
+
+def test_either_thing_counts_of_two_in_any_order() -> None:
+    both = AndInstr(PickupInstr(ObjDesc(*_RED_KEY)), PickupInstr(ObjDesc(*_BLUE_BALL)))
+    expected = (pytest.approx(2 / 3), "the red key", "the blue ball")
+    assert _first(both, *_TO_KEY, _PICK_UP) == ("named", *expected)
+    assert _first(both, *_TO_BALL, _PICK_UP) == ("named", *expected)
+
+
+def _by_doors(locked: bool) -> dict[tuple[int, int], WorldObj]:
+    return {
+        (6, 3): Door("grey", is_locked=locked),
+        (3, 6): Door("red"),
+        (5, 5): Key("grey"),
+        (1, 3): Key("blue"),
+    }
+
+
+def test_a_door_is_toggled_and_for_a_locked_one_its_key_picked_up() -> None:
+    grey = OpenInstr(ObjDesc("door", "grey"))
+    ahead, below = (_FORWARD, _FORWARD, _TOGGLE), (_RIGHT, _FORWARD, _FORWARD, _TOGGLE)
+    assert _first(grey, *ahead[:2], things=_by_doors(False)) == ("none", 0.5, "the grey door")
+    assert _first(grey, *ahead, things=_by_doors(False))[0] == "named"
+    assert _first(grey, *below, things=_by_doors(False))[0] == "other"
+    assert _first(grey, *ahead, things=_by_doors(True)) == ("none", 0.5, "the grey door")
+    to_key = (_FORWARD, _FORWARD, _RIGHT, _FORWARD, _PICK_UP)
+    assert _first(grey, *to_key, things=_by_doors(True))[0] == "named"
+    assert _first(grey, *_TO_BALL, _PICK_UP, things=_by_doors(True))[0] == "other"
+
+
+def test_what_cannot_be_the_first_is_not_told() -> None:
+    beyond = {(6, 3): Door("grey", is_locked=True), (9, 3): Ball("blue"), (1, 1): Key("red")}
+    assert _first(PickupInstr(ObjDesc(*_BLUE_BALL)), _LEFT, things=beyond) is None
+    assert _first(GoToInstr(ObjDesc(*_BLUE_BALL)), _LEFT, things=beyond) is None
+    beyond[6, 3] = Door("grey")  # through a closed one the agent can go
+    assert _first(PickupInstr(ObjDesc(*_BLUE_BALL)), _LEFT, things=beyond) == ("none", 0.5, "the blue ball")
+    carrying = make_text_env("BabyAI-PutNextS5N2Carrying-v0")
+    assert _play(carrying, _LEFT) is None
+    assert _play(make_text_env("MiniGrid-Fetch-5x5-N2-v0"), _LEFT) is None
+
+
+@pytest.mark.parametrize("task", MIXED_TASKS)
+def test_chance_is_counted(task: str) -> None:
+    env = make_text_env(_MIXED, task=task, num_dists=4)
+    seen = set()
+    for seed in range(25):
+        env.reset(seed=seed)
+        told = env.step(_LEFT)[4]["first_interaction"]
+        things = Counter(
+            (thing.color, thing.type)
+            for thing in env.unwrapped.grid.grid
+            if thing is not None and thing.type in ("key", "ball", "box")
+        )
+        assert sum(things.values()) == {"putnext": 6, "pick up seq go to": 6}.get(task, 5)
+        if task == "open":
+            doors = [thing for thing in env.unwrapped.grid.grid if thing is not None and thing.type == "door"]
+            named = (doors[0].color, "key")
+        else:
+            (words,) = told["named"]
+            named = tuple(words.split()[1:])
+        assert told["chance"] == pytest.approx(things[named] / things.total())
+        seen.add(told["chance"])
+    assert len(seen) > 1 or task == "putnext"
+
+
+@pytest.mark.parametrize(
+    "id", ["BabyAI-BossLevel-v0", "BabyAI-GoToSeqS5R2-v0", "BabyAI-PickupLoc-v0", "BabyAI-OpenTwoDoors-v0"]
+)
+def test_babyais_own_levels_tell(id: str) -> None:
+    env = make_text_env(id)
+    told = [_told_at(env, seed) for seed in range(12)]
+    assert any(told)
+    for first in filter(None, told):
+        assert first.target in ("named", "other", "none") and first.chance and first.named
+
+
+def _told_at(env: gymnasium.Env[Any, Any], seed: int) -> FirstInteraction | None:
+    env.reset(seed=seed)
+    return read_first_interaction(env.step(_LEFT)[4])
+
+
+_OBJECT = re.compile(r"(?:the|a) (\w+) (key|ball|box|door)")
+
+
+@pytest.mark.parametrize("task", [task for task in MIXED_TASKS if task != "open"])
+def test_a_swapped_mission_names_another_thing_of_the_room(task: str) -> None:
+    env = make_text_env(_MIXED, task=task, num_dists=3, control="swapped")
+    for seed in range(20):
+        told = env.reset(seed=seed)[0]["mission"]
+        assert told == env.reset(seed=seed)[0]["mission"]
+        true, swapped = _OBJECT.findall(env.unwrapped.mission), _OBJECT.findall(told)
+        place = 1 if "after" in told else 0
+        assert swapped[place] not in true and len(swapped) == len(true)
+        assert swapped[:place] + swapped[place + 1 :] == true[:place] + true[place + 1 :]
+        present = [thing for thing in env.unwrapped.grid.grid if thing is not None]
+        matching = [thing for thing in present if (thing.color, thing.type) == swapped[place]]
+        assert matching and f"{'the' if len(matching) == 1 else 'a'} {' '.join(swapped[place])}" in told
+        info = env.step(_LEFT)
+        assert info[0]["mission"] == told
+        things = [thing for thing in present if thing.type in ("key", "ball", "box")]
+        assert info[4]["first_interaction"]["chance"] == len(matching) / len(things)
+
+
+def test_who_follows_a_swapped_mission_deals_with_the_named_thing_and_fails() -> None:
+    instruction = PickupInstr(ObjDesc(*_RED_KEY))
+    env = BabyAIText(
+        _Room(instruction, {(5, 3): Key("red"), (1, 3): Ball("blue")}), language="french", control="swapped"
+    )
+    assert env.reset(seed=1)[0]["mission"] == "ramasser la balle bleue"
+    told = _play(env, *_TO_BALL, _PICK_UP)
+    assert told == {
+        "target": "named", "chance": 0.5, "named": ("la balle bleue",), "thing": "blue ball", "step": 4,
+    }  # fmt: skip
+    assert _play(env, *_TO_KEY, _PICK_UP)["target"] == "other"
+    assert env.env.unwrapped.instrs is instruction
+    env.reset(seed=1)
+    env.step(_FORWARD)
+    assert env.step(_PICK_UP)[1] > 0  # what the env wants is rewarded, whatever was told
+
+
+@pytest.mark.parametrize("language", ["english", "french"])
+@pytest.mark.parametrize("task", MIXED_TASKS)
+def test_dropped_and_scrambled_missions_do_not_say_which(task: str, language: str) -> None:
+    words = re.compile(
+        r"\b(red|green|blue|purple|yellow|grey|key|ball|box|door|"
+        r"rouge|verte|bleue|violette|jaune|grise|clef|balle|boîte|porte)\b"
+    )
+    plain, dropped, scrambled = (
+        make_text_env(_MIXED, task=task, num_dists=2, language=language, control=control)
+        for control in (None, "dropped", "scrambled")
+    )
+    for seed in range(10):
+        missions = [env.reset(seed=seed)[0]["mission"] for env in (plain, dropped, scrambled)]
+        assert words.search(missions[0])
+        assert not words.search(missions[1]) and len(missions[1].split()) <= 6
+        assert not words.search(missions[2])
+        assert [sorted(word) for word in missions[2].split()] == [
+            sorted(word) for word in missions[0].split()
+        ]
+        assert missions[2] == scrambled.reset(seed=seed)[0]["mission"]
+        assert dropped.unwrapped.mission == plain.unwrapped.mission
+        firsts = [env.step(_LEFT)[4]["first_interaction"] for env in (plain, dropped, scrambled)]
+        assert len({first["chance"] for first in firsts}) == 1  # the named thing is still the env's
+    assert (
+        dropped.reset(seed=0)[0]["mission"]
+        in {
+            "goto": ("go to", "aller à"),
+            "pickup": ("pick up", "ramasser"),
+            "open": ("open", "ouvrir"),
+            "putnext": ("put next to", "poser à côté de"),
+            "pick up seq go to": (
+                *("pick up, then go to", "go to after you pick up"),
+                *("ramasser, puis aller à", "aller à après avoir ramassé"),
+            ),
+        }[task]
+    )
+
+
+def test_controls_that_cannot_be_are_told() -> None:
+    for args in ({"task": "pickup", "num_dists": 0}, {"task": "open"}):
+        with pytest.raises(ConfigError, match=r"no other thing to name.*num_dists=3"):
+            make_text_env(_MIXED, control="swapped", **args).reset(seed=0)
+    with pytest.raises(ConfigError, match="'swapped'"):
+        make_text_env(_MIXED, control="swap")
+    for control in CONTROLS:
+        with pytest.raises(ConfigError, match="no missions of BabyAI's"):
+            make_text_env("MiniGrid-Fetch-5x5-N2-v0", control=control)
+        with pytest.raises(ConfigError, match="cannot be made with"):
+            make_text_env("CartPole-v1", control=control)
+
+
+class _Doors(Corridor):
+    """A corridor that tells which of its two ends was reached."""
+
+    told: Any = None
+
+    def step(self, action: int) -> Any:
+        observation, reward, terminated, truncated, info = super().step(action)
+        target = "none" if not terminated else "named" if reward else "other"
+        return (
+            observation,
+            reward,
+            terminated,
+            truncated,
+            info | {"first_interaction": self.told or {"target": target, "chance": 0.5}},
+        )
+
+
+def _envs(env: type[gymnasium.Env[Any, Any]], seed: int = 0) -> TextVectorEnv:
+    envs = TextVectorEnv(env, 1, ["left", "right", "stay"], seed_of=lambda i, k: seed + 2 * k)
+    envs.reset()
+    return envs
+
+
+def test_any_env_tells_by_its_info() -> None:
+    targets = set()
+    for seed in range(8):
+        envs = _envs(_Doors, seed)
+        (episode,) = [e for _ in range(4) for e in envs.step([0]).episodes][:1]
+        assert episode.first == FirstInteraction("named" if episode.success else "other", 0.5)
+        assert episode.figures == {
+            "first_named": episode.success,
+            "first_other": not episode.success,
+            "first_none": 0,
+            "first_precision": episode.success,
+            "first_chance": 0.5,
+        }
+        targets.add(episode.first.target)
+    assert targets == {"named", "other"}
+    envs = _envs(_Doors)
+    (episode,) = [e for _ in range(12) for e in envs.step([2]).episodes]
+    assert "first_precision" not in episode.figures and episode.figures["first_none"] == 1
+    (silent,) = [e for _ in range(4) for e in _envs(Corridor).step([0]).episodes] or [None]
+    assert silent is None or (silent.first is None and not silent.figures)
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ("named", "expected a mapping with 'target'"),
+        ({"target": "nmed"}, "'named'"),
+        ({"target": "named", "chanc": 1}, "'chance'"),
+        ({"target": "named", "chance": 1.5}, r"1\.5: expected 0 to 1"),
+        ({"target": "named", "chance": "half"}, "'half': expected 0 to 1"),
+    ],
+)
+def test_an_env_that_tells_it_wrongly_is_told(told: Any, message: str) -> None:
+    envs = _envs(type("_Wrong", (_Doors,), {"told": told}))
+    with pytest.raises(ConfigError, match=message):
+        for _ in range(12):
+            envs.step([2])
+
+
+def test_a_saved_state_remembers_the_first_thing() -> None:
+    def make() -> TextVectorEnv:
+        return TextVectorEnv(
+            lambda: make_text_env(_MIXED, task="pickup", num_dists=8, control="swapped"),
+            2,
+            ["turn left", "turn right", "go forward", "pick up", "drop", "toggle"],
+            seed_of=lambda i, k: 10 * k + i,
+        )
+
+    envs, again = make(), make()
+    envs.reset()
+    for step in range(45):
+        envs.step([(0, 2, 3, 4)[step % 4]] * 2)
+    again.load_state_dict(envs.state_dict())
+    finished = [[e for _ in range(20) for e in both.step([2, 2]).episodes] for both in (envs, again)]
+    assert finished[0] == finished[1] and len(finished[0]) == 2 and all(e.first for e in finished[0])
