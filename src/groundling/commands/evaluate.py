@@ -123,17 +123,22 @@ def _table(title: str, summaries: "dict[str, Summary]") -> "Table":
     tells = any(s.first_episodes for s in summaries.values())
     first = ("named first", "95 % interval", "none", "chance") if tells else ()
     # Side by side in 80 characters, without lines between them.
-    table = Table(title=title, box=box.SIMPLE, padding=0) if tells else Table(title=title)
-    for column in ("agent", "success rate", "95 % interval", *first, "return", "episode length"):
-        table.add_column(column, justify="left" if column == "agent" else "right")
+    table = Table(title=title, box=box.SIMPLE, padding=0, show_edge=False) if tells else Table(title=title)
+    length = "length" if tells else "episode length"
+    for column in ("agent", "success rate", "95 % interval", *first, "return", length):
+        whole = column in ("agent", "95 % interval")
+        table.add_column(column, justify="left" if column == "agent" else "right", no_wrap=whole)
     for name, s in summaries.items():
-        cells = [f"{s.success_rate:.3f}", _interval(s.success_low, s.success_high)]
+        cells = [f"{s.success_rate:.3f}", f"{s.success_low:.3f} – {s.success_high:.3f}"]
         if tells:
+            cells[1] = _interval(s.success_low, s.success_high)
             cells += [_rate(s.first_named), _interval(s.first_named_low, s.first_named_high)]
             cells += [_rate(s.first_none), _rate(s.first_chance)]
         table.add_row(name, *cells, f"{s.return_mean:.3f}", f"{s.episode_length:.1f}")
     if tells:
-        table.caption = "named first: share of episodes whose first thing dealt with is the named one; none: nothing is"
+        table.caption = (
+            "named first: share of episodes whose first thing dealt with is the named one; none: nothing is"
+        )
     return table
 
 
@@ -142,4 +147,4 @@ def _rate(value: float | None) -> str:
 
 
 def _interval(low: float | None, high: float | None) -> str:
-    return "–" if low is None else f"{low:.3f} – {high:.3f}"
+    return "–" if low is None else f"{low:.3f}–{high:.3f}"

@@ -66,7 +66,7 @@ def read_first_interaction(info: Mapping[str, Any]) -> FirstInteraction | None:
     if given["target"] not in _TARGETS:
         raise ConfigError(unknown("target in info['first_interaction'],", str(given["target"]), _TARGETS))
     chance = given.get("chance")
-    if chance is not None and not (isinstance(chance, Real) and 0 <= chance <= 1):
+    if chance is not None and not (isinstance(chance, Real) and 0 <= float(chance) <= 1):
         raise ConfigError(f"info['first_interaction'] has the chance {chance!r}: expected 0 to 1")
     return FirstInteraction(
         target=given["target"],

@@ -28,9 +28,10 @@ def learning_curve(
     label: str,
     levels: Mapping[str, float] | None = None,
     steps: str = "env steps",
+    width: float = 7.2,
 ) -> str:
     """`draw_learning_curve` as SVG text."""
-    return _svg(draw_learning_curve(groups, key, label, levels, steps=steps))
+    return _svg(draw_learning_curve(groups, key, label, levels, steps, width))
 
 
 def draw_curves(
@@ -90,6 +91,7 @@ def draw_learning_curve(
     label: str,
     levels: Mapping[str, float] | None = None,
     steps: str = "env steps",
+    width: float = 7.2,
 ) -> Any:
     """A figure over steps: per group its runs' interquartile mean, with a band where there are several.
 
@@ -99,8 +101,9 @@ def draw_learning_curve(
         label: What the y axis is called.
         levels: By name, such as an agent's, what is drawn as a horizontal line.
         steps: What the x axis is called.
+        width: In inches.
     """
-    figure, axes = _figure(7.2, 3.4)
+    figure, axes = _figure(width, 3.4)
     for colour, (name, runs) in zip(_cycle(COLOURS), groups.items(), strict=False):
         _draw_group(axes, colour, name, runs, key)
     for name, level in (levels or {}).items():
@@ -111,7 +114,7 @@ def draw_learning_curve(
     if key in ("success_rate", "first_precision"):
         axes.set_ylim(-0.02, 1.04)
     if axes.get_legend_handles_labels()[1]:
-        axes.legend(frameon=False, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+        axes.legend(frameon=False, ncols=4 if width > 6 else 3, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return figure
 
 

@@ -145,15 +145,20 @@ def _read(run_dir: Path) -> Shown:
         run_dir=run_dir,
         config=from_file(run_dir / "config.yaml"),
         metrics=read_metrics(run_dir),
-        evaluations={p.stem: _json(p) for p in sorted((run_dir / "evaluation").glob("*.json"))},
+        evaluations={p.stem: _json(p) for p in _suites(run_dir / "evaluation")},
         probes=read_probes(run_dir),
         texts={
             path.stem: _json_lines(path)
             for path in sorted((run_dir / "predictions").glob("*-trained*.jsonl"))
         },
         validations=[row | row["metrics"] for row in read_rows(run_dir / "validation.jsonl")],
-        samples=[s for p in sorted((run_dir / "samples").glob("*.json")) for s in _json(p)],
+        samples=[s for p in _suites(run_dir / "samples") for s in _json(p)],
     )
+
+
+def _suites(folder: Path) -> list[Path]:
+    """The folder's JSON files, one for each suite, with the run's own world first."""
+    return sorted(folder.glob("*.json"), key=lambda path: (path.stem != "held-out", path.stem))
 
 
 def _main_plots(runs: Sequence[Shown]) -> list[tuple[str, str, str | None]]:
@@ -166,13 +171,10 @@ def _main_plots(runs: Sequence[Shown]) -> list[tuple[str, str, str | None]]:
             groups.setdefault(run.config.name, []).append(run.metrics)
         key, label = own[0].figure
         alone = len(groups) == 1 and key == "success_rate"
-        steps = "tokens" if own[0].config.pool.id else "env steps"
-        curve = plots.learning_curve(
-            groups, key, label, _levels(own[0], "success_rate") if alone else None, steps
-        )
-        drawn.append(
-            (task, curve, _first_plot(own, groups, _levels(own[0], "first_precision") if alone else {}))
-        )
+        levels = [_levels(own[0], figure) if alone else {} for figure in ("success_rate", "first_precision")]
+        first = _first_plot(own, groups, levels[1])
+        steps, width = "tokens" if own[0].config.pool.id else "env steps", 7.2 if first is None else 4.8
+        drawn.append((task, plots.learning_curve(groups, key, label, levels[0], steps, width), first))
     return drawn
 
 
@@ -185,8 +187,9 @@ def _first_plot(
         return None
     chances = [row["first_chance"] for row in rows if row.get("first_chance") is not None]
     chance = {"chance": float(np.mean(chances))} if chances else {}
-    label = "named thing, of those first dealt with"
-    return plots.learning_curve(groups, "first_precision", label, {**chance, **levels})
+    return plots.learning_curve(
+        groups, "first_precision", "first thing is the named one", {**chance, **levels}, width=4.8
+    )
 
 
 def _game(run: Shown, sample: dict[str, Any]) -> dict[str, Any]:

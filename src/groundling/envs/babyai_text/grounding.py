@@ -154,7 +154,8 @@ def _asked_to_open(env: Any, description: ObjDesc) -> Asked | None:
         if _among(doors, unlocked):
             return Asked("toggle", description, description.obj_set, doors)
     reach = _reach(env)
-    locked = {door.color for door in _among(reach, description.obj_set) if door.is_locked}
+    meant: list[Any] = _among(reach, description.obj_set)
+    locked = {door.color for door in meant if door.is_locked}
     keys = [thing for thing in env.grid.grid if thing is not None and thing.type == "key"]
     return _within_reach("pick up", description, [key for key in keys if key.color in locked], reach)
 

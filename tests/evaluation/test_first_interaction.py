@@ -1,0 +1,163 @@
+"""Which thing was first dealt with, in summaries, tables, files and reports."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from groundling.cli import main
+from groundling.configs.compose import compose, to_yaml
+from groundling.envs.first_interaction import FirstInteraction, Target
+from groundling.envs.vector import Episode
+from groundling.evaluation.episodes import Summary, summarise, wilson_interval
+from groundling.evaluation.suites import SUITES, find_suites
+from groundling.training.collector import summarise as summarise_update
+
+_ROOM = [
+    "env.id=BabyAI-MixedTrainLocal-v0",
+    "env.args={task: pickup, num_dists: 3, max_steps: 12}",
+    "device=cpu",
+]
+
+
+def _episode(target: Target | None, chance: float | None = 0.25) -> Episode:
+    first = None if target is None else FirstInteraction(target, chance)
+    return Episode(0, 0, 1, "go", "go", (0,), 0.0, False, {} if first is None else first.figures, first)
+
+
+def test_shares_are_of_the_episodes_that_tell() -> None:
+    told: list[Target] = ["named"] * 3 + ["other"] + ["none"] * 4
+    episodes = [*map(_episode, told), _episode(None)]
+    summary = summarise(episodes)
+    assert (summary.episodes, summary.first_episodes) == (9, 8)
+    assert (summary.first_named, summary.first_other, summary.first_none) == (3 / 8, 1 / 8, 4 / 8)
+    assert (summary.first_named_low, summary.first_named_high) == wilson_interval(3, 8)
+    assert (summary.first_precision, summary.first_chance) == (3 / 4, 0.25)
+    row = summarise_update(episodes)
+    assert [row[f"first_{k}"] for k in ("named", "other", "none", "precision", "chance")] == [
+        3 / 8,
+        1 / 8,
+        1 / 2,
+        3 / 4,
+        1 / 4,
+    ]
+    nothing = summarise([_episode("none", None)])
+    assert (nothing.first_precision, nothing.first_chance) == (None, None)
+
+
+def test_where_nothing_is_told_nothing_is_logged() -> None:
+    assert summarise([_episode(None)]).first_episodes is None
+    assert not [name for name in summarise_update([_episode(None)]) if name.startswith("first")]
+
+
+def test_suites_have_names_in_groups() -> None:
+    assert find_suites("all") == list(SUITES)
+    assert find_suites("held-out,controls") == ["held-out", "swapped", "dropped", "scrambled"]
+    assert set(find_suites("glam")) == set(SUITES) - set(find_suites("controls"))
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The random agent's evaluation, with the other files of a run."""
+    run_dir = tmp_path_factory.mktemp("run")
+    words = ["evaluate", "random", *_ROOM, f"run_dir={run_dir}", "--suite", "held-out,controls"]
+    assert main([*words, "--episodes", "24"]) == 0
+    config = compose("demo", ["~env.args", *_ROOM, f"run_dir={run_dir}"])
+    (run_dir / "config.yaml").write_text(to_yaml(config))
+    rows = [
+        {
+            "update": k,
+            "step": k,
+            "seconds": k,
+            "episodes": k,
+            "success_rate": 0.5,
+            **_episode("named").figures,
+        }
+        for k in (1, 2)
+    ]
+    (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return run_dir
+
+
+def test_evaluations_tell_it_by_episode_and_by_family(evaluated: Path) -> None:
+    figures = {
+        suite: json.loads((evaluated / "evaluation" / f"{suite}.json").read_text())
+        for suite in find_suites("controls")
+    }
+    for suite, content in figures.items():
+        with (evaluated / "evaluation" / f"{suite}.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        summary = Summary(**content["agents"]["random"])
+        assert content["tasks"]["random"]["pickup"] == content["agents"]["random"]
+        assert summary.first_episodes == len(rows) == 24
+        assert [
+            sum(row["first"] == target for row in rows) / 24 for target in ("named", "other", "none")
+        ] == pytest.approx([summary.first_named, summary.first_other, summary.first_none])
+        assert sum(float(row["chance"]) for row in rows) / 24 == pytest.approx(summary.first_chance, abs=1e-6)
+    rewards = {suite: content["agents"]["random"]["return_mean"] for suite, content in figures.items()}
+    assert rewards["swapped"] == rewards["dropped"] == rewards["scrambled"]  # who does not read does the same
+
+
+def test_the_report_shows_it(evaluated: Path, tmp_path: Path) -> None:
+    assert main(["report", str(evaluated), "--output", str(tmp_path / "report.html")]) == 0
+    page = (tmp_path / "report.html").read_text()
+    assert (
+        "<th>named first</th>" in page and "told otherwise" in page and "first thing is the named one" in page
+    )
+    assert "<mark>the " in page and "First dealt with: " in page
+
+
+def test_evaluations_from_before_are_still_shown(evaluated: Path, tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    (old / "evaluation").mkdir(parents=True)
+    (old / "samples").mkdir()
+    for name in ("config.yaml",):
+        (old / name).write_bytes((evaluated / name).read_bytes())
+    (old / "metrics.jsonl").write_text(
+        '{"update": 1, "step": 1, "seconds": 1, "episodes": 1, "success_rate": 0.5}\n'
+    )
+    content = json.loads((evaluated / "evaluation" / "held-out.json").read_text())
+    content["agents"] = {
+        name: {key: value for key, value in agent.items() if not key.startswith("first")}
+        for name, agent in content["agents"].items()
+    }
+    (old / "evaluation" / "held-out.json").write_text(json.dumps(content))
+    samples = json.loads((evaluated / "samples" / "held-out.json").read_text())
+    for sample in samples:
+        del sample["first"]
+    (old / "samples" / "held-out.json").write_text(json.dumps(samples))
+    assert Summary(**content["agents"]["random"]).first_named is None
+    assert main(["report", str(old)]) == 0
+    page = (old / "report.html").read_text()
+    assert "<th>success rate</th>" in page and "named first" not in page and "<mark>" not in page
+
+
+def test_a_world_that_cannot_tell_has_no_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "evaluate",
+        "random",
+        "env.id=MiniGrid-Empty-5x5-v0",
+        f"run_dir={tmp_path}",
+        "device=cpu",
+        "--episodes",
+        "2",
+    ]
+    assert main(words) == 0
+    assert "named" not in capsys.readouterr().out
+    assert "chance" not in (tmp_path / "evaluation" / "held-out.csv").read_text()
+
+
+@pytest.mark.parametrize("suite", ["swapped", "controls"])
+def test_another_thing_cannot_be_named_in_a_room_with_one(
+    suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    room = [*_ROOM, "env.args.num_dists=0"]
+    words = ["evaluate", "random", *room, f"run_dir={tmp_path}", "--suite", suite, "--episodes", "2"]
+    assert main(words) == (1 if suite == "swapped" else 0)  # of several those that suit are played
+    error = capsys.readouterr().err
+    assert (
+        "suite 'swapped' does not suit this run" in error
+        and "num_dists=3" in error
+        and error.count("\n") == 1
+    )
