@@ -16,8 +16,8 @@ from groundling.configs import Config
 from groundling.configs.compose import changed, compose, from_file, recorded, to_yaml
 from groundling.configs.studies import read_study
 from groundling.configs.trust import EVERYTHING, TRAINING_ALONE, shareable
-from groundling.errors import ConfigError
-from groundling.lm.loading import STARTERS
+from groundling.errors import ConfigError, GroundlingError
+from groundling.lm.loading import STARTERS, adapter_base
 from groundling.training.estimate import estimate
 from tests.judges.chat_server import ChatServer, serving
 
@@ -167,10 +167,15 @@ def test_a_received_run_executes_nothing_and_says_which_words_would(
 def test_reports_and_publishing_execute_nothing_and_tell_no_paths(
     received: Path, marker: Path, tmp_path: Path
 ) -> None:
+    run, checkpoint = tmp_path / "copy", "checkpoints/000001"
+    shutil.copytree(received, run)
+    (run / checkpoint / "notes.txt").symlink_to("/etc/passwd")
     for command in ("report", "publish"):
-        assert main(_commands(received, tmp_path)[command]) == 0
+        assert main(_commands(run, tmp_path)[command]) == 0
     assert not marker.exists()
-    files = [p for p in tmp_path.rglob("*") if p.suffix in (".html", ".md", ".yaml", ".json")]
+    assert not (tmp_path / "pub" / "notes.txt").exists()  # it would be the publisher's own file
+    files = [tmp_path / "report.html", *(tmp_path / "pub").rglob("*")]
+    files = [p for p in files if p.suffix in (".html", ".md", ".yaml", ".json")]
     assert {"report.html", "README.md", "config.yaml", "config.json"} <= {p.name for p in files}
     for path in files:
         assert str(received.parent) not in path.read_text(), path
@@ -195,6 +200,19 @@ def test_a_run_is_not_gone_on_with_without_its_words(
     model = received.parent / "model"
     told = _line(capsys, ["train", "demo", f"run_dir={received}", f"model.path={model}", *SMALL])
     assert "model.trust_remote_code=True (now False)" in told and not marker.exists()
+
+
+def test_an_adapter_imports_no_module(tmp_path: Path) -> None:
+    settings = {"base_model_name_or_path": "starter", "megatron_config": {"a": 1}, "megatron_core": "this"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
+    with pytest.raises(GroundlingError, match="megatron_config to null"):
+        adapter_base(str(tmp_path))
+
+
+def test_a_received_run_dir_writes_no_line_of_a_job_file(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(demo_values() | {"run_dir": "a\ntouch y\n/b"}))
+    with pytest.raises(ConfigError, match="printable"):
+        from_file(tmp_path / "config.yaml")
 
 
 # Servers and keys
@@ -286,6 +304,7 @@ def test_what_is_given_away_names_no_server_and_no_key() -> None:
         ("evaluation.metrics", [{"id": "perplexity", "args": {"trust_remote_code": True}}]),
         ("pool.args", {"dataset": "csv", "path": "https://example.org/prompts.csv"}),
         ("pool.args", {"trust_remote_code": True}),
+        ("model.lora", {"megatron_config": {"a": 1}, "megatron_core": "os.path"}),
         ("reward.args", {"options": [{"trust_remote_code": [True]}]}),
         ("policy.args", {"base_url": "http://127.0.0.1:1/v1"}),
         ("algorithm.args", {"api_key_env": "PATH"}),

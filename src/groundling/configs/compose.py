@@ -347,6 +347,8 @@ def _checked(composed: Any, where: str, said: Mapping[str, Any], unused: Sequenc
             raise ConfigError(f"{key} must be at least {minimum}, got {value}")
     if config.seed >= 2**31:
         raise ConfigError(f"seed must be less than 2**31, got {config.seed}")
+    if not config.run_dir.isprintable():  # it gets into job files, line by line
+        raise ConfigError(f"run_dir must be one line of printable characters, got {config.run_dir!r}")
     for name in config.evaluation.baselines:
         if name not in BASELINES:
             raise ConfigError(unknown("value of evaluation.baselines", name, BASELINES))

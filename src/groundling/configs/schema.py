@@ -119,7 +119,7 @@ class ModelConfig:
     max_prompt_tokens: int | None = None
     """Keep only a prompt's last tokens; null: a prompt too long for the model is an error."""
     trust_remote_code: bool = False
-    """Run code that comes with a model. Leave it off unless you have read that code. Counts only on the command line."""
+    """Run code that comes with a model, once you have read it; counts only where the command line says it."""
 
 
 @dataclass

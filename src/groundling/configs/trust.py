@@ -21,7 +21,8 @@ EVERYTHING = ("",)
 TRAINING_ALONE = ("nethack.online.",)
 """As ``unused``: what an agent that is only played does not need."""
 
-_CODE = ("trust_remote_code", "custom_generate")
+_CODE = ("trust_remote_code", "custom_generate", "megatron_core")
+"""Arguments of Transformers and peft that have Python loaded: from the hub, a folder, or a module by its name."""
 SERVERS = ("base_url", "api_key_env")
 """Arguments of a judge that asks a server: where it is, and which variable of the environment has the key."""
 _URL = re.compile(r"\s*[A-Za-z][\w+.-]*://")

@@ -37,9 +37,7 @@ def publish(target: Target, output: Path) -> Path:
         raise ConfigError(f"{target.agent} has no checkpoint: name a run's folder or one of its checkpoints")
     if output.exists() and any(output.iterdir()):
         raise ConfigError(f"--output {output} holds something already: name another folder")
-    shutil.copytree(
-        target.checkpoint, output, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*_OF_TRAINING)
-    )
+    shutil.copytree(target.checkpoint, output, dirs_exist_ok=True, ignore=_left_out)
     for path in output.rglob("*.json"):
         _leave_paths_out(path)
     (output / "config.yaml").write_text(
@@ -47,6 +45,11 @@ def publish(target: Target, output: Path) -> Path:
     )
     (output / "README.md").write_text(model_card(target), encoding="utf-8")
     return output
+
+
+def _left_out(folder: str, names: list[str]) -> set[str]:
+    """Files that are only the run's, and links: who made the run may have let them point at the publisher's files."""
+    return {name for name in names if name in _OF_TRAINING or (Path(folder) / name).is_symlink()}
 
 
 def _settings(target: Target) -> dict[str, Any]:
