@@ -95,6 +95,7 @@ def make_judge(words: list[str]) -> "Judge | FigureJudge":
     from yaml import YAMLError
 
     from groundling.arguments import check_types
+    from groundling.configs.trust import check_plain
     from groundling.judges import judges
 
     id, *rest = words
@@ -102,6 +103,7 @@ def make_judge(words: list[str]) -> "Judge | FigureJudge":
         if not re.match(r"[a-z_][\w.]*=", word):
             # Of a word that may be an API key no more is repeated than it takes to find it.
             raise ConfigError(f"--judge {id}: expected key=value, got {word[:4]!r}…")
+        check_plain(word, f"--judge {id}")
     try:
         values: Any = OmegaConf.to_container(OmegaConf.from_dotlist(rest), resolve=False)
     except (OmegaConfBaseException, YAMLError):

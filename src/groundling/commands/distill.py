@@ -56,6 +56,7 @@ def read_config(arguments: argparse.Namespace) -> "DistillationConfig":
     from omegaconf.errors import OmegaConfBaseException
 
     from groundling.configs.compose import check_component
+    from groundling.configs.trust import check_plain
     from groundling.judges.reward_models import reward_models
     from groundling.registry import unknown
     from groundling.training.distillation import DistillationConfig
@@ -67,6 +68,7 @@ def read_config(arguments: argparse.Namespace) -> "DistillationConfig":
             raise ConfigError(f"cannot read {text!r}: expected key=value, such as learning_rate=1e-4")
         if key.partition(".")[0] not in known:
             raise ConfigError(unknown("key", key, known))
+        check_plain(text, "an override")
     named = {
         "dataset": arguments.dataset,
         "preferences": arguments.preferences,

@@ -19,12 +19,13 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry the command out; returns its exit status."""
+    from groundling.configs.trust import EVERYTHING
     from groundling.evaluation.evaluate import find
     from groundling.evaluation.publish import publish, upload
 
     if arguments.private and arguments.upload is None:
         raise ConfigError("--private is of a repository on the hub: name it with --upload OWNER/NAME")
-    folder = publish(find(arguments.run_dir, [], warn), arguments.output)
+    folder = publish(find(arguments.run_dir, [], warn, unused=EVERYTHING), arguments.output)
     console = make_console()
     console.print(f"written to {folder}", highlight=False)
     if arguments.upload is not None:

@@ -11,14 +11,20 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from groundling.configs.trust import check_plain
 from groundling.errors import ConfigError
 
 
-def load(path: Path, option: str) -> DictConfig:
-    """A YAML file that holds a mapping; ``option`` is what asked for it on the command line.
+def load(path: Path, option: str, unread: str | None = None) -> DictConfig:
+    """A YAML file that holds a mapping.
+
+    Args:
+        path: The file.
+        option: What asked for it on the command line.
+        unread: A section that is left out, so that nothing can refer to it.
 
     Raises:
-        ConfigError: there is no such file, or it cannot be read.
+        ConfigError: there is no such file, or it cannot be read, or it has resolvers (`check_plain`).
     """
     try:
         loaded = OmegaConf.load(path)
@@ -28,15 +34,19 @@ def load(path: Path, option: str) -> DictConfig:
         raise ConfigError(f"cannot read {path}: {error}") from error
     if not isinstance(loaded, DictConfig):
         raise ConfigError(f"{path} holds no entries: it is no file of the original's")
-    return loaded
+    raw: Any = OmegaConf.to_container(loaded, resolve=False)
+    read = {key: value for key, value in raw.items() if key != unread}
+    check_plain(read, str(path))
+    return OmegaConf.create(read)
 
 
 def parse(text: str) -> Override:
     """One entry set, or taken out, on the command line.
 
     Raises:
-        ConfigError: it is not written as ``key=value``, or has several values.
+        ConfigError: it is not written as ``key=value``, or has several values or a resolver.
     """
+    check_plain(text, "an override")
     try:
         parsed = OverridesParser.create().parse_override(text)
     except HydraException as error:

@@ -78,11 +78,11 @@ def read(
     if "env.id" not in values and "env.id" not in given:
         raise ConfigError(reader.why_no_env())
     reader.tell()
-    return from_values(entries.nested(values), overrides), reader.notes
+    return from_values(entries.nested(values), overrides, str(path)), reader.notes
 
 
 def _load(path: Path) -> DictConfig:
-    loaded = entries.load(path, "--glam-config")
+    loaded = entries.load(path, "--glam-config", unread="hydra")
     if not any(f"{key!s}." in SECTIONS for key in loaded):
         raise ConfigError(
             f"{path} has neither lamorel_args nor rl_script_args: it is no file of the original's"
@@ -114,7 +114,7 @@ class _Reader:
                         self.notes.append(
                             f"defaults: other files are not read ({', '.join(map(str, others))})"
                         )
-                elif section != "hydra":
+                else:
                     self.notes.append(f"{section}: no section of the original's, and left out")
         except OmegaConfBaseException as error:
             raise ConfigError(f"cannot read {self.path}: {error}") from error

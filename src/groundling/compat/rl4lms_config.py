@@ -101,7 +101,7 @@ def read(
     given = {text.lstrip("~").partition("=")[0] for text in overrides}
     values = reader.values(given)
     reader.tell()
-    return from_values(entries.nested(values), overrides), reader.notes
+    return from_values(entries.nested(values), overrides, str(path)), reader.notes
 
 
 def _load(path: Path) -> DictConfig:

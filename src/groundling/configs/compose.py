@@ -1,4 +1,7 @@
-"""From an experiment's name and overrides to a checked `Config`."""
+"""From an experiment's name and overrides to a checked `Config`.
+
+Whatever comes in, by whichever function, leaves by `_checked`, and so through `groundling.configs.trust`.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
@@ -7,23 +10,41 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
+from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from groundling.algorithms.algorithm import algorithms
 from groundling.arguments import check_types
+from groundling.configs import trust
 from groundling.configs.schema import BASELINES, ComponentConfig, Config, NetHackConfig
 from groundling.errors import ConfigError
 from groundling.policies.policy import policies
 from groundling.registry import Registry, unknown
 
 ConfigStore.instance().store(name="schema", node=Config)
+
+
+class _UsersFiles(FileConfigSource):
+    """A folder of ``--config-dir``: Hydra's own source of files, but for what no file may hold."""
+
+    @staticmethod
+    def scheme() -> str:
+        return "users"
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        loaded = super().load_config(config_path)
+        where = f"{Path(self.path) / self._normalize_file_name(config_path)}"
+        trust.check_plain(OmegaConf.to_container(loaded.config, resolve=False), where)
+        return loaded
 
 
 def experiments() -> dict[str, str]:
@@ -46,7 +67,7 @@ def compose(experiment: str, overrides: Sequence[str] = (), config_dir: Path | N
         config_dir: A folder of the user's own YAML files, searched beside the bundled ones.
 
     Raises:
-        ConfigError: no such experiment, key or id, or a value of the wrong type.
+        ConfigError: no such experiment, key or id, a value of the wrong type, or one that `trust` refuses.
     """
     known = set(experiments())
     if config_dir is not None:
@@ -55,11 +76,15 @@ def compose(experiment: str, overrides: Sequence[str] = (), config_dir: Path | N
     if experiment not in known:
         raise ConfigError(unknown("experiment", experiment, known))
     changes = _parse(overrides)
-    search = [f"hydra.searchpath=[file://{config_dir.resolve()}]"] if config_dir is not None else []
+    words = [f"experiment={experiment}"]
+    if config_dir is not None:
+        Plugins.instance().register(_UsersFiles)
+        # A file could have Hydra copy variables of the environment into its own part of a config.
+        words += [f"hydra.searchpath=[users://{config_dir.resolve()}]", "hydra.job.env_copy=[]"]
     try:
         with hydra.initialize_config_module("groundling.configs", version_base="1.3"):
-            composed = hydra.compose("config", [f"experiment={experiment}", *search])
-        return _checked(_changed(composed, changes))
+            composed = hydra.compose("config", words)
+        return _checked(_changed(composed, changes), f"the experiment {experiment}", _said(changes))
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(_one_line(error)) from error
     finally:
@@ -81,42 +106,89 @@ def sweep(overrides: Sequence[str]) -> list[list[str]]:
     return runs
 
 
-def from_file(path: Path, overrides: Sequence[str] = ()) -> Config:
+def from_file(path: Path, overrides: Sequence[str] = (), unused: Sequence[str] = ()) -> Config:
     """Read a run's ``config.yaml``, with overrides as in `compose`.
 
+    Args:
+        path: The file, which may be another's.
+        overrides: The command line's; only they can give what `trust.only_said` names.
+        unused: What the caller makes nothing of, as in `trust.admit`: there, such settings of the file's are not
+            refused but left out.
+
     Raises:
-        ConfigError: the file is missing, broken, or has keys or values that no longer exist.
+        ConfigError: the file is missing, broken, or has keys or values that no longer exist, or some that `trust`
+            refuses.
+    """
+    values, changes = _load(path), _parse(overrides)
+    try:
+        return _checked(_changed(values, changes), str(path), _said(changes), unused)
+    except OmegaConfBaseException as error:
+        raise ConfigError(_one_line(error)) from error
+
+
+def recorded(path: Path) -> dict[str, Any]:
+    """What a run's ``config.yaml`` says, all of it, to be compared or shown: nothing is to be made from it.
+
+    Raises:
+        ConfigError: as `from_file`.
     """
     try:
+        values: Any = OmegaConf.to_container(_load(path), resolve=True, enum_to_str=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"cannot read {path}: {_one_line(error)}") from error
+    trust.check_plain(values, str(path))
+    assert isinstance(values, dict)
+    return values
+
+
+def _load(path: Path) -> Any:
+    """A run's file over the schema's defaults, not yet resolved."""
+    try:
         loaded = OmegaConf.load(path)
-        OmegaConf.merge(OmegaConf.structured(Config), loaded)
+        trust.check_plain(OmegaConf.to_container(loaded, resolve=False), str(path))
+        return OmegaConf.merge(OmegaConf.structured(Config), loaded)
     except FileNotFoundError:
         raise ConfigError(
             f"there is no {path}: expected a run's folder, made by `groundling train`"
         ) from None
     except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
         raise ConfigError(f"cannot read {path}: {_one_line(error)}") from error
-    return from_values(loaded, overrides)
 
 
-def from_values(values: Any, overrides: Sequence[str] = ()) -> Config:
-    """Check nested values that stand over the schema's defaults, with overrides as in `compose`.
+def from_values(values: DictConfig, overrides: Sequence[str] = (), where: str = "the config") -> Config:
+    """Check nested values of a file that stand over the schema's defaults, with overrides as in `compose`.
+
+    Args:
+        values: The file's.
+        overrides: The command line's.
+        where: The file, for messages.
 
     Raises:
-        ConfigError: no such key or id, a value of the wrong type, or one that is missing.
+        ConfigError: no such key or id, a value of the wrong type, one that is missing, or one that `trust` refuses.
     """
     changes = _parse(overrides)
     try:
-        return _checked(_changed(OmegaConf.merge(OmegaConf.structured(Config), values), changes))
+        trust.check_plain(OmegaConf.to_container(values, resolve=False), where)
+        merged = OmegaConf.merge(OmegaConf.structured(Config), values)
+        return _checked(_changed(merged, changes), where, _said(changes))
     except OmegaConfBaseException as error:
         raise ConfigError(_one_line(error)) from error
 
 
-def changed(config: Config, overrides: Sequence[str | Mapping[str, Any]]) -> Config:
+def changed(
+    config: Config, overrides: Sequence[str | Mapping[str, Any]], unused: Sequence[str] = ()
+) -> Config:
     """``config`` with overrides as in `compose`, or as values by dotted key: Hydra's dicts know no accents in a key.
 
+    The overrides may come from a file: what `trust.only_said` names they can only give as ``config`` has it already.
+
+    Args:
+        config: What is changed.
+        overrides: How.
+        unused: As in `from_file`.
+
     Raises:
-        ConfigError: no such key, or a value of the wrong type.
+        ConfigError: no such key, or a value of the wrong type, or one that `trust` refuses.
     """
     try:
         changing = OmegaConf.structured(config)
@@ -124,11 +196,12 @@ def changed(config: Config, overrides: Sequence[str | Mapping[str, Any]]) -> Con
             if isinstance(override, str):
                 changing = _changed(changing, _parse([override]))
                 continue
+            trust.check_plain(override, "an override")
             for key, value in override.items():
                 _check_key(key)
                 with open_dict(changing):
                     OmegaConf.update(changing, key, value, merge=True)
-        return _checked(changing)
+        return _checked(changing, "an override", dict(trust.leaves("", asdict(config))), unused)
     except OmegaConfBaseException as error:
         raise ConfigError(_one_line(error)) from error
 
@@ -136,6 +209,20 @@ def changed(config: Config, overrides: Sequence[str | Mapping[str, Any]]) -> Con
 def to_yaml(config: Config) -> str:
     """The complete configuration as YAML; `from_file` reads it again."""
     return OmegaConf.to_yaml(OmegaConf.create(asdict(config)))
+
+
+def check_words(written: Sequence[str], said: Sequence[str], where: str) -> None:
+    """Check overrides that stand in a file for what only the command line can say.
+
+    Args:
+        written: The file's overrides.
+        said: The command line's for the same run.
+        where: The file, for the message.
+
+    Raises:
+        ConfigError: one is refused by `trust`, or cannot be read.
+    """
+    trust.admit(_said(_parse(written)), _said(_parse(said)), where)
 
 
 def check_component(registry: Registry[Any], kind: str, component: ComponentConfig) -> None:
@@ -176,6 +263,7 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
     """Read overrides, and check that the schema has their keys."""
     parsed = []
     for text in overrides:
+        trust.check_plain(text, "an override")
         try:
             override = OverridesParser.create().parse_override(text)
         except HydraException as error:
@@ -186,6 +274,12 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
         _check_key(override.key_or_group)
         parsed.append(override)
     return parsed
+
+
+def _said(changes: Sequence[Override]) -> dict[str, Any]:
+    """The values that overrides give, by dotted key."""
+    given = (change for change in changes if not change.is_delete())
+    return {key: v for change in given for key, v in trust.leaves(change.key_or_group, change.value())}
 
 
 def _changed(config: Any, changes: Sequence[Override]) -> DictConfig:
@@ -236,7 +330,11 @@ _FREE = (
 """Keyword arguments that the components themselves check."""
 
 
-def _checked(composed: Any) -> Config:
+def _checked(composed: Any, where: str, said: Mapping[str, Any], unused: Sequence[str] = ()) -> Config:
+    """What is composed, as far as `trust.admit` lets it, once it can be run."""
+    plain: Any = OmegaConf.to_container(composed, resolve=True)
+    trust.check_plain(plain, where)  # interpolations may have put a resolver together
+    composed = OmegaConf.merge(OmegaConf.structured(Config), trust.admit(plain, said, where, unused))
     config = OmegaConf.to_object(composed)
     assert isinstance(config, Config)
     check_component(algorithms, "algorithm", config.algorithm)
@@ -249,6 +347,8 @@ def _checked(composed: Any) -> Config:
             raise ConfigError(f"{key} must be at least {minimum}, got {value}")
     if config.seed >= 2**31:
         raise ConfigError(f"seed must be less than 2**31, got {config.seed}")
+    if not config.run_dir.isprintable():  # it gets into job files, line by line
+        raise ConfigError(f"run_dir must be one line of printable characters, got {config.run_dir!r}")
     for name in config.evaluation.baselines:
         if name not in BASELINES:
             raise ConfigError(unknown("value of evaluation.baselines", name, BASELINES))
@@ -289,6 +389,12 @@ def _check_writing(config: Config) -> None:
 
 def _check_nethack(nethack: NetHackConfig) -> None:
     """Check what NetHack's agents learn from."""
+    online = nethack.online
+    if online.judge is not None and trust.asks_a_server(online.judge):
+        from groundling.judges.server import check_address
+
+        # The run's config.yaml is written before its judge is made.
+        check_address(**{key: str(online.args[key]) for key in trust.SERVERS if key in online.args})
     if not nethack.reward and not nethack.online.learning:
         return
     from groundling.judges.online import OnlineLearning

@@ -47,7 +47,8 @@ class OnlineConfig:
     judge: str | None = None
     """One of `groundling list judges` but those of figures; null: the reward model stays as it is."""
     args: dict[str, Any] = field(default_factory=dict)
-    """Of the judge, as `groundling annotate --judge ID key=value` takes them."""
+    """Of the judge, as `groundling annotate --judge ID key=value` takes them; a server's base_url and api_key_env count
+    only on the command line."""
     goal: str = "defaultgoal"
     """What the judge is asked about: defaultgoal, zeroknowledge, combat, gold or stairs."""
     prompt: str = "default"
@@ -118,7 +119,7 @@ class ModelConfig:
     max_prompt_tokens: int | None = None
     """Keep only a prompt's last tokens; null: a prompt too long for the model is an error."""
     trust_remote_code: bool = False
-    """Run code that comes with a model from the hub. Leave it off unless you have read that code."""
+    """Run code that comes with a model, once you have read it; counts only where the command line says it."""
 
 
 @dataclass

@@ -9,7 +9,8 @@ from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from groundling.configs.compose import headline
+from groundling.configs.compose import check_words, headline
+from groundling.configs.trust import check_plain
 from groundling.errors import ConfigError
 from groundling.registry import unknown
 
@@ -72,9 +73,11 @@ def read_study(name: str, settings: Sequence[str] = ()) -> tuple[Study, dict[str
         The study with all its arms, and those of them that are asked for.
 
     Raises:
-        ConfigError: no such study, arm or key, or a value of the wrong type.
+        ConfigError: no such study, arm or key, a value of the wrong type, or the file has overrides that only
+            ``settings`` can have.
     """
     study = _load(_find(name))
+    written = {name: [*study.common, *arm.overrides] for name, arm in study.arms.items()}
     chosen = list(study.arms)
     for text in settings:
         key, equals, value = text.partition("=")
@@ -95,6 +98,9 @@ def read_study(name: str, settings: Sequence[str] = ()) -> tuple[Study, dict[str
         else:
             for one in study.arms.values():
                 one.overrides.append(text)
+    for arm, words in written.items():
+        said = study.arms[arm].overrides[len(words) - len(study.common) :]
+        check_words(words, said, f"the study {name}")
     return study, {arm: study.arms[arm] for arm in study.arms if arm in chosen}
 
 
@@ -119,6 +125,7 @@ def _find(name: str) -> Path:
 def _load(path: Path) -> Study:
     try:
         loaded = OmegaConf.load(path)
+        check_plain(OmegaConf.to_container(loaded, resolve=False), str(path))
         study = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Study), loaded))
     except FileNotFoundError:
         raise ConfigError(f"there is no {path}: see `groundling list studies`") from None

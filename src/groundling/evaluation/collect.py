@@ -1,7 +1,7 @@
 """`groundling collect`: an agent plays training episodes, and their transitions become a dataset."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ def collect_dataset(
 
 
 def _description(target: Target, only_success: bool, validation_fraction: float) -> dict[str, Any]:
-    config = {key: value for key, value in flat(target.config).items() if key != "run_dir"}
+    config = {key: value for key, value in flat(asdict(target.config)).items() if key != "run_dir"}
     trained = target.checkpoint is not None
     return {
         "agent": target.agent,

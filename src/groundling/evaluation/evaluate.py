@@ -12,6 +12,7 @@ from typing import Any
 
 from groundling.configs.compose import changed, compose, experiments, from_file
 from groundling.configs.schema import Config
+from groundling.configs.trust import TRAINING_ALONE
 from groundling.envs.babyai_text import ExpertError, TranslationError
 from groundling.envs.nethack import TASKS
 from groundling.envs.vector import Episode
@@ -89,21 +90,27 @@ class Target:
             raise ConfigError(f"suite {suite!r} does not suit this run: {error}") from error
 
 
-def find(name: str, overrides: Sequence[str], warn: Callable[[str], None]) -> Target:
+def find(
+    name: str,
+    overrides: Sequence[str],
+    warn: Callable[[str], None],
+    unused: Sequence[str] = TRAINING_ALONE,
+) -> Target:
     """Find who ``name`` means.
 
     Args:
         name: A run's folder, one of its checkpoints, an experiment, or one of `AGENTS`.
         overrides: Changes to the configuration, such as ``device=cpu`` or ``env.id=BabyAI-GoToLocal-v0``.
         warn: Is told of broken checkpoints that are passed over.
+        unused: What the caller makes nothing of, as in `groundling.configs.from_file`.
 
     Raises:
-        ConfigError: it is none of these, or an override is wrong.
+        ConfigError: it is none of these, an override is wrong, or the run needs what only the command line can say.
         RunError: the checkpoint is broken, or the run has no whole one.
     """
     path, changes = Path(name).resolve(), tuple(overrides)
     if (path / "config.yaml").exists():
-        config = from_file(path / "config.yaml", overrides)
+        config = from_file(path / "config.yaml", overrides, unused)
         found = checkpoint.latest(path / "checkpoints", warn)
         if found is None:
             raise RunError(f"{path} has no checkpoint: train first, with `groundling train`")
@@ -112,7 +119,7 @@ def find(name: str, overrides: Sequence[str], warn: Callable[[str], None]) -> Ta
         if (problem := checkpoint.what_is_wrong(path)) is not None:
             raise RunError(f"checkpoint {path} is broken ({problem}): name another one, or the run's folder")
         run_dir = path.parent.parent
-        config = from_file(run_dir / "config.yaml", overrides)
+        config = from_file(run_dir / "config.yaml", overrides, unused)
         return Target("trained", run_dir, config, path, changes, f"-{path.name}")
     if name in AGENTS:
         config = config_of_agent(name, overrides)

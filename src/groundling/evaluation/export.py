@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from groundling.configs.compose import from_file
+from groundling.configs.trust import EVERYTHING
 from groundling.files import write_atomically
 from groundling.training.tracking import read_metrics
 
@@ -21,7 +22,7 @@ def write_returns(run_dirs: Sequence[Path], output: Path) -> None:
     """
     tasks: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for run_dir in run_dirs:
-        config = from_file(run_dir / "config.yaml")
+        config = from_file(run_dir / "config.yaml", unused=EVERYTHING)
         rows = [row for row in read_metrics(run_dir) if row.get("return_mean") is not None]
         of_seed = {
             "seed": config.seed,

@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from omegaconf import OmegaConf
 
+from groundling.configs.compose import recorded
+from groundling.configs.trust import shareable
 from groundling.errors import ConfigError, RunError
 from groundling.evaluation.evaluate import Target
 from groundling.training import checkpoint
@@ -21,6 +24,8 @@ _OF_TRAINING = (
 def publish(target: Target, output: Path) -> Path:
     """Write the weights (as `from_pretrained` loads a language model), ``config.yaml`` and a model card.
 
+    Settings and JSON files are written as `shareable`: of a path on this machine its last name remains.
+
     Args:
         target: A run or one of its checkpoints.
         output: A folder that is not there yet, or empty.
@@ -32,12 +37,40 @@ def publish(target: Target, output: Path) -> Path:
         raise ConfigError(f"{target.agent} has no checkpoint: name a run's folder or one of its checkpoints")
     if output.exists() and any(output.iterdir()):
         raise ConfigError(f"--output {output} holds something already: name another folder")
-    shutil.copytree(
-        target.checkpoint, output, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*_OF_TRAINING)
+    shutil.copytree(target.checkpoint, output, dirs_exist_ok=True, ignore=_left_out)
+    for path in output.rglob("*.json"):
+        _leave_paths_out(path)
+    (output / "config.yaml").write_text(
+        OmegaConf.to_yaml(OmegaConf.create(_settings(target))), encoding="utf-8"
     )
-    shutil.copy(target.run_dir / "config.yaml", output / "config.yaml")
     (output / "README.md").write_text(model_card(target), encoding="utf-8")
     return output
+
+
+def _left_out(folder: str, names: list[str]) -> set[str]:
+    """Files that are only the run's, and links: who made the run may have let them point at the publisher's files."""
+    return {name for name in names if name in _OF_TRAINING or (Path(folder) / name).is_symlink()}
+
+
+def _settings(target: Target) -> dict[str, Any]:
+    settings: dict[str, Any] = shareable(recorded(target.run_dir / "config.yaml"))
+    return settings
+
+
+def _leave_paths_out(path: Path) -> None:
+    """Rewrite a JSON file whose ``…path`` entries, such as an adapter's ``base_model_name_or_path``, are absolute."""
+
+    def without(node: Any) -> Any:
+        if isinstance(node, dict):
+            return {
+                key: shareable(value) if isinstance(value, str) and key.endswith("path") else without(value)
+                for key, value in node.items()
+            }
+        return [without(value) for value in node] if isinstance(node, list) else node
+
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if (changed := without(content)) != content:
+        path.write_text(json.dumps(changed, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def model_card(target: Target) -> str:
@@ -54,7 +87,7 @@ def model_card(target: Target) -> str:
         lstrip_blocks=True,
     )
     return environment.get_template("model_card.md.j2").render(
-        config=target.config,
+        config=_settings(target),
         checkpoint=target.checkpoint.name,
         steps=checkpoint.step_of(target.checkpoint),
         tables={

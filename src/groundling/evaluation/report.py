@@ -11,10 +11,12 @@ from typing import Any
 
 import jinja2
 import numpy as np
+from omegaconf import OmegaConf
 from PIL import Image
 
-from groundling.configs.compose import changed, from_file
+from groundling.configs.compose import changed, from_file, recorded
 from groundling.configs.schema import Config
+from groundling.configs.trust import EVERYTHING, shareable
 from groundling.envs.babyai_text import CONTROLS
 from groundling.envs.nethack import TASKS
 from groundling.errors import RunError
@@ -114,6 +116,7 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
         undefined=jinja2.StrictUndefined,
     )
     environment.globals["rate"] = _rate
+    environment.filters["shareable"] = shareable
     page = environment.get_template("report.html.j2").render(
         title=" · ".join(groups),
         runs=runs,
@@ -133,7 +136,7 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
         controls=[(run, told) for run in runs if (told := _controls(run))],
         games=games,
         nethack=showing,
-        configs=[(run.run_dir, (run.run_dir / "config.yaml").read_text(encoding="utf-8")) for run in runs],
+        configs=[(shareable(str(run.run_dir)), _config_of(run)) for run in runs],
     )
     output.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(output, page)
@@ -143,7 +146,7 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
 def _read(run_dir: Path) -> Shown:
     return Shown(
         run_dir=run_dir,
-        config=from_file(run_dir / "config.yaml"),
+        config=from_file(run_dir / "config.yaml", unused=EVERYTHING),
         metrics=read_metrics(run_dir),
         evaluations={p.stem: _json(p) for p in _suites(run_dir / "evaluation")},
         probes=read_probes(run_dir),
@@ -163,6 +166,13 @@ def _suites(folder: Path) -> list[Path]:
 
 def _main_plots(runs: Sequence[Shown]) -> list[tuple[str, str, str | None]]:
     """By task, the learning curves of its runs, and of what they first deal with; those of one name are one curve."""
+def _config_of(run: Shown) -> str:
+    """The run's settings as YAML, without what a page that is sent around should not tell."""
+    return OmegaConf.to_yaml(OmegaConf.create(shareable(recorded(run.run_dir / "config.yaml"))))
+
+
+def _main_plots(runs: Sequence[Shown]) -> list[tuple[str, str]]:
+    """By task, the learning curves of its runs; those of one name are one curve."""
     drawn = []
     for task in dict.fromkeys(run.task for run in runs):
         own = [run for run in runs if run.task == task]
@@ -231,7 +241,7 @@ def _episodes(run: Shown) -> list[dict[str, Any]]:
     """The run's recorded episodes with the picture before each action."""
     episodes = []
     for sample in run.samples:
-        pictures = frames(changed(run.config, sample["overrides"]), sample)
+        pictures = frames(changed(run.config, sample["overrides"], unused=EVERYTHING), sample)
         steps = [
             {**step, "picture": None if picture is None else _data_url(picture)}
             for step, picture in zip(sample["steps"][:_MAX_FRAMES], pictures, strict=False)

@@ -35,6 +35,32 @@ class RequestRefused(RequestFailed):
     """The server understands the request and does not take it (400, 413, 422): the same one would fare no better."""
 
 
+def check_address(base_url: str = "http://127.0.0.1:8000/v1", api_key_env: str = "OPENAI_API_KEY") -> None:
+    """Check where a server is and what names its key, before either is written anywhere.
+
+    Raises:
+        ConfigError: the URL is none, or holds a secret; or the variable's name is none, as the key itself would be.
+    """
+    if api_key_env not in os.environ and not re.fullmatch("[A-Z_][A-Z0-9_]*", api_key_env):
+        # It may be the key itself.
+        raise ConfigError(
+            "api_key_env is no name of an environment variable: expected capital letters, digits and _, as in "
+            "OPENAI_API_KEY; put the key into such a variable and give the variable's name"
+        )
+    parts = urlsplit(base_url)
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise ConfigError(
+            "base_url holds a user, password or query: give a bare URL, and the key in the environment variable "
+            f"{api_key_env}"
+        )
+    try:
+        fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is no number
+        fits = False
+    if not fits:
+        raise ConfigError(f"base_url {base_url!r}: expected something like http://127.0.0.1:8000/v1")
+
+
 @dataclass
 class ChatServer:
     """A client, an async context manager; `complete` may run many times at once.
@@ -71,24 +97,7 @@ class ChatServer:
         ):
             if not allowed:
                 raise ConfigError(f"{name} must not be {getattr(self, name)}: give a greater number")
-        if self.api_key_env not in os.environ and not re.fullmatch("[A-Z_][A-Z0-9_]*", self.api_key_env):
-            # It may be the key itself.
-            raise ConfigError(
-                "api_key_env is no name of an environment variable: expected capital letters, digits and _, as in "
-                "OPENAI_API_KEY; put the key into such a variable and give the variable's name"
-            )
-        parts = urlsplit(self.base_url)
-        if "@" in parts.netloc or parts.query or parts.fragment:
-            raise ConfigError(
-                "base_url holds a user, password or query: give a bare URL, and the key in the environment variable "
-                f"{self.api_key_env}"
-            )
-        try:
-            fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        except ValueError:  # a port that is no number
-            fits = False
-        if not fits:
-            raise ConfigError(f"base_url {self.base_url!r}: expected something like http://127.0.0.1:8000/v1")
+        check_address(self.base_url, self.api_key_env)
         self._key = os.environ.get(self.api_key_env, "").strip()
         if not all("!" <= c <= "~" for c in self._key):  # the client's own message would tell the key
             raise ConfigError(

@@ -286,12 +286,17 @@ def adapter_base(path: str) -> str | None:
     saved = Path(path) / _ADAPTER_CONFIG
     if not saved.exists():
         return None
-    if (saved.parent / BASE_FOLDER).is_dir():
-        return str(saved.parent / BASE_FOLDER)
     try:
-        base = json.loads(saved.read_text())["base_model_name_or_path"]
+        settings = json.loads(saved.read_text())
+        base = settings["base_model_name_or_path"]
     except (ValueError, KeyError) as error:
         raise GroundlingError(f"{saved} cannot be read: {_first_line(error)}") from error
+    if settings.get("megatron_config"):  # with which peft imports the module that megatron_core names
+        raise GroundlingError(
+            f"{saved} has a module imported (megatron_core): set its megatron_config to null"
+        )
+    if (saved.parent / BASE_FOLDER).is_dir():
+        return str(saved.parent / BASE_FOLDER)
     return resolve(base)
 
 

@@ -69,9 +69,11 @@ class Classifier:
 
             try:
                 tokenizer = AutoTokenizer.from_pretrained(
-                    self.model_name, truncation_side=self._truncation_side
+                    self.model_name, truncation_side=self._truncation_side, trust_remote_code=False
                 )
-                model = AutoModelForSequenceClassification.from_pretrained(self.model_name)
+                model = AutoModelForSequenceClassification.from_pretrained(
+                    self.model_name, trust_remote_code=False
+                )
             except (
                 Exception
             ) as error:  # the hub, a broken folder, a missing file: Transformers raises many kinds

@@ -36,7 +36,7 @@ def check_model(kind: str, name: str) -> Any:
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(name)
+        return AutoConfig.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # the hub, a broken folder, a missing file: Transformers raises many kinds
         raise cannot_be_loaded(kind, name, error) from error
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from groundling.envs.observation import TextObservation
+from groundling.prompts.brief import brief_prompt
 from groundling.prompts.glam import glam_prompt, tell
 from groundling.registry import Registry
 
@@ -28,6 +29,13 @@ def glam_original(observation: TextObservation, language: str) -> str:
     """
     o = observation
     return glam_prompt(o.goal, o.actions, o.descriptions, o.past_actions, language)
+
+
+@prompts.register("brief")
+def brief(observation: TextObservation, language: str) -> str:
+    """Goal, recent observations and actions, without the list of admissible actions: half of GLAM's length."""
+    o = observation
+    return brief_prompt(o.goal, o.descriptions, o.past_actions, language)
 
 
 class PromptReader:

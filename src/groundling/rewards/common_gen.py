@@ -147,8 +147,8 @@ class PreferenceModel(Reward):
             from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
             try:
-                tokenizer = AutoTokenizer.from_pretrained(name)
-                model = AutoModelForSeq2SeqLM.from_pretrained(name)
+                tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+                model = AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=False)
             except (
                 Exception
             ) as error:  # the hub, a broken folder, a missing file: Transformers raises many kinds

@@ -1,14 +1,15 @@
 """A run's folder: who may write to it, and what configuration it belongs to."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from groundling.configs.compose import from_file, to_yaml
+from groundling.configs.compose import recorded, to_yaml
 from groundling.configs.schema import Config
 from groundling.errors import ConfigError, RunError
 from groundling.files import lock_file, write_atomically
@@ -30,6 +31,7 @@ _MAY_CHANGE = (
     "nethack.ahead",
     "nethack.reward_model",  # the folder may have been moved: a checkpoint knows which model it was trained with
     "nethack.online.args.base_url",
+    "nethack.online.args.api_key_env",
 )
 """Keys that a run may be resumed with other values of: how long it goes on, what is kept and measured, and where and on
 what it runs."""
@@ -75,7 +77,7 @@ def _claim(folder: Path, config: Config) -> None:
     if begun and not path.exists():
         raise ConfigError(f"{folder} holds a run but no config.yaml: set run_dir to a new folder")
     if begun:  # otherwise nothing has been learnt yet that another configuration could spoil
-        there, wanted = flat(from_file(path)), flat(config)
+        there, wanted = flat(recorded(path)), flat(asdict(config))
         different = [
             f"{key}={there.get(key)!r} (now {wanted.get(key)!r})"
             for key in sorted({*there, *wanted})
@@ -97,8 +99,8 @@ def may_change(key: str) -> bool:
     return key in _MAY_CHANGE or key.startswith("evaluation.")
 
 
-def flat(config: Config) -> dict[str, Any]:
-    """The configuration with dotted keys."""
+def flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration's nested values with dotted keys, as YAML gives them back."""
 
     def walk(prefix: str, node: Any) -> Iterator[tuple[str, Any]]:
         if isinstance(node, dict) and node:
@@ -107,4 +109,6 @@ def flat(config: Config) -> dict[str, Any]:
         else:
             yield prefix[:-1], node
 
-    return dict(walk("", OmegaConf.to_container(OmegaConf.create(to_yaml(config)))))
+    return dict(
+        walk("", OmegaConf.to_container(OmegaConf.create(OmegaConf.to_yaml(OmegaConf.create(dict(values))))))
+    )

@@ -22,6 +22,7 @@ from groundling.algorithms.algorithm import Algorithm
 from groundling.algorithms.on_policy import OnPolicy
 from groundling.algorithms.rollout import Rollout
 from groundling.configs.schema import Config
+from groundling.configs.trust import shareable
 from groundling.errors import ConfigError, RunError
 from groundling.policies.policy import Policy
 from groundling.training import checkpoint
@@ -147,7 +148,7 @@ class Run:
         told: list[Told] = [tracker]
         if config.training.wandb is not None:
             name = f"{config.name}-seed{config.seed}"
-            wandb = WandbLog(config.training.wandb, name, asdict(config), self.folder)
+            wandb = WandbLog(config.training.wandb, name, shareable(asdict(config)), self.folder)
             stack.callback(wandb.close)
             logs.append(wandb)
             told.append(wandb)

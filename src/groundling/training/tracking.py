@@ -137,7 +137,7 @@ class WandbLog:
     Args:
         project: Its name there.
         name: What the run is called there.
-        config: Told beside the figures; it holds no secrets.
+        config: Told beside the figures, so `groundling.configs.trust.shareable`.
         run_dir: The run's folder, whose ``wandb.json`` keeps the run's id; offline runs are kept there, too.
 
     Raises:
