@@ -164,15 +164,13 @@ def _suites(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.json"), key=lambda path: (path.stem != "held-out", path.stem))
 
 
-def _main_plots(runs: Sequence[Shown]) -> list[tuple[str, str, str | None]]:
-    """By task, the learning curves of its runs, and of what they first deal with; those of one name are one curve."""
 def _config_of(run: Shown) -> str:
     """The run's settings as YAML, without what a page that is sent around should not tell."""
     return OmegaConf.to_yaml(OmegaConf.create(shareable(recorded(run.run_dir / "config.yaml"))))
 
 
-def _main_plots(runs: Sequence[Shown]) -> list[tuple[str, str]]:
-    """By task, the learning curves of its runs; those of one name are one curve."""
+def _main_plots(runs: Sequence[Shown]) -> list[tuple[str, str, str | None]]:
+    """By task, the learning curves of its runs, and of what they first deal with; those of one name are one curve."""
     drawn = []
     for task in dict.fromkeys(run.task for run in runs):
         own = [run for run in runs if run.task == task]
