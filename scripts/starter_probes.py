@@ -1,4 +1,4 @@
-"""What the starter models can do: look-up accuracy, what is readable from their state, held-out loss.
+"""What the starter models understand: exact answers to questions on scenes that their corpus does not have.
 
 `python scripts/starter_probes.py FOLDER` prints the figures of a saved model.
 """
@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import torch
-from starter_corpus import Scene, draw_absent, draw_goal, draw_thing, draw_walls
-from starter_words import ENGLISH, FRENCH, Language
-from torch import Tensor
+from starter_corpus import Scene, draw_thing, draw_walls
+from starter_words import ENGLISH, FRENCH, Language, Thing
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -24,6 +25,20 @@ from transformers import (
 )
 
 Loaded = tuple[PreTrainedModel, PreTrainedTokenizerBase]
+Question = tuple[str, str]
+"""A prompt, and the only right answer."""
+
+HELD_OUT_NOUNS = {
+    "english": ("chair", "table", "car", "lamp", "tree", "guitar", "helmet", "violin", "dax", "xolo", "afze"),
+    "french": ("chaise", "table", "voiture", "lampe", "guitare", "tente", "dax", "xolo", "afze"),
+}
+"""Nouns that no text of the corpus has."""
+CONDITIONS = {
+    "known": ("four things", 4),
+    "pairs": ("four things, asked about a pair of colour and noun that no text has", 4),
+    "nouns": ("four things, of nouns that no text has", 4),
+    "things": ("twelve things, more than any text has", 12),
+}
 
 
 def load(folder: Path) -> Loaded:
@@ -36,112 +51,167 @@ def load(folder: Path) -> Loaded:
     return kind.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder, padding_side="left")
 
 
-def probe_scene(random: Random, language: Language, count: int) -> Scene:
-    """A scene of `count` things of the world, all with names of their own."""
-    scene = Scene([], draw_walls(random), None)
-    names = [(noun, color) for noun in language.nouns for color in language.colors]
-    for name in random.sample(names, count):
-        scene.things.append(draw_thing(random, language, name))
-    return scene
+# ---------------------------------------------------------------------------------------------------- scenes
 
 
-def questions(language: Language, count: int, number: int, seed: int) -> tuple[list[str], list[str]]:
-    """`Which way is X?` after unseen scenes of `count` things, with the answers."""
-    random, prompts, answers = Random(f"probe {seed}"), [], []
-    for _ in range(number):
-        scene = probe_scene(random, language, count)
-        thing = random.choice(scene.things)
-        text = "".join(f"{sentence}, " for sentence in scene.sentences(language))
-        question = language.questions["way"][0].format(x=language.name(thing, language.the))
-        prompts.append(f"{language.scene_heads[0]} 0: {text}{question}")
-        answers.append(language.way(thing))
-    return prompts, answers
+def draw_names(random: Random, language: Language, condition: str) -> list[tuple[str, str]]:
+    """Distinct pairs (noun, colour); the first one is asked about.
+
+    Half of the time the first four share two nouns and two colours, so that only both words tell which is meant.
+    """
+    count = CONDITIONS[condition][1]
+    spoken = "french" if language is FRENCH else "english"
+    nouns = HELD_OUT_NOUNS[spoken] if condition == "nouns" else language.nouns[:3]
+    names = [(noun, color) for noun in nouns for color in language.colors]
+    unseen = [name for name in names if name in language.held_out]
+    noun, color = random.choice(unseen if condition == "pairs" else [n for n in names if n not in unseen])
+    if random.random() < 0.5:
+        other_noun = random.choice([one for one in nouns if one != noun])
+        other_color = random.choice([one for one in language.colors if one != color])
+        alike = [(other_noun, color), (noun, other_color), (other_noun, other_color)]
+    else:
+        alike = []
+    rest = [name for name in names if name != (noun, color) and name not in alike]
+    return [(noun, color), *alike, *random.sample(rest, count - 1 - len(alike))]
+
+
+def draw_probe(random: Random, language: Language, condition: str) -> tuple[Thing, Scene]:
+    """A thing that is asked about, and a scene with it in the order in which worlds tell what they show."""
+    things = [near(random, language, name) for name in draw_names(random, language, condition)]
+    ordered = sorted(things, key=lambda thing: (thing.side, -thing.ahead))
+    return things[0], Scene(ordered, draw_walls(random), None)
+
+
+def near(random: Random, language: Language, name: tuple[str, str]) -> Thing:
+    """A thing in the 7 × 7 cells that an agent of the text world sees."""
+    while True:
+        thing = draw_thing(random, language, name)
+        if abs(thing.side) <= 3 and thing.ahead <= 6:
+            return thing
+
+
+def told(language: Language, scene: Scene) -> str:
+    """The scene as an observation of a prompt tells it."""
+    return "".join(f"{sentence}, " for sentence in scene.sentences(language))
+
+
+# ------------------------------------------------------------------------------------------------- questions
+
+
+def asked(kind: str, answer: Callable[[Language, Thing], str]) -> Callable[..., Question]:
+    """A question on one thing, after the scene."""
+
+    def ask(random: Random, language: Language, thing: Thing, scene: Scene) -> Question:
+        question = language.questions[kind][0].format(x=language.name(thing, language.the))
+        return f"{language.scene_heads[0]} 0: {told(language, scene)}{question}", answer(language, thing)
+
+    return ask
+
+
+def nearer(random: Random, language: Language, thing: Thing, scene: Scene) -> Question:
+    """Which of two things is nearer; all others stand as far as they happen to."""
+    other = random.choice([one for one in scene.things if one is not thing])
+    if other.distance == thing.distance:
+        scene.things[scene.things.index(other)] = other = replace(other, ahead=other.ahead + 1)
+    pair = [thing, other] if random.random() < 0.5 else [other, thing]
+    x, y = (language.name(one, language.the) for one in pair)
+    question = language.questions["nearer"][0].format(x=x, y=y)
+    answer = x if pair[0].distance < pair[1].distance else y
+    return f"{language.scene_heads[0]} 0: {told(language, scene)}{question}", answer
+
+
+def color(random: Random, language: Language, thing: Thing, scene: Scene) -> Question:
+    """The colour of the only thing of its noun."""
+    nouns = [noun for noun in language.other_nouns if noun != thing.noun]
+    scene.things = [
+        replace(one, noun=random.choice(nouns)) if one is not thing and one.noun == thing.noun else one
+        for one in scene.things
+    ]
+    question = language.questions["color"][0].format(noun=thing.noun)
+    return f"{language.scene_heads[0]} 0: {told(language, scene)}{question}", thing.color
+
+
+def prompted(goals: Callable[[Language], tuple[str, ...]], short: bool = False) -> Callable[..., Question]:
+    """A goal and an observation as policies read them; then a label, after which stands where the thing is.
+
+    Of a goal with two things, {x} is the one that comes first.
+    """
+
+    def ask(random: Random, language: Language, thing: Thing, scene: Scene) -> Question:
+        other = random.choice([one for one in scene.things if one is not thing])
+        x, y = (language.name(one, language.the) for one in (thing, other))
+        goal = random.choice(goals(language)).format(x=x, y=y)
+        actions = ", ".join(group[0] for group in language.action_words)
+        label = language.place_labels[0]
+        if short:
+            head, view = ("But", "Vue") if language is FRENCH else ("Goal", "View")
+            return f"{head}: {goal} \n {view}: {told(language, scene)}\n {label}: ", language.place(thing)
+        listed = language.list_heads[3 if language is FRENCH else 4]
+        goal = f"{listed}: {actions} \n {language.goal_heads[0]}: {goal}"
+        return f"{goal} \n Observation 0: {told(language, scene)}\n {label} 0: ", language.place(thing)
+
+    return ask
+
+
+QUESTIONS: dict[str, Callable[..., Question]] = {
+    "where": asked("place", lambda language, thing: language.place(thing)),
+    "which way": asked("way", lambda language, thing: language.way(thing)),
+    "how far": asked("far", lambda language, thing: language.steps(thing.distance)),
+    "nearer": nearer,
+    "colour": color,
+    "prompt": prompted(lambda language: language.goals[:3]),
+    "short prompt": prompted(lambda language: language.goals[:3], short=True),
+    "synonyms": prompted(lambda language: language.goals[-3:]),
+    "two steps": prompted(lambda language: language.pairs),
+}
+
+
+def probes(language: Language, condition: str, kind: str, number: int, seed: int = 7) -> list[Question]:
+    """So many questions of a kind under a condition; the same for the same seed."""
+    random = Random(f"{condition} {kind} {seed}")
+    return [
+        QUESTIONS[kind](random, language, *draw_probe(random, language, condition)) for _ in range(number)
+    ]
+
+
+# -------------------------------------------------------------------------------------------------- measuring
 
 
 @torch.no_grad()
-def lookup_accuracy(
-    loaded: Loaded, language: Language, count: int, number: int = 500, seed: int = 7
-) -> float:
-    """Share of greedy answers that are right to the letter."""
+def answers(loaded: Loaded, prompts: list[str]) -> list[str]:
+    """What the model writes, greedily; a semicolon or a new line ends an answer."""
     model, tokenizer = loaded
-    prompts, answers = questions(language, count, number, seed)
-    right = 0
-    for start in range(0, number, 100):
+    given = []
+    for start in range(0, len(prompts), 100):
         batch = tokenizer(prompts[start : start + 100], return_tensors="pt", padding=True)
         batch.pop("token_type_ids", None)
         out = model.generate(**batch, max_new_tokens=8, do_sample=False)
         if not model.config.is_encoder_decoder:
             out = out[:, batch["input_ids"].shape[1] :]
-        texts = tokenizer.batch_decode(out, skip_special_tokens=True)
-        # In texts with several questions a semicolon or a new line ends an answer; what follows is not judged.
-        given = [text.replace("\n", ";").split(";")[0].strip() for text in texts]
-        right += sum(text == answer for text, answer in zip(given, answers[start:], strict=False))
-    return right / number
+        given += tokenizer.batch_decode(out, skip_special_tokens=True)
+    return [text.replace("\n", ";").split(";")[0].strip() for text in given]
 
 
-def policy_prompts(
-    language: Language, counts: list[int], number: int, seed: int
-) -> tuple[list[str], list[int]]:
-    """Prompts as policies read them, over made-up scenes, and which way the goal's thing is (0 to 5)."""
-    random, prompts, classes = Random(f"state {seed}"), [], []
-    actions = ", ".join(group[0] for group in language.action_words)
-    for _ in range(number):
-        scene = probe_scene(random, language, random.choice(counts))
-        thing = (
-            random.choice(scene.things) if random.random() < 0.85 else draw_absent(random, language, scene)
-        )
-        seen = thing in scene.things
-        goal = draw_goal(random, language, thing)
-        views = "".join(f"{sentence}, " for sentence in scene.sentences(language))
-        prompts.append(
-            f"{language.list_heads[4 if language is ENGLISH else 3]}: {actions} \n {language.goal_heads[0]}: {goal}"
-            f" \n Observation 0: {views}\n Action 0: "
-        )
-        side = (thing.side > 0) - (thing.side < 0)
-        # ahead; left; right; left and ahead; right and ahead; not in view
-        classes.append(5 if not seen else 0 if side == 0 else (1 if side < 0 else 2) + 2 * (thing.ahead > 0))
-    return prompts, classes
+def exact(loaded: Loaded, language: Language, condition: str, kind: str, number: int = 300) -> float:
+    """Share of answers that are right to the letter."""
+    questions = probes(language, condition, kind, number)
+    given = answers(loaded, [prompt for prompt, _ in questions])
+    return sum(one == wanted for one, (_, wanted) in zip(given, questions, strict=True)) / number
 
 
-@torch.no_grad()
-def states(loaded: Loaded, prompts: list[str]) -> Tensor:
-    """The hidden state that scores a candidate's first token: (prompts, width)."""
-    model, tokenizer = loaded
-    rows = []
-    for prompt in prompts:
-        ids = tokenizer(prompt, return_tensors="pt").input_ids
-        if model.config.is_encoder_decoder:
-            start = torch.tensor([[model.config.decoder_start_token_id]])
-            out = model(input_ids=ids, decoder_input_ids=start, output_hidden_states=True)
-            rows.append(out.decoder_hidden_states[-1][0, -1])
-        else:
-            rows.append(model(input_ids=ids, output_hidden_states=True).hidden_states[-1][0, -1])
-    return torch.stack(rows)
-
-
-def linear_readout(loaded: Loaded, language: Language, counts: list[int], fitted: int = 1200) -> float:
-    """How well a linear map of that state, fitted on 1,200 prompts, tells which way the goal's thing is."""
-    prompts, classes = policy_prompts(language, counts, fitted + 400, seed=3)
-    inputs, targets = states(loaded, prompts), torch.tensor(classes)
-    inputs = (inputs - inputs[:fitted].mean(0)) / inputs[:fitted].std(0)
-    inputs = torch.cat([inputs, torch.ones(len(inputs), 1)], dim=1)
-    wanted = torch.nn.functional.one_hot(targets[:fitted], 6).float()
-    ridge = 10.0 * torch.eye(inputs.shape[1])
-    weights = torch.linalg.solve(inputs[:fitted].T @ inputs[:fitted] + ridge, inputs[:fitted].T @ wanted)
-    return ((inputs[fitted:] @ weights).argmax(1) == targets[fitted:]).float().mean().item()
-
-
-def measure(folder: Path) -> dict[str, float]:
+def measure(folder: Path, number: int = 300) -> dict[str, object]:
     """All figures of a saved model."""
     loaded = load(folder)
-    figures: dict[str, float] = {"parameters": sum(parameter.numel() for parameter in loaded[0].parameters())}
-    figures["megabytes"] = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
-    for name, language in (("english", ENGLISH), ("french", FRENCH)):
-        for count in (1, 4, 8):
-            figures[f"lookup_{name}_{count}"] = lookup_accuracy(loaded, language, count)
-        figures[f"readout_{name}_1"] = linear_readout(loaded, language, [1])
-        figures[f"readout_{name}_4_to_9"] = linear_readout(loaded, language, [4, 5, 6, 7, 8, 9])
-    return {key: round(value, 3) for key, value in figures.items()}
+    figures: dict[str, object] = {
+        "parameters": sum(parameter.numel() for parameter in loaded[0].parameters()),
+        "megabytes": round(sum(file.stat().st_size for file in folder.iterdir()) / 1e6, 2),
+    }
+    for spoken, language in (("english", ENGLISH), ("french", FRENCH)):
+        for condition in CONDITIONS:
+            figures[f"{spoken}, {condition}"] = {
+                kind: round(exact(loaded, language, condition, kind, number), 3) for kind in QUESTIONS
+            }
+    return figures
 
 
 if __name__ == "__main__":

@@ -23,9 +23,17 @@ PHRASES = (
     "of the agent",
     "de l'agent",
 )
+# So are the places that follow a number.
+SPANS = (
+    "steps? (?:left|right)(?: and)?",
+    "steps? forward",
+    "pas à (?:gauche|droite)(?: et)?",
+    "pas devant",
+)
 PIECES = "|".join(
     [
-        f" ?(?:{'|'.join(PHRASES)})(?!\\p{{L}})",
+        f",? (?:{'|'.join(PHRASES)})(?!\\p{{L}})",
+        f" (?:{'|'.join(SPANS)})(?!\\p{{L}})",
         r",? ?\n",
         r" ?\p{L}+(?:'(?=\p{L}))?",
         r" ?\d",

@@ -11,14 +11,15 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 import torch
 from rich.console import Console
-from starter_corpus import Document, documents, join, recited
+from starter_corpus import DOCUMENTS, Document, DocumentMaker, documents, join, sought
+from starter_muon import Muon
 from starter_probes import measure
 from starter_tokenizer import SENTINELS, build_tokenizer, fast_tokenizer
 from torch import Tensor
@@ -36,7 +37,10 @@ from transformers.models.t5.modeling_t5 import T5Attention, T5Stack
 
 STARTER = Path(__file__).resolve().parents[1] / "src/groundling/lm/starter"
 WIDTH = 128
-SHORT = 80  # tokens at most in the first stage
+INNER = 192  # units of the layers between attentions: what is asked needs little arithmetic
+LONGEST = 240  # tokens of a text at most
+SHORT = 110  # in the first stage
+CHUNK = 1500  # texts among which those of like length are put into one batch
 IGNORED = -100
 # The scenes are random, so what stands in a context teaches little; answers carry the signal.
 CONTEXT_WEIGHT = 0.03
@@ -133,20 +137,32 @@ def batches(examples: list[Example], tokens: int, random: Random) -> Iterator[li
     yield from groups
 
 
-def curriculum(
-    recipe: Recipe, tokenizer: PreTrainedTokenizerFast, random: Random, seed: int, tokens: int
-) -> list[list[Example]]:
-    """First nothing but recited scenes, then everything mixed.
+def stage(
+    recipe: Recipe,
+    tokenizer: PreTrainedTokenizerFast,
+    random: Random,
+    kinds: Mapping[DocumentMaker, float],
+    count: int,
+    longest: int,
+    tokens: int,
+) -> Iterator[list[Example]]:
+    """Batches of `count` new texts, made as they are needed; longer ones are left out."""
+    for start in range(0, count, CHUNK):
+        chunk = documents(random.randrange(2**40), min(CHUNK, count - start), kinds)
+        examples = [recipe.example(tokenizer, random, document) for document in chunk]
+        yield from batches([example for example in examples if len(example) <= longest], tokens, random)
 
-    Looking up is found within 300 steps of recitals, and not within 2,000 of the mix alone.
+
+def curriculum(
+    recipe: Recipe, tokenizer: PreTrainedTokenizerFast, random: Random, tokens: int
+) -> Iterator[list[Example]]:
+    """First nothing but goals in short scenes, then everything mixed.
+
+    Finding the thing that is named, one of several, is learnt within some hundred steps of the first kind, and not
+    within a thousand of the mix alone.
     """
-    recitals = documents(seed + 1, recipe.recitals, kinds={recited: 1.0})
-    mixed = documents(seed, recipe.documents)
-    first, rest = (
-        [recipe.example(tokenizer, random, document) for document in stage] for stage in (recitals, mixed)
-    )
-    short = [example for example in first if len(example) <= SHORT]
-    return [*batches(short, tokens, random), *batches(rest, tokens, random)]
+    yield from stage(recipe, tokenizer, random, {sought: 1.0}, recipe.goals, SHORT, tokens)
+    yield from stage(recipe, tokenizer, random, DOCUMENTS, recipe.documents, LONGEST, tokens)
 
 
 def padded(rows: list[list], value: float, dtype: torch.dtype = torch.long) -> Tensor:
@@ -159,14 +175,15 @@ def padded(rows: list[list], value: float, dtype: torch.dtype = torch.long) -> T
 
 @torch.no_grad()
 def new_encoder_decoder(tokenizer: PreTrainedTokenizerFast) -> T5ForConditionalGeneration:
+    """T5 with more layers that read than layers that write: what is asked is found while reading."""
     config = T5Config(
         vocab_size=len(tokenizer),
         d_model=WIDTH,
-        d_ff=4 * WIDTH,
+        d_ff=INNER,
         d_kv=WIDTH // 8,
         num_heads=8,
-        num_layers=2,
-        num_decoder_layers=2,
+        num_layers=4,
+        num_decoder_layers=1,
         feed_forward_proj="relu",
         dropout_rate=0.0,
         tie_word_embeddings=True,
@@ -177,21 +194,9 @@ def new_encoder_decoder(tokenizer: PreTrainedTokenizerFast) -> T5ForConditionalG
     model = T5ForConditionalGeneration(config)
     # T5 draws embeddings with deviation 1, which Adam takes long to move.
     torch.nn.init.normal_(model.shared.weight, std=0.3)
-    near = [(-1, -1), (-3, -2), (1, 1), (2, 4)]
-    look_near(model.encoder, near, both_sides=True)
-    look_near(model.decoder, near[:2], both_sides=False)
-    for block in model.encoder.block[1:]:
-        match_alike(block.layer[0].SelfAttention)
-    for block in model.decoder.block:
-        match_alike(block.layer[1].EncDecAttention)
-    for module in model.modules():
-        if isinstance(module, T5Attention):
-            hand_on(module)
-    # What stands before a token is noted in the same way on both sides, so that the two can be compared.
-    sides = (stack.block[0].layer[0].SelfAttention for stack in (model.encoder, model.decoder))
-    read, written = sides
-    written.v.weight.copy_(read.v.weight)
-    written.o.weight.copy_(read.o.weight)
+    look_near(model.encoder, [(-1, -1), (1, 1), (2, 2), (3, 4)], both_sides=True)
+    look_near(model.decoder, [(-1, -1), (-3, -2)], both_sides=False)
+    join_up(model)
     return model
 
 
@@ -210,17 +215,35 @@ def look_near(stack: T5Stack, ranges: list[tuple[int, int]], both_sides: bool) -
         bias[0, len(ranges) :] -= 3.0
 
 
-def match_alike(attention: T5Attention) -> None:
-    """Start with equal queries and keys, so that a token attends to tokens like it: the root of look-up.
+def join_up(model: T5ForConditionalGeneration) -> None:
+    """Let attention start with what look-up takes: names noted beside names, compared, and places handed on.
 
-    The idea is that of mimetic initialisation (Trockman and Kolter, arXiv 2305.09828).
+    Four heads of the encoder's first layer note a token's neighbours (see `look_near`), each in a part of the space
+    that is kept for it. Later layers compare tokens in the part that notes what stands before a token, so that a
+    colour and its noun count together, and read the other parts. What is read is written in the basis it was read in.
+    That equal queries and keys speed look-up is the idea of mimetic initialisation (Trockman and Kolter, arXiv
+    2305.09828).
     """
-    attention.q.weight.copy_(attention.k.weight * 6.0 / attention.key_value_proj_dim)
-
-
-def hand_on(attention: T5Attention) -> None:
-    """Start by writing what was read unchanged (within a head's subspace), in the basis it was read in."""
-    attention.o.weight.copy_(0.3 * attention.v.weight.T)
+    size = WIDTH // 8
+    basis = torch.linalg.qr(torch.randn(WIDTH, WIDTH)).Q.T
+    before, *after = parts = [basis[size * part : size * (part + 1)] for part in range(4)]
+    first, *later = (block.layer[0].SelfAttention for block in model.encoder.block)
+    crossing = [block.layer[1].EncDecAttention for block in model.decoder.block]
+    written = model.decoder.block[0].layer[0].SelfAttention
+    rows = [slice(size * head, size * (head + 1)) for head in range(8)]
+    for attention in (*later, *crossing):
+        attention.q.weight.copy_(attention.k.weight * 6.0 / size)
+    for head, part in enumerate(parts):
+        first.v.weight[rows[head]] = part
+    written.v.weight[rows[0]] = before  # the same on both sides, so that the two can be compared
+    for attention, heads in [*((one, range(4, 8)) for one in later), *((one, range(8)) for one in crossing)]:
+        for head in heads:
+            attention.k.weight[rows[head]] = before
+            attention.q.weight[rows[head]] = before * 6.0 / size
+            attention.v.weight[rows[head]] = [before, *after][(head + (heads[0] == 4)) % 4]
+    for module in model.modules():
+        if isinstance(module, T5Attention):
+            module.o.weight.copy_(0.3 * module.v.weight.T)
 
 
 @torch.no_grad()
@@ -301,7 +324,7 @@ class Recipe:
     new_model: Callable[[PreTrainedTokenizerFast], PreTrainedModel]
     example: Callable[[PreTrainedTokenizerFast, Random, Document], Example]
     logits: Callable[[PreTrainedModel, list[Example], Random], tuple[Tensor, Tensor]]
-    recitals: int
+    goals: int
     documents: int
 
 
@@ -312,10 +335,10 @@ RECIPES = {
         new_encoder_decoder,
         encoder_decoder_example,
         encoder_decoder_logits,
-        26_000,
-        45_000,
+        15_000,
+        75_000,
     ),
-    "causal": Recipe("causal", "gpt2", new_causal, causal_example, causal_logits, 44_000, 40_000),
+    "causal": Recipe("causal", "gpt2", new_causal, causal_example, causal_logits, 40_000, 60_000),
 }
 
 
@@ -346,17 +369,14 @@ def optimizers_for(model: PreTrainedModel) -> list[torch.optim.Optimizer]:
         else:
             others.append(parameter)
     groups = [{"params": others, "pace": 1.0}] + ([{"params": biases, "pace": 5.0}] if biases else [])
-    return [
-        torch.optim.Muon(inner, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(groups, betas=(0.9, 0.98), weight_decay=0.01),
-    ]
+    return [Muon(inner), torch.optim.AdamW(groups, betas=(0.9, 0.98), weight_decay=0.01, fused=True)]
 
 
-def schedule(step: int, steps: int, warmup: int = 100) -> float:
-    """Linear warm-up, then a cosine to zero."""
+def schedule(step: int, progress: float, warmup: int = 100, level: float = 0.3) -> float:
+    """Linear warm-up in `warmup` steps, the full rate until `level` of the texts are read, then a cosine to zero."""
     if step < warmup:
         return (step + 1) / warmup
-    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
+    return 0.5 * (1 + math.cos(math.pi * max(0.0, progress - level) / (1 - level)))
 
 
 def train(
@@ -367,27 +387,25 @@ def train(
     random = Random(seed)
     tokenizer = fast_tokenizer(recipe.tokenizer_kind, build_tokenizer(recipe.tokenizer_kind, seed))
     model = recipe.new_model(tokenizer).train()
-    groups = curriculum(recipe, tokenizer, random, seed, batch_tokens)
     optimizers = optimizers_for(model)
-    started, recent = time.monotonic(), []
-    for step, batch in enumerate(groups):
+    started, recent, texts, total = time.monotonic(), [], 0, recipe.goals + recipe.documents
+    for step, batch in enumerate(curriculum(recipe, tokenizer, random, batch_tokens)):
         for optimizer in optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate * group.get("pace", 1.0) * schedule(step, len(groups))
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = loss_of(recipe, model, batch, random)
+                group["lr"] = learning_rate * group.get("pace", 1.0) * schedule(step, texts / total)
+        loss = loss_of(recipe, model, batch, random)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
         recent.append(loss.item())
-        if (step + 1) % 100 == 0 or step + 1 == len(groups):
+        texts += len(batch)
+        if (step + 1) % 100 == 0:
             seconds = time.monotonic() - started
-            left = seconds / (step + 1) * (len(groups) - step - 1)
-            mean = sum(recent[-100:]) / len(recent[-100:])
+            mean, left = sum(recent[-100:]) / 100, seconds * (total / texts - 1)
             console.print(
-                f"{recipe.folder}: step {step + 1}/{len(groups)}, loss {mean:.3f}, {seconds:.0f} s, {left:.0f} s left"
+                f"{recipe.folder}: {texts:,} of {total:,} texts, loss {mean:.3f}, {seconds:.0f} s, {left:.0f} s left"
             )
     return model.eval(), tokenizer
 
@@ -412,7 +430,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", choices=[*RECIPES, []], help="which of them (default: both)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--batch-tokens", type=int, default=2000)
+    parser.add_argument("--batch-tokens", type=int, default=2500)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--learning-rate", type=float, default=4e-3)
     parser.add_argument("--out", type=Path, default=STARTER)
