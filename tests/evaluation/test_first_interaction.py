@@ -112,11 +112,9 @@ def test_evaluations_from_before_are_still_shown(evaluated: Path, tmp_path: Path
     old = tmp_path / "old"
     (old / "evaluation").mkdir(parents=True)
     (old / "samples").mkdir()
-    for name in ("config.yaml",):
-        (old / name).write_bytes((evaluated / name).read_bytes())
-    (old / "metrics.jsonl").write_text(
-        '{"update": 1, "step": 1, "seconds": 1, "episodes": 1, "success_rate": 0.5}\n'
-    )
+    (old / "config.yaml").write_bytes((evaluated / "config.yaml").read_bytes())
+    row = {"update": 1, "step": 1, "seconds": 1, "episodes": 1, "success_rate": 0.5, "return_mean": 0.1}
+    (old / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     content = json.loads((evaluated / "evaluation" / "held-out.json").read_text())
     content["agents"] = {
         name: {key: value for key, value in agent.items() if not key.startswith("first")}
