@@ -329,13 +329,13 @@ def test_a_file_alone_cannot_say_it(tmp_path: Path, key: str, value: Any) -> Non
 def test_the_words_that_are_told_are_safe_in_a_shell(tmp_path: Path) -> None:
     values = demo_values()
     values["policy"]["args"] = {"base_url": "http://x/$(touch y)`touch y`'; touch y; '"}
-    values["env"]["args"] = {"x; touch y; trust_remote_code": 1, "base_url": "http://\x1b[2J"}
+    values["env"]["args"] = {"x; touch y; .trust_remote_code": 1, "base_url": "http://\x1b[2J"}
     values["env"]["args"]["$(touch y).trust_remote_code"] = True
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
     with pytest.raises(ConfigError) as error:
         from_file(tmp_path / "config.yaml")
     words = str(error.value).partition("add to the command: ")[2]
-    assert "\x1b" not in str(error.value)
+    assert words.count("trust_remote_code") == 2 and "\x1b" not in str(error.value)
     assert os.system(f"cd {tmp_path} && : {words}") == 0 and not (tmp_path / "y").exists()
 
 
@@ -440,29 +440,38 @@ def test_a_received_run_reads_no_environment(
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "why"),
     [
-        "name: ${oc.env:GROUNDLING_SECRET}",
-        "defaults: ['/own/${oc.env:GROUNDLING_SECRET}']",
-        "defaults: [/own/more]",
-        "hydra: {job: {env_copy: [GROUNDLING_SECRET]}}\nname: ${hydra.job.env_set.GROUNDLING_SECRET}",
-        "defaults: ['/own@hydra.job: copying']\nname: ${hydra.job.env_set.GROUNDLING_SECRET}",
-        "model: {trust_remote_code: true}",
-        "nethack: {online: {args: {base_url: 'http://127.0.0.1:1/v1'}}}",
+        ("name: ${oc.env:GROUNDLING_SECRET}", "resolvers"),
+        ("defaults: ['/own/${oc.env:GROUNDLING_SECRET}']", "resolvers"),
+        ("defaults: [/own/more]", "more.yaml: name='${oc.env:GROUNDLING_SECRET}' is not read"),
+        (
+            "hydra: {job: {env_copy: [GROUNDLING_SECRET]}}\nname: ${hydra.job.env_set.GROUNDLING_SECRET}",
+            "name",
+        ),
+        (
+            "defaults: [{/own@_global_.hydra.job: copying}]\nname: ${hydra.job.env_set.GROUNDLING_SECRET}",
+            "name",
+        ),
+        ("model: {trust_remote_code: true}", f"the experiment own sets {TRUST[:-5]}"),
+        (
+            "nethack: {online: {args: {base_url: 'http://h/v1'}}}",
+            "command: nethack.online.args.base_url=http://h/v1",
+        ),
     ],
 )
 def test_an_experiment_of_another_is_settings_too(
-    tmp_path: Path, content: str, asked: list[str], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, content: str, why: str, asked: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "more.yaml").write_text("# @package _global_\nname: ${oc.env:GROUNDLING_SECRET}\n")
     (tmp_path / "own" / "copying.yaml").write_text("env_copy: [GROUNDLING_SECRET]\n")
-    text = "# @package _global_\nname: own\nenv: {id: BabyAI-GoToObj-v0}\npolicy: {id: random}\n"
+    text = "# @package _global_\nname: own\nenv: {id: BabyAI-GoToObj-v0}\n"
     text = text.replace("name: own\n", "") if "name:" in content else text
     (tmp_path / "experiment" / "own.yaml").write_text(f"{text}{content}\n")
     words = ["--config-dir", str(tmp_path), f"run_dir={tmp_path / 'new'}", "--dry-run"]
-    _line(capsys, ["train", "own", *words])
+    assert why in _line(capsys, ["train", "own", *words])
     assert "GROUNDLING_SECRET" not in asked
     if "trust" in content:
         assert compose("own", [TRUST], tmp_path).model.trust_remote_code
