@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -213,8 +213,11 @@ class Stepper:
         with warnings.catch_warnings(), FastKernels():
             warnings.simplefilter("ignore")  # of tensors turned into numbers, which the example tells apart
             try:
-                begin = torch.jit.trace(self._begin, (tokens, mask, last), check_trace=False)
-                step = torch.jit.trace(self._step, example, check_trace=False)
+                model = self.backbone.model
+                begin = torch.jit.trace(
+                    _Traceable(self._begin, model), (tokens, mask, last), check_trace=False
+                )
+                step = torch.jit.trace(_Traceable(self._step, model), example, check_trace=False)
             except torch.OutOfMemoryError:
                 raise
             except (TypeError, ValueError, RuntimeError, IndexError, AttributeError):
@@ -298,21 +301,37 @@ class _Traced(NamedTuple):
     step: Any
 
 
-class _Begin(nn.Module):
-    """Prompts read; as a module, so that a trace holds the weights themselves."""
+class _Traceable(nn.Module):
+    """A call with all weights of its model side by side, so that a trace holds the weights themselves.
+
+    Of a model's modules PyTorch would make one of its own each, which takes several times as long as the trace.
+    """
+
+    def __init__(self, call: Callable[..., Any], model: nn.Module) -> None:
+        super().__init__()
+        self._call = call
+        for number, weight in enumerate(model.parameters()):
+            self.register_parameter(f"weight{number}", weight)
+        for number, buffer in enumerate(model.buffers()):
+            self.register_buffer(f"buffer{number}", buffer)
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self._call(*inputs)
+
+
+class _Begin:
+    """Prompts read."""
 
     def __init__(self, backbone: Backbone, start_token: int) -> None:
-        super().__init__()
-        self.model = backbone.model
         self.start_token = start_token
-        self._backbone = (backbone,)  # in a tuple: its body is the model's own
+        self._backbone = backbone
 
-    def forward(self, tokens: Tensor, mask: Tensor, last: Tensor) -> tuple[Tensor, ...]:
+    def __call__(self, tokens: Tensor, mask: Tensor, last: Tensor) -> tuple[Tensor, ...]:
         """Logits (rows, vocabulary) after position ``last`` (rows,), the encoder's states, and a `Texts` memory.
 
         ``tokens`` and 0/1 ``mask`` (rows, length), padded on the right.
         """
-        backbone = self._backbone[0]
+        backbone = self._backbone
         if backbone.is_encoder_decoder:
             states = backbone.encode(tokens, mask)
             past: Any = EncoderDecoderCache(_empty_cache(), _empty_cache())
@@ -339,15 +358,13 @@ class _Begin(nn.Module):
         return backbone.logits(hidden[rows, last]), states, *memory
 
 
-class _Step(nn.Module):
-    """One token read by every text; as a module, so that a trace holds the weights themselves."""
+class _Step:
+    """One token read by every text."""
 
     def __init__(self, backbone: Backbone) -> None:
-        super().__init__()
-        self.model = backbone.model
-        self._backbone = (backbone,)  # in a tuple: its body is the model's own
+        self._backbone = backbone
 
-    def forward(
+    def __call__(
         self,
         tokens: Tensor,
         positions: Tensor,
@@ -358,7 +375,7 @@ class _Step(nn.Module):
         *memory: Tensor,
     ) -> Tensor:
         """Logits (rows, vocabulary); arguments as in `Texts`, slot (1,) int64. Writes into the memory."""
-        backbone = self._backbone[0]
+        backbone = self._backbone
         layers: list[Any] = [
             _Slots(keys, values, slot) for keys, values in zip(memory[::2], memory[1::2], strict=True)
         ]
