@@ -42,7 +42,7 @@ demo-motif: install  ## Motif: record NetHack, judge it, learn the judge's taste
 	$(BIN)/groundling watch $(MOTIF)/intrinsic-seed1 --fast --gif $(MOTIF)/intrinsic.gif
 
 test: install  ## Run the test suite
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: install  ## Check style, types and spelling
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/codespell

@@ -1,5 +1,6 @@
 """Tiny worlds and policies, so that tests of everything else take milliseconds."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -187,7 +188,9 @@ def corridor() -> type[Corridor]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _single_thread() -> None:
-    torch.set_num_threads(1)  # the suite runs in parallel processes
+    """The suite runs in parallel processes: of these, and of those they start, each has one thread."""
+    torch.set_num_threads(1)
+    os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
 
 def pytest_configure() -> None:

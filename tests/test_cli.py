@@ -59,7 +59,8 @@ def test_train_evaluate_report(trained: Path, capsys: pytest.CaptureFixture[str]
 def test_suites_change_the_world_and_the_words(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     suites = "french,invented-words,synonym-actions,pick-up-then-pick-up"
     arguments = ["evaluate", str(trained), "--suite", suites, "--episodes", "2"]
-    assert main([*arguments, "evaluation.baselines=[zero-shot]", "evaluation.num_envs=2"]) == 0
+    few = ["evaluation.baselines=[zero-shot]", "evaluation.num_envs=2", "env.args.max_steps=8"]
+    assert main([*arguments, *few]) == 0
     assert "zero-shot" in capsys.readouterr().out
 
     def step(suite: str) -> dict:

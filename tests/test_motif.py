@@ -215,17 +215,14 @@ def test_mistakes_are_one_line(
     assert said.startswith("error: ") and said.count("\n") == 1 and told in said
 
 
-def _start(run_dir: Path, reward_model: Path, *more: str) -> subprocess.Popen[str]:
-    words = [
-        "train",
-        "motif/laptop",
-        *_SMALL,
-        _NETWORK,
-        f"nethack.reward_model={reward_model}",
-        f"run_dir={run_dir}",
-    ]
+def _training(run_dir: Path, reward_model: Path, *more: str) -> list[str]:
+    given = [f"nethack.reward_model={reward_model}", f"run_dir={run_dir}"]
+    return ["train", "motif/laptop", *_SMALL, _NETWORK, *given, *more]
+
+
+def _start(words: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "groundling", *words, *more],
+        [sys.executable, "-m", "groundling", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -240,23 +237,23 @@ def _wait_for_rows(run_dir: Path, count: int, process: subprocess.Popen[str]) ->
         time.sleep(0.05)
 
 
-def test_a_killed_training_goes_on_from_its_last_checkpoint(tmp_path: Path, reward_model: Path) -> None:
-    long = "training.steps=100000"
-    process = _start(tmp_path, reward_model, long)
+def test_a_killed_training_goes_on_from_its_last_checkpoint(
+    tmp_path: Path, reward_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    process = _start(_training(tmp_path, reward_model, "training.steps=100000"))
     _wait_for_rows(tmp_path, 4, process)
     process.send_signal(signal.SIGKILL)
     process.wait()
     last = max(int(path.name) for path in (tmp_path / "checkpoints").glob("[0-9]*"))
     steps = 16 * (last + 2)
-    process = _start(tmp_path, reward_model, f"training.steps={steps}")
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0 and f"resuming after update {last}" in out, out + err
+    assert main(_training(tmp_path, reward_model, f"training.steps={steps}")) == 0
+    assert f"resuming after update {last}" in capsys.readouterr().out
     rows = read_metrics(tmp_path)
     assert [row["step"] for row in rows] == list(range(16, steps + 1, 16))  # none twice, none left out
 
 
 def test_a_worker_that_dies_costs_its_episodes_and_not_the_run(tmp_path: Path, reward_model: Path) -> None:
-    process = _start(tmp_path, reward_model, "training.steps=480", "nethack.num_workers=1")
+    process = _start(_training(tmp_path, reward_model, "training.steps=480", "nethack.num_workers=1"))
     _wait_for_rows(tmp_path, 2, process)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     workers = [int(pid) for pid in children if b"nethack" in Path(f"/proc/{pid}/cmdline").read_bytes()]

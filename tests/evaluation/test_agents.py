@@ -48,7 +48,7 @@ def test_every_agent_trains_two_updates_and_is_evaluated(agent: str, tmp_path: P
 @pytest.mark.parametrize("agent", ["mixed", "action_head", "drrn"])
 def test_every_suite_runs_on_every_agent_that_reads(agent: str, tmp_path: Path) -> None:
     more = ["algorithm.args.micro_batch_size=4"] if agent != "drrn" else []
-    _train(agent, tmp_path, *more)
+    _train(agent, tmp_path, "env.args.max_steps=8", *more)
     assert main(["evaluate", str(tmp_path), "--suite", "all", "--episodes", "1"]) == 0
     assert {path.stem for path in (tmp_path / "evaluation").glob("*.json")} == set(SUITES)
 

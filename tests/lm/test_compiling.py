@@ -11,19 +11,21 @@ from groundling.policies import TokenPolicy
 from tests.lm.families import CONFIGS
 from tests.policies.test_token import ending_often, prompts, uniforms
 
-_LAYERS = {"gpt2": {"n_layer": 1}, "t5": {"num_layers": 1}}
+_LAYERS = {"gpt2": {"n_layer": 1}, "t5": {"num_layers": 1, "num_decoder_layers": 1}}
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
-@pytest.mark.parametrize("family, backend", [("gpt2", "inductor"), ("t5", "aot_eager")])
-def test_texts_are_read_the_same(make_lm, family, backend, monkeypatch):
+@pytest.mark.parametrize(
+    "family, backend, value", [("gpt2", "inductor", "separate"), ("t5", "aot_eager", "shared")]
+)
+def test_texts_are_read_the_same(make_lm, family, backend, value, monkeypatch):
     """Of T5 without C++ written, which takes a minute: captured, differentiated and run for any shape all the same."""
     compile = torch.compile(backbone._last_states, dynamic=True, backend=backend)
     monkeypatch.setattr(backbone, "_compiled", lambda: compile)
     config = CONFIGS[family]().__class__(**CONFIGS[family]().to_diff_dict() | _LAYERS[family])
     monkeypatch.setitem(CONFIGS, family, lambda: config)
-    plain = TokenPolicy(ending_often(make_lm(family)))
-    compiled = TokenPolicy(ending_often(make_lm(family, compiled=True)))
+    plain = TokenPolicy(ending_often(make_lm(family)), value=value)
+    compiled = TokenPolicy(ending_often(make_lm(family, compiled=True)), value=value)
     compiled.value_head.load_state_dict(plain.value_head.state_dict())
     for count in (4, 7):  # the same program for both
         asked, numbers = prompts(count, seed=count), uniforms(count, 5)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,14 @@ def _config(run_dir: Path, probes: int | None = 1, steps: int = 48) -> Config:
     )
 
 
+@pytest.fixture(scope="module")
+def probed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of three updates with the first set, which tests do not change."""
+    run_dir = tmp_path_factory.mktemp("probed")
+    assert train(_config(run_dir), Console(quiet=True))
+    return run_dir
+
+
 @pytest.mark.parametrize("number", PROBES)
 def test_the_situations_are_told_as_the_env_tells_them(number: int) -> None:
     assert 10 <= len(PROBES[number]) <= 12
@@ -64,10 +73,10 @@ def test_a_policy_sees_no_more_than_its_history() -> None:
             assert seen.past_actions == probe.past_actions[-history + 1 :][: history - 1] or history == 1
 
 
-def test_they_are_logged_at_each_update_and_change_nothing(tmp_path: Path) -> None:
-    for name, probes in (("with", 1), ("without", None)):
-        assert train(_config(tmp_path / name, probes), Console(quiet=True))
-    rows = read_probes(tmp_path / "with")
+def test_they_are_logged_at_each_update_and_change_nothing(probed: Path, tmp_path: Path) -> None:
+    without = tmp_path / "without"
+    assert train(_config(without, probes=None), Console(quiet=True))
+    rows = read_probes(probed)
     assert [(row["update"], row["step"]) for row in rows] == [(0, 0), (1, 16), (2, 32), (3, 48)]
     for row in rows:
         assert list(row["probabilities"]) == [probe.title for probe in PROBES[1]]
@@ -77,13 +86,13 @@ def test_they_are_logged_at_each_update_and_change_nothing(tmp_path: Path) -> No
     zero_shot = torch.tensor([list(own.values()) for own in rows[0]["probabilities"].values()])
     torch.testing.assert_close(began.exp(), zero_shot, atol=1e-5, rtol=0)
     assert rows[0]["probabilities"] != rows[1]["probabilities"] != rows[3]["probabilities"]
-    assert not (tmp_path / "without" / "probes.jsonl").exists() and not read_probes(tmp_path / "without")
+    assert not (without / "probes.jsonl").exists() and not read_probes(without)
 
-    def figures(name: str) -> list[dict]:
-        return [{k: v for k, v in r.items() if k not in TIME_KEYS} for r in read_metrics(tmp_path / name)]
+    def figures(run_dir: Path) -> list[dict]:
+        return [{k: v for k, v in r.items() if k not in TIME_KEYS} for r in read_metrics(run_dir)]
 
-    assert figures("with") == figures("without")
-    last = sorted((tmp_path / "with" / "checkpoints").iterdir())[-1]
+    assert figures(probed) == figures(without)
+    last = sorted((probed / "checkpoints").iterdir())[-1]
     policy = make_policy(_config(tmp_path), last)
     log_probs = policy.outputs(observations(PROBES[1], ACTIONS["english"], 2)).log_probs
     assert log_probs is not None
@@ -91,8 +100,8 @@ def test_they_are_logged_at_each_update_and_change_nothing(tmp_path: Path) -> No
     torch.testing.assert_close(log_probs.exp(), told, atol=1e-5, rtol=0)
 
 
-def test_a_resumed_run_drops_what_it_does_again(tmp_path: Path) -> None:
-    assert train(_config(tmp_path), Console(quiet=True))
+def test_a_resumed_run_drops_what_it_does_again(probed: Path, tmp_path: Path) -> None:
+    shutil.copytree(probed, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "probes.jsonl"
     whole = path.read_text()
     path.write_text(
@@ -109,9 +118,8 @@ def test_a_resumed_run_drops_what_it_does_again(tmp_path: Path) -> None:
         read_probes(tmp_path)
 
 
-def test_the_report_draws_them(tmp_path: Path) -> None:
-    assert train(_config(tmp_path), Console(quiet=True))
-    page = write_report([tmp_path], tmp_path / "report.html").read_text()
+def test_the_report_draws_them(probed: Path, tmp_path: Path) -> None:
+    page = write_report([probed], tmp_path / "report.html").read_text()
     assert "fixed situations" in page and page.count("<svg") == 3
     for probe in PROBES[1]:
         assert f">{probe.title}<" in page

@@ -21,6 +21,7 @@ from torch import distributed
 
 from groundling.algorithms import Rollout
 from groundling.algorithms.rollout import micro_batches
+from groundling.cli import main
 from groundling.configs.compose import compose
 from groundling.errors import ConfigError
 from groundling.policies import Work
@@ -60,6 +61,12 @@ def _start(processes: int, run_dir: Path, *overrides: str, experiment: str = "de
     )
 
 
+def _train_here(run_dir: Path, *overrides: str, experiment: str = "demo") -> None:
+    """Train in this process, whose imports are done: what one process is to be compared with."""
+    small = _SMALL if experiment == "demo" else ["device=cpu"]
+    assert main(["train", experiment, f"run_dir={run_dir}", *small, *overrides]) == 0
+
+
 def _train(processes: int, run_dir: Path, *overrides: str, experiment: str = "demo") -> None:
     child = _start(processes, run_dir, *overrides, experiment=experiment)
     told, _ = child.communicate(timeout=300)
@@ -74,9 +81,9 @@ def _figures(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def test_two_processes_do_what_one_does_and_hand_over_to_it(tmp_path: Path) -> None:
-    _train(1, tmp_path / "one", "training.steps=120")
+    _train_here(tmp_path / "one", "training.steps=120")
     _train(2, tmp_path / "two", "training.steps=80")
-    _train(1, tmp_path / "two", "training.steps=120")  # goes on alone
+    _train(1, tmp_path / "two", "training.steps=120")  # goes on alone, though torchrun started it
     for one, two in zip(_figures(tmp_path / "one"), _figures(tmp_path / "two"), strict=True):
         assert one == pytest.approx(two, abs=1e-5)
     one, two = (
@@ -166,6 +173,7 @@ def test_two_processes_write_and_learn_what_one_does(
     (tmp_path / "nth.py").write_text(_REMEMBERING)
     (tmp_path / "sitecustomize.py").write_text(_TELLING)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.syspath_prepend(tmp_path)
     data = tmp_path / "data.jsonl"
     data.write_text("".join(json.dumps({"prompt": text, "say": text}) + "\n" for text in _REFERENCES))
     pool = f"pool={{id:jsonl,args:{{path:{{train:{data},val:{data}}},reference_column:say}}}}"
@@ -173,13 +181,13 @@ def test_two_processes_write_and_learn_what_one_does(
     sizes = "minibatch_size:4" if algorithm == "supervised" else "minibatch_size:15,kl_coefficient:0.1"
     args = ",".join(filter(None, ["learning_rate:1e-5", sizes, own]))
     overrides = [*_WRITING, pool, f"algorithm={{id:{algorithm},args:{{{args}}}}}", *overrides]
+    experiment = "rl4lms/increasing_numbers_ppo"
+    _train_here(tmp_path / "1", "training.steps=80", *overrides, experiment=experiment)
+    for steps in (40, 80):  # which go on
+        parts = [f"training.steps={steps}", f"model.fsdp={sharded}", *overrides]
+        _train(2, tmp_path / "2", *parts, experiment=experiment)
     runs = []
-    for processes in (1, 2):
-        folder = tmp_path / str(processes)
-        parts = [f"model.fsdp={sharded and processes > 1}", *overrides]
-        if processes > 1:  # which go on
-            _train(processes, folder, "training.steps=40", *parts, experiment="rl4lms/increasing_numbers_ppo")
-        _train(processes, folder, "training.steps=80", *parts, experiment="rl4lms/increasing_numbers_ppo")
+    for folder in (tmp_path / "1", tmp_path / "2"):
         # An optimizer numbers what is in parts last.
         unlike = ("random.safetensors", *(["optimizer.safetensors"] if sharded else []))
         last = max((folder / "checkpoints").glob("[0-9]*"))
@@ -212,12 +220,6 @@ def test_a_process_that_dies_ends_the_run_which_can_be_resumed(tmp_path: Path) -
     assert read_metrics(tmp_path)[-1]["update"] == done["update"] + 1
 
 
-def test_processes_meet_on_whatever_device_there_is(tmp_path: Path) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("the other tests' devices are CPUs already")
-    _train(2, tmp_path, "training.steps=40", "device=auto")
-
-
 @pytest.mark.parametrize(
     ("place", "mistake", "message"),
     [
@@ -232,8 +234,10 @@ def test_a_mistake_is_told_and_hangs_none(place: str, mistake: str, message: str
     assert child.returncode != 0 and message in told
 
 
-def test_a_sweep_trains_all_its_runs(tmp_path: Path) -> None:
-    child = _start(2, tmp_path / "${seed}", "training.steps=40", "seed=1,2")
+def test_a_sweep_trains_all_its_runs_on_whatever_device_there_is(tmp_path: Path) -> None:
+    # With GPUs the device is a CPU, as in the other tests.
+    device = "cpu" if torch.cuda.is_available() else "auto"
+    child = _start(2, tmp_path / "${seed}", "training.steps=40", "seed=1,2", f"device={device}")
     told, _ = child.communicate(timeout=300)
     assert child.returncode == 0, told
     assert told.count("done:") == 2

@@ -69,6 +69,14 @@ def _train(config: Config) -> None:
     train(config, Console(quiet=True))
 
 
+@pytest.fixture(scope="module")
+def whole_corridor(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The corridor's run from beginning to end, which tests compare theirs with and do not change."""
+    run_dir = tmp_path_factory.mktemp("corridor") / "whole"
+    _train(_corridor(run_dir))
+    return run_dir
+
+
 def _weights(run_dir: Path) -> dict[str, torch.Tensor]:
     last = sorted((run_dir / "checkpoints").glob("[0-9]*"))[-1]
     assert last.name == f"{_UPDATES:06d}"
@@ -145,8 +153,9 @@ def _train_killed_at_call(config: Config, function: str, call: int) -> None:
 @pytest.mark.parametrize(
     ("function", "call"), [(f, n) for f in ("fsync", "rename") for n in (1, 2, 3, 5, 8, 13, 21, 30)]
 )
-def test_sigkill_while_a_checkpoint_is_written(function: str, call: int, tmp_path: Path) -> None:
-    _train(_corridor(tmp_path / "whole"))
+def test_sigkill_while_a_checkpoint_is_written(
+    function: str, call: int, whole_corridor: Path, tmp_path: Path
+) -> None:
     child = _FORK.Process(target=_train_killed_at_call, args=(_corridor(tmp_path / "killed"), function, call))
     child.start()
     child.join()
@@ -154,7 +163,7 @@ def test_sigkill_while_a_checkpoint_is_written(function: str, call: int, tmp_pat
     if function == "fsync" and call <= 21:
         assert child.exitcode == -signal.SIGKILL
     _train(_corridor(tmp_path / "killed"))
-    _assert_equal_runs(tmp_path / "whole", tmp_path / "killed")
+    _assert_equal_runs(whole_corridor, tmp_path / "killed")
     assert not list((tmp_path / "killed" / "checkpoints").glob(".partial-*"))
 
 
@@ -192,13 +201,19 @@ def test_memory_and_replay_go_on_exactly(
     _assert_goes_on_exactly(tmp_path, policy=policy, algorithm=algorithm)
 
 
-@pytest.mark.parametrize("objective", ["text", "choice"])
-def test_cloning_goes_on_exactly(objective: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def demonstrations(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("demonstrations") / "data"
     collected = find("expert", ["env.id=BabyAI-GoToRedBallNoDists-v0", "env.history=2"], print)
-    collect_dataset(collected, 10, tmp_path / "data")  # about two epochs in all
+    collect_dataset(collected, 10, folder)  # about two epochs in all
+    return folder
+
+
+@pytest.mark.parametrize("objective", ["text", "choice"])
+def test_cloning_goes_on_exactly(objective: str, demonstrations: Path, tmp_path: Path) -> None:
     _assert_goes_on_exactly(
         tmp_path,
-        data=DataConfig(str(tmp_path / "data")),
+        data=DataConfig(str(demonstrations)),
         algorithm=ComponentConfig("bc", {"objective": objective, "learning_rate": 1e-3, "minibatch_size": 8}),
     )
 
@@ -232,9 +247,10 @@ def test_one_seed_gives_one_trajectory_and_another_seed_another(tmp_path: Path) 
 
 @pytest.mark.filterwarnings("ignore:checkpoint")
 @pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "manifest"])
-def test_a_broken_checkpoint_is_passed_over_and_said_so(damage: str, tmp_path: Path) -> None:
-    _train(_corridor(tmp_path / "whole"))
-    _train(_corridor(tmp_path / "broken"))
+def test_a_broken_checkpoint_is_passed_over_and_said_so(
+    damage: str, whole_corridor: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(whole_corridor, tmp_path / "broken")
     last = tmp_path / "broken" / "checkpoints" / f"{_UPDATES:06d}"
     file = last / ("manifest.json" if damage == "manifest" else "table.safetensors")
     content = bytearray(file.read_bytes())
@@ -250,12 +266,12 @@ def test_a_broken_checkpoint_is_passed_over_and_said_so(damage: str, tmp_path: P
     assert found is not None and found.name == f"{_UPDATES - 1:06d}"
     assert len(warnings) == 1 and str(last) in warnings[0]
     _train(_corridor(tmp_path / "broken"))
-    _assert_equal_runs(tmp_path / "whole", tmp_path / "broken")
+    _assert_equal_runs(whole_corridor, tmp_path / "broken")
 
 
-def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _train(_corridor(tmp_path / "whole"))
-
+def test_a_full_disk_loses_nothing(
+    whole_corridor: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(folder: Path) -> None:
         if _updates_done(tmp_path / "full") == 3:
             raise OSError(28, "No space left on device")
@@ -268,12 +284,14 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert _updates_done(tmp_path / "full") == 3
     monkeypatch.undo()
     _train(_corridor(tmp_path / "full"))
-    _assert_equal_runs(tmp_path / "whole", tmp_path / "full")
+    _assert_equal_runs(whole_corridor, tmp_path / "full")
 
 
-def test_another_configuration_is_refused_and_the_run_left_alone(tmp_path: Path) -> None:
+def test_another_configuration_is_refused_and_the_run_left_alone(
+    whole_corridor: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(whole_corridor, tmp_path, dirs_exist_ok=True)
     config = _corridor(tmp_path)
-    _train(config)
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     config.algorithm.args["learning_rate"] = 0.5
     with pytest.raises(ConfigError, match=r"learning_rate.*0\.01.*0\.5"):
@@ -309,9 +327,7 @@ def _fail_to_lock(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(fcntl, "flock", flock)
 
 
-def test_ctrl_c_finishes_the_update_and_resumes(tmp_path: Path) -> None:
-    _train(_corridor(tmp_path / "whole"))
-
+def test_ctrl_c_finishes_the_update_and_resumes(whole_corridor: Path, tmp_path: Path) -> None:
     def interrupt(child: multiprocessing.process.BaseProcess) -> None:
         while _updates_done(tmp_path / "stopped") < 2 and child.is_alive():
             time.sleep(0.001)
@@ -320,7 +336,7 @@ def test_ctrl_c_finishes_the_update_and_resumes(tmp_path: Path) -> None:
 
     assert _run_and_kill(_corridor(tmp_path / "stopped"), interrupt) == 0
     _train(_corridor(tmp_path / "stopped"))
-    _assert_equal_runs(tmp_path / "whole", tmp_path / "stopped")
+    _assert_equal_runs(whole_corridor, tmp_path / "stopped")
 
 
 def test_entropy_collapse_stops_with_advice(tmp_path: Path) -> None:
@@ -349,13 +365,12 @@ def test_a_lower_entropy_floor_lets_a_run_go_on_though_no_episode_ends(
     assert _updates_done(tmp_path) == _UPDATES
 
 
-def test_metrics_have_what_the_run_folder_promises(tmp_path: Path) -> None:
-    _train(_corridor(tmp_path))
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+def test_metrics_have_what_the_run_folder_promises(whole_corridor: Path) -> None:
+    rows = [json.loads(line) for line in (whole_corridor / "metrics.jsonl").read_text().splitlines()]
     assert [row["update"] for row in rows] == list(range(1, _UPDATES + 1))
     assert [row["step"] for row in rows] == [40 * k for k in range(1, _UPDATES + 1)]
     assert {"seconds", "return_mean", "success_rate", "entropy", "value_loss", "grad_norm"} <= rows[0].keys()
-    assert (tmp_path / "config.yaml").exists() and list((tmp_path / "tensorboard").iterdir())
+    assert (whole_corridor / "config.yaml").exists() and list((whole_corridor / "tensorboard").iterdir())
 
 
 def test_a_run_that_never_began_does_not_claim_its_folder(tmp_path: Path) -> None:
@@ -367,8 +382,8 @@ def test_a_run_that_never_began_does_not_claim_its_folder(tmp_path: Path) -> Non
     assert _updates_done(tmp_path) == _UPDATES
 
 
-def test_metrics_are_never_dropped_for_want_of_a_checkpoint(tmp_path: Path) -> None:
-    _train(_corridor(tmp_path))
+def test_metrics_are_never_dropped_for_want_of_a_checkpoint(whole_corridor: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole_corridor, tmp_path, dirs_exist_ok=True)
     before = (tmp_path / "metrics.jsonl").read_text()
     for manifest in tmp_path.glob("checkpoints/*/manifest.json"):
         manifest.write_text("{}")
@@ -393,8 +408,8 @@ def test_a_run_stopped_early_with_a_broken_checkpoint_does_not_begin_again(tmp_p
     assert (tmp_path / "metrics.jsonl").read_text() == before
 
 
-def test_metrics_without_any_checkpoint_are_not_dropped(tmp_path: Path) -> None:
-    _train(_corridor(tmp_path))
+def test_metrics_without_any_checkpoint_are_not_dropped(whole_corridor: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole_corridor, tmp_path, dirs_exist_ok=True)
     before = (tmp_path / "metrics.jsonl").read_text()
     shutil.rmtree(tmp_path / "checkpoints")
     with pytest.raises(RunError, match="no checkpoint to go on from"):
@@ -402,8 +417,8 @@ def test_metrics_without_any_checkpoint_are_not_dropped(tmp_path: Path) -> None:
     assert (tmp_path / "metrics.jsonl").read_text() == before
 
 
-def test_a_spoilt_row_of_metrics_is_told_and_the_rest_kept(tmp_path: Path) -> None:
-    _train(_corridor(tmp_path))
+def test_a_spoilt_row_of_metrics_is_told_and_the_rest_kept(whole_corridor: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole_corridor, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([*lines[:2], "3\n", *lines[3:]]))

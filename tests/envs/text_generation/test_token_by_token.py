@@ -21,7 +21,7 @@ from tests.lm.families import VOCABULARY
 
 __all__ = ["make_lm", "tokenizers"]
 
-NUM_TEXTS, NUM_TOKENS, PROMPT_LENGTH = 200, 8, 10
+NUM_TEXTS, NUM_TOKENS, PROMPT_LENGTH = 100, 8, 10
 FAMILIES = ["gpt2", "llama", "t5", "bart"]
 WORDS = [
     "turn",
