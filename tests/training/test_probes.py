@@ -120,7 +120,9 @@ def test_a_resumed_run_drops_what_it_does_again(probed: Path, tmp_path: Path) ->
 
 def test_the_report_draws_them(probed: Path, tmp_path: Path) -> None:
     page = write_report([probed], tmp_path / "report.html").read_text()
-    assert "fixed situations" in page and page.count("<svg") == 3
+    assert (
+        "fixed situations" in page and page.count("<svg") == 4
+    )  # success, what is first dealt with, figures, these
     for probe in PROBES[1]:
         assert f">{probe.title}<" in page
     for action in ACTIONS["english"]:

@@ -100,7 +100,10 @@ def read_study(name: str, settings: Sequence[str] = ()) -> tuple[Study, dict[str
                 one.overrides.append(text)
     for arm, words in written.items():
         said = study.arms[arm].overrides[len(words) - len(study.common) :]
-        check_words(words, said, f"the study {name}")
+        try:
+            check_words(words, said, f"the study {name}")
+        except ConfigError as error:
+            raise ConfigError(f"arm {arm}: {error}") from error
     return study, {arm: study.arms[arm] for arm in study.arms if arm in chosen}
 
 
