@@ -18,20 +18,24 @@ from typing import Any, Literal
 from minigrid.core.actions import Actions
 from minigrid.core.world_object import WorldObj
 from minigrid.envs.babyai.core.verifier import (
-    ActionInstr,
     AfterInstr,
     AndInstr,
-    BeforeInstr,
     GoToInstr,
     Instr,
     ObjDesc,
     OpenInstr,
     PickupInstr,
     PutNextInstr,
+    SeqInstr,
 )
 
 Deed = Literal["pick up", "face", "toggle"]
 _MOVABLE = ("key", "ball", "box")
+_ACTIONS: dict[Deed, tuple[Actions, ...]] = {
+    "pick up": (Actions.pickup,),
+    "face": (Actions.left, Actions.right, Actions.forward),
+    "toggle": (Actions.toggle,),
+}
 _AHEAD = ((1, 0), (0, 1), (-1, 0), (0, -1))  # by Minigrid's directions
 
 
@@ -69,15 +73,14 @@ def asked_first(env: Any) -> list[Asked]:
 
 def descriptions(instruction: Instr) -> list[ObjDesc]:
     """The descriptions of things in an instruction, in the order of its words."""
-    if isinstance(instruction, BeforeInstr | AfterInstr | AndInstr):
+    if isinstance(instruction, SeqInstr):
         return [*descriptions(instruction.instr_a), *descriptions(instruction.instr_b)]
-    if isinstance(instruction, PutNextInstr):
-        return [instruction.desc_move, instruction.desc_fixed]
-    return [instruction.desc] if isinstance(instruction, GoToInstr | PickupInstr | OpenInstr) else []
+    names = ("desc", "desc_move", "desc_fixed")
+    return [getattr(instruction, name) for name in names if hasattr(instruction, name)]
 
 
 class Watch:
-    """Sees, after each step of an episode, which thing was first dealt with.
+    """Sees, after the steps of an episode that may matter, which thing was first dealt with.
 
     Args:
         env: An unwrapped BabyAI env.
@@ -87,6 +90,8 @@ class Watch:
 
     def __init__(self, env: Any, asked: list[Asked], named: Iterable[str] = ()) -> None:
         self._env, self._deeds = env, {part.deed for part in asked}
+        self.actions = frozenset(action for deed in self._deeds for action in _ACTIONS[deed])
+        """After which steps to `see`; none any more once a thing was dealt with."""
         self._named = [thing for part in asked for thing in part.named]
         things = {id(thing): thing for part in asked for thing in part.things}.values()
         self._kinds = {*_MOVABLE, *(thing.type for thing in things)}
@@ -94,26 +99,23 @@ class Watch:
         self.told: dict[str, Any] = {"target": "none", "chance": chance, "named": tuple(named)}
         """What ``info["first_interaction"]`` is to hold (see `groundling.envs.first_interaction`)."""
 
-    def see(self, action: int) -> dict[str, Any]:
-        """Take up what the env's last step, which was ``action``, has led to; gives `told`."""
-        if self.told["target"] == "none" and (thing := self._dealt_with(action)) is not None:
+    def see(self, action: int) -> None:
+        """Take up what the env's last step, which was ``action``, has led to."""
+        if (thing := self._dealt_with(action)) is not None:
+            self.actions = frozenset()
             self.told = self.told | {
                 "target": "named" if _among([thing], self._named) else "other",
                 "thing": f"{thing.color} {thing.type}",
                 "step": int(self._env.step_count),
             }
-        return self.told
 
     def _dealt_with(self, action: int) -> WorldObj | None:
-        if "pick up" in self._deeds and self._env.carrying is not None:
-            carried: WorldObj = self._env.carrying
+        if action == Actions.pickup:
+            carried: WorldObj | None = self._env.carrying
             return carried
-        if "face" in self._deeds and (faced := self._faced()) is not None and faced.type in self._kinds:
-            return faced
-        if "toggle" in self._deeds and action == Actions.toggle:
-            faced = self._faced()
-            return faced if faced is not None and faced.type == "door" else None
-        return None
+        faced = self._faced()
+        kinds = ("door",) if action == Actions.toggle else self._kinds
+        return faced if faced is not None and faced.type in kinds else None
 
     def _faced(self) -> WorldObj | None:
         env = self._env
@@ -122,18 +124,16 @@ class Watch:
         return thing
 
 
-def _first(instruction: Instr | None) -> list[ActionInstr | None]:
-    """The parts of an instruction that may come first; None for one that is not known."""
-    if isinstance(instruction, BeforeInstr):
-        return _first(instruction.instr_a)
-    if isinstance(instruction, AfterInstr):
-        return _first(instruction.instr_b)
+def _first(instruction: Instr | None) -> list[Instr | None]:
+    """The parts of an instruction that may come first."""
+    if not isinstance(instruction, SeqInstr):
+        return [instruction]
     if isinstance(instruction, AndInstr):
         return [*_first(instruction.instr_a), *_first(instruction.instr_b)]
-    return [instruction if isinstance(instruction, ActionInstr) else None]
+    return _first(instruction.instr_b if isinstance(instruction, AfterInstr) else instruction.instr_a)
 
 
-def _asked(env: Any, instruction: ActionInstr | None) -> Asked | None:
+def _asked(env: Any, instruction: Instr | None) -> Asked | None:
     if isinstance(instruction, GoToInstr):
         description = instruction.desc
         doors = description.type in (None, "door")  # else they are on the way
@@ -180,23 +180,25 @@ def _among(things: Iterable[WorldObj], others: Iterable[WorldObj]) -> list[World
 def _reach(env: Any, doors_block: bool = False) -> list[WorldObj]:
     """Keys, balls, boxes and doors that the agent can come to; rooms have walls, or doors, all around."""
     cells, width = env.grid.grid, env.grid.width
+    free = int("".join(["1" if cell is None else "0" for cell in reversed(cells)]), 2)  # a bit for each cell
+    things = []
+    for place, thing in enumerate(cells):
+        if thing is None or thing.type == "wall":
+            continue
+        if thing.type == "door" or thing.type in _MOVABLE:
+            things.append((1 << place, thing))
+        if thing.can_overlap() or (thing.type == "door" and not doors_block and not thing.is_locked):
+            free |= 1 << place
     x, y = env.agent_pos
-    start = int(x) + int(y) * width
-    present, things = [start], []
-    met = bytearray(len(cells))
-    met[start] = True
-    while present:
-        cell = present.pop()
-        for beside in (cell + 1, cell - 1, cell + width, cell - width):
-            if not 0 <= beside < len(cells) or met[beside]:
-                continue
-            met[beside] = True
-            thing = cells[beside]
-            if thing is None:
-                present.append(beside)
-            elif thing.type != "wall":
-                if thing.type == "door" or thing.type in _MOVABLE:
-                    things.append(thing)
-                if thing.can_overlap() or (thing.type == "door" and not doors_block and not thing.is_locked):
-                    present.append(beside)
-    return things
+    before, reached = 0, 1 << int(x) + int(y) * width
+    free |= reached
+    while reached != before:
+        before = reached
+        reached = _spread(reached, width) & free
+    beside = _spread(reached, width)
+    return [thing for bit, thing in things if bit & beside]
+
+
+def _spread(board: int, width: int) -> int:
+    """The cells of a board, and all cells next to them."""
+    return board | board << 1 | board >> 1 | board << width | board >> width

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import product
 from typing import Literal, get_args
 
@@ -143,6 +143,16 @@ def change_things(
         return f"{match['space']}{elided}{phrases[-1]}".rstrip()
 
     return _phrases(check_language(language)).sub(put, mission), phrases
+
+
+@lru_cache(maxsize=4096)
+def things_of(mission: str, language: str = "english") -> tuple[str, ...]:
+    """The words that name the things of a BabyAI mission, such as ``the red key``.
+
+    Raises:
+        TranslationError: an unknown language.
+    """
+    return tuple(change_things(mission, lambda phrase: phrase, language)[1])
 
 
 @cache

@@ -13,8 +13,8 @@ from groundling.envs.babyai_text.grounding import Asked, Watch, asked_first, des
 from groundling.envs.babyai_text.languages import (
     Language,
     TranslationError,
-    change_things,
     check_language,
+    things_of,
     translate_mission,
 )
 from groundling.envs.babyai_text.sight import see_faster
@@ -138,12 +138,11 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
             return
         env: Any = self.env.unwrapped
         told = translate_mission(mission, self.language)
+        phrases: Sequence[str] = things_of(told, self.language)
         if self.control == "dropped":
             told, phrases = drop(told, self.language)
         elif self.control == "scrambled":
             told, phrases = scramble(told, self.language, self._rng)
-        else:
-            told, phrases = change_things(told, lambda phrase: phrase, self.language)
         described = descriptions(env.instrs)
         if self.control is not None:
             if len(phrases) != len(described):
@@ -164,7 +163,9 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
         observation, reward, terminated, truncated, info = self.env.step(action)
         observation, info = self._told(observation, info)
         if self._watch is not None:
-            info["first_interaction"] = self._watch.see(action)
+            if action in self._watch.actions:
+                self._watch.see(action)
+            info["first_interaction"] = self._watch.told
         return observation, reward, terminated, truncated, info
 
     def _told(self, observation: Observation, info: dict[str, Any]) -> tuple[Observation, dict[str, Any]]:
