@@ -63,7 +63,7 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_dir = tmp_path_factory.mktemp("run")
     words = ["evaluate", "random", *_ROOM, f"run_dir={run_dir}", "--suite", "held-out,controls"]
     assert main([*words, "--episodes", "24"]) == 0
-    config = compose("demo", ["~env.args", *_ROOM, f"run_dir={run_dir}"])
+    config = compose("demo-easy", ["~env.args", *_ROOM, f"run_dir={run_dir}"])
     (run_dir / "config.yaml").write_text(to_yaml(config))
     rows = [
         {
@@ -97,6 +97,28 @@ def test_evaluations_tell_it_by_episode_and_by_family(evaluated: Path) -> None:
         assert sum(float(row["chance"]) for row in rows) / 24 == pytest.approx(summary.first_chance, abs=1e-6)
     rewards = {suite: content["agents"]["random"]["return_mean"] for suite, content in figures.items()}
     assert rewards["swapped"] == rewards["dropped"] == rewards["scrambled"]  # who does not read does the same
+
+
+def test_a_study_sums_it_up(tmp_path: Path) -> None:
+    common = [*_ROOM, "env.num_envs=4", "training.steps=160", "training.steps_per_update=20"]
+    common += ["evaluation.baselines=[]", "env.history=1"]
+    arms = {"symbolic": {"experiment": "glam/symbolic"}, "random": {"experiment": "random"}}
+    study = {"name": "s", "seeds": [1], "episodes": 24, "suites": ["held-out", "swapped"], "common": common}
+    (tmp_path / "s.yaml").write_text(json.dumps(study | {"note": "Mind the gap.", "arms": arms}))
+    out = tmp_path / "out"
+    words = ["study", str(tmp_path / "s.yaml"), "--runs", str(tmp_path / "runs"), "--output", str(out)]
+    assert main(words) == 0
+    with (out / "evaluations.csv").open(newline="") as file:
+        rows = {(row["arm"], row["suite"], row["task"]): row for row in csv.DictReader(file)}
+    told = json.loads((tmp_path / "runs" / "random-seed1" / "evaluation" / "swapped.json").read_text())
+    for name in ("first_named", "first_precision", "first_chance"):
+        written = float(rows["random", "swapped", "all"][name])
+        assert written == pytest.approx(told["agents"]["random"][name], abs=1e-5)
+    with (out / "curves.csv").open(newline="") as file:
+        assert "first_precision" in next(csv.reader(file))
+    page = (out / "README.md").read_text()
+    assert "Mind the gap." in page and "## The thing first dealt with" in page
+    assert "| test | symbolic | random |" in page and (out / "first.svg").exists()
 
 
 def test_the_report_shows_it(evaluated: Path, tmp_path: Path) -> None:

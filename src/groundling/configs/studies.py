@@ -39,6 +39,8 @@ class Study:
     name: str = MISSING
     title: str = ""
     """The heading of its results."""
+    note: str = ""
+    """What a reader of the results has to bear in mind: a paragraph of their README."""
     seeds: list[int] = field(default_factory=lambda: [1, 2, 3])
     suites: list[str] = field(default_factory=lambda: ["held-out"])
     """Tests of `groundling evaluate`; all for all of them. An arm passes over those that do not suit it."""

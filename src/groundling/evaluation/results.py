@@ -22,6 +22,8 @@ from groundling.training.tracking import read_metrics
 SHARED = "(shared)"
 """In place of a suite: all that suit every arm, taken together."""
 _CURVE = ("seconds", "episodes", "success_rate", "return_mean", "episode_length", "loss")
+_FIRST_CURVE = ("first_named", "first_other", "first_none", "first_precision", "first_chance")
+"""Columns of worlds that tell which thing the agent first deals with."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,12 @@ class Score:
     low: float
     """Lower end of the 95 % Wilson interval over the episodes."""
     high: float
+    first_named: float | None
+    """Share of the episodes in which the named thing is the first that the agent deals with; None: the world does not
+    tell."""
+    first_precision: float | None
+    """The same of the episodes in which it deals with any; None also if there are none."""
+    first_chance: float | None
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,7 @@ class Line:
 
     arm: str
     measure: str
-    """success, or area (under the curve of the success in training, by steps)."""
+    """success, area (under the curve of the success in training, by steps), or first_precision."""
     agent: str
     suite: str
     """Empty for the area."""
@@ -61,7 +69,8 @@ def write_results(study: Study, jobs: Sequence[Job], output: Path, command: Sequ
 
     ``curves.csv`` (one row per update), ``evaluations.csv`` (per run, agent, suite and family of tasks),
     ``summary.csv`` and ``summary.json`` (interquartile means over seeds with bootstrap intervals), the figures
-    ``success``, ``generalisation`` and ``cloning`` as SVG and PNG, and ``README.md``.
+    ``success``, ``first`` (of worlds that tell which thing is first dealt with), ``generalisation`` and ``cloning`` as
+    SVG and PNG, and ``README.md``.
 
     Args:
         study: What was asked.
@@ -77,9 +86,10 @@ def write_results(study: Study, jobs: Sequence[Job], output: Path, command: Sequ
         raise RunError(f"no run of {study.name} is finished yet: run the same command again")
     metrics = {job.name: read_metrics(job.run_dir) for job in finished if job.agent == "trained"}
     scores = [score for job in finished for score in _scores(job)]
-    lines = [*_areas(finished, metrics), *_successes(scores)]
+    lines = [*_areas(finished, metrics), *_successes(scores), *_first_precisions(scores)]
     output.mkdir(parents=True, exist_ok=True)
-    _csv(output / "curves.csv", ["arm", "seed", "step", *_CURVE], _curve_rows(finished, metrics))
+    columns = [*_CURVE, *(_FIRST_CURVE if _tells_first(metrics.values()) else ())]
+    _csv(output / "curves.csv", ["arm", "seed", "step", *columns], _curve_rows(finished, metrics, columns))
     _csv(output / "evaluations.csv", list(Score.__annotations__), (astuple(score) for score in scores))
     _csv(
         output / "summary.csv",
@@ -106,7 +116,8 @@ def _scores(job: Job) -> list[Score]:
         for agent, summary in (found or {"agents": {}})["agents"].items():
             for task, s in {"all": summary, **(found or {})["tasks"][agent]}.items():
                 figures = (s["episodes"], s["success_rate"], s["success_low"], s["success_high"])
-                scores.append(Score(job.arm, job.seed, agent, suite, task, *figures))
+                first = (s.get(f"first_{name}") for name in ("named", "precision", "chance"))
+                scores.append(Score(job.arm, job.seed, agent, suite, task, *figures, *first))
     return scores
 
 
@@ -141,10 +152,28 @@ def _successes(scores: Sequence[Score]) -> list[Line]:
     return lines
 
 
-def _curve_rows(jobs: Sequence[Job], metrics: dict[str, list[dict[str, Any]]]) -> Iterable[tuple[Any, ...]]:
+def _first_precisions(scores: Sequence[Score]) -> list[Line]:
+    """By arm, agent and suite: how often the first thing that the agent deals with is the named one."""
+    table: dict[tuple[str, str, str], list[float]] = {}
+    for s in scores:
+        if s.task == "all" and s.first_precision is not None:
+            table.setdefault((s.arm, s.agent, s.suite), []).append(s.first_precision)
+    return [
+        Line(arm, "first_precision", agent, suite, len(values), estimate(np.array(values)))
+        for (arm, agent, suite), values in table.items()
+    ]
+
+
+def _tells_first(runs: Iterable[Sequence[dict[str, Any]]]) -> bool:
+    return any(row.get("first_precision") is not None for rows in runs for row in rows)
+
+
+def _curve_rows(
+    jobs: Sequence[Job], metrics: dict[str, list[dict[str, Any]]], columns: Sequence[str]
+) -> Iterable[tuple[Any, ...]]:
     for job in jobs:
         for row in metrics.get(job.name, ()):
-            yield job.arm, job.seed, row["step"], *(row.get(key) for key in _CURVE)
+            yield job.arm, job.seed, row["step"], *(row.get(key) for key in columns)
 
 
 def _csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -172,6 +201,13 @@ def _draw(
         figure = plots.draw_learning_curve(curves, "success_rate", "success rate")
         plots.save(figure, output / "success")
         drawn["success"] = "Success in training over env steps, interquartile mean of the seeds (smoothed)"
+    if _tells_first(metrics.values()):
+        rows = [row for own in metrics.values() for row in own if row.get("first_chance") is not None]
+        chance = sum(row["first_chance"] for row in rows) / len(rows)
+        label = "first thing is the named one"
+        figure = plots.draw_learning_curve(curves, "first_precision", label, {"chance": chance})
+        plots.save(figure, output / "first")
+        drawn["first"] = "Of the first things dealt with in training, the share that is the named one"
     panels: dict[str, dict[str, dict[str, Estimate]]] = {
         arm: {a: _by_suite(lines, arm, a) for a in ("trained", "zero-shot") if a in _agents(lines, arm)}
         for arm in study.arms
@@ -191,11 +227,11 @@ def _agents(lines: Sequence[Line], arm: str) -> list[str]:
     return list(dict.fromkeys(line.agent for line in lines if line.arm == arm and line.measure == "success"))
 
 
-def _by_suite(lines: Sequence[Line], arm: str, agent: str) -> dict[str, Estimate]:
+def _by_suite(lines: Sequence[Line], arm: str, agent: str, measure: str = "success") -> dict[str, Estimate]:
     return {
         line.suite: line.estimate
         for line in lines
-        if (line.arm, line.agent, line.measure) == (arm, agent, "success")
+        if (line.arm, line.agent, line.measure) == (arm, agent, measure)
     }
 
 
@@ -234,6 +270,8 @@ def _readme(
         f"training, divided by the steps. `{SHARED}` takes together the tests that suit every arm that learns. "
         "`evaluations.csv` has every run by family of tasks, `curves.csv` every update.",
     ]
+    if study.note:
+        text.append(study.note.strip())
     if about["unfinished"]:
         text.append(
             f"**Unfinished or failed, and so not or not wholly in here: {', '.join(about['unfinished'])}.**"
@@ -247,6 +285,13 @@ def _readme(
     others = [name for name in arms if "trained" not in _agents(lines, name)]
     if others:
         text += ["## Without training", _by_suite_table(lines, others, None)]
+    if firsts := [(line.arm, line.agent) for line in lines if line.measure == "first_precision"]:
+        text += [
+            "## The thing first dealt with",
+            "Of the episodes in which the agent deals with any thing, the share in which the named one is the first. "
+            "Under `swapped` the thing that the agent reads of counts as named.",
+            _first_table(lines, list(dict.fromkeys(firsts))),
+        ]
     for name, what in figures.items():
         text += [f"## {what}", f"![{what}]({name}.svg)"]
     return "\n\n".join(text) + "\n"
@@ -261,6 +306,17 @@ def _by_suite_table(lines: Sequence[Line], arms: Sequence[str], agent: str | Non
     columns = [_by_suite(lines, arm, agent or _agents(lines, arm)[0]) for arm in arms]
     suites = list(dict.fromkeys(suite for column in columns for suite in column))
     return _table(["test", *arms], [[suite, *(_told(c.get(suite)) for c in columns)] for suite in suites])
+
+
+def _first_table(lines: Sequence[Line], agents: Sequence[tuple[str, str]]) -> str:
+    """One line for each suite, one column for each arm's agents."""
+    columns = {
+        f"{arm}, before" if agent == "zero-shot" else arm: _by_suite(lines, arm, agent, "first_precision")
+        for arm, agent in agents
+    }
+    suites = list(dict.fromkeys(suite for column in columns.values() for suite in column))
+    rows = [[suite, *(_told(column.get(suite)) for column in columns.values())] for suite in suites]
+    return _table(["test", *columns], rows)
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
