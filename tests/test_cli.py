@@ -25,8 +25,8 @@ _SMALL = [
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run_dir = tmp_path_factory.mktemp("runs") / "demo"
-    assert main(["train", "demo", f"run_dir={run_dir}", *_SMALL]) == 0
+    run_dir = tmp_path_factory.mktemp("runs") / "demo-easy"
+    assert main(["train", "demo-easy", f"run_dir={run_dir}", *_SMALL]) == 0
     return run_dir
 
 
@@ -76,12 +76,12 @@ def test_suites_change_the_world_and_the_words(trained: Path, capsys: pytest.Cap
 
 
 def test_every_suite_suits_every_policy_that_reads() -> None:
-    for experiment in ("demo", "glam/action_head", "glam/drrn"):
+    for experiment in ("demo-easy", "glam/action_head", "glam/drrn"):
         for language in ("english", "french"):
             config = compose(experiment, [f"env.language={language}"])
             for suite in SUITES.values():
                 changed(config, suite.changes(config.env))
-    words = changed(compose("demo"), SUITES["introduction-1"].overrides).policy.args["replacements"]
+    words = changed(compose("demo-easy"), SUITES["introduction-1"].overrides).policy.args["replacements"]
     assert words == {"Goal of the agent": "Task to do"}
 
 
@@ -102,7 +102,7 @@ def test_agents_and_experiments_are_evaluated_by_name(
 
 def test_the_same_command_again_has_nothing_left_to_do(trained: Path) -> None:
     before = (trained / "metrics.jsonl").read_bytes()
-    assert main(["train", "demo", f"run_dir={trained}", *_SMALL]) == 0
+    assert main(["train", "demo-easy", f"run_dir={trained}", *_SMALL]) == 0
     assert (trained / "metrics.jsonl").read_bytes() == before
 
 
@@ -120,7 +120,7 @@ def test_a_runs_config_file_is_an_experiment(trained: Path, tmp_path: Path) -> N
 
 def test_a_report_on_two_seeds_is_one_curve(trained: Path, tmp_path: Path) -> None:
     other = tmp_path / "seed2"
-    assert main(["train", "demo", f"run_dir={other}", "seed=2", *_SMALL]) == 0
+    assert main(["train", "demo-easy", f"run_dir={other}", "seed=2", *_SMALL]) == 0
     assert main(["report", str(trained), str(other), "--output", str(tmp_path / "both.html")]) == 0
     assert "interval over seeds" in (tmp_path / "both.html").read_text()
 
@@ -136,7 +136,7 @@ def test_the_checkpoint_is_a_language_model(trained: Path) -> None:
 
 def test_dry_run_tells_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_dir = tmp_path / "dry"
-    assert main(["train", "demo", f"run_dir={run_dir}", "env.num_envs=2", "--dry-run"]) == 0
+    assert main(["train", "demo-easy", f"run_dir={run_dir}", "env.num_envs=2", "--dry-run"]) == 0
     told = capsys.readouterr().out
     for word in ("parameters", "memory", "updates", "time", "pick up the "):
         assert word in told
@@ -146,7 +146,14 @@ def test_dry_run_tells_and_writes_nothing(tmp_path: Path, capsys: pytest.Capture
 def test_list_and_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     everything = capsys.readouterr().out
-    for name in ("BabyAI-MixedTrainLocal-v0", "ppo", "action_scoring", "starter-causal", "demo", "held-out"):
+    for name in (
+        "BabyAI-MixedTrainLocal-v0",
+        "ppo",
+        "action_scoring",
+        "starter-causal",
+        "demo-easy",
+        "held-out",
+    ):
         assert name in everything
     assert main(["list", "algorithms"]) == 0
     assert "ppo" in capsys.readouterr().out
@@ -174,21 +181,21 @@ def test_what_cannot_be_run_is_told_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # else it tries for half a minute
-    assert told in _error(capsys, "train", "demo", f"run_dir={tmp_path}", *overrides)
+    assert told in _error(capsys, "train", "demo-easy", f"run_dir={tmp_path}", *overrides)
 
 
 def test_other_mistakes_are_told_in_one_line(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "demo" in _error(capsys, "train", "dmo")
-    assert "env.num_envs" in _error(capsys, "train", "demo", "env.num_env=3")
+    assert "demo-easy" in _error(capsys, "train", "dmo")
+    assert "env.num_envs" in _error(capsys, "train", "demo-easy", "env.num_env=3")
     assert "learning_rate" in _error(
-        capsys, "train", "demo", f"run_dir={trained}", *_SMALL, "algorithm.args.learning_rate=1"
+        capsys, "train", "demo-easy", f"run_dir={trained}", *_SMALL, "algorithm.args.learning_rate=1"
     )
     assert "steps_per_update=4 (now 8)" in _error(
-        capsys, "train", "demo", f"run_dir={trained}", *_SMALL, "training.steps_per_update=8"
+        capsys, "train", "demo-easy", f"run_dir={trained}", *_SMALL, "training.steps_per_update=8"
     )
-    assert "~policy.args" in _error(capsys, "train", "demo", "policy.id=symbolic")
+    assert "~policy.args" in _error(capsys, "train", "demo-easy", "policy.id=symbolic")
     assert "held-out" in _error(capsys, "evaluate", str(trained), "--suite", "heldout")
     assert "config.yaml" in _error(capsys, "evaluate", str(tmp_path))
     assert "config.yaml" in _error(capsys, "report", str(tmp_path))
@@ -201,8 +208,8 @@ def test_weights_in_4_bits_are_not_trained_but_may_be_evaluated(
 ) -> None:
     overrides = ["model.load_in_4bit=true", f"run_dir={tmp_path}"]
     for more in ([], ["--dry-run"]):
-        assert "give model.lora" in _error(capsys, "train", "demo", *overrides, *more)
-    assert find("demo", overrides, print).config.model.load_in_4bit
+        assert "give model.lora" in _error(capsys, "train", "demo-easy", *overrides, *more)
+    assert find("demo-easy", overrides, print).config.model.load_in_4bit
 
 
 def test_a_model_folder_without_tokenizer_is_told(
@@ -211,7 +218,7 @@ def test_a_model_folder_without_tokenizer_is_told(
     checkpoint = sorted((trained / "checkpoints").glob("[0-9]*"))[-1]
     for name in ("config.json", "model.safetensors"):
         (tmp_path / name).write_bytes((checkpoint / name).read_bytes())
-    told = _error(capsys, "train", "demo", f"run_dir={tmp_path / 'run'}", f"model.path={tmp_path}")
+    told = _error(capsys, "train", "demo-easy", f"run_dir={tmp_path / 'run'}", f"model.path={tmp_path}")
     assert "tokenizer" in told and str(tmp_path) in told
 
 
@@ -232,7 +239,7 @@ def test_a_checkpoint_has_results_of_its_own(trained: Path) -> None:
 
 def test_a_baseline_that_cannot_play_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     env = ["env.id=MiniGrid-Empty-5x5-v0", "~env.args.task=pickup", "~env.args.num_dists=0"]
-    assert main(["train", "demo", f"run_dir={tmp_path}", *_SMALL, *env]) == 0
+    assert main(["train", "demo-easy", f"run_dir={tmp_path}", *_SMALL, *env]) == 0
     assert main(["evaluate", str(tmp_path), "--episodes", "2"]) == 0
     assert "expert is left out" in capsys.readouterr().err
     assert "random" in json.loads((tmp_path / "evaluation" / "held-out.json").read_text())["agents"]
@@ -240,9 +247,9 @@ def test_a_baseline_that_cannot_play_is_left_out(tmp_path: Path, capsys: pytest.
 
 def test_options_may_stand_among_the_overrides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_dir = f"run_dir={tmp_path / 'dry'}"
-    assert main(["train", "demo", "env.num_envs=2", "--dry-run", "seed=7", run_dir]) == 0
+    assert main(["train", "demo-easy", "env.num_envs=2", "--dry-run", "seed=7", run_dir]) == 0
     assert "seed: 7" in capsys.readouterr().out
-    assert "run_dir" in _error(capsys, "train", "demo", "seed=1,2", run_dir)
+    assert "run_dir" in _error(capsys, "train", "demo-easy", "seed=1,2", run_dir)
 
 
 def test_import_is_quick_and_light() -> None:

@@ -82,7 +82,7 @@ def test_own_agent_trains_its_head_and_leaves_what_is_frozen(
 ) -> None:
     monkeypatch.chdir(ROOT)
     assert len((ROOT / "examples" / "own_agent.py").read_text().splitlines()) < 40
-    own = ["demo", "--import", "examples.own_agent", "policy.id=frozen_encoder", "~policy.args"]
+    own = ["demo-easy", "--import", "examples.own_agent", "policy.id=frozen_encoder", "~policy.args"]
     small = ["training.steps_per_update=4", "env.num_envs=4", "algorithm.args.minibatch_size=8", "device=cpu"]
     small += [f"run_dir={tmp_path}", "training.keep_checkpoints=3", "training.checkpoint_every=1"]
     for steps in (16, 32):  # the second resumes, with its own weights read back

@@ -29,7 +29,7 @@ _ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle"
 
 
 def _run(folder: Path, *overrides: str) -> Run:
-    return Run(compose("demo", ["algorithm.args.micro_batch_size=2", *overrides]), folder, warn=print)
+    return Run(compose("demo-easy", ["algorithm.args.micro_batch_size=2", *overrides]), folder, warn=print)
 
 
 def test_6_a_prompt_is_read_once_for_its_value_and_all_its_actions() -> None:

@@ -26,20 +26,20 @@ def test_increasing_numbers_is_one_task_for_all_algorithms() -> None:
 
 def test_overrides_have_the_last_word() -> None:
     config = compose(
-        "demo", ["seed=7", "algorithm.args.learning_rate=1e-4", "env.actions=[go forward,turn left]"]
+        "demo-easy", ["seed=7", "algorithm.args.learning_rate=1e-4", "env.actions=[go forward,turn left]"]
     )
     assert config.seed == 7
     assert config.algorithm.args["learning_rate"] == 1e-4
     assert config.env.actions == ["go forward", "turn left"]
     config = compose(
-        "demo", ["env.args={num_dists: 2}", "algorithm.args.target_kl=0.02", "model.lora={r: 4}"]
+        "demo-easy", ["env.args={num_dists: 2}", "algorithm.args.target_kl=0.02", "model.lora={r: 4}"]
     )
     assert config.env.args["num_dists"] == 2 and config.algorithm.args["target_kl"] == 0.02
     assert config.model.lora == {"r": 4}
 
 
 def test_overrides_mean_the_same_for_an_experiment_and_for_a_runs_file(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text(to_yaml(compose("demo")))
+    (tmp_path / "config.yaml").write_text(to_yaml(compose("demo-easy")))
     overrides = [
         "~env.args.task",
         "env.args={num_dists: 3}",
@@ -47,11 +47,11 @@ def test_overrides_mean_the_same_for_an_experiment_and_for_a_runs_file(tmp_path:
         'name="né \u00e0"',
         "seed=4",
     ]
-    config = compose("demo", overrides)
+    config = compose("demo-easy", overrides)
     assert config == from_file(tmp_path / "config.yaml", [*overrides, 'run_dir="runs/né à-seed4"'])
     assert config.env.args == {"num_dists": 3} and config.name == "né à"
-    assert compose("demo", ["~env.args"]).env.args == {}
-    assert compose("demo", ["~env.args", "env.args.task=goto"]).env.args == {"task": "goto"}
+    assert compose("demo-easy", ["~env.args"]).env.args == {}
+    assert compose("demo-easy", ["~env.args", "env.args.task=goto"]).env.args == {"task": "goto"}
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_overrides_mean_the_same_for_an_experiment_and_for_a_runs_file(tmp_path:
 )
 def test_a_wrong_key_or_value_is_told_in_one_line(override: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told) as caught:
-        compose("demo", [override])
+        compose("demo-easy", [override])
     assert "\n" not in str(caught.value)
 
 

@@ -37,7 +37,7 @@ ONLINE = ["motif/score", "device=cpu", "env.num_envs=2", "nethack.num_workers=0"
 
 @functools.cache
 def demo() -> Config:
-    return compose("demo")
+    return compose("demo-easy")
 
 
 def demo_values() -> dict[str, Any]:
@@ -111,7 +111,7 @@ def received(tmp_path_factory: pytest.TempPathFactory, marker: Path) -> Path:
     """A run with the hostile model, trained by somebody who said the words."""
     home = tmp_path_factory.mktemp("writer")
     model = hostile_model(home / "model", marker)
-    words = ["train", "demo", f"run_dir={home / 'run'}", f"model.path={model}", *SMALL]
+    words = ["train", "demo-easy", f"run_dir={home / 'run'}", f"model.path={model}", *SMALL]
     with pytest.MonkeyPatch.context() as patch:  # where Transformers copies such Python to
         patch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(home / "modules"))
         assert main([*words, TRUST]) == 0 and marker.exists()
@@ -198,7 +198,7 @@ def test_a_run_is_not_gone_on_with_without_its_words(
     received: Path, marker: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = received.parent / "model"
-    told = _line(capsys, ["train", "demo", f"run_dir={received}", f"model.path={model}", *SMALL])
+    told = _line(capsys, ["train", "demo-easy", f"run_dir={received}", f"model.path={model}", *SMALL])
     assert "model.trust_remote_code=True (now False)" in told and not marker.exists()
 
 
@@ -396,7 +396,7 @@ def test_no_file_and_no_override_has_a_resolver(tmp_path: Path, text: str, asked
                 read(tmp_path / "config.yaml")
             assert SECRET not in str(error.value)
     with pytest.raises(ConfigError, match="resolvers"):
-        compose("demo", [f"device='{text}'"])
+        compose("demo-easy", [f"device='{text}'"])
     with pytest.raises(ConfigError, match="resolvers"):
         changed(demo(), [{"policy.args": {"replacements": {"a": text}}}])
     assert "GROUNDLING_SECRET" not in asked
@@ -413,8 +413,8 @@ def test_a_resolver_that_is_put_together_is_none(tmp_path: Path, asked: list[str
 
 
 def test_references_to_other_keys_stay(tmp_path: Path) -> None:
-    assert compose("demo", ["name=a", "seed=3"]).run_dir == "runs/a-seed3"
-    assert compose("demo", ["run_dir=x/${env.id}/${seed}"]).run_dir == "x/BabyAI-MixedTrainLocal-v0/1"
+    assert compose("demo-easy", ["name=a", "seed=3"]).run_dir == "runs/a-seed3"
+    assert compose("demo-easy", ["run_dir=x/${env.id}/${seed}"]).run_dir == "x/BabyAI-MixedTrainLocal-v0/1"
     own = tmp_path / "experiment" / "own.yaml"
     own.parent.mkdir()
     own.write_text(
@@ -495,7 +495,7 @@ def test_files_of_other_systems_read_no_environment(
 
 def test_a_study_of_another_is_settings_too(tmp_path: Path, asked: list[str]) -> None:
     path = tmp_path / "study.yaml"
-    arms = {"a": {"experiment": "demo", "overrides": [TRUST]}, "b": {"experiment": "demo"}}
+    arms = {"a": {"experiment": "demo-easy", "overrides": [TRUST]}, "b": {"experiment": "demo-easy"}}
     path.write_text(yaml.safe_dump({"name": "s", "arms": arms}))
     with pytest.raises(ConfigError, match=f"add to the command: {TRUST}$"):
         read_study(str(path))
@@ -504,7 +504,7 @@ def test_a_study_of_another_is_settings_too(tmp_path: Path, asked: list[str]) ->
     for words in ([TRUST], [f"arms.a.{TRUST}"]):
         assert TRUST in read_study(str(path), words)[0].arms["a"].overrides
     path.write_text(
-        yaml.safe_dump({"name": "s", "title": RESOLVERS[0], "arms": {"a": {"experiment": "demo"}}})
+        yaml.safe_dump({"name": "s", "title": RESOLVERS[0], "arms": {"a": {"experiment": "demo-easy"}}})
     )
     with pytest.raises(ConfigError, match="resolvers"):
         read_study(str(path))
@@ -517,7 +517,7 @@ def test_overrides_that_lie_in_a_run_change_nothing_dangerous() -> None:
     with pytest.raises(ConfigError, match="trust_remote_code"):
         changed(config, [TRUST])
     assert changed(config, [TRUST, "seed=3"], EVERYTHING) == changed(config, ["seed=3"])
-    trusted = compose("demo", [TRUST])
+    trusted = compose("demo-easy", [TRUST])
     assert changed(trusted, [TRUST]) == trusted
 
 
@@ -535,4 +535,4 @@ def test_judges_and_distillation_have_no_resolvers_either(
 
 def test_an_estimate_asks_for_no_words_that_were_said() -> None:
     words = ["model.path=starter-causal", TRUST, *SMALL]
-    assert estimate(compose("demo", words)).parameters > 0
+    assert estimate(compose("demo-easy", words)).parameters > 0

@@ -57,7 +57,7 @@ def test_an_expert_that_lacks_an_action_is_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = ["env.id=BabyAI-PickupLoc-v0", "env.actions=[turn left, turn right, go forward]"]
-    words = ["demo", "~env.args", *world, "evaluation.baselines=[expert,random]", "device=cpu"]
+    words = ["demo-easy", "~env.args", *world, "evaluation.baselines=[expert,random]", "device=cpu"]
     assert main(["evaluate", *words, f"run_dir={tmp_path}", "--episodes", "2"]) == 0
     assert "expert is left out: the expert wants action 3" in capsys.readouterr().err
     found = json.loads((tmp_path / "evaluation" / "held-out.json").read_text())
@@ -70,7 +70,7 @@ def test_an_expert_that_lacks_an_action_is_left_out(
 def test_all_agents_play_the_same_episodes_where_training_draws_tasks_by_chance(tmp_path: Path) -> None:
     args = "env.args={draw_task: construction, max_steps: 2}"
     words = [
-        "demo",
+        "demo-easy",
         "~env.args",
         "env.id=BabyAI-MixedTrainLocal-v0",
         args,

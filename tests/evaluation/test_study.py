@@ -38,10 +38,10 @@ common:
 arms:
   quick:
     about: learns fast
-    experiment: demo
+    experiment: demo-easy
     overrides: &table ["~policy.args", policy.id=test-table, "evaluation.baselines=[zero-shot]"]
   slow:
-    experiment: demo
+    experiment: demo-easy
     overrides: ["~policy.args", policy.id=test-table, algorithm.args.learning_rate=1e-5]
   random:
     experiment: random

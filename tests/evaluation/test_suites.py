@@ -22,13 +22,13 @@ _THREE = ["turn left", "turn right", "go forward"]
 @pytest.mark.parametrize("suite", ["pick-up-then-go-to", "pick-up-then-pick-up"])
 def test_a_sequence_is_asked_among_as_many_other_things(suite: str) -> None:
     for args, left in (({"task": "pickup", "num_dists": 0}, {"num_dists": 0}), ({"draw_task": "reset"}, {})):
-        config = compose("demo", ["~env.args", f"env.args={args}".replace("'", "")])
+        config = compose("demo-easy", ["~env.args", f"env.args={args}".replace("'", "")])
         world = changed(config, SUITES[suite].changes(config.env)).env
         assert world.id.startswith("BabyAI-PickUp") and world.args == left
 
 
 def _target(*overrides: str, given: tuple[str, ...] = ()) -> Target:
-    return Target("trained", Path("nowhere"), compose("demo", [*overrides, *given]), overrides=given)
+    return Target("trained", Path("nowhere"), compose("demo-easy", [*overrides, *given]), overrides=given)
 
 
 @pytest.mark.parametrize("own", [None, [*ACTIONS["english"]], _THREE, _THREE[::-1]])
@@ -101,7 +101,7 @@ def test_words_with_accents_are_evaluated_and_shown_again(tmp_path: Path) -> Non
     ]
     arguments = [
         "evaluate",
-        "demo",
+        "demo-easy",
         *few,
         f"run_dir={tmp_path}",
         "--suite",
@@ -112,5 +112,5 @@ def test_words_with_accents_are_evaluated_and_shown_again(tmp_path: Path) -> Non
     assert main(arguments) == 0
     sample = json.loads((tmp_path / "samples" / "introduction-1.json").read_text())[0]
     assert "Tâche à accomplir: " in sample["steps"][0]["prompt"]
-    again = changed(compose("demo"), sample["overrides"])
+    again = changed(compose("demo-easy"), sample["overrides"])
     assert again.policy.args["replacements"] == {"But de l'agent": "Tâche à accomplir"}

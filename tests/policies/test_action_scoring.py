@@ -65,7 +65,7 @@ _SMALL = [
 @pytest.mark.parametrize("more", [[], ["model.lora={r: 2, target_modules: [q]}"]])
 def test_rewards_are_shaped_by_leaving_the_first_policy(more: list[str], tmp_path: Path) -> None:
     """The penalty is one more term of the reward, so that it alone teaches where nothing else is paid."""
-    config = compose("demo", [*_SMALL, *more, "env.reward_scale=0", "algorithm.args.kl_coefficient=0.5"])
+    config = compose("demo-easy", [*_SMALL, *more, "env.reward_scale=0", "algorithm.args.kl_coefficient=0.5"])
     run = Run(config, tmp_path, warn=print)
     rollout, _ = run.collector.collect(run.policy, generator=torch.Generator().manual_seed(0))
     assert rollout.kl is not None and not rollout.rewards.any()
@@ -77,14 +77,16 @@ def test_rewards_are_shaped_by_leaving_the_first_policy(more: list[str], tmp_pat
 
 
 def test_what_it_began_with_is_there_for_training_alone() -> None:
-    config = compose("demo", ["algorithm.args.kl_coefficient=0.5"])
+    config = compose("demo-easy", ["algorithm.args.kl_coefficient=0.5"])
     assert make_policy(config).reference is None
     assert make_policy(config, learns=True).reference is not None
 
 
 def test_a_policy_without_a_reference_says_so(tmp_path: Path) -> None:
     other = ["policy.id=symbolic", "~policy.args", "algorithm.args.kl_coefficient=1"]
-    shaped = compose("demo", ["env.num_envs=4", "training.steps_per_update=20", "training.steps=80", *other])
+    shaped = compose(
+        "demo-easy", ["env.num_envs=4", "training.steps_per_update=20", "training.steps=80", *other]
+    )
     run = Run(shaped, tmp_path, warn=print)
     with pytest.raises(ConfigError, match=r"policy\.id=action_scoring"):
         run.update(TrainingProgress(Console(quiet=True), 16, 0))

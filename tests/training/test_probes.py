@@ -134,7 +134,7 @@ def test_what_cannot_be_probed_is_told(tmp_path: Path, capsys: pytest.CaptureFix
         (["training.probes=3"], "1, 2, both or null"),
         (["training.probes=1", "env.language=french"], "English"),
     ):
-        assert main(["train", "demo", f"run_dir={tmp_path / 'run'}", "device=cpu", *wrong]) == 1
+        assert main(["train", "demo-easy", f"run_dir={tmp_path / 'run'}", "device=cpu", *wrong]) == 1
         error = capsys.readouterr().err
         assert error.startswith("error: ") and error.count("\n") == 1 and told in error
     config = _config(tmp_path)
@@ -144,7 +144,7 @@ def test_what_cannot_be_probed_is_told(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_both_sets_are_logged_at_once(tmp_path: Path) -> None:
-    config = compose("demo", ["training.probes=both", f"run_dir={tmp_path}"])
+    config = compose("demo-easy", ["training.probes=both", f"run_dir={tmp_path}"])
     ProbeLog(config, RandomPolicy(), tmp_path, 0)
     titles = [probe.title for probes in PROBES.values() for probe in probes]
     assert list(read_probes(tmp_path)[0]["probabilities"]) == titles

@@ -40,9 +40,11 @@ _SMALL = [
 ]
 
 
-def _start(processes: int, run_dir: Path, *overrides: str, experiment: str = "demo") -> subprocess.Popen[str]:
+def _start(
+    processes: int, run_dir: Path, *overrides: str, experiment: str = "demo-easy"
+) -> subprocess.Popen[str]:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
-    small = _SMALL if experiment == "demo" else ["device=cpu"]
+    small = _SMALL if experiment == "demo-easy" else ["device=cpu"]
     return subprocess.Popen(
         [
             sys.executable,
@@ -61,13 +63,13 @@ def _start(processes: int, run_dir: Path, *overrides: str, experiment: str = "de
     )
 
 
-def _train_here(run_dir: Path, *overrides: str, experiment: str = "demo") -> None:
+def _train_here(run_dir: Path, *overrides: str, experiment: str = "demo-easy") -> None:
     """Train in this process, whose imports are done: what one process is to be compared with."""
-    small = _SMALL if experiment == "demo" else ["device=cpu"]
+    small = _SMALL if experiment == "demo-easy" else ["device=cpu"]
     assert main(["train", experiment, f"run_dir={run_dir}", *small, *overrides]) == 0
 
 
-def _train(processes: int, run_dir: Path, *overrides: str, experiment: str = "demo") -> None:
+def _train(processes: int, run_dir: Path, *overrides: str, experiment: str = "demo-easy") -> None:
     child = _start(processes, run_dir, *overrides, experiment=experiment)
     told, _ = child.communicate(timeout=300)
     assert child.returncode == 0, told
@@ -270,7 +272,7 @@ def test_gradients_are_summed_on_each_device(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_one_machines_processes_do_not_share_its_gpus_by_a_device_map(tmp_path: Path) -> None:
-    config = compose("demo", ["model.device_map=auto", "device=cpu", f"run_dir={tmp_path}"])
+    config = compose("demo-easy", ["model.device_map=auto", "device=cpu", f"run_dir={tmp_path}"])
     with pytest.raises(ConfigError, match=r"model\.device_map=auto .* 4 processes on this machine"):
         Run(config, tmp_path, warnings.warn, World(local_size=4))
 

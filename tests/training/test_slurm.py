@@ -86,7 +86,7 @@ def test_an_array_task_trains_is_requeued_before_its_time_is_up_and_goes_on(
     runs = tmp_path / "runs"
     overrides = ["seed=1,2", f"run_dir={runs}/${{seed}}", *_SMALL]
     job = ["partition=long", "time=0:30:00", "mem_gb=1.5", "array=seeds", "sbatch.mail-type=END"]
-    assert main(["train", "demo", *overrides, "--slurm", *job]) == 0
+    assert main(["train", "demo-easy", *overrides, "--slurm", *job]) == 0
     shown = capsys.readouterr()
     assert "submitted job 4242" in shown.err
     script = (cluster / "job.sh").read_text()
@@ -111,7 +111,7 @@ def test_an_array_task_trains_is_requeued_before_its_time_is_up_and_goes_on(
 
 
 def test_a_failing_run_is_not_requeued(cluster: Path) -> None:
-    assert main(["train", "demo", "env.id=BabyAI-Nowhere-v0", "device=cpu", "--slurm"]) == 0
+    assert main(["train", "demo-easy", "env.id=BabyAI-Nowhere-v0", "device=cpu", "--slurm"]) == 0
     done = _run_job(cluster)
     assert done.returncode == 1 and "BabyAI-Nowhere-v0" in done.stderr
     assert not (cluster / "scontrol").exists()
@@ -130,11 +130,11 @@ def test_a_signal_in_a_sweeps_first_run_leaves_the_others_to_the_next_time(
     previous = signal.signal(signal.SIGTERM, lambda *_: None)
     monkeypatch.setattr("groundling.training.run.train", train)
     try:
-        assert main(["train", "demo", "seed=1,2"]) == slurm.TO_BE_REQUEUED
-        assert main(["train", "demo", "seed=3"]) == 0  # it was complete all the same
+        assert main(["train", "demo-easy", "seed=1,2"]) == slurm.TO_BE_REQUEUED
+        assert main(["train", "demo-easy", "seed=3"]) == 0  # it was complete all the same
     finally:
         signal.signal(signal.SIGTERM, previous)
-    assert began == ["runs/demo-seed1", "runs/demo-seed3"]
+    assert began == ["runs/demo-easy-seed1", "runs/demo-easy-seed3"]
 
 
 def _train_with_signal(seeds: str, at: int) -> None:
@@ -148,7 +148,7 @@ def _train_with_signal(seeds: str, at: int) -> None:
 
     torch.set_num_threads(1)
     run.make_policy = make  # type: ignore[attr-defined]
-    sys.exit(main(["train", "demo", f"seed={seeds}", *_SMALL]))
+    sys.exit(main(["train", "demo-easy", f"seed={seeds}", *_SMALL]))
 
 
 def test_a_signal_while_a_model_is_loaded_requeues_a_job_that_comes_on(
@@ -166,7 +166,7 @@ def test_a_signal_while_a_model_is_loaded_requeues_a_job_that_comes_on(
     assert status("1,2,3", at=2) == 1 and "array=seeds" in capfd.readouterr().err  # no further than before
     assert status("1,2", at=0) == 0
     assert status("1,2,3", at=2) == slurm.TO_BE_REQUEUED  # the second one has a checkpoint
-    assert not (tmp_path / "runs" / "demo-seed3").exists()
+    assert not (tmp_path / "runs" / "demo-easy-seed3").exists()
 
 
 def test_several_processes_find_each_other(cluster: Path, tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_what_stands_in_the_way_is_told_in_one_line(
     cluster: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def told(*arguments: str) -> str:
-        assert main(["train", "demo", *arguments]) == 1
+        assert main(["train", "demo-easy", *arguments]) == 1
         error = capsys.readouterr().err
         assert error.startswith("error: ") and error.count("\n") == 1
         return error

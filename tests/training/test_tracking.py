@@ -52,7 +52,7 @@ def test_weights_and_biases_is_told_as_one_run_that_goes_on(
 
     monkeypatch.setitem(sys.modules, "wandb", StandIn("wandb"))
     for update in (1, 2):
-        log = WandbLog("language", "demo-seed1", {"seed": 1}, tmp_path)
+        log = WandbLog("language", "demo-easy-seed1", {"seed": 1}, tmp_path)
         log.log({"update": update, "step": 10 * update, "loss": 0.5, "success_rate": None})
         log.close()
     log.tell({"validation/reward": 0.5, "validation/bleu": float("nan")}, 2, 20)
@@ -61,4 +61,4 @@ def test_weights_and_biases_is_told_as_one_run_that_goes_on(
     assert begun[0] == begun[1] and begun[0]["resume"] == "allow" and begun[0]["project"] == "language"
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ConfigError, match=r"groundling\[wandb\]"):
-        WandbLog("language", "demo-seed1", {}, tmp_path)
+        WandbLog("language", "demo-easy-seed1", {}, tmp_path)
