@@ -3,6 +3,8 @@
 Whatever comes in, by whichever function, leaves by `_checked`, and so through `groundling.configs.trust`.
 """
 
+import copy
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from importlib import resources
@@ -76,19 +78,29 @@ def compose(experiment: str, overrides: Sequence[str] = (), config_dir: Path | N
     if experiment not in known:
         raise ConfigError(unknown("experiment", experiment, known))
     changes = _parse(overrides)
-    words = [f"experiment={experiment}"]
-    if config_dir is not None:
-        Plugins.instance().register(_UsersFiles)
-        # A file could have Hydra copy variables of the environment into its own part of a config.
-        words += [f"hydra.searchpath=[users://{config_dir.resolve()}]", "hydra.job.env_copy=[]"]
     try:
-        with hydra.initialize_config_module("groundling.configs", version_base="1.3"):
-            composed = hydra.compose("config", words)
+        if config_dir is None:
+            composed = copy.deepcopy(_bundled(experiment))  # it is changed in place
+        else:
+            Plugins.instance().register(_UsersFiles)
+            # A file could have Hydra copy variables of the environment into its own part of a config.
+            search = [f"hydra.searchpath=[users://{config_dir.resolve()}]", "hydra.job.env_copy=[]"]
+            composed = _composed(experiment, *search)
         return _checked(_changed(composed, changes), f"the experiment {experiment}", _said(changes))
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(_one_line(error)) from error
+
+
+def _composed(experiment: str, *words: str) -> DictConfig:
+    try:
+        with hydra.initialize_config_module("groundling.configs", version_base="1.3"):
+            return hydra.compose("config", [f"experiment={experiment}", *words])
     finally:
         GlobalHydra.instance().clear()
+
+
+# Hydra takes a tenth of a second, and a study composes the same experiment for every seed.
+_bundled = functools.cache(_composed)
 
 
 def sweep(overrides: Sequence[str]) -> list[list[str]]:
