@@ -21,3 +21,8 @@ def test_runs_without_a_figure_are_left_out() -> None:
     whole = [{"step": s, "success_rate": 0.5, "episodes": s} for s in (1, 2, 3)]
     figure = plots.learning_curve({"a": [whole, []], "b": [[]]}, "success_rate", "success rate")
     assert "nan" not in figure.lower() and ">b<" not in figure
+
+
+def test_figures_that_no_run_has_are_not_drawn():
+    assert plots.small_multiples({"a": [[{"step": 1, "loss": None}]]}, ["loss"]) == ""
+    assert plots.small_multiples({"a": [[{"step": 1, "loss": 2.0}]]}, ["loss"]).count("<svg") == 1

@@ -181,10 +181,12 @@ def save(figure: Any, path: Path) -> list[Path]:
 
 
 def small_multiples(groups: Mapping[str, Sequence[Rows]], keys: Sequence[str]) -> str:
-    """One small figure for each of the ``keys`` that the runs have."""
+    """One small figure for each of the ``keys`` that the runs have, as SVG; "" if they have none."""
     present = [
         k for k in keys if any(row.get(k) is not None for runs in groups.values() for r in runs for row in r)
     ]
+    if not present:
+        return ""
     columns = 3
     lines = math.ceil(len(present) / columns)
     figure, grid = _figure(7.2, 1.9 * lines, lines, columns)
