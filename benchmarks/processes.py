@@ -1,6 +1,6 @@
 """How much faster two processes train than one: data parallel through torchrun, one thread each.
 
-    python benchmarks/processes.py                     # the demo's model and task
+    python benchmarks/processes.py                     # the model and task of demo-easy
     python benchmarks/processes.py --quick             # does it run: one round of few updates; writes no results
 
 One process and two train the same config with the same global batch, one after the other in each round. An update is
@@ -30,7 +30,7 @@ def train(processes: int, updates: int, overrides: list[str]) -> list[float]:
         command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
         run = [f"run_dir={folder}/run", f"training.steps={updates * 32 * 40}", "device=cpu", *overrides]
         subprocess.run(
-            [sys.executable, *command, "-m", "groundling", "train", "demo", *run],
+            [sys.executable, *command, "-m", "groundling", "train", "demo-easy", *run],
             check=True,
             stdout=subprocess.DEVNULL,
             env={**os.environ, "OMP_NUM_THREADS": "1"},

@@ -50,9 +50,62 @@ class Scene:
 
 
 def invented_word(random: Random) -> str:
-    """A word nobody knows, so that look-up must go by spelling too."""
-    syllables = random.randint(2, 3)
-    return "".join(random.choice("bdfgklmnprstvz") + random.choice("aeiou") for _ in range(syllables))
+    """A word nobody knows, so that look-up must go by spelling too: `glent`, `susudu`, `troamifk`."""
+    syllables = []
+    for _ in range(random.randint(1, 3)):
+        onset = random.choice(_ONSETS) if random.random() < 0.5 else random.choice("bcdfghjklmnprstvwz")
+        vowel = (
+            random.choice("aeiou") if random.random() < 0.8 else random.choice(["ai", "ea", "oo", "ou", "ia"])
+        )
+        coda = random.choice(_CODAS) if random.random() < 0.4 else ""
+        syllables.append(onset + vowel + coda)
+    return "".join(syllables)
+
+
+_ONSETS = (
+    "bl",
+    "br",
+    "ch",
+    "cl",
+    "cr",
+    "dr",
+    "fl",
+    "fr",
+    "gl",
+    "gr",
+    "gu",
+    "h",
+    "pl",
+    "pr",
+    "qu",
+    "sh",
+    "sl",
+    "st",
+)
+_ONSETS += ("str", "th", "tr", "vi", "wh", "x", "y", "")
+_CODAS = (
+    "b",
+    "ck",
+    "d",
+    "fe",
+    "g",
+    "l",
+    "le",
+    "lt",
+    "m",
+    "mp",
+    "n",
+    "ne",
+    "nt",
+    "p",
+    "r",
+    "re",
+    "rt",
+    "s",
+    "st",
+    "t",
+    "x",
+)
 
 
 def draw_name(random: Random, language: Language, strange: bool) -> tuple[str, str]:
@@ -60,7 +113,7 @@ def draw_name(random: Random, language: Language, strange: bool) -> tuple[str, s
     while True:
         noun, color = random.choice(language.nouns), random.choice(language.colors)
         if strange and random.random() < 0.7:
-            noun = random.choice(language.other_nouns) if random.random() < 0.7 else invented_word(random)
+            noun = random.choice(language.other_nouns) if random.random() < 0.4 else invented_word(random)
         if strange and random.random() < 0.5:
             color = random.choice(language.other_colors) if random.random() < 0.7 else invented_word(random)
         if (noun, color) not in language.held_out:
@@ -77,7 +130,7 @@ def called(random: Random, language: Language, thing: Thing, article: str) -> st
 
 def alike_names(random: Random, language: Language, count: int) -> list[tuple[str, str]]:
     """Names of few nouns and few colours: only both words together tell which thing is meant."""
-    strange = random.random() < 0.3
+    strange = random.random() < 0.6
     few = [draw_name(random, language, strange) for _ in range(count)]
     nouns = list(dict.fromkeys(noun for noun, _ in few))[: 2 if count < 6 else 3]
     colors = list(dict.fromkeys(color for _, color in few))[: 2 if count < 4 else 4]
@@ -105,12 +158,13 @@ def draw_walls(random: Random) -> list[Thing]:
     return [Thing("wall", "", "", *spot) for spot in spots if random.random() < chance]
 
 
-def draw_scene(random: Random, language: Language, count: int | None = None) -> Scene:
+def draw_scene(random: Random, language: Language, count: int | None = None, strange: float = 0.4) -> Scene:
+    """Things of names drawn apart, or of few nouns and few colours; `strange` is the share of rare words."""
     if count is None:
         count = random.choice([1, 1, 1, 2, 2, 3, 3, 4, 5, 6, 8, 10])
-    names: list[tuple[str, str] | None] = [None] * count
+    names = [draw_name(random, language, random.random() < strange) for _ in range(count)]
     if random.random() < 0.4:
-        names = [*alike_names(random, language, count)]
+        names = alike_names(random, language, count)
     things = [draw_thing(random, language, name) for name in names]
     if random.random() < 0.5:
         things.sort(key=lambda thing: (thing.side, -thing.ahead))
@@ -272,7 +326,7 @@ def _nearer(random: Random, language: Language, scene: Scene, thing: Thing) -> T
         return _place(random, language, scene, thing)
     pair = [thing, random.choice(others)]
     x, y = (language.name(one, language.the) for one in pair)
-    return ask(random, language, "nearer", x=x, y=y), (x, y)[pair[0].distance > pair[1].distance]
+    return ask(random, language, "nearer", x=x, y=y), language.compared(*pair)
 
 
 def _count(random: Random, language: Language, scene: Scene, thing: Thing) -> Turn:
@@ -304,13 +358,13 @@ def _in_front(random: Random, language: Language, scene: Scene, thing: Thing) ->
 
 
 Maker = Callable[[Random, Language, Scene, Thing], Turn]
-# Where things are is asked in `labelled` and `sought` too; what has to be compared or added takes most practice.
+# Where things are is asked in `labelled` and `sought` too, and what has to be added or compared in `measured`.
 QUESTIONS: dict[Maker, float] = {
     _way: 2.5,
     _place: 3,
-    _far: 4,
-    _nearer: 5,
-    _color: 3.5,
+    _far: 1,
+    _nearer: 1,
+    _color: 0.5,
     _is_side: 0.7,
     _sideways: 0.7,
     _ahead: 0.7,
@@ -387,7 +441,7 @@ def labelled(random: Random, language: Language) -> Document:
     number = random.choice([1, 1, 1, 1, 1, 1, 2, 3])
     scenes = [draw_scene(random, language, random.choice([1, 1, 2, 3, 4, 6])) for _ in range(number)]
     if number == 1 and random.random() < 0.7:
-        scenes = [draw_scene(random, language, random.choice([2, 3, 4, 4, 5, 5, 6, 8, 10]))]
+        scenes = [draw_scene(random, language, random.choice([2, 3, 4, 4, 5, 6, 8, 10, 10]))]
     known = scenes[-1].unique()
     seen = bool(known) and random.random() < 0.88
     thing = random.choice(known) if seen else draw_absent(random, language, scenes[-1])
@@ -436,6 +490,57 @@ def sought(random: Random, language: Language) -> Document:
     answers += [(f"{language.name(other, language.the)}:", language.place(other)) for other in others]
     text = join(*(part for line in lines for part in (line, between)))
     return Document(join(text, question), answers)
+
+
+def measured(random: Random, language: Language) -> Document:
+    """A scene and how far things are, or which of two is nearer."""
+    scene = draw_scene(random, language, random.choice([2, 2, 3, 3, 4, 4, 5, 6, 8, 10]), strange=0.5)
+    known = scene.unique()
+    random.shuffle(known)
+    pair = [thing for thing in known if thing.distance != known[0].distance][:1] + known[:1]
+    text = lay_out(random, language, scene)
+    if len(pair) == 2 and random.random() < 0.6:
+        random.shuffle(pair)
+        x, y = (language.name(thing, language.the) for thing in pair)
+        question = ask(random, language, "nearer", x=x, y=y)
+        turns = [
+            ("", language.compared(*pair)),
+            *(_far(random, language, scene, thing) for thing in known[2:4]),
+        ]
+    elif known:
+        question, answer = _far(random, language, scene, known[0])
+        turns = [("", answer), *(_far(random, language, scene, thing) for thing in known[1:3])]
+    else:
+        return measured(random, language)
+    return Document(join(text, question), turns)
+
+
+def colored(random: Random, language: Language) -> Document:
+    """A scene of unlike nouns, and the colour of some of its things."""
+    scene = draw_scene(random, language, random.choice([1, 2, 3, 3, 4, 4, 5, 6, 8, 10]), strange=0.5)
+    nouns: dict[str, Thing] = {}
+    for thing in scene.things:
+        strange = thing.noun in nouns
+        nouns.setdefault(random.choice(language.other_nouns) if strange else thing.noun, thing)
+    scene.things = [
+        replace(thing, noun=noun, color=invented_word(random) if random.random() < 0.3 else thing.color)
+        for noun, thing in nouns.items()
+        if (noun, thing.color) not in language.held_out
+    ]
+    if not scene.things:
+        return colored(random, language)
+    text = lay_out(random, language, scene)
+    chosen = random.sample(scene.things, min(len(scene.things), random.choice([1, 2, 3])))
+    (question, answer), *more = [_color(random, language, scene, thing) for thing in chosen]
+    return Document(join(text, question), [("", answer), *more])
+
+
+def named(random: Random, language: Language) -> Document:
+    """A scene of mostly rare words and the names in it: practice in writing a word as it is spelled."""
+    scene = draw_scene(random, language, random.choice([1, 2, 2, 3, 3, 4, 5]), strange=0.8)
+    names = ", ".join(language.name(thing, language.the) for thing in scene.things)
+    question = ask(random, language, "names")
+    return Document(join(lay_out(random, language, scene), question), [("", names)])
 
 
 def goal_words(random: Random, language: Language) -> Document:
@@ -505,8 +610,11 @@ DocumentMaker = Callable[[Random, Language], Document]
 DOCUMENTS: dict[DocumentMaker, float] = {
     labelled: 32,
     sought: 16,
-    questions_on_scene: 16,
-    many_questions: 18,
+    questions_on_scene: 10,
+    many_questions: 12,
+    measured: 24,
+    colored: 18,
+    named: 8,
     recited: 6,
     asked: 4,
     retold: 3,

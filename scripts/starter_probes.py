@@ -109,15 +109,14 @@ def asked(kind: str, answer: Callable[[Language, Thing], str]) -> Callable[..., 
 
 
 def nearer(random: Random, language: Language, thing: Thing, scene: Scene) -> Question:
-    """Which of two things is nearer; all others stand as far as they happen to."""
+    """How far two things are, and which of them is nearer; all others stand as far as they happen to."""
     other = random.choice([one for one in scene.things if one is not thing])
     if other.distance == thing.distance:
         scene.things[scene.things.index(other)] = other = replace(other, ahead=other.ahead + 1)
     pair = [thing, other] if random.random() < 0.5 else [other, thing]
     x, y = (language.name(one, language.the) for one in pair)
     question = language.questions["nearer"][0].format(x=x, y=y)
-    answer = x if pair[0].distance < pair[1].distance else y
-    return f"{language.scene_heads[0]} 0: {told(language, scene)}{question}", answer
+    return f"{language.scene_heads[0]} 0: {told(language, scene)}{question}", language.compared(*pair)
 
 
 def color(random: Random, language: Language, thing: Thing, scene: Scene) -> Question:
@@ -185,7 +184,7 @@ def answers(loaded: Loaded, prompts: list[str]) -> list[str]:
     for start in range(0, len(prompts), 100):
         batch = tokenizer(prompts[start : start + 100], return_tensors="pt", padding=True)
         batch.pop("token_type_ids", None)
-        out = model.generate(**batch, max_new_tokens=8, do_sample=False)
+        out = model.generate(**batch, max_new_tokens=24, do_sample=False)
         if not model.config.is_encoder_decoder:
             out = out[:, batch["input_ids"].shape[1] :]
         given += tokenizer.batch_decode(out, skip_special_tokens=True)

@@ -96,6 +96,11 @@ class Language:
         sideways = left if thing.side < 0 else right
         return self.both.format(sideways, ahead) if thing.ahead else sideways
 
+    def compared(self, one: Thing, other: Thing) -> str:
+        """How far two things are, as asked, then the nearer one: `4 steps, 2 steps: the red key`."""
+        nearer = min(one, other, key=lambda thing: thing.distance)
+        return f"{self.steps(one.distance)}, {self.steps(other.distance)}: {self.name(nearer, self.the)}"
+
     def sentence(self, thing: Thing) -> str:
         if not thing.color:
             return self.see_wall.format(self.place(thing))
@@ -235,6 +240,7 @@ ENGLISH = Language(
         "state": ("Is {x} open, closed or locked?", "What is the state of {x}?"),
         "carried": ("What do you carry?", "What is in your hands?"),
         "in_front": ("Is {x} right in front of you?", "Does {x} touch you in front?"),
+        "names": ("Name the things in order.", "Which things are there?"),
         "retell": ("In other words:", "Tell it again:", "That is to say:"),
         "same": ("What means the same as {x}?", "A synonym of {x}:", "Action: {x}. In other words:"),
         "spell": ("Spell {x}.", "How is {x} spelled?"),
@@ -398,6 +404,7 @@ FRENCH = Language(
         "state": ("Est-ce que {x} est ouverte, fermée ou fermée à clef ?", "Quel est l'état de {x} ?"),
         "carried": ("Que portes-tu ?", "Qu'y a-t-il dans tes mains ?"),
         "in_front": ("Est-ce que {x} est juste devant toi ?",),  # codespell:ignore toi
+        "names": ("Nomme les choses dans l'ordre.", "Quelles choses y a-t-il ?"),
         "retell": ("En d'autres mots :", "Redis-le :"),
         "same": ("Que veut dire aussi {x} ?", "Un synonyme de {x} :", "Action : {x}. En d'autres mots :"),
         "spell": ("Épelle {x}.",),

@@ -1,6 +1,6 @@
 """Train the two bundled models on generated text: `python scripts/train_starter_models.py`.
 
-Writes `encoder_decoder/` (T5) and `causal/` (GPT-2) with their tokenizers under `src/groundling/lm/starter/`.
+Writes `encoder_decoder/` (T5) and `causal/` (Llama) with their tokenizers under `src/groundling/lm/starter/`.
 The corpus is generated on the way (see `starter_corpus.py`); nothing is downloaded. The same seed, thread count
 and PyTorch give the same weights.
 """
@@ -13,33 +13,35 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from random import Random
 
 import torch
 from rich.console import Console
-from starter_corpus import DOCUMENTS, Document, DocumentMaker, documents, join, sought
+from starter_corpus import DOCUMENTS, Document, DocumentMaker, documents, join, labelled, recited, sought
 from starter_muon import Muon
 from starter_probes import measure
 from starter_tokenizer import SENTINELS, build_tokenizer, fast_tokenizer
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     T5Config,
     T5ForConditionalGeneration,
 )
-from transformers.models.gpt2.modeling_gpt2 import GPT2Attention
+from transformers.models.llama.modeling_llama import LlamaAttention
 from transformers.models.t5.modeling_t5 import T5Attention, T5Stack
 
 STARTER = Path(__file__).resolve().parents[1] / "src/groundling/lm/starter"
 WIDTH = 128
-INNER = 192  # units of the layers between attentions: what is asked needs little arithmetic
+HEADS = 8
+SIZE = WIDTH // HEADS  # of a head
+INNER = 256  # units of the layers between attentions: what is asked needs little arithmetic
 LONGEST = 240  # tokens of a text at most
-SHORT = 110  # in the first stage
 CHUNK = 1500  # texts among which those of like length are put into one batch
 IGNORED = -100
 # The scenes are random, so what stands in a context teaches little; answers carry the signal.
@@ -137,32 +139,23 @@ def batches(examples: list[Example], tokens: int, random: Random) -> Iterator[li
     yield from groups
 
 
-def stage(
-    recipe: Recipe,
-    tokenizer: PreTrainedTokenizerFast,
-    random: Random,
-    kinds: Mapping[DocumentMaker, float],
-    count: int,
-    longest: int,
-    tokens: int,
+@dataclass(frozen=True)
+class Stage:
+    """`count` new texts of some kinds; those of more than `longest` tokens are left out."""
+
+    kinds: Mapping[DocumentMaker, float]
+    count: int
+    longest: int = LONGEST
+
+
+def examples_of(
+    stage: Stage, recipe: Recipe, tokenizer: PreTrainedTokenizerFast, random: Random, tokens: int
 ) -> Iterator[list[Example]]:
-    """Batches of `count` new texts, made as they are needed; longer ones are left out."""
-    for start in range(0, count, CHUNK):
-        chunk = documents(random.randrange(2**40), min(CHUNK, count - start), kinds)
+    """A stage's batches, made as they are needed."""
+    for start in range(0, stage.count, CHUNK):
+        chunk = documents(random.randrange(2**40), min(CHUNK, stage.count - start), stage.kinds)
         examples = [recipe.example(tokenizer, random, document) for document in chunk]
-        yield from batches([example for example in examples if len(example) <= longest], tokens, random)
-
-
-def curriculum(
-    recipe: Recipe, tokenizer: PreTrainedTokenizerFast, random: Random, tokens: int
-) -> Iterator[list[Example]]:
-    """First nothing but goals in short scenes, then everything mixed.
-
-    Finding the thing that is named, one of several, is learnt within some hundred steps of the first kind, and not
-    within a thousand of the mix alone.
-    """
-    yield from stage(recipe, tokenizer, random, {sought: 1.0}, recipe.goals, SHORT, tokens)
-    yield from stage(recipe, tokenizer, random, DOCUMENTS, recipe.documents, LONGEST, tokens)
+        yield from batches([one for one in examples if len(one) <= stage.longest], tokens, random)
 
 
 def padded(rows: list[list], value: float, dtype: torch.dtype = torch.long) -> Tensor:
@@ -180,10 +173,10 @@ def new_encoder_decoder(tokenizer: PreTrainedTokenizerFast) -> T5ForConditionalG
         vocab_size=len(tokenizer),
         d_model=WIDTH,
         d_ff=INNER,
-        d_kv=WIDTH // 8,
-        num_heads=8,
+        d_kv=SIZE,
+        num_heads=HEADS,
         num_layers=4,
-        num_decoder_layers=1,
+        num_decoder_layers=2,
         feed_forward_proj="relu",
         dropout_rate=0.0,
         tie_word_embeddings=True,
@@ -194,7 +187,7 @@ def new_encoder_decoder(tokenizer: PreTrainedTokenizerFast) -> T5ForConditionalG
     model = T5ForConditionalGeneration(config)
     # T5 draws embeddings with deviation 1, which Adam takes long to move.
     torch.nn.init.normal_(model.shared.weight, std=0.3)
-    look_near(model.encoder, [(-1, -1), (1, 1), (2, 2), (3, 4)], both_sides=True)
+    look_near(model.encoder, [(-1, -1), (1, 1), (2, 2), (3, 4), (-3, -2)], both_sides=True)
     look_near(model.decoder, [(-1, -1), (-3, -2)], both_sides=False)
     join_up(model)
     return model
@@ -247,72 +240,76 @@ def join_up(model: T5ForConditionalGeneration) -> None:
 
 
 @torch.no_grad()
-def new_causal(tokenizer: PreTrainedTokenizerFast) -> GPT2LMHeadModel:
-    config = GPT2Config(
+def new_causal(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    config = LlamaConfig(
         vocab_size=len(tokenizer),
-        n_positions=1024,
-        n_embd=WIDTH,
-        n_layer=4,
-        n_head=4,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
+        hidden_size=WIDTH,
+        intermediate_size=INNER,
+        num_hidden_layers=5,
+        num_attention_heads=HEADS,
+        num_key_value_heads=HEADS,
+        max_position_embeddings=1024,
+        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
+        attention_bias=True,  # where a head looks from the start is a bias of its queries and keys
+        tie_word_embeddings=True,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
     )
-    model = GPT2LMHeadModel(config)
-    # Waves as a start: "some tokens before this one" is then one linear map, the same at all positions.
-    rates = 2.8 * 300 ** -(torch.arange(WIDTH // 2) / (WIDTH // 2))  # radians per position
-    angles = torch.arange(1024)[:, None] * rates  # (1024, WIDTH / 2)
-    model.transformer.wpe.weight.copy_(0.03 * torch.cat([angles.sin(), angles.cos()], dim=1))
-    first, *later = (block.attn for block in model.transformer.h)
-    for head, back in enumerate((1, 2, 3)):
-        look_back(first, head, back, rates)
-    for attention in later:  # as in match_alike
-        shared = 0.06 * torch.randn(WIDTH, WIDTH)
-        attention.c_attn.weight[:, : 2 * WIDTH] = torch.cat([shared, shared], dim=1)
+    model = LlamaForCausalLM(config)
+    torch.nn.init.normal_(model.model.embed_tokens.weight, std=0.1)
+    basis = torch.linalg.qr(torch.randn(WIDTH, WIDTH)).Q.T
+    parts = [basis[SIZE * part : SIZE * (part + 1)] for part in range(HEADS)]
+    first, *later = (layer.self_attn for layer in model.model.layers)
+    for head, (back, part) in enumerate([(1, 0), (2, 0), (3.5, 0), (1, 1), (2, 2), (3, 3)]):
+        look_back(first, head, back)
+        hand_on(first, head, parts[part])
+    for attention in later:
+        for head in range(HEADS):
+            rows = slice(SIZE * head, SIZE * (head + 1))
+            if head < 6:  # compares what was noted of the tokens before two tokens
+                attention.q_proj.weight[rows] = attention.k_proj.weight[rows] = 1.2 * parts[0]
+                hand_on(attention, head, parts[head])
+            else:  # looks anywhere, and brings the names that stand there
+                attention.q_proj.bias[rows] = torch.randn(SIZE)
+                attention.k_proj.weight[rows] = 0.08 * torch.randn(SIZE, WIDTH)
+                hand_on(attention, head, parts[0])
     return model
 
 
-def encoder_decoder_logits(
-    model: PreTrainedModel, batch: list[Example], random: Random
-) -> tuple[Tensor, Tensor]:
+def look_back(attention: LlamaAttention, head: int, back: float) -> None:
+    """Let a head start by reading the token `back` positions before (as in look_near).
+
+    Of the rotated pairs (i, i + SIZE / 2) the two fastest get constant queries and keys, the keys turned by `back`
+    positions, so that their product peaks there. Between two positions the slower pair alone makes a wider peak.
+    """
+    rates = 10_000.0 ** -(torch.arange(SIZE // 2) * 2 / SIZE)  # radians per position
+    sharpness = torch.tensor([40.0, 20.0] if back == int(back) else [0.0, 30.0])
+    turn, size, start = back * rates[:2], sharpness.sqrt(), SIZE * head
+    attention.q_proj.bias[start : start + 2] = size
+    attention.k_proj.bias[start : start + 2] = size * turn.cos()
+    attention.k_proj.bias[start + SIZE // 2 : start + SIZE // 2 + 2] = size * turn.sin()
+
+
+def hand_on(attention: LlamaAttention, head: int, part: Tensor) -> None:
+    """Let a head read a part of the space, (SIZE, WIDTH), and write it where it was read."""
+    rows = slice(SIZE * head, SIZE * (head + 1))
+    attention.v_proj.weight[rows] = part
+    attention.o_proj.weight[:, rows] = 0.25 * part.T
+
+
+def encoder_decoder_logits(model: PreTrainedModel, batch: list[Example]) -> tuple[Tensor, Tensor]:
     source = padded([example.source for example in batch], model.config.pad_token_id)
     mask = padded([[1] * len(example.source) for example in batch], 0)
     labels = padded([example.target for example in batch], IGNORED)
     return model(input_ids=source, attention_mask=mask, labels=labels).logits, labels
 
 
-def causal_logits(model: PreTrainedModel, batch: list[Example], random: Random) -> tuple[Tensor, Tensor]:
-    """Padding stands on the right, where a causal model does not look; each row starts at a random position."""
+def causal_logits(model: PreTrainedModel, batch: list[Example]) -> tuple[Tensor, Tensor]:
+    """Padding stands on the right, where a causal model does not look."""
     ids = padded([example.target for example in batch], model.config.pad_token_id)
     labels = padded([example.target[1:] for example in batch], IGNORED)
-    offsets = torch.tensor([random.randint(0, 1024 - ids.shape[1]) for _ in batch])  # (batch,)
-    positions = offsets[:, None] + torch.arange(ids.shape[1] - 1)
-    return model(input_ids=ids[:, :-1], position_ids=positions).logits, labels
-
-
-def look_back(attention: GPT2Attention, head: int, back: int, rates: Tensor) -> None:
-    """Let a head of the first layer start by reading the token `back` positions before (as in look_near).
-
-    Queries take the fastest waves as they are, keys turn them by `back` positions, so that their product
-    peaks where both agree. What is read is handed on unchanged, within the head's subspace.
-    """
-    size = attention.head_dim
-    waves = torch.arange(size // 2)  # the fastest ones
-    query, key = torch.zeros(WIDTH, size), torch.zeros(WIDTH, size)
-    sine, cosine = waves, waves + WIDTH // 2
-    query[sine, waves], query[cosine, waves + size // 2] = 1.2, 1.2
-    turn = rates[waves] * back
-    key[sine, waves], key[cosine, waves] = 1.2 * turn.cos(), 1.2 * turn.sin()
-    key[cosine, waves + size // 2], key[sine, waves + size // 2] = 1.2 * turn.cos(), -1.2 * turn.sin()
-    start = head * size
-    attention.c_attn.weight[:, start : start + size] = query
-    attention.c_attn.weight[:, WIDTH + start : WIDTH + start + size] = key
-    value = 0.06 * torch.randn(WIDTH, size)
-    attention.c_attn.weight[:, 2 * WIDTH + start : 2 * WIDTH + start + size] = value
-    attention.c_proj.weight[start : start + size] = value.T
+    return model(input_ids=ids[:, :-1], use_cache=False).logits, labels
 
 
 @dataclass(frozen=True)
@@ -323,9 +320,14 @@ class Recipe:
     tokenizer_kind: str
     new_model: Callable[[PreTrainedTokenizerFast], PreTrainedModel]
     example: Callable[[PreTrainedTokenizerFast, Random, Document], Example]
-    logits: Callable[[PreTrainedModel, list[Example], Random], tuple[Tensor, Tensor]]
-    goals: int
-    documents: int
+    logits: Callable[[PreTrainedModel, list[Example]], tuple[Tensor, Tensor]]
+    stages: tuple[Stage, ...]
+    """What is read in turn. Finding the thing that is named, one of several, is learnt within some hundred steps of
+    short texts, and not within a thousand of the mix alone."""
+
+    @property
+    def texts(self) -> int:
+        return sum(stage.count for stage in self.stages)
 
 
 RECIPES = {
@@ -335,19 +337,31 @@ RECIPES = {
         new_encoder_decoder,
         encoder_decoder_example,
         encoder_decoder_logits,
-        15_000,
-        75_000,
+        (Stage({sought: 1.0}, 15_000, longest=110), Stage(DOCUMENTS, 165_000)),
     ),
-    "causal": Recipe("causal", "gpt2", new_causal, causal_example, causal_logits, 40_000, 60_000),
+    # A causal model first learns where a thing is that was just named, then to fetch the name from a goal that stands
+    # before the scene, which takes it longest.
+    "causal": Recipe(
+        "causal",
+        "gpt2",
+        new_causal,
+        causal_example,
+        causal_logits,
+        (
+            Stage({recited: 1.0}, 8_000, longest=110),
+            Stage({sought: 0.75, recited: 0.25}, 25_000, longest=140),
+            Stage({**DOCUMENTS, sought: 60, labelled: 64}, 190_000, longest=300),
+        ),
+    ),
 }
 
 
 # -------------------------------------------------------------------------------------------------- training
 
 
-def loss_of(recipe: Recipe, model: PreTrainedModel, batch: list[Example], random: Random) -> Tensor:
+def loss_of(recipe: Recipe, model: PreTrainedModel, batch: list[Example]) -> Tensor:
     """Cross-entropy, a weighted mean over tokens."""
-    logits, labels = recipe.logits(model, batch, random)
+    logits, labels = recipe.logits(model, batch)
     skipped = 1 if recipe.folder == "causal" else 0  # the first token of a causal text is given
     weights = padded([example.weights[skipped:] for example in batch], 0.0, torch.float)
     losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none")
@@ -364,7 +378,7 @@ def optimizers_for(model: PreTrainedModel) -> list[torch.optim.Optimizer]:
     for name, parameter in model.named_parameters():
         if "relative_attention_bias" in name:
             biases.append(parameter)
-        elif parameter.ndim == 2 and not any(table in name for table in ("shared", "wte", "wpe")):
+        elif parameter.ndim == 2 and not any(table in name for table in ("shared", "embed_tokens")):
             inner.append(parameter)
         else:
             others.append(parameter)
@@ -388,12 +402,13 @@ def train(
     tokenizer = fast_tokenizer(recipe.tokenizer_kind, build_tokenizer(recipe.tokenizer_kind, seed))
     model = recipe.new_model(tokenizer).train()
     optimizers = optimizers_for(model)
-    started, recent, texts, total = time.monotonic(), [], 0, recipe.goals + recipe.documents
-    for step, batch in enumerate(curriculum(recipe, tokenizer, random, batch_tokens)):
+    started, recent, texts, total = time.monotonic(), [], 0, recipe.texts
+    stages = (examples_of(stage, recipe, tokenizer, random, batch_tokens) for stage in recipe.stages)
+    for step, batch in enumerate(chain.from_iterable(stages)):
         for optimizer in optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate * group.get("pace", 1.0) * schedule(step, texts / total)
-        loss = loss_of(recipe, model, batch, random)
+        loss = loss_of(recipe, model, batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
@@ -419,9 +434,7 @@ def held_out_loss(
     examples = [recipe.example(tokenizer, random, document) for document in documents(seed, 2000)]
     groups = list(batches(examples, 8000, random))
     sizes = [sum(sum(example.weights) for example in group) for group in groups]
-    losses = [
-        loss_of(recipe, model, group, random).item() * size for group, size in zip(groups, sizes, strict=True)
-    ]
+    losses = [loss_of(recipe, model, group).item() * size for group, size in zip(groups, sizes, strict=True)]
     return sum(losses) / sum(sizes)
 
 
