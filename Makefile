@@ -23,7 +23,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 demo: install  ## Train the starter model on a text world, evaluate it, write the report
 	$(BIN)/groundling train demo run_dir=$(RUN)
-	$(BIN)/groundling evaluate $(RUN)
+	$(BIN)/groundling evaluate $(RUN) --suite held-out,controls
 	$(BIN)/groundling report $(RUN)
 
 demo-writing: install  ## Let PPO and NLPO teach the starter model to write numbers, five seeds each; write the report
