@@ -83,19 +83,19 @@ def hostile_model(folder: Path, marker: Path) -> Path:
     (folder / "config.json").write_text(json.dumps(config))
     touch = f"open({str(marker)!r}, 'w').close()"
     (folder / "hostile_config.py").write_text(
-        "from transformers import GPT2Config\n"
+        "from transformers import LlamaConfig\n"
         f"{touch}\n"
-        "class HostileConfig(GPT2Config):\n"
+        "class HostileConfig(LlamaConfig):\n"
         "    model_type = 'hostile'\n"
         "    def __post_init__(self, *args, **kwargs):\n"
         f"        {touch}\n"
         "        super().__post_init__(*args, **kwargs)\n"
     )
     (folder / "hostile_model.py").write_text(
-        "from transformers import GPT2LMHeadModel\n"
+        "from transformers import LlamaForCausalLM\n"
         "from .hostile_config import HostileConfig\n"
         f"{touch}\n"
-        "class HostileForCausalLM(GPT2LMHeadModel):\n"
+        "class HostileForCausalLM(LlamaForCausalLM):\n"
         "    config_class = HostileConfig\n"
     )
     return folder

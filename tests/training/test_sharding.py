@@ -74,15 +74,18 @@ def test_one_process_has_nobody_to_deal_them_out_to(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tie", "told"),
     [
-        (lambda layers, model: setattr(layers[1], "ln_1", layers[0].ln_1), "share weights"),
-        (lambda layers, model: setattr(model.transformer, "ln_f", layers[0].ln_1), "share weights"),
+        (
+            lambda layers, model: setattr(layers[1], "input_layernorm", layers[0].input_layernorm),
+            "share weights",
+        ),
+        (lambda layers, model: setattr(model.model, "norm", layers[0].input_layernorm), "share weights"),
         (lambda layers, model: setattr(model, "_no_split_modules", []), "does not tell its layers"),
     ],
 )
 def test_layers_that_cannot_be_parted_are_told(tie: Callable[[Any, Any], None], told: str) -> None:
     config = compose("rl4lms/increasing_numbers_ppo", ["device=cpu"])
     model = make_policy(config).lm.model
-    assert len(_layers_of(model)) == len(model.transformer.h)
-    tie(model.transformer.h, model)
+    assert len(_layers_of(model)) == len(model.model.layers)
+    tie(model.model.layers, model)
     with pytest.raises(ConfigError, match=told):
         _layers_of(model)
