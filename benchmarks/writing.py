@@ -164,7 +164,7 @@ def readme(figures: dict[str, dict[str, Any]], missing: dict[str, list[int]]) ->
     steps = compose(experiment("ppo")).training.steps
     parts = [
         "# Increasing numbers",
-        "RL4LMs's task on the bundled model `starter-causal` (1.1 million parameters): the reward of a text is the "
+        "RL4LMs's task on the bundled model `starter-causal` (a million parameters): the reward of a text is the "
         "count of its leading numbers that increase, divided by its words, at least ten; its most is 1. Made by",
         "```\nOMP_NUM_THREADS=1 python benchmarks/writing.py\n```",
         f"on one core, {steps:,} tokens a run. Start: the mean reward of the first update's texts, over the seeds, "
