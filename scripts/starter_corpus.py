@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from random import Random
 
-from starter_words import ENGLISH, FRENCH, Language, Thing
+from starter_words import ENGLISH, FRENCH, HELD_OUT_NOUNS, Language, Thing
 
 Turn = tuple[str, str]
 
@@ -59,7 +60,11 @@ def invented_word(random: Random) -> str:
         )
         coda = random.choice(_CODAS) if random.random() < 0.4 else ""
         syllables.append(onset + vowel + coda)
-    return "".join(syllables)
+    word = "".join(syllables)
+    return invented_word(random) if word in _NEVER_WRITTEN else word
+
+
+_NEVER_WRITTEN = frozenset(chain.from_iterable(HELD_OUT_NOUNS.values()))
 
 
 _ONSETS = (

@@ -14,7 +14,7 @@ from random import Random
 
 import torch
 from starter_corpus import Scene, draw_thing, draw_walls
-from starter_words import ENGLISH, FRENCH, Language, Thing
+from starter_words import ENGLISH, FRENCH, HELD_OUT_NOUNS, Language, Thing
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -28,11 +28,6 @@ Loaded = tuple[PreTrainedModel, PreTrainedTokenizerBase]
 Question = tuple[str, str]
 """A prompt, and the only right answer."""
 
-HELD_OUT_NOUNS = {
-    "english": ("chair", "table", "car", "lamp", "tree", "guitar", "helmet", "violin", "dax", "xolo", "afze"),
-    "french": ("chaise", "table", "voiture", "lampe", "guitare", "tente", "dax", "xolo", "afze"),
-}
-"""Nouns that no text of the corpus has."""
 CONDITIONS = {
     "known": ("four things", 4),
     "pairs": ("four things, asked about a pair of colour and noun that no text has", 4),

@@ -26,7 +26,7 @@ class Thing:
 
 @dataclass(frozen=True)
 class Language:
-    """Words and templates of one language; `{x}` is a thing with its article, `{o}` the same without."""
+    """Words and templates of one language; `{x}` and `{y}` are things with their articles."""
 
     nouns: tuple[str, ...]
     colors: tuple[str, ...]
@@ -71,7 +71,7 @@ class Language:
     places: tuple[str, ...]
     months: tuple[str, ...]
     days: tuple[str, ...]
-    count_heads: tuple[str, ...]  # ascending, descending: {a}, {b}
+    count_heads: tuple[str, ...]  # ascending, descending
 
     def name(self, thing: Thing, article: str, with_state: bool = False) -> str:
         pattern = self.doored if with_state and thing.state else self.named
@@ -466,3 +466,9 @@ FRENCH = Language(
     days=("lundi", "mardi", "mercredi", "jeudi", "vendredi", "samedi", "dimanche"),
     count_heads=("Compte en montant :", "Compte en descendant :"),
 )
+
+HELD_OUT_NOUNS = {
+    "english": ("chair", "table", "car", "lamp", "tree", "guitar", "helmet", "violin", "dax", "xolo", "afze"),
+    "french": ("chaise", "table", "voiture", "lampe", "guitare", "tente", "dax", "xolo", "afze"),
+}
+"""Nouns that no text of the corpus has."""

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -111,14 +112,14 @@ def test_a_study_sums_it_up(tmp_path: Path) -> None:
     with (out / "evaluations.csv").open(newline="") as file:
         rows = {(row["arm"], row["suite"], row["task"]): row for row in csv.DictReader(file)}
     told = json.loads((tmp_path / "runs" / "random-seed1" / "evaluation" / "swapped.json").read_text())
-    for name in ("first_named", "first_precision", "first_chance"):
+    for name in ("first_named", "first_none", "first_precision", "first_chance"):
         written = float(rows["random", "swapped", "all"][name])
         assert written == pytest.approx(told["agents"]["random"][name], abs=1e-5)
     with (out / "curves.csv").open(newline="") as file:
         assert "first_precision" in next(csv.reader(file))
     page = (out / "README.md").read_text()
     assert "Mind the gap." in page and "## The thing first dealt with" in page
-    assert "| test | symbolic | random |" in page and (out / "first.svg").exists()
+    assert "| test | symbolic | random | chance |" in page and (out / "first.svg").exists()
 
 
 def test_the_report_shows_it(evaluated: Path, tmp_path: Path) -> None:
@@ -128,6 +129,19 @@ def test_the_report_shows_it(evaluated: Path, tmp_path: Path) -> None:
         "<th>named first</th>" in page and "told otherwise" in page and "first thing is the named one" in page
     )
     assert "<mark>the " in page and "First dealt with: " in page
+    assert "<td>swapped</td>" in page
+
+
+def test_the_controls_of_another_world_are_not_set_beside_the_runs(evaluated: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(evaluated, tmp_path / "run")
+    for suite in ("swapped", "dropped"):
+        path = run / "evaluation" / f"{suite}.json"
+        content = json.loads(path.read_text())
+        content["world"]["args"]["task" if suite == "swapped" else "control"] = "goto"
+        path.write_text(json.dumps(content))
+    assert main(["report", str(run), "--output", str(tmp_path / "report.html")]) == 0
+    page = (tmp_path / "report.html").read_text()
+    assert "<td>swapped</td>" not in page and "<td>dropped</td>" in page
 
 
 def test_evaluations_from_before_are_still_shown(evaluated: Path, tmp_path: Path) -> None:

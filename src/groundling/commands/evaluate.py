@@ -121,7 +121,7 @@ def _table(title: str, summaries: "dict[str, Summary]") -> "Table":
     from rich.table import Table
 
     tells = any(s.first_episodes for s in summaries.values())
-    first = ("named first", "95 % interval", "none", "chance") if tells else ()
+    first = ("named first", "none", "precision", "chance") if tells else ()
     # Side by side in 80 characters, without lines between them.
     table = Table(title=title, box=box.SIMPLE, padding=0, show_edge=False) if tells else Table(title=title)
     length = "length" if tells else "episode length"
@@ -132,12 +132,12 @@ def _table(title: str, summaries: "dict[str, Summary]") -> "Table":
         cells = [f"{s.success_rate:.3f}", f"{s.success_low:.3f} – {s.success_high:.3f}"]
         if tells:
             cells[1] = _interval(s.success_low, s.success_high)
-            cells += [_rate(s.first_named), _interval(s.first_named_low, s.first_named_high)]
-            cells += [_rate(s.first_none), _rate(s.first_chance)]
+            cells += map(_rate, (s.first_named, s.first_none, s.first_precision, s.first_chance))
         table.add_row(name, *cells, f"{s.return_mean:.3f}", f"{s.episode_length:.1f}")
     if tells:
         table.caption = (
-            "named first: share of episodes whose first thing dealt with is the named one; none: nothing is"
+            "named first: share of episodes whose first thing dealt with is the named one; none: nothing is; "
+            "precision: share of the other episodes, to be compared with chance"
         )
     return table
 
@@ -146,5 +146,5 @@ def _rate(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
-def _interval(low: float | None, high: float | None) -> str:
-    return "–" if low is None else f"{low:.3f}–{high:.3f}"
+def _interval(low: float, high: float) -> str:
+    return f"{low:.3f}–{high:.3f}"

@@ -5,7 +5,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -217,9 +217,23 @@ def _levels(run: Shown, figure: str) -> dict[str, float]:
 
 
 def _controls(run: Shown) -> list[tuple[str, dict[str, Any]]]:
-    """The evaluations of missions as they are and told otherwise, if any of these are told otherwise."""
-    found = [(suite, run.evaluations[suite]) for suite in ("held-out", *CONTROLS) if suite in run.evaluations]
+    """The evaluations of missions as they are and told otherwise, if any of these are told otherwise.
+
+    Those in the run's world alone: figures of another task or language cannot stand beside them.
+    """
+    world = _world(json.loads(json.dumps(asdict(run.config.env))))
+    found = [
+        (suite, evaluation)
+        for suite in ("held-out", *CONTROLS)
+        if "world" in (evaluation := run.evaluations.get(suite, {})) and _world(evaluation["world"]) == world
+    ]
     return found if any(suite in CONTROLS for suite, _ in found) else []
+
+
+def _world(env: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What an env shows and asks for, without how its missions are told."""
+    args = {name: value for name, value in env["args"].items() if name != "control"}
+    return env["id"], args, env["language"], env["actions"]
 
 
 def _rate(value: Any) -> str:

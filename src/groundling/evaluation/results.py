@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from groundling.configs.studies import Study
+from groundling.envs.babyai_text import CONTROLS
 from groundling.errors import RunError
 from groundling.evaluation import plots
 from groundling.evaluation.aggregate import Estimate, area_under_curve, estimate
@@ -20,10 +21,12 @@ from groundling.files import write_atomically
 from groundling.training.tracking import read_metrics
 
 SHARED = "(shared)"
-"""In place of a suite: all that suit every arm, taken together."""
+"""In place of a suite: all that suit every arm, taken together; without controls, in which who reads fails."""
 _CURVE = ("seconds", "episodes", "success_rate", "return_mean", "episode_length", "loss")
 _FIRST_CURVE = ("first_named", "first_other", "first_none", "first_precision", "first_chance")
 """Columns of worlds that tell which thing the agent first deals with."""
+_FIRST = ("first_named", "first_none", "first_precision", "first_chance")
+"""What a study sums up of these."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,10 @@ class Score:
     first_named: float | None
     """Share of the episodes in which the named thing is the first that the agent deals with; None: the world does not
     tell."""
+    first_none: float | None
+    """Share of the episodes in which it deals with nothing."""
     first_precision: float | None
-    """The same of the episodes in which it deals with any; None also if there are none."""
+    """Share of the others in which the named thing is the first; None also if there are no others."""
     first_chance: float | None
 
 
@@ -56,7 +61,7 @@ class Line:
 
     arm: str
     measure: str
-    """success, area (under the curve of the success in training, by steps), or first_precision."""
+    """success, area (under the curve of the success in training, by steps), or one of `_FIRST`."""
     agent: str
     suite: str
     """Empty for the area."""
@@ -86,7 +91,7 @@ def write_results(study: Study, jobs: Sequence[Job], output: Path, command: Sequ
         raise RunError(f"no run of {study.name} is finished yet: run the same command again")
     metrics = {job.name: read_metrics(job.run_dir) for job in finished if job.agent == "trained"}
     scores = [score for job in finished for score in _scores(job)]
-    lines = [*_areas(finished, metrics), *_successes(scores), *_first_precisions(scores)]
+    lines = [*_areas(finished, metrics), *_successes(scores), *_first_interactions(scores)]
     output.mkdir(parents=True, exist_ok=True)
     columns = [*_CURVE, *(_FIRST_CURVE if _tells_first(metrics.values()) else ())]
     _csv(output / "curves.csv", ["arm", "seed", "step", *columns], _curve_rows(finished, metrics, columns))
@@ -116,7 +121,7 @@ def _scores(job: Job) -> list[Score]:
         for agent, summary in (found or {"agents": {}})["agents"].items():
             for task, s in {"all": summary, **(found or {})["tasks"][agent]}.items():
                 figures = (s["episodes"], s["success_rate"], s["success_low"], s["success_high"])
-                first = (s.get(f"first_{name}") for name in ("named", "precision", "chance"))
+                first = (s.get(name) for name in _FIRST)
                 scores.append(Score(job.arm, job.seed, agent, suite, task, *figures, *first))
     return scores
 
@@ -132,13 +137,13 @@ def _areas(jobs: Sequence[Job], metrics: dict[str, list[dict[str, Any]]]) -> lis
 
 
 def _successes(scores: Sequence[Score]) -> list[Line]:
-    """By arm, agent and suite; and over all suites that every arm that learns has."""
+    """By arm, agent and suite; and over all suites that every arm that learns has, without controls."""
     table: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
     for s in scores:
         if s.task == "all":
             table.setdefault((s.arm, s.agent), {}).setdefault(s.suite, {})[s.seed] = s.success
     learning = [set(suites) for (_, agent), suites in table.items() if agent == "trained"]
-    shared = sorted(set.intersection(*learning)) if learning else []
+    shared = sorted(set.intersection(*learning) - set(CONTROLS)) if learning else []
     lines = []
     for (arm, agent), suites in table.items():
         for suite, own in suites.items():
@@ -152,15 +157,17 @@ def _successes(scores: Sequence[Score]) -> list[Line]:
     return lines
 
 
-def _first_precisions(scores: Sequence[Score]) -> list[Line]:
-    """By arm, agent and suite: how often the first thing that the agent deals with is the named one."""
-    table: dict[tuple[str, str, str], list[float]] = {}
+def _first_interactions(scores: Sequence[Score]) -> list[Line]:
+    """By arm, agent and suite: what the agent first deals with."""
+    table: dict[tuple[str, str, str, str], list[float]] = {}
     for s in scores:
-        if s.task == "all" and s.first_precision is not None:
-            table.setdefault((s.arm, s.agent, s.suite), []).append(s.first_precision)
+        for measure in _FIRST:
+            value = getattr(s, measure)
+            if s.task == "all" and value is not None:
+                table.setdefault((s.arm, measure, s.agent, s.suite), []).append(value)
     return [
-        Line(arm, "first_precision", agent, suite, len(values), estimate(np.array(values)))
-        for (arm, agent, suite), values in table.items()
+        Line(arm, measure, agent, suite, len(values), estimate(np.array(values)))
+        for (arm, measure, agent, suite), values in table.items()
     ]
 
 
@@ -288,8 +295,9 @@ def _readme(
     if firsts := [(line.arm, line.agent) for line in lines if line.measure == "first_precision"]:
         text += [
             "## The thing first dealt with",
-            "Of the episodes in which the agent deals with any thing, the share in which the named one is the first. "
-            "Under `swapped` the thing that the agent reads of counts as named.",
+            "Of the episodes in which the agent deals with any thing, the share in which the named one is the first; "
+            "then the share of all episodes in which it deals with none. "
+            "Under `swapped` the thing that the agent reads of counts as named. Chance: of a blind choice.",
             _first_table(lines, list(dict.fromkeys(firsts))),
         ]
     for name, what in figures.items():
@@ -309,14 +317,26 @@ def _by_suite_table(lines: Sequence[Line], arms: Sequence[str], agent: str | Non
 
 
 def _first_table(lines: Sequence[Line], agents: Sequence[tuple[str, str]]) -> str:
-    """One line for each suite, one column for each arm's agents."""
+    """One line for each suite, one column for each arm's agents, and chance."""
     columns = {
-        f"{arm}, before" if agent == "zero-shot" else arm: _by_suite(lines, arm, agent, "first_precision")
+        f"{arm}, before" if agent == "zero-shot" else arm: [
+            _by_suite(lines, arm, agent, measure) for measure in ("first_precision", "first_none")
+        ]
         for arm, agent in agents
     }
-    suites = list(dict.fromkeys(suite for column in columns.values() for suite in column))
-    rows = [[suite, *(_told(column.get(suite)) for column in columns.values())] for suite in suites]
-    return _table(["test", *columns], rows)
+    chances = {line.suite: line.estimate for line in lines if line.measure == "first_chance"}
+    rows = [
+        [
+            suite,
+            *(
+                f"{_told(precision.get(suite))}, none {none[suite].value:.3f}" if suite in none else ""
+                for precision, none in columns.values()
+            ),
+            f"{chance.value:.3f}",
+        ]
+        for suite, chance in chances.items()
+    ]
+    return _table(["test", *columns, "chance"], rows)
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -55,7 +55,7 @@ class TrainingProgress:
                 parts.append(f"success {sum(bool(e.success) for e in self._recent) / count:.2f}")
             firsts = [e.figures["first_precision"] for e in self._recent if "first_precision" in e.figures]
             if firsts:
-                parts.append(f"named first {sum(firsts) / len(firsts):.2f}")
+                parts.append(f"precision {sum(firsts) / len(firsts):.2f}")
         if self._step > self._begin:
             parts.append(f"{self._rate():,.0f} steps/s")
         return " · ".join(parts)
