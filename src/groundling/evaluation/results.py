@@ -329,7 +329,7 @@ def _first_table(lines: Sequence[Line], agents: Sequence[tuple[str, str]]) -> st
         [
             suite,
             *(
-                f"{_told(precision.get(suite))}, none {none[suite].value:.3f}" if suite in none else ""
+                f"{_told(precision.get(suite)) or '–'}, none {none[suite].value:.3f}" if suite in none else ""
                 for precision, none in columns.values()
             ),
             f"{chance.value:.3f}",
