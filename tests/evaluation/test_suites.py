@@ -12,7 +12,7 @@ from groundling.envs.babyai_text import ACTIONS
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
 from groundling.evaluation.evaluate import Target
-from groundling.evaluation.suites import SUITES
+from groundling.evaluation.suites import SUITES, find_suites
 from groundling.prompts import PromptReader
 from groundling.training.build import actions_of
 
@@ -114,3 +114,24 @@ def test_words_with_accents_are_evaluated_and_shown_again(tmp_path: Path) -> Non
     assert "Tâche à accomplir: " in sample["steps"][0]["prompt"]
     again = changed(compose("demo-easy"), sample["overrides"])
     assert again.policy.args["replacements"] == {"But de l'agent": "Tâche à accomplir"}
+
+
+def test_a_control_and_a_suite_of_controls_do_not_mix() -> None:
+    target = _target("env.args={task: pickup, num_dists: 3}", given=("env.args.control=dropped",))
+    assert target.under("held-out").env.args["control"] == "dropped"
+    with pytest.raises(ConfigError, match=r"'swapped' sets env\.args\.control itself"):
+        target.under("swapped")
+
+
+def test_names_of_suites_may_have_spaces() -> None:
+    assert find_suites("held-out, controls") == ["held-out", "swapped", "dropped", "scrambled"]
+
+
+def test_a_world_that_no_suite_suits_is_told_as_an_error(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["expert", "env.id=MiniGrid-Empty-5x5-v0", f"run_dir={tmp_path / 'run'}"]
+    assert main(["evaluate", *words, "--suite", "controls", "--episodes", "1"]) != 0
+    printed = capsys.readouterr()
+    assert "none of the suites of --suite controls suits this run" in printed.err
+    assert "written to" not in printed.out

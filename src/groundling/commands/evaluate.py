@@ -73,8 +73,10 @@ def run(arguments: argparse.Namespace) -> int:
             continue
         told += 1
         console.print(_table(f"{target.under(suite).env.id} · {suite} · {num_episodes} episodes", summaries))
+    if told == 0:
+        raise ConfigError(f"none of the suites of --suite {arguments.suite} suits this run")
     console.print(f"written to {target.run_dir / 'evaluation'}", highlight=False)
-    return 0 if told else 1
+    return 0
 
 
 def _evaluate_texts(target: "Target", split: str, num_samples: int, console: "Console") -> int:

@@ -161,9 +161,8 @@ def _set(study: Study, key: str, value: str) -> Study:
         numbers = []
     least = 1 if key == "episodes" else 0
     if not numbers or min(numbers) < least or len(set(numbers)) < len(numbers):
-        raise ConfigError(
-            f"{key} must be {'a positive number' if least else 'numbers, as in 1,2,3'}, got {value!r}"
-        )
+        wanted = "a positive number" if least else "numbers, each once, as in 1,2,3"
+        raise ConfigError(f"{key} must be {wanted}, got {value!r}")
     if key == "seeds":
         return replace(study, seeds=numbers)
     if len(numbers) > 1:

@@ -20,6 +20,12 @@ class Estimate:
     low: float
     high: float
 
+    def text(self, spec: str) -> str:
+        """`0.870 [0.827, 0.903]`; without the interval where it has no width, as that of one run."""
+        if self.low == self.high:
+            return f"{self.value:{spec}}"
+        return f"{self.value:{spec}} [{self.low:{spec}}, {self.high:{spec}}]"
+
 
 def interquartile_mean(scores: np.ndarray) -> np.ndarray:
     """The mean of the middle half along the last axis: the lowest and the highest quarter are left out.

@@ -13,7 +13,7 @@ from typing import Any
 from groundling.configs.compose import changed, compose, experiments, from_file
 from groundling.configs.schema import Config
 from groundling.configs.trust import TRAINING_ALONE
-from groundling.envs.babyai_text import ExpertError, TranslationError
+from groundling.envs.babyai_text import CONTROLS, ExpertError, TranslationError
 from groundling.envs.nethack import TASKS
 from groundling.envs.vector import Episode
 from groundling.errors import ConfigError, RunError
@@ -79,6 +79,10 @@ class Target:
             ConfigError: the suite does not suit it, as replaced words do not suit a policy that sees symbols, or a
                 swapped mission a room with one thing.
         """
+        if suite in CONTROLS and any("env.args.control" in text for text in self.overrides):
+            raise ConfigError(
+                f"suite {suite!r} sets env.args.control itself: take yours out, or evaluate held-out"
+            )
         try:
             config = changed(self.config, self.changes(suite))
             if SUITES[suite].is_tried:

@@ -273,7 +273,8 @@ def _readme(
         f"```\n{about['command']}\n```",
         f"Seeds: {', '.join(map(str, study.seeds))}. Held-out episodes for each run, agent and test: {study.episodes}. "
         "Figures are interquartile means over seeds (of less than four values: means) with 95 % stratified-bootstrap "
-        "intervals; of few seeds these are narrow at best. The area is that under the smoothed curve of the success in "
+        "intervals; of few seeds these are narrow at best, and of one, or where all agree, there is none. "
+        "The area is that under the smoothed curve of the success in "
         f"training, divided by the steps. `{SHARED}` takes together the tests that suit every arm that learns. "
         "`evaluations.csv` has every run by family of tasks, `curves.csv` every update.",
     ]
@@ -345,4 +346,4 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _told(found: Estimate | None) -> str:
-    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]" if found else ""
+    return found.text(".3f") if found else ""

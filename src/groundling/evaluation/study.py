@@ -203,7 +203,7 @@ def run_job(job: Job, tell: Tell, console: Console, warn: Tell) -> None:
     evaluations = job.evaluations()
     left_out = [suite for suite in job.suites if suite not in evaluations]
     if left_out:
-        tell(f"{job.name}: {', '.join(left_out)} do not suit it")
+        tell(f"{job.name}: without {', '.join(left_out)}, which the arm's world or policy cannot have")
     left = [suite for suite, found in evaluations.items() if found is None]
     for number, suite in enumerate(left, start=1):
         tell(f"{job.name}: evaluating {suite} ({number} of {len(left)})")

@@ -161,7 +161,7 @@ def find_suites(names: str) -> list[str]:
         ConfigError: no such suite.
     """
     found: dict[str, None] = {}
-    for name in names.split(","):
+    for name in map(str.strip, names.split(",")):
         if name not in SUITES and name not in GROUPS:
             raise ConfigError(unknown("suite", name, (*SUITES, *GROUPS)))
         found.update(dict.fromkeys(GROUPS.get(name, (name,))))

@@ -214,4 +214,4 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _told(found: Estimate | None) -> str:
-    return f"{found.value:.4g} [{found.low:.4g}, {found.high:.4g}]" if found else ""
+    return found.text(".4g") if found else ""
