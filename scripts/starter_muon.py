@@ -33,7 +33,9 @@ class Muon(torch.optim.Optimizer):
                 if weight.grad is None:
                     continue
                 state = self.state[weight]
-                average = state.setdefault("average", torch.zeros_like(weight))
+                if not state:
+                    state["average"] = torch.zeros_like(weight)
+                average = state["average"]
                 average.lerp_(weight.grad, 1 - group["momentum"])
                 update = weight.grad.lerp(average, group["momentum"])
                 rows, columns = sorted(weight.shape)

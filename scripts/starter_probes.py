@@ -56,7 +56,7 @@ def draw_names(random: Random, language: Language, condition: str) -> list[tuple
     """
     count = CONDITIONS[condition][1]
     spoken = "french" if language is FRENCH else "english"
-    nouns = HELD_OUT_NOUNS[spoken] if condition == "nouns" else language.nouns[:3]
+    nouns = HELD_OUT_NOUNS[spoken] if condition == "nouns" else language.nouns
     names = [(noun, color) for noun in nouns for color in language.colors]
     unseen = [name for name in names if name in language.held_out]
     noun, color = random.choice(unseen if condition == "pairs" else [n for n in names if n not in unseen])
@@ -114,26 +114,52 @@ def nearer(random: Random, language: Language, thing: Thing, scene: Scene) -> Qu
     return f"{language.scene_heads[0]} 0: {told(language, scene)}{question}", language.compared(*pair)
 
 
-def color(random: Random, language: Language, thing: Thing, scene: Scene) -> Question:
-    """The colour of the only thing of its noun."""
+def make_unlike(random: Random, language: Language, thing: Thing, scene: Scene) -> None:
+    """Give other things of its noun another one, so that the noun tells which thing is meant."""
     nouns = [noun for noun in language.other_nouns if noun != thing.noun]
     scene.things = [
-        replace(one, noun=random.choice(nouns)) if one is not thing and one.noun == thing.noun else one
+        replace(one, noun=random.choice(nouns), state="")
+        if one is not thing and one.noun == thing.noun
+        else one
         for one in scene.things
     ]
+
+
+def color(random: Random, language: Language, thing: Thing, scene: Scene) -> Question:
+    """The colour of the only thing of its noun."""
+    make_unlike(random, language, thing, scene)
     question = language.questions["color"][0].format(noun=thing.noun)
     return f"{language.scene_heads[0]} 0: {told(language, scene)}{question}", thing.color
 
 
-def prompted(goals: Callable[[Language], tuple[str, ...]], short: bool = False) -> Callable[..., Question]:
+def full_name(random: Random, language: Language, thing: Thing, scene: Scene) -> str:
+    return language.name(thing, language.the)
+
+
+def synonym(random: Random, language: Language, thing: Thing, scene: Scene) -> str:
+    """The thing by other words for its colour and, where there is one, its noun."""
+    noun, color = (language.same.get(word, word) for word in thing.name)
+    return language.name(replace(thing, noun=noun, color=color), language.the)
+
+
+def noun_alone(random: Random, language: Language, thing: Thing, scene: Scene) -> str:
+    make_unlike(random, language, thing, scene)
+    return language.the.format(thing.noun)
+
+
+def prompted(
+    goals: Callable[[Language], tuple[str, ...]],
+    called: Callable[[Random, Language, Thing, Scene], str] = full_name,
+    short: bool = False,
+) -> Callable[..., Question]:
     """A goal and an observation as policies read them; then a label, after which stands where the thing is.
 
-    Of a goal with two things, {x} is the one that comes first.
+    Of a goal with two things, {x} is the one that comes first. `called` names it.
     """
 
     def ask(random: Random, language: Language, thing: Thing, scene: Scene) -> Question:
         other = random.choice([one for one in scene.things if one is not thing])
-        x, y = (language.name(one, language.the) for one in (thing, other))
+        x, y = called(random, language, thing, scene), language.name(other, language.the)
         goal = random.choice(goals(language)).format(x=x, y=y)
         actions = ", ".join(group[0] for group in language.action_words)
         label = language.place_labels[0]
@@ -153,9 +179,10 @@ QUESTIONS: dict[str, Callable[..., Question]] = {
     "how far": asked("far", lambda language, thing: language.steps(thing.distance)),
     "nearer": nearer,
     "colour": color,
-    "prompt": prompted(lambda language: language.goals[:3]),
-    "short prompt": prompted(lambda language: language.goals[:3], short=True),
-    "synonyms": prompted(lambda language: language.goals[-3:]),
+    "prompt": prompted(lambda language: language.goals),
+    "short prompt": prompted(lambda language: language.goals, short=True),
+    "synonyms": prompted(lambda language: language.goals, synonym),
+    "noun alone": prompted(lambda language: language.goals, noun_alone),
     "two steps": prompted(lambda language: language.pairs),
 }
 

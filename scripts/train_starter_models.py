@@ -217,22 +217,24 @@ def join_up(model: T5ForConditionalGeneration) -> None:
     That equal queries and keys speed look-up is the idea of mimetic initialisation (Trockman and Kolter, arXiv
     2305.09828).
     """
-    size = WIDTH // 8
     basis = torch.linalg.qr(torch.randn(WIDTH, WIDTH)).Q.T
-    before, *after = parts = [basis[size * part : size * (part + 1)] for part in range(4)]
+    before, *after = parts = [basis[SIZE * part : SIZE * (part + 1)] for part in range(4)]
     first, *later = (block.layer[0].SelfAttention for block in model.encoder.block)
     crossing = [block.layer[1].EncDecAttention for block in model.decoder.block]
     written = model.decoder.block[0].layer[0].SelfAttention
-    rows = [slice(size * head, size * (head + 1)) for head in range(8)]
+    rows = [slice(SIZE * head, SIZE * (head + 1)) for head in range(HEADS)]
     for attention in (*later, *crossing):
-        attention.q.weight.copy_(attention.k.weight * 6.0 / size)
+        attention.q.weight.copy_(attention.k.weight * 6.0 / SIZE)
     for head, part in enumerate(parts):
         first.v.weight[rows[head]] = part
     written.v.weight[rows[0]] = before  # the same on both sides, so that the two can be compared
-    for attention, heads in [*((one, range(4, 8)) for one in later), *((one, range(8)) for one in crossing)]:
+    for attention, heads in [
+        *((one, range(4, HEADS)) for one in later),
+        *((one, range(HEADS)) for one in crossing),
+    ]:
         for head in heads:
             attention.k.weight[rows[head]] = before
-            attention.q.weight[rows[head]] = before * 6.0 / size
+            attention.q.weight[rows[head]] = before * 6.0 / SIZE
             attention.v.weight[rows[head]] = [before, *after][(head + (heads[0] == 4)) % 4]
     for module in model.modules():
         if isinstance(module, T5Attention):
@@ -441,13 +443,17 @@ def held_out_loss(
 def main() -> None:
     """Read the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs="*", choices=[*RECIPES, []], help="which of them (default: both)")
+    parser.add_argument(
+        "models", nargs="*", metavar="MODEL", help=f"which of {' and '.join(RECIPES)} (default: both)"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--batch-tokens", type=int, default=2500)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--learning-rate", type=float, default=4e-3)
     parser.add_argument("--out", type=Path, default=STARTER)
     arguments = parser.parse_args()
+    if unknown := set(arguments.models) - set(RECIPES):
+        parser.error(f"no model is called {', '.join(sorted(unknown))}; there are {', '.join(RECIPES)}")
     torch.set_num_threads(arguments.threads)
     console = Console()
     for name in arguments.models or list(RECIPES):
