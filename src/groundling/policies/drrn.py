@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_sequence
+from torch.nn.utils.rnn import pad_sequence
 
 from groundling.envs.observation import TextObservation
 from groundling.policies.policy import policies
@@ -83,8 +83,10 @@ class DRRNPolicy(ReadingPolicy):
         distinct = list(dict.fromkeys(texts))
         place = {text: i for i, text in enumerate(distinct)}
         lines = [self.embedding(torch.tensor(self._tokens(text), device=self.device)) for text in distinct]
-        _, last = encoder(pack_sequence(lines, enforce_sorted=False))  # (1, distinct, hidden_size)
-        return last[0, [place[text] for text in texts]]
+        # Padded: on CPUs the gradient of packed lines takes a time that is quadratic in their length.
+        states, _ = encoder(pad_sequence(lines))  # (longest, distinct, hidden_size)
+        last = states[[len(line) - 1 for line in lines], range(len(lines))]  # (distinct, hidden_size)
+        return last[[place[text] for text in texts]]
 
     def _tokenize(self, text: str) -> tuple[int, ...]:
         ids = self._tokenizer(text, add_special_tokens=False).input_ids
