@@ -21,12 +21,9 @@ class LongWords(metrics.Metric):
 
 
 @rewards.register("no_echo")
-@dataclass(kw_only=True)
-class NoEcho(rewards.Reward):
-    """-1 for a text that the prompt holds already."""
-
-    def score(self, prompts: Any, generations: Sequence[str], references: Any, meta: Any) -> list[float]:
-        return [-float(text.strip() in prompt) for prompt, text in zip(prompts, generations, strict=True)]
+def no_echo(prompts: Sequence[str], generations: Sequence[str]) -> list[float]:
+    """-1 for a text that the prompt holds already: a plain function will do."""
+    return [-float(text.strip() in prompt) for prompt, text in zip(prompts, generations, strict=True)]
 
 
 @rewards.register("new_words")

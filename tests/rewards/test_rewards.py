@@ -362,3 +362,25 @@ def test_what_depends_on_other_samples_is_not_pooled(id: str) -> None:
             rewards.create("pooled", reward=nothing)
     with pytest.raises(ConfigError, match="num_processes"):
         Pooled(reward=Counting(), num_processes=-1)
+
+
+def test_a_plain_function_is_a_reward() -> None:
+    @rewards.register("test-letters")
+    def letters(prompts, completions, letter: str = "a", weight: float = 1.0, **_):
+        return [
+            weight * (text.count(letter) - prompt.count(letter))
+            for prompt, text in zip(prompts, completions, strict=True)
+        ]
+
+    made = rewards.create("test-letters", letter="b")
+    assert made(["ab", ""], ["bbb", "a"], [[], []]).tolist() == [2.0, 0.0]
+    assert letters([""], ["aa"]) == [2.0]  # what was decorated stays what it was
+    with pytest.raises(ConfigError, match="argument of reward 'test-letters' 'letters'"):
+        rewards.create("test-letters", letters="b")
+    with pytest.raises(RunError, match="letters must give one reward for each of 1"):
+
+        @rewards.register("test-none")
+        def letters(generations):
+            return []
+
+        rewards.create("test-none")([""], ["a"], [[]])

@@ -1,5 +1,6 @@
 """What a reward is: a number for each generation, or for each of its tokens."""
 
+import functools
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -174,8 +175,76 @@ class TokenReward(Reward):
         return self.at_tokens(prompts, [[text] for text in generations], references, meta)[:, 0]
 
 
+class FunctionReward(Reward):
+    """A plain function as a reward.
+
+    Args:
+        function: Takes some of ``prompts``, ``generations`` (or ``completions``, as TRL calls them), ``references`` and
+            ``meta`` by name, each with one entry for each sample, and gives a number for each.
+        args: Its other arguments.
+    """
+
+    def __init__(self, function: Callable[..., Any], args: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._function, self._args = function, args
+        self._taken = [name for name in inspect.signature(function).parameters if name in _OF_SAMPLES]
+
+    @property
+    def name(self) -> str:
+        return self._function.__name__
+
+    def score(
+        self,
+        prompts: Sequence[str],
+        generations: Sequence[str],
+        references: Sequence[Sequence[str]],
+        meta: Meta | None,
+    ) -> Sequence[float] | Tensor:
+        values = (prompts, generations, generations, references, meta)
+        given = dict(zip(_OF_SAMPLES, values, strict=True))
+        scores: Sequence[float] = self._function(**{name: given[name] for name in self._taken}, **self._args)
+        return scores
+
+
+_OF_SAMPLES = ("prompts", "generations", "completions", "references", "meta")
+
+
+def _rewards(function: Callable[..., Any]) -> bool:
+    """Whether it is a function of generations, and no function that makes a reward."""
+    return inspect.isfunction(function) and not {"generations", "completions"}.isdisjoint(
+        inspect.signature(function).parameters
+    )
+
+
+def _as_factory(function: Callable[..., Any]) -> Callable[..., Reward]:
+    """Makes the reward that a function is, from those of its arguments that are not about samples."""
+
+    @functools.wraps(function)
+    def make(**args: Any) -> Reward:
+        return FunctionReward(function, args)
+
+    parameters = inspect.signature(function).parameters.values()
+    options = [
+        p for p in parameters if p.name not in _OF_SAMPLES and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+    ]
+    make.__signature__ = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in options])  # type: ignore[attr-defined]
+    return make
+
+
 class RewardRegistry(Registry[Reward]):
     """Knows every reward, and every metric as the reward that each sample's figure is."""
+
+    def register(self, id: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Decorate a `Reward`, or a plain function of generations (see `FunctionReward`)."""
+        add = super().register(id)
+
+        def decorate(factory: Callable[..., Any]) -> Callable[..., Any]:
+            if _rewards(factory):
+                add(_as_factory(factory))
+                return factory
+            return add(factory)
+
+        return decorate
 
     def get(self, id: str) -> Callable[..., Reward]:
         """Return what ``id`` names; `ConfigError` if nothing."""
