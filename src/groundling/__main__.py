@@ -2,4 +2,5 @@
 
 from groundling.cli import entry_point
 
-entry_point()
+if __name__ == "__main__":  # a worker process imports this module, too
+    entry_point()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from groundling.commands import (
     annotate,
+    check_env,
     collect,
     distill,
     doctor,
@@ -36,6 +37,7 @@ _COMMANDS = (
     report,
     publish,
     rate,
+    check_env,
     listing,
     doctor,
 )

@@ -96,6 +96,8 @@ def _envs() -> dict[str, str]:
             return "a text for each prompt of a pool, token by token"
         if entry_point.startswith("groundling.envs.nethack"):
             return "one of Motif's tasks in NetHack"
+        if entry_point.startswith("groundling.envs.textworld_express"):
+            return "a game of TextWorldExpress (extra worlds)"
         if entry_point.startswith("groundling."):
             return "GLAM's text levels"
         return "" if entry_point.startswith("minigrid.") else "yours"

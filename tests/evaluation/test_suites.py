@@ -36,7 +36,7 @@ def test_the_french_suite_is_french_in_its_actions_too(own: list[str] | None) ->
     french = dict(zip(ACTIONS["english"], ACTIONS["french"], strict=True))
     config = _target(f"env.actions={json.dumps(own)}").under("french")
     assert config.env.language == "french"
-    assert list(actions_of(config)) == [french[action] for action in own or ACTIONS["english"]]
+    assert list(actions_of(config).names or ()) == [french[action] for action in own or ACTIONS["english"]]
 
 
 def test_actions_of_ones_own_must_be_told_in_french_by_the_caller() -> None:
@@ -59,7 +59,7 @@ def _french_prompt(config: Config) -> str:
             ),
         ),
         past_actions=(),
-        actions=tuple(actions_of(config)),
+        actions=actions_of(config).names or (),
         raw={},
     )
     return PromptReader("glam", "french", config.policy.args.get("replacements"))(observation)

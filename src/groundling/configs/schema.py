@@ -30,6 +30,10 @@ class EnvConfig:
     """Envs stepped together; GLAM used 32. With a pool: texts written in an update."""
     actions: list[str] | None = None
     """The admissible actions in words; the i-th is the env's action i. null: GLAM's six, in the env's language."""
+    num_workers: int = 0
+    """Processes that step the envs, for slow ones and for such as crash or hang; 0: the learner steps them."""
+    timeout: float = 60.0
+    """Seconds after which an env in a worker counts as hung."""
     history: int = 3
     """How many observations the prompt quotes, the present one included; 1 makes prompts short and fast."""
     language: str = "english"

@@ -1,6 +1,7 @@
 """Worlds: Gymnasium envs whose observations can be told in words."""
 
-from groundling.envs import babyai_text, nethack, text_generation
+from groundling.envs import babyai_text, nethack, text_generation, textworld_express
+from groundling.envs.text_env import TextEnv
 
 
 def register() -> None:
@@ -10,3 +11,7 @@ def register() -> None:
     babyai_text.register()
     text_generation.register()
     nethack.register()
+    textworld_express.register()
+
+
+__all__ = ["TextEnv", "register"]

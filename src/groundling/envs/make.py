@@ -1,11 +1,16 @@
-"""Making a text env by its id."""
+"""Making a text env by its id, and what its actions are called."""
 
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import gymnasium
 from minigrid.minigrid_env import MiniGridEnv
 
-from groundling.envs.babyai_text import LEVELS, BabyAIText
+from groundling.envs.babyai_text import ACTIONS, LEVELS, BabyAIText, check_language
 from groundling.errors import ConfigError
 from groundling.registry import unknown
 
@@ -15,8 +20,8 @@ def make_text_env(
 ) -> gymnasium.Env[Any, Any]:
     """Make the env ``id``, told in words.
 
-    Any BabyAI or MiniGrid env is told by `BabyAIText`; another env must put its sentences into
-    ``info["descriptions"]`` and its mission into ``obs["mission"]`` itself, and speaks English.
+    Any BabyAI or MiniGrid env is told by `BabyAIText`; another env tells itself (see
+    `groundling.envs.text_env.read_told`), in English.
 
     Args:
         id: What Gymnasium knows it by.
@@ -40,6 +45,80 @@ def make_text_env(
     if language != "english":
         raise ConfigError(f"env {id} speaks English only, got language={language!r}")
     return env if control is None else _make(id, args | {"control": control})
+
+
+@dataclass(frozen=True, slots=True)
+class ActionNames:
+    """What a text env's actions are called."""
+
+    names: tuple[str, ...] | None
+    """The same at every step; None: the env lists the admissible ones."""
+    most: int | None
+    """How many there can be at a step; None: any number."""
+
+
+def name_actions(
+    id: str, args: Mapping[str, Any], language: str = "english", given: Sequence[str] | None = None
+) -> ActionNames:
+    """The names of an env's actions.
+
+    Args:
+        id: What Gymnasium knows the env by.
+        args: Its keyword arguments.
+        language: It speaks.
+        given: The user's names, the i-th for the env's action i; None: those of BabyAI and MiniGrid are GLAM's six, and
+            another env lists its own.
+
+    Raises:
+        ConfigError: as `make_text_env`, or another env has not as many actions as there are names.
+    """
+    is_grid, count = _look_at(id, json.dumps(dict(args), sort_keys=True), language)
+    if given is None and is_grid:
+        given = ACTIONS[check_language(language)]
+    if given is None:
+        return ActionNames(None, count)
+    if not is_grid and count != len(given):
+        actions = "any text as its action" if count is None else f"{count} actions"
+        raise ConfigError(
+            f"env.actions names {len(given)} actions ({', '.join(given)}), and env {id} has {actions}: give one name "
+            "for each, or leave env.actions out and let the env list them"
+        )
+    return ActionNames(tuple(given), len(given))
+
+
+@functools.cache
+def _look_at(id: str, args: str, language: str) -> tuple[bool, int | None]:
+    """Whether an env is one of MiniGrid's, and how many actions it has; None: they are texts."""
+    env = make_text_env(id, language, **json.loads(args))
+    try:
+        space = env.action_space
+        count = int(space.n) if isinstance(space, gymnasium.spaces.Discrete) else None
+        return isinstance(env.unwrapped, MiniGridEnv), count
+    finally:
+        env.close()
+
+
+@dataclass(frozen=True)
+class TextEnvMaker:
+    """Makes a text env, in another process, too, where its id is not known yet."""
+
+    id: str
+    args: dict[str, Any]
+    """Of `make_text_env`."""
+    module: str | None = None
+    """What registers it when it is imported."""
+
+    @classmethod
+    def of(cls, id: str, **args: Any) -> "TextEnvMaker":
+        """See `make_text_env`."""
+        point = getattr(gymnasium.registry.get(id), "entry_point", None)
+        module = point.partition(":")[0] if isinstance(point, str) else getattr(point, "__module__", None)
+        return cls(id, args, module)
+
+    def __call__(self) -> gymnasium.Env[Any, Any]:
+        if self.id not in gymnasium.registry and self.module is not None:
+            import_module(self.module)
+        return make_text_env(self.id, **self.args)
 
 
 def _make(id: str, args: dict[str, Any]) -> gymnasium.Env[Any, Any]:

@@ -3,9 +3,10 @@
 import hashlib
 import inspect
 import json
+import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import gymnasium
@@ -13,6 +14,8 @@ import numpy as np
 
 from groundling.envs.first_interaction import FirstInteraction, read_first_interaction
 from groundling.envs.observation import TextObservation
+from groundling.envs.text_env import ACTIONS, Told, read_told
+from groundling.envs.workers import EnvLost, Incidents, LocalEnvs, WorkerEnvs
 from groundling.errors import ConfigError, RunError
 
 
@@ -31,7 +34,8 @@ class Episode:
     episode_return: float
     """Sum of the env's own rewards, without scale or shaping."""
     success: bool
-    """The env ended the episode with a positive reward (as GLAM counts it)."""
+    """As ``info["success"]`` says; without it, whether the env ended the episode with a positive reward (as GLAM
+    counts it)."""
     figures: Mapping[str, float] = field(default_factory=dict)
     """What else is to be logged of it."""
     first: FirstInteraction | None = None
@@ -58,76 +62,112 @@ class Step:
 
 
 class TextVectorEnv:
-    """Steps ``num_envs`` text envs in this process and resets each as soon as its episode ends.
+    """Steps ``num_envs`` text envs and resets each as soon as its episode ends.
 
-    An env must put its sentences into ``info["descriptions"]`` and its mission into ``obs["mission"]``,
-    and equal seeds must give equal episodes: a checkpoint keeps each env's seed and the actions taken
-    since, and `load_state_dict` plays them again. An env may tell which thing was first dealt with in
-    ``info["first_interaction"]`` (see `FirstInteraction`).
+    An env tells its goal, its sentences and, if they change, its admissible actions (see `read_told`), and equal seeds
+    must give equal episodes: a checkpoint keeps each env's seed and the actions taken since, and `load_state_dict`
+    plays them again. An env may tell which thing was first dealt with in ``info["first_interaction"]`` (see
+    `FirstInteraction`).
 
     Args:
-        make_env: Makes one env.
+        make_env: Makes one env, with a `Discrete` action space, or a `Text` one, whose actions are texts.
         num_envs: How many.
         actions: The admissible actions as strings; action ``i`` is the env's action ``i``, and names past
-            the env's last action are its last one (in BabyAI "done", which does nothing), as in GLAM.
+            the env's last action are its last one (in BabyAI "done", which does nothing), as in GLAM. None: the env
+            lists them at every step; action ``i`` is then the ``i``-th of the present list.
         seed_of: Gives the seed of env ``i``'s ``n``-th episode (see `groundling.envs.seeds`).
         history: How many observations a `TextObservation` holds at most (3 in GLAM).
+        num_workers: Processes that step them, for slow envs and for such as crash: an env that raises, dies or hangs
+            is made anew there and brought back to where it stood; lost twice at one step, its episode is truncated.
+            0: this process steps them.
+        timeout: Seconds without an answer after which a worker counts as hung.
+        warn: Is told of lost envs.
+
+    Attributes:
+        envs: The envs; none where workers have them.
+        incidents: What went wrong in workers.
+
+    Raises:
+        ConfigError: the env has another action space, or cannot be seeded.
     """
 
     def __init__(
         self,
         make_env: Callable[[], gymnasium.Env[Any, Any]],
         num_envs: int,
-        actions: Sequence[str],
+        actions: Sequence[str] | None,
         seed_of: Callable[[int, int], int],
         history: int = 3,
+        *,
+        num_workers: int = 0,
+        timeout: float = 60.0,
+        warn: Callable[[str], None] = warnings.warn,
     ) -> None:
-        self.envs = [make_env() for _ in range(num_envs)]
-        self.actions = tuple(actions)
+        first = make_env()
+        self.envs = [] if num_workers else [first, *(make_env() for _ in range(num_envs - 1))]
+        self.actions = None if actions is None else tuple(actions)
         self._seed_of = seed_of
-        space = self.envs[0].action_space
-        if not isinstance(space, gymnasium.spaces.Discrete):
-            raise ConfigError(f"{self.envs[0]} has the action space {space}: a text env needs a Discrete one")
-        parameters = inspect.signature(self.envs[0].reset).parameters.values()
+        space = first.action_space
+        if not isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.Text):
+            raise ConfigError(
+                f"{first} has the action space {space}: a text env needs a Discrete or a Text one"
+            )
+        parameters = inspect.signature(first.reset).parameters.values()
         if not any(p.name == "seed" or p.kind is p.VAR_KEYWORD for p in parameters):
-            raise ConfigError(f"{self.envs[0]} cannot be seeded: its reset must take a keyword argument seed")
-        self._last_action = int(space.n) - 1
-        self._slots = [_Slot(deque(maxlen=history), deque(maxlen=max(history - 1, 0))) for _ in self.envs]
+            raise ConfigError(f"{first} cannot be seeded: its reset must take a keyword argument seed")
+        self._last_action = int(space.n) - 1 if isinstance(space, gymnasium.spaces.Discrete) else None
+        self._name, self._id = str(first), str(getattr(first.spec, "id", ""))
+        self._slots = [
+            _Slot(deque(maxlen=history), deque(maxlen=max(history - 1, 0))) for _ in range(num_envs)
+        ]
+        self.incidents = Incidents()
+        self._warn = warn
+        self._stepper: LocalEnvs | WorkerEnvs
+        if num_workers:
+            first.close()
+            self._stepper = WorkerEnvs(make_env, num_envs, num_workers, timeout, warn)
+        else:
+            self._stepper = LocalEnvs(self.envs)
 
     @property
     def num_envs(self) -> int:
-        return len(self.envs)
+        return len(self._slots)
 
     def reset(self) -> list[TextObservation]:
         """Begin every env's next episode."""
-        return [self._reset_env(i) for i in range(self.num_envs)]
+        for i in range(self.num_envs):
+            self._send_reset(i)
+        return [self._take_reset(i) for i in range(self.num_envs)]
 
     def step(self, actions: Sequence[int | None]) -> Step:
         """Take one action in every env.
 
-        ``actions`` are indices into ``self.actions``; an env whose action is None stays as it is.
+        ``actions`` are indices into the ``actions`` of the observation that each env shows; an env whose action is None
+        stays as it is.
 
         Raises:
-            RunError: an index is none of them.
+            RunError: an index is none of them, or an env no longer tells what a text env tells.
         """
-        observations, finals, episodes = [], {}, []
+        finals, episodes = {}, []
         rewards = np.zeros(self.num_envs, dtype=np.float32)
         terminated, truncated = np.zeros(self.num_envs, dtype=bool), np.zeros(self.num_envs, dtype=bool)
-        for i, action in enumerate(actions):
-            if action is None:
-                observations.append(self._observe(i))
-                continue
-            if not 0 <= action < len(self.actions):
+        stepped = [(i, int(action)) for i, action in enumerate(actions) if action is not None]
+        for i, action in stepped:
+            admissible = self._slots[i].admissible
+            if not 0 <= action < len(admissible):
                 raise RunError(
-                    f"the policy chose action {action} of {len(self.actions)}: {', '.join(self.actions)}"
+                    f"the policy chose action {action} of {len(admissible)}: {', '.join(admissible)}"
                 )
-            observation, rewards[i], terminated[i], truncated[i] = self._step_env(i, int(action))
+            self._stepper.send(i, "step", self._chosen(i, action))
+        for i, action in stepped:
+            observation, rewards[i], terminated[i], truncated[i] = self._take_step(i, action)
             if terminated[i] or truncated[i]:
                 finals[i] = observation
                 episodes.append(self._finish(i, bool(terminated[i]), float(rewards[i])))
-                observation = self._reset_env(i)
-            observations.append(observation)
-        return Step(observations, rewards, terminated, truncated, finals, episodes)
+                self._send_reset(i)
+        for i in finals:
+            self._take_reset(i)
+        return Step(self.observations(), rewards, terminated, truncated, finals, episodes)
 
     def observations(self) -> list[TextObservation]:
         """The present observation of every env."""
@@ -138,15 +178,17 @@ class TextVectorEnv:
         return np.array([not slot.actions for slot in self._slots])
 
     def close(self) -> None:
-        for env in self.envs:
-            env.close()
+        self._stepper.close()
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Where each env stands, as JSON: its episode's number, the actions taken in it, what is seen now."""
-        return [
-            {"episode": s.episode, "actions": list(s.actions), "seen": _fingerprint(s.raw, s.descriptions)}
+        states: list[dict[str, Any]] = [
+            {"episode": s.episode, "actions": list(s.actions), "seen": self._fingerprint(s)}
             for s in self._slots
         ]
+        if any(asdict(self.incidents).values()):
+            states[0]["incidents"] = asdict(self.incidents)  # of all envs here
+        return states
 
     def load_state_dict(self, state: list[dict[str, Any]]) -> None:
         """Bring every env to where it stood, by playing its episode again from its seed.
@@ -155,46 +197,150 @@ class TextVectorEnv:
             RunError: the episode is not the one that was saved.
         """
         for i, saved in enumerate(state):
+            for name, count in saved.get("incidents", {}).items():
+                setattr(self.incidents, name, getattr(self.incidents, name) + count)
             self._slots[i].episode = saved["episode"] - 1
-            self._reset_env(i)
+            self._send_reset(i)
+        for i, saved in enumerate(state):
+            self._take_reset(i)
             ended = False
-            for action in saved["actions"]:
-                _, _, terminated, truncated = self._step_env(i, action)
-                ended |= terminated or truncated
             slot = self._slots[i]
-            if ended or _fingerprint(slot.raw, slot.descriptions) != saved["seen"]:
+            for action in saved["actions"]:
+                if action >= len(slot.admissible):
+                    ended = True  # another episode, whose lists are shorter
+                    break
+                self._stepper.send(i, "step", self._chosen(i, action))
+                _, _, terminated, truncated = self._take_step(i, action)
+                ended |= terminated or truncated
+            if ended or self._fingerprint(slot) != saved["seen"]:
                 raise RunError(
                     f"env {i} did not come back to where its checkpoint left it: equal seeds do not give it equal "
                     "episodes (draw_task=construction does that; so does another version of the env's package)"
                 )
 
-    def _reset_env(self, i: int) -> TextObservation:
+    def _send_reset(self, i: int) -> None:
         slot = self._slots[i]
         slot.begin_episode()
         slot.seed = self._seed_of(i, slot.episode)
-        slot.raw, info = self.envs[i].reset(seed=slot.seed)
-        if "descriptions" not in info or "mission" not in slot.raw:
+        self._stepper.send(i, "reset", slot.seed)
+
+    def _take_reset(self, i: int) -> TextObservation:
+        slot = self._slots[i]
+        try:
+            slot.raw, info = self._stepper.receive(i)
+        except EnvLost:
+            self.incidents.lost_envs += 1
+            slot.raw, info = self._reset_again(i)
+        try:
+            told = read_told(slot.raw, info)
+        except ConfigError as error:
+            raise ConfigError(f"{self._name} is no text env: {error}") from None
+        if told.actions is None and self.actions is None:
             raise ConfigError(
-                f"{self.envs[i]} is no text env: it must put its sentences into info['descriptions'] and its mission "
-                "into obs['mission']"
+                f"{self._name} does not name its actions: set env.actions=[…] to one name for each, or let its info "
+                f"list the admissible ones at every step, as {', '.join(ACTIONS)}"
             )
-        slot.descriptions.append(tuple(info["descriptions"]))
+        if told.actions is not None and self.actions is not None:
+            raise ConfigError(
+                f"{self._name} lists its admissible actions itself ({', '.join(told.actions)[:80]}): leave env.actions "
+                "out"
+            )
+        self._tell(i, told)
         return self._observe(i)
 
-    def _step_env(self, i: int, action: int) -> tuple[TextObservation, float, bool, bool]:
+    def _chosen(self, i: int, action: int) -> int | str:
+        """What the env itself takes."""
+        if self._last_action is None:
+            return self._slots[i].admissible[action]
+        return min(action, self._last_action)
+
+    def _take_step(self, i: int, action: int) -> tuple[TextObservation, float, bool, bool]:
         slot = self._slots[i]
-        slot.raw, reward, terminated, truncated, info = self.envs[i].step(min(action, self._last_action))
+        try:
+            returned = self._stepper.receive(i)
+        except EnvLost as lost:
+            self.incidents.lost_envs += 1
+            returned = self._step_again(i, action, lost)
+        if returned is None:  # lost again: the episode ends here
+            return self._observe(i), 0.0, False, True
+        slot.raw, reward, terminated, truncated, slot.info = returned
+        name = slot.admissible[action]
         slot.actions.append(action)
+        slot.chosen.append(self._chosen(i, action))
         slot.episode_return += float(reward)
-        slot.past_actions.append(self.actions[action])
-        slot.descriptions.append(tuple(info["descriptions"]))
-        slot.info = info
+        slot.past_actions.append(name)
+        try:
+            told = read_told(slot.raw, slot.info, slot.goal, has_lists=self.actions is None)
+        except ConfigError as error:
+            raise RunError(f"{self._where(i)}: {error}") from None
+        self._tell(i, told, ended=terminated or truncated)
         return self._observe(i), float(reward), terminated, truncated
+
+    def _reset_again(self, i: int) -> Any:
+        """What a lost env returns to the reset in which it was lost.
+
+        Raises:
+            RunError: it is lost once more.
+        """
+        self._stepper.send(i, "reset", self._slots[i].seed)
+        try:
+            return self._stepper.receive(i)
+        except EnvLost as lost:
+            raise RunError(f"{self._where(i)}: it {lost}, twice in its reset") from None
+
+    def _step_again(self, i: int, action: int, lost: EnvLost) -> Any:
+        """Bring a lost env to where it stood, and step it again; None if it is lost once more.
+
+        Raises:
+            RunError: equal seeds and actions do not bring it there.
+        """
+        slot = self._slots[i]
+        try:
+            raw, info = self._reset_again(i)
+            goal = None
+            for chosen in slot.chosen:
+                goal = read_told(raw, info, goal).goal
+                self._stepper.send(i, "step", chosen)
+                raw, _, _, _, info = self._stepper.receive(i)
+            told = read_told(raw, info, goal)
+            if (told.goal, told.descriptions) != (slot.goal, slot.descriptions[-1]):
+                raise RunError(
+                    f"{self._where(i)}: it {lost}, and its seed and the actions taken since do not bring it back to "
+                    "where it stood: equal seeds must give equal episodes"
+                )
+            self._stepper.send(i, "step", self._chosen(i, action))
+            return self._stepper.receive(i)
+        except EnvLost as again:
+            self.incidents.lost_envs += 1
+            self.incidents.cut_episodes += 1
+            self._warn(f"{self._where(i)}: it {again}, twice at this step: the episode is cut off")
+            return None
+
+    def _tell(self, i: int, told: Told, ended: bool = False) -> None:
+        """Take up what an env shows now; at an episode's end nothing need be admissible."""
+        slot = self._slots[i]
+        slot.goal = told.goal
+        slot.descriptions.append(told.descriptions)
+        if self.actions is not None:
+            slot.admissible = self.actions
+            return
+        slot.admissible = told.actions or ()
+        if not slot.admissible and not ended:
+            raise RunError(f"{self._where(i)}: no action is admissible, and the episode has not ended")
+        if self._last_action is not None and len(slot.admissible) > self._last_action + 1:
+            raise RunError(
+                f"{self._where(i)}: {len(slot.admissible)} actions are admissible, and the action space has "
+                f"{self._last_action + 1}: make it Discrete(N) of the longest list, or Text"
+            )
+
+    def _where(self, i: int) -> str:
+        slot = self._slots[i]
+        return f"{self._name}, env {i}, seed {slot.seed}, step {len(slot.actions)}"
 
     def _observe(self, i: int) -> TextObservation:
         slot = self._slots[i]
         return TextObservation(
-            slot.raw["mission"], tuple(slot.descriptions), tuple(slot.past_actions), self.actions, slot.raw
+            slot.goal, tuple(slot.descriptions), tuple(slot.past_actions), slot.admissible, _raw(slot.raw)
         )
 
     def _finish(self, i: int, terminated: bool, reward: float) -> Episode:
@@ -204,18 +350,23 @@ class TextVectorEnv:
             env_index=i,
             number=slot.episode,
             seed=slot.seed,
-            mission=slot.raw["mission"],
+            mission=slot.goal,
             task=self._task(i),
             actions=tuple(slot.actions),
             episode_return=slot.episode_return,
-            success=terminated and reward > 0,
+            success=_succeeded(slot.info, terminated and reward > 0),
             figures={} if first is None else first.figures,
             first=first,
         )
 
+    def _fingerprint(self, slot: "_Slot") -> str:
+        """A hash of the goal, of the sentences on view and, where they change, of the admissible actions."""
+        told = [slot.goal, *slot.descriptions, *([slot.admissible] if self.actions is None else [])]
+        return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+
     def _task(self, i: int) -> str:
-        family: str | None = getattr(self.envs[i].unwrapped, "current_task", None)
-        return family or str(getattr(self.envs[i].spec, "id", ""))
+        family = getattr(self.envs[i].unwrapped, "current_task", None) if self.envs else None
+        return family or str(self._slots[i].info.get("task") or self._id)
 
 
 @dataclass
@@ -230,17 +381,26 @@ class _Slot:
 
     def __post_init__(self) -> None:
         self.actions: list[int] = []
+        self.chosen: list[int | str] = []  # the same as the env takes them
         self.raw: Any = None
+        self.goal = ""
+        self.admissible: tuple[str, ...] = ()
         self.info: Mapping[str, Any] = {}  # of its last step
 
     def begin_episode(self) -> None:
         self.episode += 1
         self.episode_return = 0.0
         self.actions.clear()
+        self.chosen.clear()
         self.descriptions.clear()
         self.past_actions.clear()
 
 
-def _fingerprint(raw: Any, descriptions: deque[tuple[str, ...]]) -> str:
-    """A hash of the mission and of the sentences on view."""
-    return hashlib.sha256(json.dumps([raw["mission"], *descriptions]).encode()).hexdigest()[:16]
+def _succeeded(info: Mapping[str, Any], otherwise: bool) -> bool:
+    """What the env says of the episode that has ended, under Gymnasium's names for it."""
+    return bool(info.get("success", info.get("is_success", otherwise)))
+
+
+def _raw(observation: Any) -> Mapping[str, Any]:
+    """What policies see that do not read: the env's arrays by name, none of an env that shows a text."""
+    return observation if isinstance(observation, Mapping) else {}

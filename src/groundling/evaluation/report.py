@@ -27,6 +27,7 @@ from groundling.files import write_atomically
 from groundling.training.probes import read_probes, right_actions
 from groundling.training.tracking import read_metrics, read_rows
 
+_MOST_ACTIONS = 8  # of a step of a sample episode
 _MAX_FRAMES = 30
 _MAX_TEXTS = 8
 _LEARNING_FIGURES = (
@@ -255,7 +256,7 @@ def _episodes(run: Shown) -> list[dict[str, Any]]:
     for sample in run.samples:
         pictures = frames(changed(run.config, sample["overrides"], unused=EVERYTHING), sample)
         steps = [
-            {**step, "picture": None if picture is None else _data_url(picture)}
+            {**_likeliest(step), "picture": None if picture is None else _data_url(picture)}
             for step, picture in zip(sample["steps"][:_MAX_FRAMES], pictures, strict=False)
         ]
         first = sample.get("first")
@@ -263,6 +264,20 @@ def _episodes(run: Shown) -> list[dict[str, Any]]:
         left_out = len(sample["steps"]) - len(steps)
         episodes.append({**sample, "steps": steps, "first": first, "marked": marked, "left_out": left_out})
     return episodes
+
+
+def _likeliest(step: dict[str, Any], most: int = _MOST_ACTIONS) -> dict[str, Any]:
+    """A step with so many of its actions: the chosen one, and the likeliest of the others."""
+    probabilities = step["probabilities"] or {}
+    if len(probabilities) <= most:
+        return step
+    ranked = sorted(probabilities, key=lambda action: (action != step["action"], -probabilities[action]))
+    shown = sorted(ranked[:most], key=lambda action: -probabilities[action])
+    return {
+        **step,
+        "probabilities": {action: probabilities[action] for action in shown},
+        "more_actions": len(probabilities) - most,
+    }
 
 
 def _data_url(picture: np.ndarray, most_pixels: int = 256) -> str:

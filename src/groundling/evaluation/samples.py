@@ -68,6 +68,7 @@ def _replay(
 
 def _make_env(config: Config, seed: int, render: bool) -> TextVectorEnv:
     """One env, which draws pictures if it is to and can."""
+    config = replace(config, env=replace(config.env, num_workers=0))
     envs = make_envs(config, 1, lambda env, episode: seed)
     if render and "rgb_array" in envs.envs[0].metadata.get("render_modes", ()):
         # A MiniGrid env of one's own has the mode from its class, and may not take it.

@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from groundling.envs.observation import TextObservation
+from groundling.errors import ConfigError
 from groundling.lm import ActionHead, LanguageModel, ValueHead
 from groundling.policies.policy import Work, policies
 from groundling.policies.reading import ReadingPolicy
@@ -22,7 +24,7 @@ class ActionHeadPolicy(ReadingPolicy):
 
     Args:
         lm: The language model; its weights are the policy's.
-        num_actions: How many admissible actions there are.
+        num_actions: How many admissible actions there are at most; output ``i`` is of the ``i``-th of them.
         prompt, language, replacements: See `ReadingPolicy`.
         hidden_sizes: Widths of each head's hidden layers (1024 and 1024 in GLAM).
     """
@@ -37,14 +39,24 @@ class ActionHeadPolicy(ReadingPolicy):
         hidden_sizes: Sequence[int] = (1024, 1024),
     ) -> None:
         super().__init__(prompt, language, replacements)
-        self.lm = lm
+        self.lm, self.num_actions = lm, num_actions
         self.action_head = ActionHead(lm.hidden_size, num_actions, tuple(hidden_sizes)).to(lm.device)
         self.value_head: nn.Module = ValueHead(lm.hidden_size, tuple(hidden_sizes)).to(lm.device)
 
     def forward(self, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
         with self.lm.autocast():
             states = self.lm.encode(self.prompts(observations))  # (batch, hidden_size) float32
-        return self.action_head(states).log_softmax(-1), self.value_head(states)
+        logits = self.action_head(states)  # (batch, num_actions)
+        counts = torch.tensor([len(o.actions) for o in observations])
+        if int(counts.max()) > self.num_actions:
+            raise ConfigError(
+                f"{int(counts.max())} actions are admissible, and the action head has {self.num_actions} outputs: set "
+                "policy.args.num_actions to the length of the longest list"
+            )
+        if int(counts.min()) < self.num_actions:
+            beyond = torch.arange(self.num_actions) >= counts[:, None]
+            logits = logits.masked_fill(beyond.to(logits.device), -torch.inf)
+        return logits.log_softmax(-1), self.value_head(states)
 
     def work(self, observations: Sequence[TextObservation]) -> Sequence[Work]:
         prompts = self.prompts(observations)

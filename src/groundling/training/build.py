@@ -2,7 +2,7 @@
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +13,7 @@ from groundling.algorithms.algorithm import Algorithm, algorithms
 from groundling.configs.schema import Config
 from groundling.devices import find_device
 from groundling.envs import nethack
-from groundling.envs.babyai_text import ACTIONS, check_language
-from groundling.envs.make import make_text_env
+from groundling.envs.make import ActionNames, TextEnvMaker, name_actions
 from groundling.envs.seeds import training_seed
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError
@@ -30,11 +29,12 @@ if TYPE_CHECKING:
     from groundling.training.writing import PromptEncoder
 
 
-def actions_of(config: Config) -> Sequence[str]:
-    """The admissible actions in words: the config's own, NetHack's, or GLAM's in the env's language."""
-    if config.env.id in nethack.TASKS:
-        return nethack.ACTIONS
-    return config.env.actions or ACTIONS[check_language(config.env.language)]
+def actions_of(config: Config) -> ActionNames:
+    """What the actions are called: by the config, by NetHack, by GLAM in the env's language, or by the env."""
+    env = config.env
+    if env.id in nethack.TASKS:
+        return ActionNames(tuple(nethack.ACTIONS), len(nethack.ACTIONS))
+    return name_actions(env.id, env.args, env.language, env.actions)
 
 
 def make_envs(
@@ -45,11 +45,13 @@ def make_envs(
     if render_mode is not None:
         args["render_mode"] = render_mode
     return TextVectorEnv(
-        lambda: make_text_env(config.env.id, **args),
+        TextEnvMaker.of(config.env.id, **args),
         num_envs,
-        actions_of(config),
+        actions_of(config).names,
         seed_of=seed_of,
         history=config.env.history,
+        num_workers=config.env.num_workers,
+        timeout=config.env.timeout,
     )
 
 
@@ -70,7 +72,7 @@ def make_collector(config: Config, policy: Policy, algorithm: Algorithm, own: sl
             Path(config.data.path),
             env.num_envs,
             own,
-            actions_of(config),
+            actions_of(config).names,
             env.history,
             config.seed,
             training.steps_per_update,
@@ -194,7 +196,7 @@ def make_policy(config: Config, checkpoint: Path | None = None, *, learns: bool 
     if "language" in parameters:
         args.setdefault("language", config.env.language)
     if "num_actions" in parameters:
-        args["num_actions"] = len(actions_of(config))
+        args["num_actions"] = _num_actions(config)
     if "critic" in parameters:
         args.setdefault("critic", getattr(algorithms.get(config.algorithm.id), "needs_values", True))
     with torch.random.fork_rng():
@@ -211,6 +213,24 @@ def make_policy(config: Config, checkpoint: Path | None = None, *, learns: bool 
     if checkpoint is not None:
         policy.load_weights(checkpoint)
     return policy
+
+
+def _num_actions(config: Config) -> int:
+    """For policies that have one output for each action: how many there are at most."""
+    most = actions_of(config).most
+    given: int | None = config.policy.args.get("num_actions")
+    if most is None:
+        if given is None:
+            raise ConfigError(
+                f"policy {config.policy.id!r} has an output for each action, and those of env {config.env.id} are "
+                "texts of any number: set policy.args.num_actions to the length of its longest list"
+            )
+        return given
+    if given not in (None, most):
+        raise ConfigError(
+            f"policy.args.num_actions={given}, and env {config.env.id} has {most}: leave it out"
+        )
+    return most
 
 
 def _penalises(config: Config) -> bool:

@@ -1,6 +1,7 @@
 """Rollouts from envs: a policy acts in them."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -110,6 +111,10 @@ class EnvCollector(Collector):
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         self.memory = tensors.get("memory")
+
+    def incidents(self) -> dict[str, int]:
+        """What went wrong in the envs' workers, if they have any."""
+        return {} if self.envs.envs else asdict(self.envs.incidents)
 
     def close(self) -> None:
         self.envs.close()

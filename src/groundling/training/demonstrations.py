@@ -26,7 +26,7 @@ class Demonstrations(Collector):
         folder: What `groundling collect` wrote, or files ``data/SPLIT-*.parquet`` with the same columns.
         num_envs: Transitions that a step of a rollout holds, of all processes together.
         own: Which of them this process reads.
-        actions: The admissible actions of the envs that the policy will act in.
+        actions: The admissible actions of the envs that the policy will act in; None: those list them at each step.
         history: How many observations the policy sees at most.
         seed: Of the orders.
         num_steps: Steps of a rollout that `collect` gives.
@@ -42,7 +42,7 @@ class Demonstrations(Collector):
         folder: Path,
         num_envs: int,
         own: slice,
-        actions: Sequence[str],
+        actions: Sequence[str] | None,
         history: int,
         seed: int,
         num_steps: int = 1,
@@ -138,7 +138,7 @@ class Demonstrations(Collector):
             raw={"mission": row["goal"]},
         ).recent(self._history)
 
-    def _check(self, actions: Sequence[str]) -> None:
+    def _check(self, actions: Sequence[str] | None) -> None:
         import pyarrow.compute as pc
 
         longest = pc.max(pc.list_value_length(self._rows["descriptions"])).as_py()
@@ -148,7 +148,7 @@ class Demonstrations(Collector):
                 f"with env.history={self._history}"
             )
         told = self._rows["actions"][0].as_py()
-        if told != list(actions):
+        if actions is not None and told != list(actions):
             raise ConfigError(
                 f"{self._folder} has the actions {', '.join(told)}, and env.actions or env.language give "
                 f"{', '.join(actions)}: set them alike"

@@ -41,7 +41,7 @@ class HeldOutLog:
         if self._every is None:
             return
         self._policy, self._algorithm = policy, algorithm
-        actions, history = actions_of(config), config.env.history
+        actions, history = actions_of(config).names, config.env.history
         rows = Demonstrations(folder, 1, slice(0, 1), actions, history, config.seed, split="validation")
         self._rollout = rows.rollout(count)  # of the whole split, or of as many drawn from it
         self._rows = RowFile(run_dir / "validation.jsonl", update)

@@ -232,7 +232,7 @@ def observations(probes: Sequence[Probe], actions: tuple[str, ...], history: int
 
 def right_actions(config: Config) -> dict[str, list[str]]:
     """By a probe's title, what the config calls the actions that are right there."""
-    own = dict(zip(ACTIONS["english"], actions_of(config), strict=False))
+    own = dict(zip(ACTIONS["english"], actions_of(config).names or (), strict=False))
     return {p.title: [own[a] for a in p.right if a in own] for probes in PROBES.values() for p in probes}
 
 
@@ -267,8 +267,14 @@ class ProbeLog:
                 f"the probes are told in English, and env.language={config.env.language}: set "
                 "training.probes=null"
             )
+        names = actions_of(config).names
+        if names is None:
+            raise ConfigError(
+                f"the probes are situations of BabyAI's, and env {config.env.id} has other actions at each step: set "
+                "training.probes=null"
+            )
         self._titles = [probe.title for probe in SETS[name]]
-        self._observations = observations(SETS[name], tuple(actions_of(config)), config.env.history)
+        self._observations = observations(SETS[name], names, config.env.history)
         if policy.outputs(self._observations[:1]) is None:
             raise ConfigError(
                 f"policy {config.policy.id!r} chooses by more than what it is told: set training.probes=null"

@@ -1,0 +1,123 @@
+"""What a text env tells at each step: a goal, descriptions, admissible actions; in the words of other engines, too."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, SupportsFloat
+
+import gymnasium
+
+from groundling.errors import ConfigError
+
+GOALS = ("goal", "mission", "objective", "taskDesc", "taskDescription")
+"""Names under which an info may tell the goal: ours, TextWorld's, ScienceWorld's, TextWorldExpress's."""
+ACTIONS = (
+    "actions",
+    "admissible_commands",
+    "valid_actions",
+    "validActions",
+    "valid",
+    "possible_actions",
+)
+"""Names under which an info may list the admissible actions: ours, TextWorld's, Jericho's, TextWorldExpress's,
+ScienceWorld's, Lamorel's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One step of a text env in words."""
+
+    goal: str
+    descriptions: tuple[str, ...]
+    actions: tuple[str, ...] | None
+    """The admissible ones; None of an env that does not list them."""
+
+
+def read_told(
+    observation: Any, info: Mapping[str, Any], goal: str | None = None, has_lists: bool = True
+) -> Told:
+    """What an env tells with an observation and its info.
+
+    Args:
+        observation: A text, or a mapping that may have a ``"mission"``.
+        info: May have a goal (`GOALS`), ``"descriptions"`` and admissible actions (`ACTIONS`). Without descriptions an
+            observation that is a text is one, line by line.
+        goal: The episode's, where this step does not tell it.
+        has_lists: Whether admissible actions are looked for.
+
+    Raises:
+        ConfigError: goal or descriptions are missing, or something is no text.
+    """
+    if isinstance(observation, Mapping) and "mission" in observation:
+        goal = observation["mission"]
+    else:
+        goal = next((info[name] for name in GOALS if isinstance(info.get(name), str)), goal)
+    if not isinstance(goal, str):
+        raise ConfigError(
+            f"it tells no goal: expected a text as observation['mission'] or info['goal'], got {goal!r}"
+        )
+    descriptions: Any = info.get("descriptions")
+    if descriptions is None and isinstance(observation, str):
+        descriptions = [line.strip() for line in observation.splitlines() if line.strip()]
+    if not _are_texts(descriptions):
+        raise ConfigError(
+            f"it tells no descriptions: expected a list of texts as info['descriptions'], or an observation that is a "
+            f"text, got {descriptions!r:.80}"
+        )
+    if not has_lists:
+        return Told(goal, tuple(descriptions), None)
+    listed = info.get("actions")
+    if listed is None:
+        listed = next((info[name] for name in ACTIONS[1:] if _are_texts(info.get(name))), None)
+    elif not _are_texts(listed):
+        raise ConfigError(f"info['actions'] must be a list of texts, got {listed!r:.80}")
+    return Told(goal, tuple(descriptions), None if listed is None else tuple(listed))
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+
+
+Reader = Callable[[Any, Mapping[str, Any]], Any]
+"""From an observation and its info."""
+
+
+class TextEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Any env as one that tells itself in words, by functions of its observations.
+
+    What is not given is read off the env as it is (`read_told`). Register what wraps your env, and it is trained by its
+    id::
+
+        gymnasium.register("Mine-v0", entry_point=lambda **args: TextEnv(Mine(**args), goal="win", actions=legal_moves))
+
+    Args:
+        env: Its action space is `Discrete` (action i is the i-th of the list) or `Text` (the action is the text).
+        goal: What is wanted, or a function that tells it.
+        descriptions: Gives the sentences of an observation; several lines in one are welcome.
+        actions: The names of all actions, or a function that gives the admissible ones, 1 or more, in any order.
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.Env[Any, Any],
+        *,
+        goal: str | Reader | None = None,
+        descriptions: Reader | None = None,
+        actions: Sequence[str] | Reader | None = None,
+    ) -> None:
+        super().__init__(env)
+        given = {"goal": goal, "descriptions": descriptions, "actions": actions}
+        self._given = {name: one for name, one in given.items() if one is not None}
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed, options=options)
+        return observation, self._told(observation, info)
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return observation, reward, terminated, truncated, self._told(observation, info)
+
+    def _told(self, observation: Any, info: Mapping[str, Any]) -> dict[str, Any]:
+        told = {name: one(observation, info) if callable(one) else one for name, one in self._given.items()}
+        return {**info, **told}

@@ -1,0 +1,125 @@
+"""TextWorldExpress (Jansen and Côté 2022, arXiv 2208.01174) as a text env: an engine of others, in Java."""
+
+import functools
+import importlib.util
+import shutil
+import string
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+from groundling.errors import ConfigError
+
+ID = "TextWorldExpress-v0"
+_FOLDS = ("train", "dev", "test")
+_GAMES_OF_A_FOLD = 1000
+_FIRST = {"train": 0, "dev": 10_000, "test": 20_000}
+"""The engine's number of each fold's first game."""
+
+
+class TextWorldExpress(gymnasium.Env[str, str]):
+    """One of the engine's games: coin, mapreader, cookingworld, twc, sorting, arithmetic, simonsays, peckingorder.
+
+    An observation is what the last action led to, then the room and what is carried; an action is one of
+    ``info["actions"]``, which change at each step, in alphabetical order. The reward is what the score gained; an
+    episode ends when the task succeeds or fails, and is truncated after ``max_steps``.
+
+    Args:
+        game: Its name.
+        params: The game's options, such as ``{numLocations: 5, includeDoors: 1}``; the engine has defaults.
+        max_steps: Of an episode.
+        fold: Whose 1,000 games are played: train, dev or test. None: with even seeds train's, with odd ones test's, as
+            `groundling.envs.seeds` deals them to training and to held-out episodes.
+
+    Raises:
+        ConfigError: the package or Java is missing, or there is no such game, option or fold.
+    """
+
+    def __init__(
+        self,
+        game: str = "coin",
+        params: Mapping[str, Any] | None = None,
+        max_steps: int = 50,
+        fold: str | None = None,
+    ) -> None:
+        if fold is not None and fold not in _FOLDS:
+            raise ConfigError(f"fold must be {', '.join(_FOLDS)} or null, got {fold!r}")
+        self._engine = _jvm().textworldexpress.runtime.PythonInterface()
+        options = ",".join(f"{name}={int(value)}" for name, value in (params or {}).items())
+        games = list(self._engine.getGameNames())
+        if game not in games:
+            raise ConfigError(f"TextWorldExpress has no game {game!r}: it has {', '.join(games)}")
+        if problem := self._engine.load(game, options):
+            raise ConfigError(
+                f"TextWorldExpress cannot load {game} with {options or 'no options'}: {problem}"
+            )
+        self._max_steps, self._fold = max_steps, fold
+        self.observation_space = gymnasium.spaces.Text(100_000, charset=string.printable)
+        self.action_space = gymnasium.spaces.Text(1_000, charset=string.printable)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        if seed is None:
+            seed = int(self.np_random.integers(2**31))
+        fold = self._fold or ("test" if seed % 2 else "train")
+        number = seed // (1 if self._fold else 2) % _GAMES_OF_A_FOLD
+        self._steps, self._score = 0, 0.0
+        state = _read(self._engine.generateNewGameJSON(_FIRST[fold] + number, fold, False))
+        return self._told(state, first=True)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        state = _read(self._engine.stepJSON(action))
+        self._steps += 1
+        gained, self._score = state["score"] - self._score, state["score"]
+        observation, info = self._told(state)
+        terminated = state["tasksuccess"] or state["taskfailure"] or self._score >= 1
+        return observation, gained, terminated, not terminated and self._steps >= self._max_steps, info
+
+    def _told(self, state: Mapping[str, Any], first: bool = False) -> tuple[str, dict[str, Any]]:
+        parts = [state["look"], state["inventory"]]
+        if not first and state["observation"] not in parts:
+            parts.insert(0, state["observation"])
+        info = {
+            "goal": " ".join(self._engine.getTaskDescription().split()),
+            "actions": sorted(state["validActions"]),
+            "success": state["tasksuccess"],
+            "score": state["score"],
+        }
+        return "\n".join(parts), info
+
+
+def _read(text: str) -> dict[str, Any]:
+    import orjson  # which comes with the engine
+
+    state: dict[str, Any] = orjson.loads(text)
+    return state
+
+
+@functools.cache
+def _jvm() -> Any:
+    """The process's one Java machine, which all its envs share; it ends with the process."""
+    if importlib.util.find_spec("textworld_express") is None:
+        raise ConfigError("TextWorldExpress is not installed: pip install 'groundling[worlds]'")
+    if shutil.which("java") is None:
+        raise ConfigError(
+            "TextWorldExpress needs Java 8 or newer, and there is no `java` on the PATH: install a JRE"
+        )
+    from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+    from textworld_express.textworld_express import JAR_PATH
+
+    port = launch_gateway(
+        classpath=JAR_PATH,
+        die_on_exit=True,
+        cwd=str(Path(JAR_PATH).parent),  # where its lists lie
+        create_new_process_group=True,  # Ctrl-C is for the run, which then saves itself
+    )
+    return JavaGateway(gateway_parameters=GatewayParameters(auto_field=True, port=port)).jvm
+
+
+def register() -> None:
+    """Register the env with Gymnasium; the engine is looked for when one is made."""
+    gymnasium.register(ID, entry_point=f"{__name__}:TextWorldExpress")

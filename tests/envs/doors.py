@@ -1,0 +1,83 @@
+"""A text env whose admissible actions change, and which can be told to crash; light to import in a worker."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+
+class Doors(gymnasium.Env[str, Any]):
+    """One to five doors at each step, told in a text; the goal names the colour to open. `trouble` strikes at step 3.
+
+    Args:
+        trouble: raise, die or hang; of a file that exists, only as often as it has characters left.
+    """
+
+    observation_space = gymnasium.spaces.Text(1000)
+    action_space: gymnasium.Space[Any] = gymnasium.spaces.Text(50)
+    colors = ("red", "green", "blue", "grey", "pink")
+
+    def __init__(self, trouble: str = "", times: str = "", discrete: int = 0) -> None:
+        self.trouble, self.times = trouble, times
+        if discrete:
+            self.action_space = gymnasium.spaces.Discrete(discrete)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.wanted, self.steps = str(self.np_random.choice(self.colors)), 0
+        return self._look()
+
+    def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        if self.steps == 3 and self.trouble and self._strikes():
+            if self.trouble == "raise":
+                raise ValueError("no such door")
+            if self.trouble == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(60)
+        name = action if isinstance(action, str) else self.actions[action]
+        success = name == f"open {self.wanted}"
+        observation, info = self._look()
+        return observation, float(success), success, self.steps >= 8, info
+
+    def _look(self) -> tuple[str, dict[str, Any]]:
+        doors = self.np_random.permutation(self.colors)[: int(self.np_random.integers(1, 6))].tolist()
+        self.actions = [f"open {color}" for color in doors]
+        return "You see doors.\n\n" + "\n".join(doors), {
+            "goal": f"open {self.wanted}",
+            "actions": self.actions,
+        }
+
+    def _strikes(self) -> bool:
+        if not self.times:
+            return True
+        path = Path(self.times)
+        left = len(path.read_text())
+        path.write_text("x" * (left - 1) if left else "")
+        return left > 0
+
+
+gymnasium.register("test/Doors-v0", entry_point=Doors)
+
+
+class Forgetful(Doors):
+    """Its lists do not follow from its seed."""
+
+    def _look(self) -> tuple[str, dict[str, Any]]:
+        observation, info = super()._look()
+        return observation, info | {"actions": [f"{a} {time.time_ns()}" for a in info["actions"]]}
+
+
+class Endless(Doors):
+    """Never ends."""
+
+    def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        observation, _, _, _, info = super().step("")
+        return observation, 0.0, False, False, info
+
+
+gymnasium.register("test/Forgetful-v0", entry_point=Forgetful)
+gymnasium.register("test/Endless-v0", entry_point=Endless)

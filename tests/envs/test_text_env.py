@@ -1,0 +1,169 @@
+"""Text envs of anybody: admissible actions that change, others' spellings, and workers that crash."""
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from groundling.cli import main
+from groundling.envs.checking import check_env
+from groundling.envs.make import make_text_env, name_actions
+from groundling.envs.seeds import training_seed
+from groundling.envs.text_env import ACTIONS, TextEnv, read_told
+from groundling.envs.vector import TextVectorEnv
+from groundling.errors import ConfigError, RunError
+from tests.conftest import Corridor
+from tests.envs.doors import Doors
+
+
+def _make(num_envs: int = 3, workers: int = 0, timeout: float = 60.0, **args: Any) -> TextVectorEnv:
+    return TextVectorEnv(
+        functools.partial(Doors, **args),
+        num_envs,
+        None,
+        lambda i, k: training_seed(0, i, k),
+        num_workers=workers,
+        timeout=timeout,
+        warn=lambda text: None,
+    )
+
+
+def _play(envs: TextVectorEnv, steps: int, seed: int = 0) -> list[Any]:
+    rng, told = np.random.default_rng(seed), []
+    for _ in range(steps):
+        actions = [int(rng.integers(len(o.actions))) for o in envs.observations()]
+        step = envs.step(actions)
+        told.append((step.observations, step.rewards.tolist(), step.truncated.tolist(), step.episodes))
+    return told
+
+
+def test_each_observation_has_its_own_actions() -> None:
+    envs = _make()
+    envs.reset()
+    assert {len(o.actions) for observations, *_ in _play(envs, 40) for o in observations} == {1, 2, 3, 4, 5}
+    for o in envs.observations():
+        assert o.descriptions[-1] == ("You see doors.", *(a.removeprefix("open ") for a in o.actions))
+        assert o.goal.startswith("open ") and o.raw == {}
+    with pytest.raises(RunError, match="chose action 5 of"):
+        envs.step([5, 5, 5])
+
+
+@pytest.mark.parametrize("discrete", [0, 5])
+def test_texts_and_numbers_are_the_same_actions(discrete: int) -> None:
+    envs, other = _make(), _make(discrete=discrete)
+    envs.reset(), other.reset()
+    assert _play(envs, 30) == _play(other, 30)
+
+
+def test_a_list_longer_than_the_action_space_is_refused() -> None:
+    envs = _make(discrete=3)
+    with pytest.raises(RunError, match=r"seed \d+, step \d+: [45] actions are admissible, .* has 3"):
+        envs.reset()
+        _play(envs, 30)
+
+
+def test_a_state_with_changing_lists_goes_on_exactly() -> None:
+    envs, again = _make(), _make()
+    envs.reset()
+    _play(envs, 29)
+    again.load_state_dict(json.loads(json.dumps(envs.state_dict())))
+    assert again.observations() == envs.observations()
+    assert _play(again, 40, seed=1) == _play(envs, 40, seed=1)
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_others_names_for_lists_are_understood(name: str) -> None:
+    told = read_told("A room.\n A door. ", {name: ["east", "west"], "objective": "leave"})
+    assert (told.goal, told.descriptions, told.actions) == ("leave", ("A room.", "A door."), ("east", "west"))
+
+
+def test_what_is_no_list_of_texts_is_no_list_of_actions() -> None:
+    assert read_told("A room", {"valid": True}, "leave").actions is None
+    for wrong in ("east", [1, 2], {"east": 1}):
+        with pytest.raises(ConfigError, match=r"info\['actions'\] must be a list of texts"):
+            read_told("A room", {"actions": wrong}, "leave")
+    with pytest.raises(ConfigError, match="tells no goal"):
+        read_told("A room", {})
+    with pytest.raises(ConfigError, match="tells no descriptions"):
+        read_told(np.zeros(3), {"goal": "leave"})
+
+
+def test_functions_tell_what_an_env_does_not() -> None:
+    env = TextEnv(
+        Corridor(),
+        goal=lambda observation, info: f"please {observation['mission']}",
+        descriptions=lambda observation, info: [f"cell {observation['position']}"],
+        actions=["left", "right", "stay"],
+    )
+    observation, info = env.reset(seed=1)
+    assert info["descriptions"] == [f"cell {observation['position']}"] and info["goal"].startswith(
+        "please go"
+    )
+    assert info["actions"] == ["left", "right", "stay"] == env.step(2)[-1]["actions"]
+
+
+def test_names_fit_the_action_space() -> None:
+    with pytest.raises(ConfigError, match=r"names 2 actions .* has 3 actions"):
+        name_actions("test/Corridor-v0", {}, given=["left", "right"])
+    with pytest.raises(ConfigError, match="has any text as its action"):
+        name_actions("test/Doors-v0", {}, given=["left", "right"])
+    assert name_actions("BabyAI-GoToObj-v0", {}).names is not None  # GLAM's six of its seven
+    with pytest.raises(ConfigError, match=r"does not name its actions: set env\.actions"):
+        TextVectorEnv(Corridor, 1, None, lambda i, k: 0).reset()
+    with pytest.raises(ConfigError, match="lists its admissible actions itself"):
+        TextVectorEnv(Doors, 1, ["a"], lambda i, k: 0).reset()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_give_what_this_process_gives(workers: int) -> None:
+    envs, other = _make(), _make(workers=workers)
+    assert envs.reset() == other.reset()
+    assert _play(envs, 30) == _play(other, 30)
+    assert other.incidents.lost_envs == 0
+    other.close()
+
+
+@pytest.mark.parametrize("trouble", ["raise", "die", "hang"])
+def test_an_env_that_is_lost_once_goes_on_as_if_nothing_had_been(trouble: str, tmp_path: Path) -> None:
+    times = tmp_path / "times"
+    times.write_text("x")
+    envs = _make()
+    other = _make(workers=2, timeout=2.0, trouble=trouble, times=str(times))
+    assert envs.reset() == other.reset()
+    assert _play(envs, 30) == _play(other, 30)
+    assert other.incidents.lost_envs >= 1 and other.incidents.cut_episodes == 0
+    other.close()
+
+
+def test_an_env_that_is_lost_at_the_same_step_again_ends_its_episode() -> None:
+    envs = _make(num_envs=2, workers=1, trouble="raise")
+    envs.reset()
+    told = _play(envs, 9)
+    lost = [e for _, _, _, episodes in told for e in episodes if not e.success]
+    assert lost and all(len(e.actions) == 2 for e in lost) and envs.incidents.cut_episodes == len(lost)
+    assert envs.state_dict()[0]["incidents"]["cut_episodes"] == len(lost)
+    envs.close()
+
+
+def test_check_env_plays_and_replays() -> None:
+    played = check_env("test/Doors-v0", {}, num_episodes=4)
+    assert len(played.episodes) == 4 and played.most_actions == 5 and played.distinct_actions == 5
+    assert played.steps == sum(len(e.actions) for e in played.episodes)
+
+
+def test_check_env_tells_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, wanted in (("Forgetful", "equal seeds"), ("Endless", "has not ended after 10,000 steps")):
+        assert main(["check-env", f"tests.envs.doors:{name}"]) == 1
+        assert wanted in capsys.readouterr().err
+    assert main(["check-env", "tests.envs.doors:Doors"]) == 0
+    printed = capsys.readouterr().out
+    assert "Goal of the agent: open" in printed and "1 to 5 at a step" in printed
+    assert main(["check-env", "tests.nowhere:Doors"]) == 1
+    assert "there is no module" in capsys.readouterr().err
+
+
+def test_a_text_env_is_made_by_its_id() -> None:
+    assert make_text_env("test/Doors-v0").reset(seed=0)[1]["actions"]

@@ -1,0 +1,72 @@
+"""An engine of others as a text env: TextWorldExpress's games, where it and Java are installed."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from groundling.cli import main
+from groundling.envs.checking import check_env
+from groundling.errors import ConfigError
+
+pytest.importorskip("textworld_express")
+pytestmark = pytest.mark.skipif(shutil.which("java") is None, reason="TextWorldExpress needs Java")
+
+ID = "TextWorldExpress-v0"
+COIN = {"game": "coin", "params": {"numLocations": 4, "includeDoors": 0}}
+
+
+def _play(env: gymnasium.Env[str, str], seed: int, rng_seed: int = 0) -> list[Any]:
+    rng = np.random.default_rng(rng_seed)
+    observation, info = env.reset(seed=seed)
+    told: list[Any] = [observation, info]
+    while True:
+        step = env.step(str(rng.choice(info["actions"])))
+        info = step[-1]
+        told.append(step)
+        if step[2] or step[3]:
+            return told
+
+
+def test_equal_seeds_give_equal_games_and_lists_that_change() -> None:
+    one, other = (gymnasium.make(ID, disable_env_checker=True, max_steps=20, **COIN) for _ in range(2))
+    first = _play(one, seed=6)
+    _play(other, seed=8)
+    assert _play(other, seed=6) == first != _play(other, seed=8)
+    lists = [tuple(step[-1]["actions"]) for step in first[2:]]
+    assert len(set(lists)) > 1 and all(own == tuple(sorted(own)) for own in lists)
+
+
+def test_training_and_held_out_games_are_of_other_folds() -> None:
+    env, train, test = (
+        gymnasium.make(ID, disable_env_checker=True, **COIN, **args)
+        for args in ({}, {"fold": "train"}, {"fold": "test"})
+    )
+    assert env.reset(seed=10)[0] == train.reset(seed=5)[0]
+    assert env.reset(seed=11)[0] == test.reset(seed=5)[0] != train.reset(seed=5)[0]
+
+
+@pytest.mark.parametrize("game", ["coin", "mapreader", "cookingworld", "twc", "sorting", "arithmetic"])
+def test_each_game_can_be_trained_in(game: str) -> None:
+    played = check_env(ID, {"game": game, "max_steps": 10}, num_episodes=2)
+    assert played.most_actions > 1 and played.shown[0].goal
+
+
+def test_what_the_engine_does_not_have_is_told() -> None:
+    for args, wanted in (
+        ({"game": "chess"}, "no game 'chess': it has .*coin"),
+        ({"fold": "all"}, "fold must be train, dev, test"),
+        ({"params": {"numLocations": 99}}, "cannot load coin with numLocations=99"),
+        ({"params": {"rooms": 3}}, "cannot load coin with rooms=3"),
+    ):
+        with pytest.raises(ConfigError, match=wanted):
+            gymnasium.make(ID, **args)
+
+
+def test_drrn_trains_in_it(tmp_path: Path) -> None:
+    words = ["env.num_envs=2", "training.steps=16", "training.steps_per_update=4", "device=cpu"]
+    assert main(["train", "worlds/coin_drrn", *words, f"run_dir={tmp_path / 'run'}"]) == 0
+    assert main(["evaluate", str(tmp_path / "run"), "--episodes", "2"]) == 0

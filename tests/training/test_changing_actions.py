@@ -1,0 +1,107 @@
+"""A world whose admissible actions change goes all the way: training, resume, evaluation, cloning, report."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from groundling.cli import main
+from groundling.training import run as run_module
+from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
+
+_WORLD = ["env.id=test/Doors-v0", "~env.args", "env.num_envs=4", "env.history=2", "device=cpu"]
+_SHORT = [
+    "training.steps=48",
+    "training.steps_per_update=6",
+    "training.entropy_floor=0",
+    "evaluation.episodes=6",
+]
+_AGENTS = {
+    "scoring": ["policy.args.value_hidden_sizes=[8]", "algorithm.args.minibatch_size=12"],
+    "head": [
+        "~policy.args",
+        "policy.id=action_head",
+        "policy.args={hidden_sizes: [8], num_actions: 5}",
+        "algorithm.args.minibatch_size=12",
+    ],
+    "drrn": [
+        "~policy.args",
+        "~algorithm.args",
+        "policy.id=drrn",
+        "policy.args={embedding_size: 8, hidden_size: 8}",
+        "algorithm.id=drrn",
+        "algorithm.args={batch_size: 8, steps_per_gradient: 4}",
+    ],
+}
+
+
+def _train(run_dir: Path, agent: str, *more: str) -> int:
+    words = [*_WORLD, *_SHORT, *_AGENTS[agent], "evaluation.baselines=[zero-shot,random]", *more]
+    return main(["train", "demo", *words, f"run_dir={run_dir}"])
+
+
+def _rows(run_dir: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if "second" not in k} for row in rows]
+
+
+@pytest.mark.parametrize("agent", _AGENTS)
+def test_an_agent_trains_is_evaluated_and_reported(agent: str, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    assert _train(run_dir, agent) == 0
+    assert len(_rows(run_dir)) == 2
+    assert main(["evaluate", str(run_dir)]) == 0
+    found = json.loads((run_dir / "evaluation" / "held-out.json").read_text())
+    assert set(found["agents"]) == {"trained", "zero-shot", "random"}
+    steps = json.loads((run_dir / "samples" / "held-out.json").read_text())[0]["steps"]
+    for step in steps:
+        assert step["action"] in step["probabilities"]
+        assert [f"open {door}" for door in step["descriptions"][1:]] == list(step["probabilities"])
+        assert sum(step["probabilities"].values()) == pytest.approx(1, abs=1e-4)
+    assert main(["report", str(run_dir)]) == 0
+    assert "open " in (run_dir / "report.html").read_text()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stopped_run_goes_on_to_the_last_bit(
+    workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert _train(whole, "scoring") == 0
+    update = run_module.Run.update
+
+    def once(self: run_module.Run, *args: Any) -> Any:
+        if self.counters.update:
+            raise KeyboardInterrupt
+        return update(self, *args)
+
+    monkeypatch.setattr(run_module.Run, "update", once)
+    assert _train(stopped, "scoring", f"env.num_workers={workers}") != 0
+    monkeypatch.setattr(run_module.Run, "update", update)
+    assert _train(stopped, "scoring", f"env.num_workers={workers}") == 0
+    last = "checkpoints/000002/model.safetensors"
+    one, other = load_file(whole / last), load_file(stopped / last)
+    assert all(one[name].equal(other[name]) for name in one)
+    incidents = {"lost_envs": 0, "cut_episodes": 0} if workers else {}
+    assert _rows(stopped) == [row | incidents for row in _rows(whole)]
+
+
+def test_a_clone_learns_from_lists_that_change(tmp_path: Path) -> None:
+    data, run_dir = tmp_path / "data", tmp_path / "run"
+    assert main(["collect", "random", *_WORLD, "--episodes", "12", "--output", str(data)]) == 0
+    words = ["~algorithm.args", "algorithm.id=bc", "algorithm.args={minibatch_size: 8}", f"data.path={data}"]
+    assert _train(run_dir, "scoring", *words) == 0
+    assert _rows(run_dir)[-1]["loss"] > 0
+
+
+def test_what_cannot_be_had_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for agent, more, wanted in (
+        ("head", ["policy.args.num_actions=2"], "has 2 outputs"),
+        ("head", ["~policy.args.num_actions"], "set policy.args.num_actions"),
+        ("scoring", ["env.actions=[left, right]"], "has any text as its action"),
+        ("scoring", ["training.probes=1"], "other actions at each step"),
+    ):
+        assert _train(tmp_path / f"{agent}{len(more[0])}", agent, *more) == 1
+        assert wanted in capsys.readouterr().err
