@@ -4,8 +4,12 @@ import gymnasium
 import pytest
 import torch
 
+from groundling.algorithms import Rollout
+from groundling.configs.schema import ComponentConfig, Config, EnvConfig
+from groundling.envs.observation import TextObservation
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, RunError
+from groundling.training.build import make_algorithm, make_collector, make_policy
 from groundling.training.collect import EnvCollector
 from tests.conftest import Corridor, TablePolicy
 
@@ -52,3 +56,51 @@ def test_a_policy_must_choose_what_there_is() -> None:
     envs.reset()
     with pytest.raises(RunError, match="action 3 of 3"):
         envs.step([3])
+
+
+class _Fixed(TablePolicy):
+    """Always takes the same action."""
+
+    def __init__(self, action: int) -> None:
+        super().__init__()
+        self.actor.weight.data.zero_()
+        self.actor.bias.data = torch.tensor([100.0 * (i == action) for i in range(3)])
+
+
+def _collected(action: int, bootstrap: float | None) -> tuple[list[TextObservation], _Fixed, Rollout]:
+    envs = TextVectorEnv(Corridor, 3, _ACTIONS, seed_of=lambda i, k: 10 * i + k)
+    envs.reset()
+    collector, policy = EnvCollector(envs, 12, reward_scale=2.0, bootstrap=bootstrap), _Fixed(action)
+    before = envs.observations()
+    rollout, _ = collector.collect(policy, generator=torch.Generator().manual_seed(0))
+    return before, policy, rollout
+
+
+def test_a_time_out_is_valued_as_if_the_episode_went_on() -> None:
+    before, policy, rollout = _collected(
+        2, bootstrap=0.9
+    )  # who stays is cut off where it began, after 12 steps
+    assert rollout.dones[-1].all() and not rollout.dones[:-1].any()
+    torch.testing.assert_close(rollout.rewards[-1], 0.9 * policy.values(before))
+    assert not rollout.rewards[:-1].any()
+    _, _, unvalued = _collected(2, bootstrap=None)
+    assert not unvalued.rewards.any()
+
+
+def test_an_end_is_not_valued_beyond_its_reward() -> None:
+    _, _, valued = _collected(0, bootstrap=0.9)  # who walks left comes to a wall, never to the limit
+    _, _, rollout = _collected(0, bootstrap=None)
+    assert valued.dones.any() and valued.rewards.equal(rollout.rewards)
+
+
+def test_the_config_has_time_outs_valued_with_the_algorithms_discount() -> None:
+    config = Config(
+        name="cut",
+        device="cpu",
+        env=EnvConfig(id="test/Corridor-v0", num_envs=2, actions=_ACTIONS, bootstrap_truncated=True),
+        policy=ComponentConfig("test-table"),
+        algorithm=ComponentConfig("ppo", {"gamma": 0.75}),
+    )
+    policy = make_policy(config)
+    algorithm = make_algorithm(config, policy)
+    assert make_collector(config, policy, algorithm, slice(0, 2))._bootstrap == 0.75
