@@ -42,16 +42,16 @@ def measure(seconds: float, intrinsic: bool, ahead: bool, workers: int) -> dict[
     from groundling.judges.reward_model import Normalization
     from groundling.judges.reward_models import reward_models
     from groundling.policies.nethack import NetHackPolicy
+    from groundling.processes import Processes
     from groundling.rewards.intrinsic import MotifReward
     from groundling.rewards.table import RewardTable
     from groundling.training.nethack import NetHackCollector
-    from groundling.world import World
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    world = World.join("cpu")
+    processes = Processes.join("cpu")
     policy, algorithm = NetHackPolicy(23), APPO(minibatch_size=NUM_ENVS * NUM_STEPS)
-    algorithm.world = world
+    algorithm.processes = processes
     algorithm.setup(policy)
     table = None
     if intrinsic:
@@ -59,7 +59,7 @@ def measure(seconds: float, intrinsic: bool, ahead: bool, workers: int) -> dict[
         model.normalization = Normalization(0.0, 1.0, tuple(0.1 * i for i in range(-9, 10)))
         table = RewardTable(model)
     started = time.monotonic()
-    own = world.share(NUM_ENVS)
+    own = processes.share(NUM_ENVS)
     envs = NetHackVectorEnv(
         "NetHackScore-v1",
         own.stop - own.start,
@@ -68,7 +68,7 @@ def measure(seconds: float, intrinsic: bool, ahead: bool, workers: int) -> dict[
         first_env=own.start,
     )
     reward = MotifReward(intrinsic_coefficient=0.1 if intrinsic else 0.0)
-    collector = NetHackCollector(envs, NUM_STEPS, reward, table, rank=world.rank, ahead=ahead)
+    collector = NetHackCollector(envs, NUM_STEPS, reward, table, rank=processes.rank, ahead=ahead)
     generator = torch.Generator().manual_seed(0)
     frames, update, start_up = 0, 0, 0.0
     while True:
@@ -77,20 +77,20 @@ def measure(seconds: float, intrinsic: bool, ahead: bool, workers: int) -> dict[
             start_up = time.monotonic() - started
         if update == 2:  # warm
             frames, begin, cpu = 0, time.monotonic(), _cpu_seconds()
-        rollout = Rollout.beside(world.gather(rollout))
+        rollout = Rollout.beside(processes.gather(rollout))
         algorithm.update(policy, rollout, generator=generator)
         frames, update = frames + len(rollout), update + 1
-        if update > 2 and world.agree(time.monotonic() - begin > seconds):
+        if update > 2 and processes.agree(time.monotonic() - begin > seconds):
             break
     elapsed = time.monotonic() - begin
     collector.close()
-    spent = sum(world.gather(_cpu_seconds() - cpu))
+    spent = sum(processes.gather(_cpu_seconds() - cpu))
     figures = {
         "frames_per_second": frames / elapsed,
         "cpu_us_per_frame": 1e6 * spent / frames,
         "seconds_to_first_rollout": start_up,
     }
-    return figures if world.is_main else {}
+    return figures if processes.is_main else {}
 
 
 def run_round(seconds: float, sample_factory: str | None) -> dict[str, Any]:

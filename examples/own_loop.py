@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from groundling import LanguageModel
-from groundling.world import World
+from groundling.processes import Processes
 
 ANSWERS = ["left", "right", "ahead"]
 PLACES = {"left": "2 steps left", "right": "3 steps right", "ahead": "4 steps forward"}
@@ -29,7 +29,7 @@ class Baseline(nn.Module):
 
 def train(updates: int = 30, batch: int = 16) -> list[float]:
     """REINFORCE; gives the mean reward of each update, the same on all processes."""
-    world = World.join("cpu")
+    processes = Processes.join("cpu")
     torch.manual_seed(0)  # the same prompts, answers and first weights everywhere
     lm = LanguageModel.from_pretrained("starter")
     baseline = Baseline(lm.hidden_size)
@@ -39,7 +39,7 @@ def train(updates: int = 30, batch: int = 16) -> list[float]:
     for update in range(updates):
         truths = torch.randint(len(ANSWERS), (batch,))
         luck = torch.rand(batch)
-        own = world.share(batch)
+        own = processes.share(batch)
         prompts = [
             f"Observation 0: You see a red ball {PLACES[ANSWERS[t]]}, Where? " for t in truths[own].tolist()
         ]
@@ -53,13 +53,13 @@ def train(updates: int = 30, batch: int = 16) -> list[float]:
         loss = ((expected.detach() - rewards) * taken + (expected - rewards).square()).sum() / batch
         optimizer.zero_grad()
         loss.backward()
-        world.sum_gradients(parameters)
+        processes.sum_gradients(parameters)
         optimizer.step()
-        mean = world.sum_figures({"reward": rewards.sum().item() / batch})["reward"]
+        mean = processes.sum_figures({"reward": rewards.sum().item() / batch})["reward"]
         rewards_seen.append(mean)
-        if world.is_main and (update + 1) % 10 == 0:
+        if processes.is_main and (update + 1) % 10 == 0:
             print(f"update {update + 1}: mean reward {mean:.2f}")
-    if world.is_main:
+    if processes.is_main:
         written = lm.generate(
             [f"Observation 0: You see a red ball {PLACES['left']}, Where? "], max_new_tokens=4
         )

@@ -12,8 +12,8 @@ from groundling.envs.seeds import training_seed
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError
 from groundling.policies.policy import Action, Evaluation, Policy, Segment
+from groundling.processes import Processes
 from groundling.training.collect import EnvCollector
-from groundling.world import World
 from tests.conftest import Corridor, TablePolicy
 
 
@@ -172,7 +172,7 @@ def test_processes_normalise_over_what_all_of_them_have() -> None:
             assert figures["count"] == 20
             return sums
 
-    appo.world = Pair()
+    appo.processes = Pair()
     for i, half in enumerate(halves):
         torch.testing.assert_close(appo._normalise(half, None), whole[i::2])
     weights = torch.zeros(10, 4)
@@ -222,6 +222,6 @@ def test_every_process_must_have_a_segment_of_every_minibatch() -> None:
     policy, rollout = _policy_and_rollout()
     appo = APPO(minibatch_size=8)  # two segments each
     appo.setup(policy)
-    appo.world = World(0, 3)
+    appo.processes = Processes(0, 3)
     with pytest.raises(ConfigError, match="2 segments for 3 processes"):
         appo.update(policy, rollout, generator=torch.Generator())

@@ -13,7 +13,7 @@ from groundling.algorithms.batch import Batch
 from groundling.algorithms.optimisation import accumulate, make_adamw, share_of_rate
 from groundling.errors import ConfigError, RunError
 from groundling.policies.policy import Policy
-from groundling.world import World
+from groundling.processes import Processes
 from tests.conftest import MaskedSequencePolicy, SequencePolicy
 
 _PROMPTS = [0, 1, 2] * 8
@@ -89,7 +89,7 @@ def test_what_the_mask_leaves_out_counts_for_nothing(algorithm: str) -> None:
     assert figures == pytest.approx(same_figures, abs=1e-6)
 
 
-class _Part(World):
+class _Part(Processes):
     """One of several processes, which keeps its sums to itself."""
 
     def sum_gradients(self, parameters: Any) -> None: ...
@@ -102,16 +102,16 @@ def test_the_processes_gradients_add_up_to_that_of_one(processes: int) -> None:
     batch = Batch.of(policy, rollout, rollout.rewards, rollout.rewards)
     parameters = list(policy.parameters())
 
-    def gradient(world: World) -> tuple[list[Tensor], dict[str, float]]:
+    def gradient(processes: Processes) -> tuple[list[Tensor], dict[str, float]]:
         ppo = create("ppo", micro_batch_size=20)
         ppo.setup(policy)
-        ppo.world = world
+        ppo.processes = processes
         figures = accumulate(
             ppo, batch, lambda micro: ppo._terms(policy, batch, micro), torch.arange(24), parameters
         )
         return [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters], figures
 
-    whole, figures = gradient(World())
+    whole, figures = gradient(Processes())
     parts = [gradient(_Part(rank, processes)) for rank in range(processes)]
     for i, expected in enumerate(whole):
         assert torch.allclose(

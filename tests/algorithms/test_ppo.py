@@ -10,8 +10,8 @@ from groundling.envs.seeds import training_seed
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, RunError
 from groundling.policies.policy import Policy, Work
+from groundling.processes import Processes
 from groundling.training.collect import EnvCollector
-from groundling.world import World
 from tests.conftest import Corridor, TablePolicy
 
 
@@ -120,9 +120,9 @@ def test_impossible_options_are_named(options: dict[str, float]) -> None:
 def test_micro_batches_partition_the_minibatch_and_group_like_work() -> None:
     indices = torch.randperm(23)
     costs = [(7 * i) % 10 for i in range(23)]
-    pieces = list(micro_batches(indices, 5, [Work(cost, i) for i, cost in enumerate(costs)], World()))
+    pieces = list(micro_batches(indices, 5, [Work(cost, i) for i, cost in enumerate(costs)], Processes()))
     assert sorted(torch.cat(pieces).tolist()) == list(range(23))
     assert all(len(p) <= 5 for p in pieces)
     flat = [costs[i] for p in pieces for i in p.tolist()]
     assert flat == sorted(flat)
-    assert torch.equal(torch.cat(list(micro_batches(indices, 5, None, World()))), indices)
+    assert torch.equal(torch.cat(list(micro_batches(indices, 5, None, Processes()))), indices)

@@ -21,13 +21,13 @@ from groundling.configs.schema import (
 from groundling.errors import ConfigError, RunError
 from groundling.evaluation.collect import collect_dataset
 from groundling.evaluation.evaluate import find
+from groundling.processes import Processes
 from groundling.training.build import make_algorithm, make_policy
 from groundling.training.checkpoint import latest
 from groundling.training.dataset import count_transitions
 from groundling.training.demonstrations import Demonstrations
 from groundling.training.run import train
 from groundling.training.tracking import read_metrics, read_rows
-from groundling.world import World
 
 _ACTIONS = ["turn left", "turn right", "go forward", "pick up", "drop", "toggle"]
 
@@ -222,7 +222,8 @@ def test_a_loss_that_is_not_finite_spoils_nothing(dataset: Path, tmp_path: Path)
 def test_processes_share_a_dataset(dataset: Path) -> None:
     whole = Demonstrations(dataset, 5, slice(0, 5), _ACTIONS, 2, seed=1).rollout(3)
     shares = [
-        Demonstrations(dataset, 5, World(rank, 2).share(5), _ACTIONS, 2, seed=1).rollout(3) for rank in (0, 1)
+        Demonstrations(dataset, 5, Processes(rank, 2).share(5), _ACTIONS, 2, seed=1).rollout(3)
+        for rank in (0, 1)
     ]
     joined = Rollout.beside(shares)
     assert joined.observations == whole.observations and torch.equal(joined.actions, whole.actions)

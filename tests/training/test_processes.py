@@ -25,9 +25,9 @@ from groundling.cli import main
 from groundling.configs.compose import compose
 from groundling.errors import ConfigError
 from groundling.policies import Work
+from groundling.processes import Processes
 from groundling.training.run import Run
 from groundling.training.tracking import TIME_KEYS, read_metrics
-from groundling.world import World
 
 _SMALL = [
     "env.num_envs=5",  # shared unevenly
@@ -256,7 +256,7 @@ def test_processes_wait_long_for_one_that_works_alone(monkeypatch: pytest.Monkey
         "PartialState",
         lambda cpu, timeout: waits.append(timeout) or SimpleNamespace(process_index=1, num_processes=2),
     )
-    assert World.join("cpu") == World(1, 2, local_size=1)
+    assert Processes.join("cpu") == Processes(1, 2, local_size=1)
     assert waits[0] >= timedelta(hours=6)
 
 
@@ -266,7 +266,7 @@ def test_gradients_are_summed_on_each_device(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(distributed, "all_reduce", lambda flat: summed.append((flat.device, len(flat))))
     devices = [torch.device(name) for name in ("cpu", "cpu", "meta", "cpu")]
     parameters = [torch.ones(size, device=device) for size, device in zip((1, 2, 4, 8), devices, strict=True)]
-    World(0, 2).sum_gradients(parameters)
+    Processes(0, 2).sum_gradients(parameters)
     assert summed == [(devices[0], 3), (devices[2], 4), (devices[3], 8)]
     assert [p.grad.device for p in parameters] == devices
 
@@ -274,7 +274,7 @@ def test_gradients_are_summed_on_each_device(monkeypatch: pytest.MonkeyPatch) ->
 def test_one_machines_processes_do_not_share_its_gpus_by_a_device_map(tmp_path: Path) -> None:
     config = compose("demo-easy", ["model.device_map=auto", "device=cpu", f"run_dir={tmp_path}"])
     with pytest.raises(ConfigError, match=r"model\.device_map=auto .* 4 processes on this machine"):
-        Run(config, tmp_path, warnings.warn, World(local_size=4))
+        Run(config, tmp_path, warnings.warn, Processes(local_size=4))
 
 
 def test_rollouts_beside_each_other_are_one_of_all_envs() -> None:
@@ -291,7 +291,7 @@ def test_rollouts_beside_each_other_are_one_of_all_envs() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_the_processes_shares_are_all_there_is(size: int) -> None:
-    worlds = [World(rank, size) for rank in range(size)]
+    worlds = [Processes(rank, size) for rank in range(size)]
     assert [i for w in worlds for i in range(32)[w.share(32)]] == list(range(32))
     work = [Work((7 * i) % 11, (7 * i) % 11 if i < 12 else i) for i in range(20)]
     pieces = [list(micro_batches(torch.arange(20), 4, work, w)) for w in worlds]

@@ -10,21 +10,21 @@ import pytest
 
 from groundling.configs.compose import compose
 from groundling.errors import ConfigError
+from groundling.processes import Processes
 from groundling.training.build import make_policy
 from groundling.training.run import Run
 from groundling.training.sharding import _layers_of, shard
-from groundling.world import World
 
 _SHARD = """
 from groundling.configs.compose import compose
 from groundling.training.build import make_algorithm, make_policy, make_shards
-from groundling.world import World, in_parts
+from groundling.processes import Processes, in_parts
 
 config = compose("rl4lms/increasing_numbers_ppo", ["model.fsdp=true", "device=cpu"])
-world, policy = World.join("cpu"), make_policy(config, learns=True)
+processes, policy = Processes.join("cpu"), make_policy(config, learns=True)
 before = {name: weight.detach().clone() for name, weight in policy.named_parameters()}
-shards = make_shards(config, policy, world)
-algorithm = make_algorithm(config, policy, world)
+shards = make_shards(config, policy, processes)
+algorithm = make_algorithm(config, policy, processes)
 shards.bring_together()
 for name, weight in policy.named_parameters():
     assert not in_parts(weight) and weight.equal(before[name]), name
@@ -60,7 +60,7 @@ def test_what_cannot_be_dealt_out_is_told(experiment: str, overrides: list[str],
     config = compose(experiment, ["model.fsdp=true", "device=cpu", *overrides])
     policy = make_policy(compose(experiment, ["device=cpu"]))
     with pytest.raises(ConfigError, match=told):
-        shard(config, policy, World(0, 2))
+        shard(config, policy, Processes(0, 2))
 
 
 def test_one_process_has_nobody_to_deal_them_out_to(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from groundling.configs.compose import compose
 from groundling.configs.schema import Config
 from groundling.envs.text_generation import Sample, SampleOrder
 from groundling.errors import ConfigError
+from groundling.processes import Processes
 from groundling.rewards import MetricReward
 from groundling.training.build import (
     make_algorithm,
@@ -27,7 +28,6 @@ from groundling.training.run import Run, train
 from groundling.training.tracking import TIME_KEYS, read_metrics, read_rows
 from groundling.training.validation import write_rows
 from groundling.training.writing import PromptEncoder, References
-from groundling.world import World
 
 
 def _config(run_dir: Path, *overrides: str) -> Config:
@@ -44,10 +44,10 @@ def _config(run_dir: Path, *overrides: str) -> Config:
     return compose("rl4lms/increasing_numbers_ppo", [*small, *overrides])
 
 
-def _rollout(config: Config, world: World | None = None):
+def _rollout(config: Config, processes: Processes | None = None):
     policy = make_policy(config, learns=True)
     algorithm = make_algorithm(config, policy)
-    own = (world or World()).share(config.env.num_envs)
+    own = (processes or Processes()).share(config.env.num_envs)
     collector = make_collector(config, policy, algorithm, own)
     return policy, collector.collect(policy, generator=torch.Generator().manual_seed(0))
 
@@ -68,7 +68,7 @@ def test_texts_are_rewarded_at_their_last_token(tmp_path: Path) -> None:
 def test_processes_write_what_one_would(tmp_path: Path) -> None:
     config = _config(tmp_path)
     _, (whole, texts) = _rollout(config)
-    shares = [_rollout(config, World(rank, 2))[1] for rank in (0, 1)]
+    shares = [_rollout(config, Processes(rank, 2))[1] for rank in (0, 1)]
     assert torch.equal(torch.cat([r.actions for r, _ in shares], dim=1), whole.actions)
     assert [t.generation for _, own in shares for t in own] == [t.generation for t in texts]
 

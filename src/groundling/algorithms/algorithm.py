@@ -8,8 +8,8 @@ import torch
 
 from groundling.algorithms.rollout import Rollout
 from groundling.policies.policy import Policy
+from groundling.processes import Processes
 from groundling.registry import Registry
-from groundling.world import World
 
 
 class Algorithm(ABC):
@@ -24,7 +24,7 @@ class Algorithm(ABC):
     steps_per_gradient: int = 1
     """Env steps for each gradient step of one that learns from a memory; 1: it learns from each rollout as a whole."""
     optimizer: torch.optim.Optimizer
-    world: World = World()
+    processes: Processes = Processes()
     """The processes that share the work. All have the same rollout: an algorithm that ignores this does everything in
     each of them, which is right, and no faster."""
 

@@ -109,9 +109,9 @@ class APPO(ClippedOnPolicy):
 
     def _check_shares(self, segments: int) -> None:
         """Every process must have a share, or the others would wait for it when they normalise."""
-        if segments < self.world.size:
+        if segments < self.processes.size:
             raise ConfigError(
-                f"the smallest minibatch has {segments} segments for {self.world.size} processes: raise "
+                f"the smallest minibatch has {segments} segments for {self.processes.size} processes: raise "
                 "algorithm.args.minibatch_size or env.num_envs, so that it has one for each, or start fewer processes"
             )
 
@@ -178,7 +178,7 @@ class APPO(ClippedOnPolicy):
         counted = torch.ones_like(advantages) if weights is None else weights
         counted, exact = counted.double(), advantages.double()
         sums = torch.stack([counted.sum(), (counted * exact).sum(), (counted * exact**2).sum()]).tolist()
-        total = self.world.sum_figures(dict(zip(("count", "sum", "squares"), sums, strict=True)))
+        total = self.processes.sum_figures(dict(zip(("count", "sum", "squares"), sums, strict=True)))
         mean = total["sum"] / total["count"]
         variance = max(total["squares"] / total["count"] - mean**2, 0.0)
         return (advantages - mean) / max(variance**0.5, _LEAST_DEVIATION)

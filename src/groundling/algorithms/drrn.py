@@ -122,7 +122,7 @@ class DRRN(Algorithm):
     def _remember_one(self, transition: Transition) -> None:
         """Remember one more, which the file does not have yet."""
         self._add(transition)
-        if self._file is not None and self.world.is_main:  # who alone writes
+        if self._file is not None and self.processes.is_main:  # who alone writes
             self._unsaved.append(transition)
 
     def _in_order(self) -> list[Transition]:

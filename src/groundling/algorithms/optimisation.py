@@ -12,7 +12,7 @@ from groundling.algorithms.batch import Batch
 from groundling.algorithms.rollout import micro_batches, most_micro_batches
 from groundling.errors import ConfigError, RunError
 from groundling.policies.policy import Policy
-from groundling.world import World, in_parts
+from groundling.processes import Processes, in_parts
 
 Schedule = Literal["constant", "linear", "cosine"]
 Terms = Mapping[str, Tensor]
@@ -24,7 +24,7 @@ class Learner(Protocol):
     """What `learn` needs of an algorithm."""
 
     optimizer: torch.optim.Optimizer
-    world: World
+    processes: Processes
     micro_batch_size: int | None
     max_grad_norm: float
 
@@ -115,21 +115,21 @@ def learn(
     """
     if parameters is None:
         parameters = [p for group in learner.optimizer.param_groups for p in group["params"]]
-    world, sums, norms = learner.world, dict[str, float](), list[float]()
+    processes, sums, norms = learner.processes, dict[str, float](), list[float]()
     for indices in minibatches:
         own = accumulate(learner, batch, terms_of, indices, parameters)
         norms.append(_clip(parameters, learner.max_grad_norm))
         if not math.isfinite(norms[-1]):
-            check_finite({**world.sum_figures(own), "grad_norm": norms[-1]})
+            check_finite({**processes.sum_figures(own), "grad_norm": norms[-1]})
         learner.optimizer.step()
         for name, value in own.items():
             sums[name] = sums.get(name, 0.0) + value
         if target_kl is not None:
-            far = world.sum_figures({"approx_kl": own.get("approx_kl", 0.0)})
+            far = processes.sum_figures({"approx_kl": own.get("approx_kl", 0.0)})
             if far["approx_kl"] > target_kl:
                 break
     # Of all processes only now: a gather after every step is time in which a small model could learn.
-    figures = {name: total / len(norms) for name, total in world.sum_figures(sums).items()}
+    figures = {name: total / len(norms) for name, total in processes.sum_figures(sums).items()}
     check_finite(figures)
     return {**figures, "grad_norm": sum(norms) / len(norms)}
 
@@ -165,7 +165,7 @@ def accumulate(
                 raise RunError(f"{problem}: set algorithm.args.micro_batch_size lower") from error
         # Only here, past the exception, is what it held of the failed pass free again.
         _halve(learner, batch, min(size, len(indices)), problem)
-    learner.world.sum_gradients(parameters)
+    learner.processes.sum_gradients(parameters)
     return figures
 
 
@@ -233,13 +233,13 @@ def _sum(
 ) -> dict[str, float]:
     """Of this process's share of ``indices``, in micro-batches of at most ``size`` elements."""
     figures: dict[str, float] = {}
-    world, sharded = learner.world, any(map(in_parts, parameters))
+    processes, sharded = learner.processes, any(map(in_parts, parameters))
     parts = [
-        (micro, batch.share(micro, indices)) for micro in micro_batches(indices, size, batch.work, world)
+        (micro, batch.share(micro, indices)) for micro in micro_batches(indices, size, batch.work, processes)
     ]
     if sharded:
         # All go through the layers equally often, a process without work left for nothing.
-        most = most_micro_batches(indices, size, batch.work, world)
+        most = most_micro_batches(indices, size, batch.work, processes)
         parts += [(indices[:1], 0.0)] * (most - len(parts))
     for micro, share in parts:
         terms = terms_of(micro)

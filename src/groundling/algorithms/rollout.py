@@ -9,7 +9,7 @@ from torch import Tensor
 
 from groundling.errors import ConfigError
 from groundling.policies.policy import Segment, Work
-from groundling.world import World
+from groundling.processes import Processes
 
 _PER_STEP = (
     "actions",
@@ -138,7 +138,9 @@ def _join(parts: Sequence[Any]) -> Sequence[Any]:
     return type(parts[0]).concatenate(parts)
 
 
-def micro_batches(indices: Tensor, size: int, work: Sequence[Work] | None, world: World) -> Iterator[Tensor]:
+def micro_batches(
+    indices: Tensor, size: int, work: Sequence[Work] | None, processes: Processes
+) -> Iterator[Tensor]:
     """Cut this process's share of a minibatch's ``indices`` into pieces of at most ``size``.
 
     Where the ``work`` of each element is given, those of like length come together, so that little of a batch is
@@ -146,16 +148,18 @@ def micro_batches(indices: Tensor, size: int, work: Sequence[Work] | None, world
     one process.
     """
     if work is None:
-        own = indices[world.rank :: world.size]
+        own = indices[processes.rank :: processes.size]
     else:
         equal: dict[Work, list[int]] = {}
         for index in sorted(indices.tolist(), key=lambda i: work[i].tokens):
             equal.setdefault(work[index], []).append(index)
-        own = torch.tensor([i for alike in list(equal.values())[world.rank :: world.size] for i in alike])
+        own = torch.tensor(
+            [i for alike in list(equal.values())[processes.rank :: processes.size] for i in alike]
+        )
     yield from own.split(size) if len(own) else ()  # of nothing, split gives one piece
 
 
-def most_micro_batches(indices: Tensor, size: int, work: Sequence[Work] | None, world: World) -> int:
+def most_micro_batches(indices: Tensor, size: int, work: Sequence[Work] | None, processes: Processes) -> int:
     """How many `micro_batches` the process has that has most of them."""
-    processes = [World(rank, world.size) for rank in range(world.size)]
-    return max(len(list(micro_batches(indices, size, work, process))) for process in processes)
+    everyone = [Processes(rank, processes.size) for rank in range(processes.size)]
+    return max(len(list(micro_batches(indices, size, work, process))) for process in everyone)

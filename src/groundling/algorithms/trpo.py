@@ -99,7 +99,7 @@ class TRPO(OnPolicy):
                 whole,
                 actor,
             )
-            figures = self.world.sum_figures(own)
+            figures = self.processes.sum_figures(own)
             gradient = -_flat_gradient(actor)
             figures["grad_norm"] = gradient.norm().item()
             check_finite(figures)
@@ -132,7 +132,7 @@ class TRPO(OnPolicy):
         for _ in range(self.line_search_steps):
             new = old + size * step
             with torch.no_grad():
-                tried = self.world.sum_figures(accumulate(self, batch, terms, whole, []))
+                tried = self.processes.sum_figures(accumulate(self, batch, terms, whole, []))
             if tried["kl"] <= self.target_kl and -tried["loss"] > objective:
                 _assign(actor, new)
                 gain = -tried["loss"] - objective

@@ -18,11 +18,11 @@ from groundling.envs.seeds import training_seed
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy, policies
+from groundling.processes import Processes
 from groundling.registry import Registry, unknown
 from groundling.training.collect import EnvCollector
 from groundling.training.collector import Collector
 from groundling.training.demonstrations import Demonstrations
-from groundling.world import World
 
 if TYPE_CHECKING:
     from groundling.training.sharding import Shards
@@ -113,7 +113,7 @@ def _make_writing(config: Config, policy: Policy, algorithm: Algorithm, own: sli
     encode = make_prompt_encoder(config, policy)
     check_lengths(as_writer(policy), encode.max_prompt_length, num_tokens)
     return WrittenTexts(
-        order, encode, reward, num_texts, own, num_tokens, pool.texts_per_prompt, algorithm.world
+        order, encode, reward, num_texts, own, num_tokens, pool.texts_per_prompt, algorithm.processes
     )
 
 
@@ -252,7 +252,7 @@ def _has_new_adapter(config: Config) -> bool:
     return bool(config.model.lora) and loading.adapter_base(loading.resolve(config.model.path)) is None
 
 
-def make_algorithm(config: Config, policy: Policy, world: World | None = None) -> Algorithm:
+def make_algorithm(config: Config, policy: Policy, processes: Processes | None = None) -> Algorithm:
     """The config's algorithm, set up for ``policy`` and for the processes that share its work.
 
     Raises:
@@ -275,12 +275,12 @@ def make_algorithm(config: Config, policy: Policy, world: World | None = None) -
         raise ConfigError(
             f"algorithm {config.algorithm.id} learns from what the policy does itself: data.path must be null"
         )
-    algorithm.world = world or World()
+    algorithm.processes = processes or Processes()
     algorithm.setup(policy)
     return algorithm
 
 
-def make_shards(config: Config, policy: Policy, world: World) -> "Shards | None":
+def make_shards(config: Config, policy: Policy, processes: Processes) -> "Shards | None":
     """What deals the policy's layers out over the processes, if the config wants it.
 
     Raises:
@@ -290,7 +290,7 @@ def make_shards(config: Config, policy: Policy, world: World) -> "Shards | None"
         return None
     from groundling.training.sharding import shard  # and torch.distributed, where there are several processes
 
-    return shard(config, policy, world)
+    return shard(config, policy, processes)
 
 
 def _make_language_model(config: Config, checkpoint: Path | None) -> Any:

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from groundling.errors import RunError
-from groundling.world import in_parts
+from groundling.processes import in_parts
 
 _MANIFEST = "manifest.json"
 

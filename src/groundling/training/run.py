@@ -25,6 +25,7 @@ from groundling.configs.schema import Config
 from groundling.configs.trust import shareable
 from groundling.errors import ConfigError, RunError
 from groundling.policies.policy import Policy
+from groundling.processes import Processes
 from groundling.training import checkpoint
 from groundling.training.build import in_steps, make_algorithm, make_collector, make_policy, make_shards
 from groundling.training.collector import Finished, summarise
@@ -33,7 +34,6 @@ from groundling.training.probes import ProbeLog
 from groundling.training.progress import TrainingProgress
 from groundling.training.shaping import ShapedReturns
 from groundling.training.tracking import Log, Told, Tracker, WandbLog, read_metrics
-from groundling.world import World
 
 _LOW_ENTROPY_UPDATES = 5
 """Updates in a row below the entropy floor before a run is stopped."""
@@ -61,11 +61,11 @@ def train(config: Config, console: Console, warn: Callable[[str], None] = warnin
     Raises:
         GroundlingError: it cannot begin or go on; the last checkpoint stays.
     """
-    world = World.join(config.device)
-    console = console if world.is_main else Console(quiet=True)
+    processes = Processes.join(config.device)
+    console = console if processes.is_main else Console(quiet=True)
     with ExitStack() as stack:
-        folder = world.from_main(lambda: stack.enter_context(open_run(config, warn)))
-        run = Run(config, folder, warn, world)
+        folder = processes.from_main(lambda: stack.enter_context(open_run(config, warn)))
+        run = Run(config, folder, warn, processes)
         if run.counters.update:
             console.print(f"resuming after update {run.counters.update} from {folder}", highlight=False)
         stop_asked = stack.enter_context(_stop_signals(console))
@@ -76,26 +76,26 @@ class Run:
     """A run's parts and where it stands. Of several processes, each steps its share of the envs."""
 
     def __init__(
-        self, config: Config, folder: Path, warn: Callable[[str], None], world: World | None = None
+        self, config: Config, folder: Path, warn: Callable[[str], None], processes: Processes | None = None
     ) -> None:
-        self.config, self.folder, self.world = config, folder, world or World()
-        found = self.world.from_main(lambda: checkpoint.latest(folder / "checkpoints", warn))
+        self.config, self.folder, self.processes = config, folder, processes or Processes()
+        found = self.processes.from_main(lambda: checkpoint.latest(folder / "checkpoints", warn))
         if found is None and len(read_metrics(folder)) >= config.training.checkpoint_every + 1:
             raise RunError(
                 f"{folder} holds metrics of a run but no checkpoint to go on from: bring one back, or set "
                 "run_dir to a new folder to begin again"
             )
-        if config.env.num_envs < self.world.size:
+        if config.env.num_envs < self.processes.size:
             raise ConfigError(
-                f"env.num_envs={config.env.num_envs} is too few for {self.world.size} processes"
+                f"env.num_envs={config.env.num_envs} is too few for {self.processes.size} processes"
             )
-        if config.model.device_map is not None and self.world.local_size > 1:
+        if config.model.device_map is not None and self.processes.local_size > 1:
             raise ConfigError(
                 f"model.device_map={config.model.device_map} would spread the model of each of the "
-                f"{self.world.local_size} processes on this machine over all of its GPUs: start one process on each "
-                "machine, or set model.device_map=null"
+                f"{self.processes.local_size} processes on this machine over all of its GPUs: start one process on "
+                "each machine, or set model.device_map=null"
             )
-        if config.model.fsdp and self.world.size == 1:
+        if config.model.fsdp and self.processes.size == 1:
             raise ConfigError(
                 "model.fsdp=true deals the layers out over several processes, and this is one: start it with torchrun "
                 "--nproc-per-node N -m groundling train …; one process can begin a new run from its last checkpoint "
@@ -108,10 +108,10 @@ class Run:
         }
         set_seed(config.seed)  # Python, NumPy and torch, for whatever draws from the global generators
         self.policy: Policy = make_policy(config, found, learns=True)
-        self.shards = make_shards(config, self.policy, self.world)
-        self.algorithm: Algorithm = make_algorithm(config, self.policy, self.world)
+        self.shards = make_shards(config, self.policy, self.processes)
+        self.algorithm: Algorithm = make_algorithm(config, self.policy, self.processes)
         self.algorithm.keep_in(folder)
-        self.own = self.world.share(config.env.num_envs)  # which envs this process steps
+        self.own = self.processes.share(config.env.num_envs)  # which envs this process steps
         self.collector = make_collector(config, self.policy, self.algorithm, self.own)
         self.config = in_steps(config, self.collector)
         self.shaped = ShapedReturns(config.env.num_envs)
@@ -125,13 +125,13 @@ class Run:
         total = self.config.training.steps
         with ExitStack() as stack:
             stack.callback(self.collector.close)
-            logs = self._logs(stack) if self.world.is_main else []
+            logs = self._logs(stack) if self.processes.is_main else []
             progress = stack.enter_context(TrainingProgress(console, total, self.counters.step))
             while self.counters.step < total:
                 row = self.update(progress)
                 for log in logs:
                     log.log(row)
-                stop = any(self.world.gather(stop_asked())) or self.counters.step >= total
+                stop = any(self.processes.gather(stop_asked())) or self.counters.step >= total
                 if stop or self.counters.update % self.config.training.checkpoint_every == 0:
                     self.save()
                 self._check_entropy(row)
@@ -172,9 +172,9 @@ class Run:
         own_rollout, own_episodes = self.collector.collect(
             self.policy,
             generator=self.generators["act"],
-            on_step=lambda transitions: progress.advance(transitions * self.world.size),
+            on_step=lambda transitions: progress.advance(transitions * self.processes.size),
         )
-        gathered = self.world.gather((own_rollout, own_episodes, self.collector.incidents()))
+        gathered = self.processes.gather((own_rollout, own_episodes, self.collector.incidents()))
         rollout = Rollout.beside([r for r, _, _ in gathered])
         episodes = [e for _, own, _ in gathered for e in own]
         incidents = {name: sum(own[name] for _, _, own in gathered) for name in gathered[0][2]}
@@ -211,10 +211,10 @@ class Run:
 
     def save(self) -> None:
         """Write a checkpoint from which a run of any number of processes goes on, of as many to the last bit."""
-        envs = [state for own in self.world.gather(self.collector.state_dict()) for state in own]
-        tensors = self.world.gather(self.collector.tensors())
-        moments = checkpoint.optimizer_tensors(self.algorithm.optimizer, self.world.is_main)
-        self.world.from_main(
+        envs = [state for own in self.processes.gather(self.collector.state_dict()) for state in own]
+        tensors = self.processes.gather(self.collector.tensors())
+        moments = checkpoint.optimizer_tensors(self.algorithm.optimizer, self.processes.is_main)
+        self.processes.from_main(
             lambda: checkpoint.save(
                 self.folder / "checkpoints",
                 self.counters.update,

@@ -18,10 +18,10 @@ from groundling.errors import ConfigError
 from groundling.lm import LanguageModel
 from groundling.policies.policy import Policy
 from groundling.policies.token import TokenPolicy
-from groundling.world import World
+from groundling.processes import Processes
 
 
-def shard(config: Config, policy: Policy, world: World) -> Shards:
+def shard(config: Config, policy: Policy, processes: Processes) -> Shards:
     """Deal the layers of a run's policy out over its processes.
 
     Raises:
@@ -40,7 +40,7 @@ def shard(config: Config, policy: Policy, world: World) -> Shards:
     for name, value in {"load_in_4bit": False, "compile": False, "device_map": None}.items():
         if (given := getattr(config.model, name)) != value:
             raise ConfigError(f"model.fsdp=true does not go with model.{name}={given}: leave one of them")
-    return Shards(policy, world)
+    return Shards(policy, processes)
 
 
 class Shards:
@@ -54,15 +54,15 @@ class Shards:
 
     Args:
         policy: One that writes; changed in place, before its optimizer is made.
-        world: The processes.
+        processes: The processes.
 
     Raises:
         ConfigError: Transformers does not tell a model's layers, or they share weights.
     """
 
-    def __init__(self, policy: TokenPolicy, world: World) -> None:
-        mesh = init_device_mesh(policy.device.type, (world.size,))
-        # PyTorch remembers meshes for good, and a mesh its group, which only ends when nothing holds it (`World.join`).
+    def __init__(self, policy: TokenPolicy, processes: Processes) -> None:
+        mesh = init_device_mesh(policy.device.type, (processes.size,))
+        # PyTorch remembers meshes for good, and a mesh its group, which ends when nothing holds it (`Processes.join`).
         # Its list of them is PyTorch's own affair: one that has none is left alone.
         atexit.register(getattr(mesh, "_pg_registry", {}).clear)
         self._layers: list[FSDPModule] = []

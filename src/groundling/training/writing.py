@@ -15,9 +15,9 @@ from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
 from groundling.policies.texts import TokenPrompt, Writing, Written
 from groundling.policies.token import TokenPolicy
+from groundling.processes import Processes
 from groundling.rewards import Reward
 from groundling.training.collector import Collector, Finished
-from groundling.world import World
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,8 @@ class WrittenTexts(_PoolCollector):
         own: Which of them this process writes.
         num_tokens: Tokens of a text at most.
         texts_per_prompt: How many texts are written to each prompt: a group, for RLOO and GRPO.
-        world: The processes. A reward that depends on other texts, too, is asked about those of all of them at once, by
-            the main one.
+        processes: A reward that depends on other texts, too, is asked about those of all of them at once, by the main
+            one.
 
     Raises:
         ConfigError: the texts cannot be dealt out to whole groups.
@@ -114,7 +114,7 @@ class WrittenTexts(_PoolCollector):
         own: slice,
         num_tokens: int,
         texts_per_prompt: int = 1,
-        world: World | None = None,
+        processes: Processes | None = None,
     ) -> None:
         if texts_per_prompt < 1 or num_texts % texts_per_prompt:
             raise ConfigError(
@@ -122,7 +122,7 @@ class WrittenTexts(_PoolCollector):
                 f"pool.texts_per_prompt={texts_per_prompt}"
             )
         super().__init__(order, encode, num_texts, own, num_tokens)
-        self._reward, self._group_size, self._world = reward, texts_per_prompt, world or World()
+        self._reward, self._group_size, self._processes = reward, texts_per_prompt, processes or Processes()
 
     @torch.no_grad()
     def collect(
@@ -178,8 +178,8 @@ class WrittenTexts(_PoolCollector):
         """Of this process's ``texts``, to its share of the samples."""
         if self._reward.by_sample:
             return self._at_tokens(everyones[self._own], texts)
-        gathered = [text for own in self._world.gather(texts) for text in own]
-        return self._world.from_main(lambda: self._at_tokens(everyones, gathered))[self._own]
+        gathered = [text for own in self._processes.gather(texts) for text in own]
+        return self._processes.from_main(lambda: self._at_tokens(everyones, gathered))[self._own]
 
     def _at_tokens(self, samples: Sequence[Sample], texts: Sequence[Sequence[str]]) -> Tensor:
         return self._reward.at_tokens(

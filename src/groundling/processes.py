@@ -24,7 +24,7 @@ ends the others at once."""
 
 
 @dataclass(frozen=True)
-class World:
+class Processes:
     """The processes of a run, as torchrun, ``accelerate launch`` or SLURM started them; by default this one alone."""
 
     rank: int = 0
@@ -33,7 +33,7 @@ class World:
     """How many of them are on this machine."""
 
     @classmethod
-    def join(cls, device: str) -> "World":
+    def join(cls, device: str) -> "Processes":
         """Meet the other processes: gloo on CPUs, NCCL on GPUs. Alone if no launcher set ``WORLD_SIZE``.
 
         They stay together until this process ends, through all runs of a sweep.
