@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 from minigrid.minigrid_env import MiniGridEnv
@@ -57,6 +57,11 @@ class ActionNames:
     """How many there can be at a step; None: any number."""
 
 
+def has_symbols(id: str, args: Mapping[str, Any], language: str = "english") -> bool:
+    """Whether an env shows Minigrid's codes beside its words; arguments and errors as of `make_text_env`."""
+    return _look_at(id, json.dumps(dict(args), sort_keys=True), language).has_symbols
+
+
 def name_actions(
     id: str, args: Mapping[str, Any], language: str = "english", given: Sequence[str] | None = None
 ) -> ActionNames:
@@ -72,7 +77,7 @@ def name_actions(
     Raises:
         ConfigError: as `make_text_env`, or another env has not as many actions as there are names.
     """
-    is_grid, count = _look_at(id, json.dumps(dict(args), sort_keys=True), language)
+    is_grid, count, _ = _look_at(id, json.dumps(dict(args), sort_keys=True), language)
     if given is None and is_grid:
         given = ACTIONS[check_language(language)]
     if given is None:
@@ -86,14 +91,24 @@ def name_actions(
     return ActionNames(tuple(given), len(given))
 
 
+class _Looks(NamedTuple):
+    is_grid: bool
+    """Whether it is one of MiniGrid's."""
+    num_actions: int | None
+    """None: they are texts."""
+    has_symbols: bool
+
+
 @functools.cache
-def _look_at(id: str, args: str, language: str) -> tuple[bool, int | None]:
-    """Whether an env is one of MiniGrid's, and how many actions it has; None: they are texts."""
+def _look_at(id: str, args: str, language: str) -> _Looks:
+    """What can be seen of an env that is made once."""
     env = make_text_env(id, language, **json.loads(args))
     try:
-        space = env.action_space
+        space, shown = env.action_space, env.observation_space
         count = int(space.n) if isinstance(space, gymnasium.spaces.Discrete) else None
-        return isinstance(env.unwrapped, MiniGridEnv), count
+        image = shown.spaces.get("image") if isinstance(shown, gymnasium.spaces.Dict) else None
+        symbols = getattr(image, "shape", None) == (7, 7, 3)
+        return _Looks(isinstance(env.unwrapped, MiniGridEnv), count, symbols)
     finally:
         env.close()
 

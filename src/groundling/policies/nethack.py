@@ -86,6 +86,8 @@ class NetHackPolicy(Policy):
         recurrence: Steps through which gradients go back; `training.steps_per_update` must be a multiple.
     """
 
+    needs = frozenset({"glyphs"})
+
     def __init__(
         self,
         num_actions: int,

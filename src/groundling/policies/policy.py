@@ -5,12 +5,14 @@ from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from groundling.errors import ConfigError
 from groundling.registry import Registry
+from groundling.worlds.world import Offer, WorldSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,15 @@ class Policy(nn.Module, ABC):
     memory_size: int = 0
     recurrence: int = 1
     """Steps of a `Segment`: how far back in time gradients go."""
+    needs: ClassVar[frozenset[Offer]] = frozenset()
+    """What of an observation it looks at; empty: it does not say, and is let into any world."""
+
+    @classmethod
+    def accepts(cls, world: WorldSpec) -> str | None:
+        """Whether it can act in a world, asked before anything is loaded: None, or why not."""
+        if missing := sorted(cls.needs - world.observation):
+            return f"it looks at {', '.join(missing)}, and {world.name} shows {', '.join(sorted(world.observation))}"
+        return None
 
     @abstractmethod
     def act(
@@ -176,6 +187,24 @@ class Policy(nn.Module, ABC):
 
 
 policies: Registry[Policy] = Registry("policy")
+
+
+def check_accepts(id: str, world: WorldSpec) -> None:
+    """Check that the policy ``id`` can act in a world.
+
+    Raises:
+        ConfigError: no such policy, or it cannot; the message names those that can.
+    """
+    if (reason := _refusal(id, world)) is not None:
+        suited = ", ".join(name for name in policies if _refusal(name, world) is None)
+        raise ConfigError(
+            f"policy {id!r} does not suit {world.name}: {reason}; set policy.id to one of {suited}"
+        )
+
+
+def _refusal(id: str, world: WorldSpec) -> str | None:
+    accepts = getattr(policies.get(id), "accepts", None)  # a function that makes a policy does not say
+    return None if accepts is None else accepts(world)
 
 
 def sample_categorical(log_probs: Tensor, generator: torch.Generator | None) -> Tensor:

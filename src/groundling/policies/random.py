@@ -15,6 +15,8 @@ from groundling.policies.policy import Action, Evaluation, Outputs, Policy, poli
 class RandomPolicy(Policy):
     """Chooses uniformly among the admissible actions; has no weights and values everything at 0."""
 
+    needs = frozenset({"words"})
+
     def __init__(self) -> None:
         super().__init__()
 

@@ -24,6 +24,8 @@ class ReadingPolicy(Policy):
         replacements: Words of the prompt and what stands for them (see `PromptReader`).
     """
 
+    needs = frozenset({"words"})
+
     def __init__(
         self, prompt: str = "glam", language: str = "english", replacements: Mapping[str, str] | None = None
     ) -> None:

@@ -45,6 +45,8 @@ class SymbolicPolicy(Policy):
         recurrence: Steps through which gradients go back; `training.steps_per_update` must be a multiple.
     """
 
+    needs = frozenset({"symbols"})
+
     def __init__(
         self, num_actions: int, channels: int = 128, hidden_size: int = 128, recurrence: int = 20
     ) -> None:

@@ -65,6 +65,8 @@ class TokenPolicy(Policy):
         min_tokens_to_keep: At least so many tokens are allowed by a top-p mask.
     """
 
+    needs = frozenset({"prompt"})
+
     def __init__(
         self,
         lm: LanguageModel,

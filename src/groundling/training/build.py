@@ -13,16 +13,18 @@ from groundling.algorithms.algorithm import Algorithm, algorithms
 from groundling.configs.schema import Config
 from groundling.devices import find_device
 from groundling.envs import nethack
-from groundling.envs.make import ActionNames, TextEnvMaker, name_actions
+from groundling.envs.make import ActionNames, TextEnvMaker, has_symbols, name_actions
 from groundling.envs.seeds import training_seed
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError
-from groundling.policies.policy import Policy, policies
+from groundling.policies.policy import Policy, check_accepts, policies
 from groundling.processes import Processes
 from groundling.registry import Registry, unknown
 from groundling.training.collect import EnvCollector
 from groundling.training.collector import Collector
 from groundling.training.demonstrations import Demonstrations
+from groundling.worlds import WorldSpec
+from groundling.worlds.world import Offer
 
 if TYPE_CHECKING:
     from groundling.training.sharding import Shards
@@ -35,6 +37,23 @@ def actions_of(config: Config) -> ActionNames:
     if env.id in nethack.TASKS:
         return ActionNames(tuple(nethack.ACTIONS), len(nethack.ACTIONS))
     return name_actions(env.id, env.args, env.language, env.actions)
+
+
+def world_spec(config: Config) -> WorldSpec:
+    """What the config's world offers a policy.
+
+    Raises:
+        ConfigError: there is no such env, or its actions are not those that env.actions names.
+    """
+    env = config.env
+    if config.pool.id is not None:
+        return WorldSpec(f"pool {config.pool.id}", frozenset({"prompt"}), "token")
+    if env.id in nethack.TASKS:
+        return WorldSpec(env.id, frozenset({"glyphs"}), "choice", len(nethack.ACTIONS))
+    offers: set[Offer] = {"words"}
+    if has_symbols(env.id, env.args, env.language):
+        offers.add("symbols")
+    return WorldSpec(env.id, frozenset(offers), "choice", actions_of(config).most)
 
 
 def make_envs(
@@ -190,6 +209,7 @@ def make_policy(config: Config, checkpoint: Path | None = None, *, learns: bool 
         raise ConfigError(
             "model.load_in_4bit=true keeps weights that cannot be trained: give model.lora={r: 16} too"
         )
+    check_accepts(config.policy.id, world_spec(config))
     factory = policies.get(config.policy.id)
     parameters = inspect.signature(factory).parameters
     args: dict[str, Any] = dict(config.policy.args)
