@@ -125,3 +125,38 @@ def test_own_algorithm_and_policy_write(
     else:
         assert all(0 < row["value"] < 1 for row in rows)
     assert main(words) == 0  # resumes, with its own weights read back
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("examples.shelf", ["shelf", "--config-dir", str(ROOT / "examples"), "env.num_envs=2"]),
+        ("examples.own_reward", ["rl4lms/increasing_numbers_ppo", "~reward.args", "reward.id=no_echo"]),
+    ],
+)
+def test_a_run_says_which_modules_it_was_made_with(module: str, words: list[str], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    short = [
+        "training.steps=8",
+        "training.steps_per_update=4",
+        "env.num_envs=2",
+        f"run_dir={run}",
+        "device=cpu",
+    ]
+    _groundling("train", *words, *short, "--import", module)
+    told = _groundling("evaluate", str(run), "--episodes", "2", fails=True)
+    assert f"if you have it and trust it, add --import {module}" in told
+    assert told.count("\n") == 1
+    if module == "examples.own_reward":
+        return  # once is enough for the rest
+    _groundling("evaluate", str(run), "--episodes", "2", "--import", module)
+    assert "give --import MODULE" in _groundling("train", *words, *short, f"imports=[{module}]", fails=True)
+
+
+def _groundling(*words: str, fails: bool = False) -> str:
+    """The command in a process of its own, which has imported nothing yet; what it says on standard error."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "groundling", *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode != 0) == fails, ended.stderr
+    return ended.stderr

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -75,7 +76,9 @@ def run(arguments: argparse.Namespace) -> int:
     ours = [text for text in overrides if text not in originals]
     spread = [originals] if foreign is None else foreign.reader.spread(foreign.path, originals)
     runs = [(own, swept) for own in spread for swept in sweep(ours)]
-    configs = _compose(arguments, foreign, runs)
+    if any(text.startswith("imports") for text in ours):
+        raise ConfigError("imports tells what --import named: give --import MODULE")
+    configs = [replace(c, imports=arguments.imports) for c in _compose(arguments, foreign, runs)]
     if len({config.run_dir for config in configs}) < len(configs):
         raise ConfigError(
             "two runs of this sweep have one run_dir: put what differs into it, as in run_dir=runs/${seed}"

@@ -5,12 +5,15 @@ Whatever comes in, by whichever function, leaves by `_checked`, and so through `
 
 import copy
 import functools
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import hydra
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_store import ConfigStore
@@ -349,10 +352,10 @@ def _checked(composed: Any, where: str, said: Mapping[str, Any], unused: Sequenc
     composed = OmegaConf.merge(OmegaConf.structured(Config), trust.admit(plain, said, where, unused))
     config = OmegaConf.to_object(composed)
     assert isinstance(config, Config)
-    check_component(algorithms, "algorithm", config.algorithm)
-    check_component(policies, "policy", config.policy)
-    _check_writing(config)
-    _check_nethack(config.nethack)
+    try:
+        _check_components(config)
+    except ConfigError as error:
+        raise ConfigError(f"{error}{_to_import(config, where)}") from error
     for key, minimum in _MINIMA.items():
         value = OmegaConf.select(composed, key)
         if value is not None and value < minimum:
@@ -372,6 +375,29 @@ def _checked(composed: Any, where: str, said: Mapping[str, Any], unused: Sequenc
     if len(set(actions)) < len(actions):
         raise ConfigError(f"env.actions names an action twice: {', '.join(actions)}")
     return config
+
+
+def _check_components(config: Config) -> None:
+    """Check that there are the components and the env that the config names, and that they take their arguments.
+
+    Raises:
+        ConfigError: one is not known, or does not.
+    """
+    check_component(algorithms, "algorithm", config.algorithm)
+    check_component(policies, "policy", config.policy)
+    _check_writing(config)
+    _check_nethack(config.nethack)
+    if config.imports and config.env.id not in gymnasium.registry:
+        raise ConfigError(unknown("env", config.env.id, gymnasium.registry))
+
+
+def _to_import(config: Config, where: str) -> str:
+    """What to add to the command where modules are missing that the config was made with."""
+    missing = [module for module in config.imports if module not in sys.modules]
+    if not missing or not all(re.fullmatch(r"[\w.]+", module) for module in missing):
+        return ""
+    words = " ".join(f"--import {module}" for module in missing)
+    return f"; {where} was made with code of its writer's: if you have it and trust it, add {words}"
 
 
 def _check_writing(config: Config) -> None:

@@ -17,6 +17,9 @@ from groundling.training.tracking import read_metrics
 
 _MAY_CHANGE = (
     "run_dir",
+    "imports",
+    "env.num_workers",
+    "env.timeout",
     "training.steps",
     "training.epochs",
     "training.checkpoint_every",
