@@ -219,7 +219,7 @@ class Config:
     run_dir: str = "runs/${name}-seed${seed}"
     """The run's folder: the same command with the same folder resumes."""
     imports: list[str] = field(default_factory=list)
-    """Modules of your own that the run was made with, as --import named them: told here, never imported because of it."""
+    """Modules of your own that the run was made with, as --import named them: told here, never imported by it."""
     device: str = "auto"
     """cpu, cuda, cuda:1, mps, …; auto takes the accelerator if there is one."""
     env: EnvConfig = field(default_factory=EnvConfig)
