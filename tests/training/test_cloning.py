@@ -185,7 +185,7 @@ def test_what_cannot_be_cloned_is_told(
 
     data = f"data.path={dataset}"
     assert "data.path=FOLDER" in error()
-    assert "data.path must be null" in error(data, experiment="demo-easy")
+    assert "data.path must be null" in error(data, "~env.args", experiment="demo-easy")
     assert "groundling collect" in error(f"data.path={tmp_path}")
     assert "env.history=2" in error(data, "env.history=3")
     assert "set them alike" in error(data, "env.language=french")

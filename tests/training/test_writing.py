@@ -202,6 +202,6 @@ def test_what_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.CaptureFi
     assert "did you mean 'increasing_numbers'" in error("reward.id=increasing_number")
     assert "unknown pool" in error("pool.id=nowhere")
     assert "argument of reward" in error("reward.args.most=3")
-    assert "policy.id=token" in error("policy.id=action_scoring", "~policy.args")
+    assert "does not suit pool dummy_pool" in error("policy.id=action_scoring", "~policy.args")
     assert "max_prompt_length" in error("env.args.max_length=3")
     assert "set pool.id" in error("pool.id=null")

@@ -174,6 +174,8 @@ def evaluate(
     """
     find_suites(suite)
     config = target.under(suite)
+    if "explorer" in agents_of(target):
+        raise ConfigError(f"explorer plays NetHack, not {config.env.id}: take it out of evaluation.baselines")
     policy = make_policy(config, target.checkpoint)
     episodes: dict[str, list[Episode]] = {}
     left_out: dict[str, str] = {}
@@ -211,10 +213,7 @@ def _players(
         "random": lambda: policy_player(RandomPolicy(), False, seed),
         "expert": expert_player,
     }
-    names = agents_of(target)
-    if "explorer" in names:
-        raise ConfigError(f"explorer plays NetHack, not {config.env.id}: take it out of evaluation.baselines")
-    return {name: players[name] for name in names}
+    return {name: players[name] for name in agents_of(target)}
 
 
 def _write(
