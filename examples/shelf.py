@@ -1,4 +1,4 @@
-"""A world of your own whose admissible actions change at every step, from 1 to 40 of them:
+"""A world of your own whose admissible actions change at every step, from 1 to 39 of them:
 
 groundling check-env examples.shelf:Shelf
 groundling train shelf --config-dir examples --import examples.shelf

@@ -102,6 +102,9 @@ def test_what_cannot_be_had_is_told(tmp_path: Path, capsys: pytest.CaptureFixtur
         ("head", ["~policy.args.num_actions"], "set policy.args.num_actions"),
         ("scoring", ["env.actions=[left, right]"], "has any text as its action"),
         ("scoring", ["training.probes=1"], "other actions at each step"),
+        ("scoring", ["env.timeout=5"], "is for envs in workers"),
+        ("scoring", ["env.num_workers=2", "env.timeout=0"], "env.timeout must be greater than 0"),
+        ("scoring", ["env.num_workers=-1"], "env.num_workers must be at least 0"),
     ):
         assert _train(tmp_path / f"{agent}{len(more[0])}", agent, *more) == 1
         assert wanted in capsys.readouterr().err

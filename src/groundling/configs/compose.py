@@ -30,7 +30,7 @@ from yaml import YAMLError
 from groundling.algorithms.algorithm import algorithms
 from groundling.arguments import check_types
 from groundling.configs import trust
-from groundling.configs.schema import BASELINES, ComponentConfig, Config, NetHackConfig
+from groundling.configs.schema import BASELINES, ComponentConfig, Config, EnvConfig, NetHackConfig
 from groundling.errors import ConfigError
 from groundling.policies.policy import policies
 from groundling.registry import Registry, unknown
@@ -387,6 +387,15 @@ def _check_components(config: Config) -> None:
     check_component(policies, "policy", config.policy)
     _check_writing(config)
     _check_nethack(config.nethack)
+    workers = config.env.num_workers
+    if config.pool.id is not None and workers:
+        raise ConfigError(f"env.num_workers={workers} does nothing in a run that writes: leave it at 0")
+    if config.env.timeout <= 0:
+        raise ConfigError(f"env.timeout must be greater than 0, got {config.env.timeout}")
+    if not workers and config.env.timeout != EnvConfig().timeout:
+        raise ConfigError(
+            f"env.timeout={config.env.timeout} is for envs in workers: set env.num_workers, or leave it out"
+        )
     if config.imports and config.env.id not in gymnasium.registry:
         raise ConfigError(unknown("env", config.env.id, gymnasium.registry))
 
@@ -455,6 +464,7 @@ _MINIMA = {
     "evaluation.batch_size": 1,
     "env.num_envs": 1,
     "env.history": 1,
+    "env.num_workers": 0,
     "nethack.num_workers": 0,
     "training.steps": 1,
     "training.epochs": 1,

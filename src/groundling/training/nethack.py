@@ -326,9 +326,10 @@ def make_nethack_collector(config: Config, own: slice) -> NetHackCollector:
 def _check_unused(env: EnvConfig) -> None:
     """Raise `ConfigError` on what is set and does nothing in NetHack's tasks."""
     usual = EnvConfig()
-    for name in ("actions", "history", "language", "reward_scale", "bootstrap_truncated"):
+    for name in ("actions", "history", "language", "reward_scale", "bootstrap_truncated", "num_workers"):
         if getattr(env, name) != getattr(usual, name):
-            instead = "; NetHack's is nethack.reward.reward_scale" if name == "reward_scale" else ""
+            theirs = {"reward_scale": "nethack.reward.reward_scale", "num_workers": "nethack.num_workers"}
+            instead = f"; NetHack's is {theirs[name]}" if name in theirs else ""
             raise ConfigError(
                 f"env.{name}={getattr(env, name)} does nothing in NetHack: leave it at {getattr(usual, name)}{instead}"
             )
