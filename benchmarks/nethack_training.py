@@ -45,7 +45,7 @@ def measure(seconds: float, intrinsic: bool, ahead: bool, workers: int) -> dict[
     from groundling.processes import Processes
     from groundling.rewards.intrinsic import MotifReward
     from groundling.rewards.table import RewardTable
-    from groundling.training.nethack import NetHackCollector
+    from groundling.worlds.nethack.collect import NetHackCollector
 
     torch.set_num_threads(1)
     torch.manual_seed(0)

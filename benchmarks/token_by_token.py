@@ -19,10 +19,10 @@ from writing import RESULTS, SEEDS, complete, experiment, first_and_last, rows_o
 
 from groundling.algorithms import Rollout
 from groundling.configs.compose import compose
-from groundling.evaluation.aggregate import estimate
+from groundling.intervals import estimate
 from groundling.policies import Policy
-from groundling.training.collector import Collector, Finished
 from groundling.training.run import Run
+from groundling.worlds.collector import Collector, Finished
 
 NAME = "tokens"
 

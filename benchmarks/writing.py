@@ -21,7 +21,7 @@ import numpy as np
 from groundling.cli import main
 from groundling.configs.compose import compose
 from groundling.evaluation import plots
-from groundling.evaluation.aggregate import Estimate, estimate
+from groundling.intervals import Estimate, estimate
 from groundling.training.tracking import read_metrics
 
 ALGORITHMS = ("ppo", "nlpo", "a2c", "trpo", "rloo", "grpo", "reinforce_pp")

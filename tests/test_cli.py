@@ -10,8 +10,8 @@ import pytest
 
 from groundling.cli import main
 from groundling.configs.compose import changed, compose
-from groundling.evaluation.evaluate import find
-from groundling.evaluation.suites import SUITES
+from groundling.evaluation.target import find
+from groundling.worlds.text.suites import SUITES
 
 _SMALL = [
     "env.num_envs=4",

@@ -7,7 +7,7 @@ from groundling.configs.compose import compose
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy, policies
 from groundling.training import build
-from groundling.worlds import WorldSpec
+from groundling.worlds import WorldSpec, world_of
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
 
 _SHORT = ["env.num_envs=4", "training.steps=32", "training.steps_per_update=8", "device=cpu"]
@@ -75,7 +75,7 @@ def test_a_policy_of_ones_own_says_what_it_needs() -> None:
 
 def test_a_policy_that_a_function_makes_is_let_in() -> None:
     config = compose("demo", ["~policy.args"])
-    spec = build.world_spec(config)
+    spec = world_of(config).spec
     assert spec.observation == {"words", "symbols"} and spec.num_actions == 6
     with pytest.raises(
         ConfigError, match=r"'symbolic' does not suit test/Doors-v0: it looks at symbols, and"

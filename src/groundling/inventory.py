@@ -30,14 +30,14 @@ def inventory() -> dict[str, Callable[[], dict[str, str]]]:
     from groundling.configs import experiments
     from groundling.configs.studies import studies
     from groundling.envs.text_generation import pools
-    from groundling.evaluation.evaluate import AGENTS
-    from groundling.evaluation.suites import SUITES
     from groundling.judges.judge import judges
     from groundling.lm.loading import STARTERS
     from groundling.metrics import metrics
     from groundling.policies.policy import policies
     from groundling.prompts.prompt import prompts
     from groundling.rewards import rewards
+    from groundling.worlds import AGENTS
+    from groundling.worlds.text.suites import SUITES
 
     return {
         "envs": _envs,

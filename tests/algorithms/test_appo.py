@@ -13,7 +13,7 @@ from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError
 from groundling.policies.policy import Action, Evaluation, Policy, Segment
 from groundling.processes import Processes
-from groundling.training.collect import EnvCollector
+from groundling.worlds.text.collect import EnvCollector
 from tests.conftest import Corridor, TablePolicy
 
 

@@ -11,7 +11,7 @@ from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, RunError
 from groundling.policies.policy import Policy, Work
 from groundling.processes import Processes
-from groundling.training.collect import EnvCollector
+from groundling.worlds.text.collect import EnvCollector
 from tests.conftest import Corridor, TablePolicy
 
 

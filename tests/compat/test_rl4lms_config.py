@@ -16,8 +16,10 @@ from groundling.cli import main
 from groundling.compat.rl4lms_config import is_original, read, spread
 from groundling.configs.schema import Config
 from groundling.errors import ConfigError, GroundlingError
-from groundling.training.build import make_metrics, make_policy
-from groundling.training.tracking import read_metrics, read_rows
+from groundling.rows import read_rows
+from groundling.training.build import make_policy
+from groundling.training.tracking import read_metrics
+from groundling.worlds.writing.parts import make_metrics
 from tests.compat.conftest import has_wordnet
 from tests.compat.rl4lms_configs import NAMES, config, is_causal
 
@@ -274,7 +276,9 @@ def test_perplexity_is_the_trained_models(write: Callable[..., Path], models: di
     name = "imdb_text_continuation/gpt2_supervised"
     made, notes = read(write(name), _put_in(name, models))
     policy: Any = make_policy(made)
-    (perplexity,) = [m for m in make_metrics(made, policy) if type(m).__name__ == "CausalPerplexity"]
+    (perplexity,) = [
+        m for m in make_metrics(made.evaluation.metrics, policy) if type(m).__name__ == "CausalPerplexity"
+    ]
     assert perplexity.lm is policy.lm and perplexity.stride == 512
     assert any("use_text_from_meta_data" in note for note in notes)
 

@@ -6,7 +6,8 @@ import pytest
 
 from groundling.cli import main
 from groundling.configs.compose import compose, experiments
-from groundling.training.tracking import read_metrics, read_rows
+from groundling.rows import read_rows
+from groundling.training.tracking import read_metrics
 from tests.compat.conftest import has_wordnet
 
 TASKS = ["common_gen", "dialog", "imdb", "iwslt2017", "narrative_qa", "summarization", "totto"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from groundling.cli import main
-from groundling.evaluation.suites import SUITES
+from groundling.worlds.text.suites import SUITES
 
 _SMALL = [
     "model.path=starter",

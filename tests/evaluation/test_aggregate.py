@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from groundling.evaluation.aggregate import (
+from groundling.intervals import (
     area_under_curve,
     estimate,
     interquartile_band,

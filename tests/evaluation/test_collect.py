@@ -9,10 +9,9 @@ import pytest
 from groundling.cli import main
 from groundling.envs.make import make_text_env
 from groundling.errors import ConfigError
-from groundling.evaluation import collect
-from groundling.evaluation.evaluate import find
+from groundling.evaluation.target import find
 from groundling.prompts import glam_prompt
-from groundling.training import dataset
+from groundling.worlds.text import dataset, recording
 
 _GO_TO = ["env.id=BabyAI-GoToObj-v0", "evaluation.num_envs=3", "device=cpu"]
 
@@ -62,16 +61,16 @@ def test_datasets_opens_it_and_every_row_tells_its_transition(tmp_path: Path) ->
 
 
 def test_it_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collect, "_EPISODES_PER_FILE", 4)
+    monkeypatch.setattr(recording, "_EPISODES_PER_FILE", 4)
     assert _collect(tmp_path / "whole", episodes=10) == 0
 
-    def interrupted(self: collect.Recorder, *arguments: Any) -> None:
+    def interrupted(self: recording.Recorder, *arguments: Any) -> None:
         note(self, *arguments)
         if self.first == 4 and len(self.contiguous()) >= 2:
             raise KeyboardInterrupt
 
-    note = collect.Recorder._note
-    monkeypatch.setattr(collect.Recorder, "_note", interrupted)
+    note = recording.Recorder._note
+    monkeypatch.setattr(recording.Recorder, "_note", interrupted)
     assert _collect(tmp_path / "stopped", episodes=10) == 130
     monkeypatch.undo()
     before = _rows(tmp_path / "stopped")
@@ -134,10 +133,10 @@ def test_a_failing_write_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest
 
 def test_a_broken_description_is_told(tmp_path: Path) -> None:
     target = find("expert", _GO_TO, print)
-    collect.collect_dataset(target, 1, tmp_path / "bot")
+    target.world.record_episodes(target.demonstrator(), 1, tmp_path / "bot")
     (tmp_path / "bot" / "collection.json").write_text("{")
     with pytest.raises(Exception, match=r"collection\.json cannot be read"):
-        collect.collect_dataset(target, 2, tmp_path / "bot")
+        target.world.record_episodes(target.demonstrator(), 2, tmp_path / "bot")
     (tmp_path / "bot" / "collection.json").unlink()
     with pytest.raises(ConfigError, match="other files"):
-        collect.collect_dataset(target, 2, tmp_path / "bot")
+        target.world.record_episodes(target.demonstrator(), 2, tmp_path / "bot")

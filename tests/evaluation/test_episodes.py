@@ -2,14 +2,15 @@ import pytest
 
 from groundling.envs.seeds import held_out_seed
 from groundling.envs.vector import TextVectorEnv
-from groundling.evaluation.episodes import (
+from groundling.intervals import wilson_interval
+from groundling.policies import RandomPolicy
+from groundling.worlds.episode import HeldOutEpisode, Played
+from groundling.worlds.text.episodes import (
     held_out_seed_of,
     play,
     policy_player,
-    summarise,
-    wilson_interval,
+    record_of,
 )
-from groundling.policies import RandomPolicy
 from tests.conftest import Corridor, TablePolicy
 
 
@@ -32,10 +33,10 @@ def test_results_of_a_deterministic_player_do_not_depend_on_the_number_of_envs()
 
 def test_random_player_finds_the_corridors_chance_level() -> None:
     with policy_player(RandomPolicy(), False, 0) as player:
-        summary = summarise(play(player, _envs(16), 400))
-    assert summary.episodes == 400
-    assert 0.35 < summary.success_rate < 0.6
-    assert summary.success_low < summary.success_rate < summary.success_high
+        played = Played([record_of(k, e) for k, e in enumerate(play(player, _envs(16), 400))])
+    success = played.figures()["success"]
+    assert success.episodes == 400 and 0.35 < success.value < 0.6
+    assert success.low is not None and success.high is not None and success.low < success.value < success.high
 
 
 def test_wilson_interval_against_published_values() -> None:
@@ -50,3 +51,22 @@ def test_wilson_interval_against_published_values() -> None:
         assert wilson_interval(successes, count) == pytest.approx(expected, abs=5e-5)
     with pytest.raises(ValueError, match="3 of 2"):
         wilson_interval(3, 2)
+
+
+def test_a_figure_is_of_the_episodes_that_have_it() -> None:
+    told = [{"success": 1.0, "return": 2.0}, {"success": 0.0, "return": 4.0, "first_precision": 1.0}]
+    played = Played([HeldOutEpisode(k, figures, {}, None) for k, figures in enumerate(told)])
+    figures = played.figures()
+    assert list(figures) == ["success", "return", "first_precision"]
+    assert (figures["success"].low, figures["success"].high) == wilson_interval(1, 2)
+    assert (figures["return"].value, figures["first_precision"].episodes) == (3.0, 1)
+
+
+def test_a_corpus_figure_has_an_interval_only_where_it_is_the_mean_of_the_texts() -> None:
+    texts = [
+        HeldOutEpisode(k, {"bleu": value, "rouge": value}, {}, None) for k, value in enumerate((0.2, 0.4))
+    ]
+    figures = Played(texts, {"bleu": 0.25, "rouge": 0.3, "perplexity": 12.0}).figures()
+    assert figures["bleu"].value == 0.25 and figures["bleu"].low is None
+    assert figures["rouge"].value == pytest.approx(0.3) and figures["rouge"].low is not None
+    assert figures["perplexity"].value == 12.0 and figures["perplexity"].text() == "12"

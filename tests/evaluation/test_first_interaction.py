@@ -11,9 +11,11 @@ from groundling.cli import main
 from groundling.configs.compose import compose, to_yaml
 from groundling.envs.first_interaction import FirstInteraction, Target
 from groundling.envs.vector import Episode
-from groundling.evaluation.episodes import Summary, summarise, wilson_interval
-from groundling.evaluation.suites import SUITES, find_suites
-from groundling.training.collector import summarise as summarise_update
+from groundling.intervals import wilson_interval
+from groundling.worlds.collector import summarise as summarise_update
+from groundling.worlds.episode import Figure, Played
+from groundling.worlds.text.episodes import record_of
+from groundling.worlds.text.suites import SUITES, find_suites
 
 _ROOM = [
     "env.id=BabyAI-MixedTrainLocal-v0",
@@ -27,14 +29,22 @@ def _episode(target: Target | None, chance: float | None = 0.25) -> Episode:
     return Episode(0, 0, 1, "go", "go", (0,), 0.0, False, {} if first is None else first.figures, first)
 
 
+def _figures(episodes: list[Episode]) -> dict[str, Figure]:
+    return Played([record_of(k, e) for k, e in enumerate(episodes)]).figures()
+
+
 def test_shares_are_of_the_episodes_that_tell() -> None:
     told: list[Target] = ["named"] * 3 + ["other"] + ["none"] * 4
     episodes = [*map(_episode, told), _episode(None)]
-    summary = summarise(episodes)
-    assert (summary.episodes, summary.first_episodes) == (9, 8)
-    assert (summary.first_named, summary.first_other, summary.first_none) == (3 / 8, 1 / 8, 4 / 8)
-    assert (summary.first_named_low, summary.first_named_high) == wilson_interval(3, 8)
-    assert (summary.first_precision, summary.first_chance) == (3 / 4, 0.25)
+    figures = _figures(episodes)
+    assert {name: (f.value, f.episodes) for name, f in figures.items() if name.startswith("first")} == {
+        "first_named": (3 / 8, 8),
+        "first_other": (1 / 8, 8),
+        "first_none": (4 / 8, 8),
+        "first_precision": (3 / 4, 4),
+        "first_chance": (0.25, 8),
+    }
+    assert (figures["first_named"].low, figures["first_named"].high) == wilson_interval(3, 8)
     row = summarise_update(episodes)
     assert [row[f"first_{k}"] for k in ("named", "other", "none", "precision", "chance")] == [
         3 / 8,
@@ -43,12 +53,11 @@ def test_shares_are_of_the_episodes_that_tell() -> None:
         3 / 4,
         1 / 4,
     ]
-    nothing = summarise([_episode("none", None)])
-    assert (nothing.first_precision, nothing.first_chance) == (None, None)
+    assert not {"first_precision", "first_chance"} & _figures([_episode("none", None)]).keys()
 
 
 def test_where_nothing_is_told_nothing_is_logged() -> None:
-    assert summarise([_episode(None)]).first_episodes is None
+    assert "first_named" not in _figures([_episode(None)])
     assert not [name for name in summarise_update([_episode(None)]) if name.startswith("first")]
 
 
@@ -89,14 +98,14 @@ def test_evaluations_tell_it_by_episode_and_by_family(evaluated: Path) -> None:
     for suite, content in figures.items():
         with (evaluated / "evaluation" / f"{suite}.csv").open(newline="") as file:
             rows = list(csv.DictReader(file))
-        summary = Summary(**content["agents"]["random"])
-        assert content["tasks"]["random"]["pickup"] == content["agents"]["random"]
-        assert summary.first_episodes == len(rows) == 24
-        assert [
-            sum(row["first"] == target for row in rows) / 24 for target in ("named", "other", "none")
-        ] == pytest.approx([summary.first_named, summary.first_other, summary.first_none])
-        assert sum(float(row["chance"]) for row in rows) / 24 == pytest.approx(summary.first_chance, abs=1e-6)
-    rewards = {suite: content["agents"]["random"]["return_mean"] for suite, content in figures.items()}
+        agent = content["agents"]["random"]
+        assert content["tasks"]["random"]["pickup"] == agent and agent["episodes"] == len(rows) == 24
+        for name in ("first_named", "first_other", "first_none", "first_chance"):
+            mean = sum(float(row[name]) for row in rows) / 24
+            assert mean == pytest.approx(agent["figures"][name]["value"], abs=1e-6)
+    rewards = {
+        suite: content["agents"]["random"]["figures"]["return"]["value"] for suite, content in figures.items()
+    }
     assert rewards["swapped"] == rewards["dropped"] == rewards["scrambled"]  # who does not read does the same
 
 
@@ -114,7 +123,7 @@ def test_a_study_sums_it_up(tmp_path: Path) -> None:
     told = json.loads((tmp_path / "runs" / "random-seed1" / "evaluation" / "swapped.json").read_text())
     for name in ("first_named", "first_none", "first_precision", "first_chance"):
         written = float(rows["random", "swapped", "all"][name])
-        assert written == pytest.approx(told["agents"]["random"][name], abs=1e-5)
+        assert written == pytest.approx(told["agents"]["random"]["figures"][name]["value"], abs=1e-5)
     with (out / "curves.csv").open(newline="") as file:
         assert "first_precision" in next(csv.reader(file))
     page = (out / "README.md").read_text()
@@ -126,7 +135,7 @@ def test_the_report_shows_it(evaluated: Path, tmp_path: Path) -> None:
     assert main(["report", str(evaluated), "--output", str(tmp_path / "report.html")]) == 0
     page = (tmp_path / "report.html").read_text()
     assert (
-        "<th>named first</th>" in page and "told otherwise" in page and "first thing is the named one" in page
+        "<td>first named</td>" in page and "told otherwise" in page and "first thing is the named one" in page
     )
     assert "<mark>the " in page and "First dealt with: " in page
     assert "<td>swapped</td>" in page
@@ -144,27 +153,17 @@ def test_the_controls_of_another_world_are_not_set_beside_the_runs(evaluated: Pa
     assert "<td>swapped</td>" not in page and "<td>dropped</td>" in page
 
 
-def test_evaluations_from_before_are_still_shown(evaluated: Path, tmp_path: Path) -> None:
-    old = tmp_path / "old"
-    (old / "evaluation").mkdir(parents=True)
-    (old / "samples").mkdir()
-    (old / "config.yaml").write_bytes((evaluated / "config.yaml").read_bytes())
-    row = {"update": 1, "step": 1, "seconds": 1, "episodes": 1, "success_rate": 0.5, "return_mean": 0.1}
-    (old / "metrics.jsonl").write_text(json.dumps(row) + "\n")
-    content = json.loads((evaluated / "evaluation" / "held-out.json").read_text())
-    content["agents"] = {
-        name: {key: value for key, value in agent.items() if not key.startswith("first")}
-        for name, agent in content["agents"].items()
-    }
-    (old / "evaluation" / "held-out.json").write_text(json.dumps(content))
-    samples = json.loads((evaluated / "samples" / "held-out.json").read_text())
-    for sample in samples:
-        del sample["first"]
-    (old / "samples" / "held-out.json").write_text(json.dumps(samples))
-    assert Summary(**content["agents"]["random"]).first_named is None
-    assert main(["report", str(old)]) == 0
-    page = (old / "report.html").read_text()
-    assert "<th>success rate</th>" in page and "named first" not in page and "<mark>" not in page
+def test_an_evaluation_of_an_earlier_version_is_to_be_made_again(
+    evaluated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(evaluated, tmp_path / "run")
+    path = run / "evaluation" / "held-out.json"
+    content = json.loads(path.read_text())
+    content["agents"]["random"] = {"episodes": 24, "success_rate": 0.5}
+    path.write_text(json.dumps(content))
+    assert main(["report", str(run)]) == 1
+    told = capsys.readouterr().err
+    assert "held-out.json" in told and "groundling evaluate" in told and told.count("\n") == 1
 
 
 def test_a_world_that_cannot_tell_has_no_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,7 +177,7 @@ def test_a_world_that_cannot_tell_has_no_columns(tmp_path: Path, capsys: pytest.
         "2",
     ]
     assert main(words) == 0
-    assert "named" not in capsys.readouterr().out
+    assert "first" not in capsys.readouterr().out
     assert "chance" not in (tmp_path / "evaluation" / "held-out.csv").read_text()
 
 

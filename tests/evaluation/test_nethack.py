@@ -12,17 +12,18 @@ from groundling.envs.nethack import make_task
 from groundling.envs.nethack.observation import View
 from groundling.envs.nethack.vector import NetHackVectorEnv
 from groundling.envs.seeds import held_out_seed
-from groundling.evaluation.evaluate import Target
-from groundling.evaluation.nethack import showing
-from groundling.evaluation.nethack.agents import Alone, PolicyAgent, features, mixed
-from groundling.evaluation.nethack.episodes import Game, play, summarise
-from groundling.evaluation.nethack.evaluate import evaluate_games
-from groundling.evaluation.nethack.taste import Taste
-from groundling.evaluation.nethack.watching import moments
+from groundling.evaluation.evaluate import evaluate
+from groundling.evaluation.target import Target
 from groundling.judges.record import random_player
 from groundling.judges.reward_model import Normalization
 from groundling.policies.nethack import NetHackPolicy
 from groundling.rewards.intrinsic import MotifReward
+from groundling.worlds.episode import Played
+from groundling.worlds.nethack import showing
+from groundling.worlds.nethack.agents import Alone, PolicyAgent, features, mixed
+from groundling.worlds.nethack.episodes import Game, play, record_of
+from groundling.worlds.nethack.taste import Taste
+from groundling.worlds.nethack.watching import sights
 
 
 class Lengths:
@@ -75,7 +76,7 @@ def test_episodes_are_the_same_however_many_are_played_at_once() -> None:
     one, three = of(1), of(3)
     assert one == three and [game.number for game in one] == list(range(5))
     assert all(sum(game.messages.values()) == len(game.actions) == game.figures["length"] for game in one)
-    found = summarise(one)
+    found = Played([record_of(game) for game in one]).figures()
     assert found["length"].value == np.mean([len(game.actions) for game in one])
     assert "success" not in found and "intrinsic_return" not in found
 
@@ -84,7 +85,7 @@ def test_every_episode_has_a_recording_of_its_own(tmp_path: Path) -> None:
     args = {"max_episode_steps": 5, "savedir": str(tmp_path), "save_ttyrec_every": 1}
     play(Alone(random_player), "NetHackScore-v1", args, 6, 3)
     for seed in (4, 6):
-        list(moments(random_player(0), "NetHackScore-v1", args, seed, None))
+        list(sights(random_player(0), "NetHackScore-v1", args, seed, None))
     found = sorted(path.parent.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.ttyrec3.bz2"))
     assert found == [f"env-000{env}" for env in (0, 0, 1, 1, 2, 2)] + ["seed-4", "seed-6"]
 
@@ -116,7 +117,7 @@ def test_a_baseline_that_does_not_play_nethack_is_left_out_and_told(tmp_path: Pa
     small = ["env.args={max_episode_steps: 4}", "policy.args={hidden_size: 8, recurrence: 4}", "device=cpu"]
     config = compose("motif/score", [*small, "evaluation.baselines=[random,expert]"])
     told: list[str] = []
-    evaluate_games(Target("zero-shot", tmp_path, config), 2, warn=told.append)
+    evaluate(Target("zero-shot", tmp_path, config), "held-out", 2, warn=told.append)
     found = json.loads((tmp_path / "evaluation" / "held-out.json").read_text())
     assert list(found["agents"]) == ["zero-shot", "random"] and list(found["left_out"]) == ["expert"]
     assert told == [f"expert is left out: {found['left_out']['expert']}"]
@@ -133,19 +134,19 @@ def test_a_sample_that_plays_differently_now_is_shown_without_pictures(tmp_path:
     (game,) = play(Alone(random_player), "NetHackScore-v1", {"max_episode_steps": 9}, 1, 1)
     found = {"task": "NetHackScore-v1", "args": {"max_episode_steps": 9}, "seed": game.seed, "messages": []}
     found |= {"actions": game.actions, "figures": game.figures}
-    assert len(showing.sample(config, tmp_path, found)["pictures"]) == 6
+    assert len(showing.shown(config, tmp_path, found).moments) == 6
     for changed in (
         {"actions": game.actions[:5]},  # the game goes on when the actions have run out
         {"actions": [*game.actions, 1]},
         {"figures": {**game.figures, "return": game.figures["return"] + 1}},
     ):
-        assert showing.sample(config, tmp_path, found | changed)["pictures"] == []
+        assert showing.shown(config, tmp_path, found | changed).moments == []
 
 
 def test_moments_tell_what_was_paid() -> None:
     taste = Taste(Lengths(), MotifReward(threshold_quantile=0))  # type: ignore[arg-type]
     act = random_player(0)
-    seen = list(moments(act, "NetHackScore-v1", {"max_episode_steps": 20}, held_out_seed(0), taste))
+    seen = list(sights(act, "NetHackScore-v1", {"max_episode_steps": 20}, held_out_seed(0), taste))
     assert [moment.step for moment in seen] == list(range(21)) and seen[-1].ended
     assert sum(moment.reward for moment in seen) == pytest.approx(seen[-1].episode_return)
     paid = sum(moment.intrinsic or 0.0 for moment in seen)

@@ -19,7 +19,7 @@ from groundling.errors import ConfigError, GroundlingError
 from groundling.evaluation.agreement import krippendorff_alpha
 from groundling.evaluation.rating import read_answers, write_likert, write_pairwise
 from groundling.evaluation.rating_tasks import RATING_TASKS
-from groundling.training.validation import Written, write_rows
+from groundling.worlds.writing.validation import Written, write_rows
 
 NASTY = "</p><script>alert(\"x\")</script> & 'q' {{ 7*7 }} ä\n2nd line"
 

@@ -9,10 +9,10 @@ import pytest
 
 from groundling.configs.schema import Config, EnvConfig
 from groundling.envs.observation import TextObservation
-from groundling.evaluation.episodes import held_out_seed_of, play, policy_player
-from groundling.evaluation.samples import frames, record
 from groundling.policies import RandomPolicy
-from groundling.training.build import make_envs
+from groundling.worlds.text.envs import make_envs
+from groundling.worlds.text.episodes import held_out_seed_of, play, policy_player
+from groundling.worlds.text.samples import frames, record
 from tests.conftest import Corridor
 
 
@@ -26,7 +26,7 @@ def test_an_episode_whose_task_was_drawn_by_chance_is_played_again_in_that_task(
     config = Config(env=EnvConfig(id="BabyAI-MixedTrainLocal-v0", args=args))
     policy = _ReadsMissions()
     with policy_player(policy, False, 0) as player:
-        envs = make_envs(config, 8, held_out_seed_of(8))
+        envs = make_envs(config.env, 8, held_out_seed_of(8))
         episodes = play(player, envs, 8)
     for episode in episodes:
         sample = record(config, policy, episode)

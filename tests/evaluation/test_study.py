@@ -129,7 +129,7 @@ def test_the_results_are_those_of_the_runs(study: Path) -> None:
     scores = {(r["arm"], r["seed"], r["agent"], r["task"]): r for r in _rows(out / "evaluations.csv")}
     held_out = json.loads((runs / "quick-seed2" / "evaluation" / "held-out.json").read_text())
     for agent in ("trained", "zero-shot"):
-        success = held_out["agents"][agent]["success_rate"]
+        success = held_out["agents"][agent]["figures"]["success"]["value"]
         assert float(scores["quick", "2", agent, "all"]["success"]) == pytest.approx(success)
     own = [float(scores["slow", seed, "trained", "all"]["success"]) for seed in "12"]
     summary = {(r["arm"], r["measure"], r["agent"]): r for r in _rows(out / "summary.csv")}

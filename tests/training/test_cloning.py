@@ -19,15 +19,15 @@ from groundling.configs.schema import (
     TrainingConfig,
 )
 from groundling.errors import ConfigError, RunError
-from groundling.evaluation.collect import collect_dataset
-from groundling.evaluation.evaluate import find
+from groundling.evaluation.target import find
 from groundling.processes import Processes
+from groundling.rows import read_rows
 from groundling.training.build import make_algorithm, make_policy
 from groundling.training.checkpoint import latest
-from groundling.training.dataset import count_transitions
-from groundling.training.demonstrations import Demonstrations
 from groundling.training.run import train
-from groundling.training.tracking import read_metrics, read_rows
+from groundling.training.tracking import read_metrics
+from groundling.worlds.text.dataset import count_transitions
+from groundling.worlds.text.demonstrations import Demonstrations
 
 _ACTIONS = ["turn left", "turn right", "go forward", "pick up", "drop", "toggle"]
 
@@ -36,7 +36,8 @@ _ACTIONS = ["turn left", "turn right", "go forward", "pick up", "drop", "toggle"
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data") / "bot"
     overrides = ["env.id=BabyAI-GoToObj-v0", "env.history=2", "evaluation.num_envs=4", "device=cpu"]
-    collect_dataset(find("expert", overrides, print), 12, folder)
+    target = find("expert", overrides, print)
+    target.world.record_episodes(target.demonstrator(), 12, folder)
     return folder
 
 
@@ -89,7 +90,8 @@ def test_a_clone_is_evaluated_and_reported(dataset: Path, tmp_path: Path) -> Non
 def test_what_is_held_out_is_measured_and_not_learnt(tmp_path: Path) -> None:
     overrides = ["env.id=BabyAI-GoToObj-v0", "env.history=2", "evaluation.num_envs=4", "device=cpu"]
     folder, run_dir = tmp_path / "bot", tmp_path / "run"
-    collect_dataset(find("expert", overrides, print), 8, folder, validation_fraction=0.25)
+    target = find("expert", overrides, print)
+    target.world.record_episodes(target.demonstrator(), 8, folder, validation_fraction=0.25)
     config = _config(folder, run_dir, "choice", "drrn")
     config.evaluation = EvaluationConfig(every=2)
     assert train(replace(config, training=replace(config.training, steps=48)), Console(quiet=True))

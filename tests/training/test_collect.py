@@ -9,8 +9,9 @@ from groundling.configs.schema import ComponentConfig, Config, EnvConfig
 from groundling.envs.observation import TextObservation
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, RunError
-from groundling.training.build import make_algorithm, make_collector, make_policy
-from groundling.training.collect import EnvCollector
+from groundling.training.build import make_algorithm, make_policy
+from groundling.worlds import world_of
+from groundling.worlds.text.collect import EnvCollector
 from tests.conftest import Corridor, TablePolicy
 
 _ACTIONS = ["left", "right", "stay"]
@@ -103,4 +104,4 @@ def test_the_config_has_time_outs_valued_with_the_algorithms_discount() -> None:
     )
     policy = make_policy(config)
     algorithm = make_algorithm(config, policy)
-    assert make_collector(config, policy, algorithm, slice(0, 2))._bootstrap == 0.75
+    assert world_of(config).collector(policy, algorithm, slice(0, 2))._bootstrap == 0.75

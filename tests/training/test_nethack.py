@@ -19,8 +19,8 @@ from groundling.judges.reward_models import reward_models
 from groundling.policies.nethack import NetHackObservations, NetHackPolicy
 from groundling.rewards.intrinsic import MotifReward
 from groundling.rewards.table import RewardTable
-from groundling.training.collector import summarise
-from groundling.training.nethack import NetHackCollector
+from groundling.worlds.collector import summarise
+from groundling.worlds.nethack.collect import NetHackCollector
 
 _STATUS = [1, -1, 2, 1]
 """How the episodes of each env end: death, out of steps, success, death."""

@@ -14,19 +14,19 @@ from rich.console import Console
 from groundling.configs.compose import compose
 from groundling.configs.schema import Config
 from groundling.errors import ConfigError
-from groundling.evaluation.evaluate import Target
-from groundling.evaluation.nethack import showing
-from groundling.evaluation.nethack.evaluate import evaluate_games
-from groundling.evaluation.nethack.taste import make_taste
+from groundling.evaluation.evaluate import evaluate
+from groundling.evaluation.target import Target
 from groundling.judges.questions import Question
 from groundling.judges.reward_model import Normalization
 from groundling.judges.reward_models import reward_models
-from groundling.training import nethack
 from groundling.training.checkpoint import latest
-from groundling.training.nethack import NetHackCollector
 from groundling.training.progress import TrainingProgress
 from groundling.training.run import Run, train
 from groundling.training.tracking import read_metrics
+from groundling.worlds.nethack import collect as nethack
+from groundling.worlds.nethack import showing
+from groundling.worlds.nethack.collect import NetHackCollector
+from groundling.worlds.nethack.taste import make_taste
 
 _SMALL = [
     "env.num_envs=4",
@@ -194,9 +194,9 @@ def test_what_was_learnt_online_is_what_evaluation_shows(tmp_path: Path) -> None
     row = torch.frombuffer(bytearray(message), dtype=torch.uint8)[None]
     assert taste.of([message])[0].raw == pytest.approx(run.collector._online.model.rewards(row).item())
     target = Target("trained", tmp_path, config, checkpoint)
-    assert "intrinsic_return" in evaluate_games(target, 2)["trained"]
+    assert "intrinsic_return" in evaluate(target, "held-out", 2)["trained"].figures()
     (sample,) = json.loads((tmp_path / "samples" / "held-out.json").read_text())
-    assert "normalised" in showing.sample(config, tmp_path, sample)["pictures"][0][1]
+    assert "normalised" in showing.shown(config, tmp_path, sample).moments[0].lines[0]
 
     named = replace(config.nethack, reward_model=str(_save(tmp_path / "model", seed=3)))
     both = replace(config, nethack=named)

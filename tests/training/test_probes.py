@@ -17,9 +17,9 @@ from groundling.errors import ConfigError, RunError
 from groundling.evaluation.report import write_report
 from groundling.policies import RandomPolicy
 from groundling.training.build import make_policy
-from groundling.training.probes import PROBES, ProbeLog, observations, read_probes, right_actions
 from groundling.training.run import train
 from groundling.training.tracking import TIME_KEYS, read_metrics
+from groundling.worlds.text.probes import PROBES, ProbeLog, observations, read_probes, right_actions
 
 _THING = "(red|green|blue|purple|yellow|grey) (key|ball|box)"
 _PLACE = r"(\d steps? (left|right)( and \d steps? forward)?|\d steps? forward)"

@@ -28,13 +28,12 @@ from groundling.configs.schema import (
     TrainingConfig,
 )
 from groundling.errors import ConfigError, RunError
-from groundling.evaluation.collect import collect_dataset
-from groundling.evaluation.evaluate import find
+from groundling.evaluation.target import find
 from groundling.training import checkpoint
-from groundling.training.collect import EnvCollector
 from groundling.training.folder import open_run
 from groundling.training.run import Run, train
 from groundling.training.tracking import TIME_KEYS, read_metrics
+from groundling.worlds.text.collect import EnvCollector
 
 _UPDATES = 6
 _FORK = multiprocessing.get_context("fork")  # children share what is imported: a start costs milliseconds
@@ -205,7 +204,7 @@ def test_memory_and_replay_go_on_exactly(
 def demonstrations(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("demonstrations") / "data"
     collected = find("expert", ["env.id=BabyAI-GoToRedBallNoDists-v0", "env.history=2"], print)
-    collect_dataset(collected, 10, folder)  # about two epochs in all
+    collected.world.record_episodes(collected.demonstrator(), 10, folder)  # about two epochs in all
     return folder
 
 

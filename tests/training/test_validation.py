@@ -17,11 +17,11 @@ from groundling.errors import ConfigError, GroundlingError
 from groundling.lm import LanguageModel
 from groundling.policies.token import TokenPolicy
 from groundling.rewards import Reward, TokenReward
-from groundling.training.build import make_metrics
+from groundling.rows import read_rows
 from groundling.training.estimate import _count, _memory
-from groundling.training.tracking import read_rows
-from groundling.training.validation import ValidationLog, write_and_measure
-from groundling.training.writing import PromptEncoder, WrittenTexts
+from groundling.worlds.writing.collect import PromptEncoder, WrittenTexts
+from groundling.worlds.writing.parts import make_metrics
+from groundling.worlds.writing.validation import ValidationLog, write_and_measure
 
 SAMPLES = [Sample(f"val_{i}", prompt) for i, prompt in enumerate(["go left", "toggle", "turn right", "drop"])]
 
@@ -185,7 +185,7 @@ def test_what_a_metric_lacks_is_told_before_anything_is_written(
 ) -> None:
     policy = TokenPolicy(make_lm("t5"), value="shared")
     with pytest.raises(error, match=told):
-        make_metrics(_config(f"evaluation.metrics=[{metric}]"), policy)
+        make_metrics(_config(f"evaluation.metrics=[{metric}]").evaluation.metrics, policy)
 
 
 def test_no_metric_hides_anothers_figures(make_lm: Callable[..., LanguageModel]) -> None:
@@ -195,9 +195,9 @@ def test_no_metric_hides_anothers_figures(make_lm: Callable[..., LanguageModel])
     with pytest.raises(
         ConfigError, match=r"min_tokens=2\) and .*min_tokens=3\) both give synthetic/increasing"
     ):
-        write_and_measure(policy, config, SAMPLES, make_metrics(config, policy), None)
+        write_and_measure(policy, config, SAMPLES, make_metrics(config.evaluation.metrics, policy), None)
     config = _config(f"evaluation.metrics=[{one},{{id:dates}},{one}]")  # a repeated one hides nothing
-    found = write_and_measure(policy, config, SAMPLES, make_metrics(config, policy), None)
+    found = write_and_measure(policy, config, SAMPLES, make_metrics(config.evaluation.metrics, policy), None)
     assert len(found.results) == 2
 
 

@@ -16,18 +16,18 @@ from groundling.envs.text_generation import Sample, SampleOrder
 from groundling.errors import ConfigError
 from groundling.processes import Processes
 from groundling.rewards import MetricReward
+from groundling.rows import read_rows
 from groundling.training.build import (
     make_algorithm,
-    make_collector,
-    make_metrics,
     make_policy,
-    make_reward,
 )
 from groundling.training.folder import open_run
 from groundling.training.run import Run, train
-from groundling.training.tracking import TIME_KEYS, read_metrics, read_rows
-from groundling.training.validation import write_rows
-from groundling.training.writing import PromptEncoder, References
+from groundling.training.tracking import TIME_KEYS, read_metrics
+from groundling.worlds import world_of
+from groundling.worlds.writing.collect import PromptEncoder, References
+from groundling.worlds.writing.parts import make_metrics, make_reward
+from groundling.worlds.writing.validation import write_rows
 
 
 def _config(run_dir: Path, *overrides: str) -> Config:
@@ -48,7 +48,7 @@ def _rollout(config: Config, processes: Processes | None = None):
     policy = make_policy(config, learns=True)
     algorithm = make_algorithm(config, policy)
     own = (processes or Processes()).share(config.env.num_envs)
-    collector = make_collector(config, policy, algorithm, own)
+    collector = world_of(config).collector(policy, algorithm, own)
     return policy, collector.collect(policy, generator=torch.Generator().manual_seed(0))
 
 
@@ -184,7 +184,11 @@ def test_metrics_and_rewards_get_the_language_model_under_training_or_the_one_th
     )
     policy = make_policy(named)
     samples = (["go"], ["left"], [["go left and then go right"]])
-    found = make_metrics(named, policy)[0].compute(*samples)["fluency_metrics/perplexity"].corpus
+    found = (
+        make_metrics(named.evaluation.metrics, policy)[0]
+        .compute(*samples)["fluency_metrics/perplexity"]
+        .corpus
+    )
     assert policy.lm.is_encoder_decoder and make_reward(named, policy)(*samples).item() == pytest.approx(
         found
     )

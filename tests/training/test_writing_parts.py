@@ -11,9 +11,10 @@ from groundling.configs.compose import compose
 from groundling.configs.schema import Config
 from groundling.lm import LanguageModel
 from groundling.policies import TokenPolicy
-from groundling.training.build import make_algorithm, make_collector, make_policy
+from groundling.training.build import make_algorithm, make_policy
 from groundling.training.run import train
 from groundling.training.tracking import read_metrics
+from groundling.worlds import world_of
 
 _LORA = {"r": 4, "lora_alpha": 8}
 _BY_ADAPTER = "policy.args={value:lora,value_lora:{r:2}}"
@@ -49,7 +50,7 @@ def _policy(config: Config, checkpoint: Path | None = None) -> TokenPolicy:
 def _kl(config: Config, checkpoint: Path | None = None) -> float:
     """The mean |log π - log π_ref| of a rollout."""
     policy = _policy(config, checkpoint)
-    collector = make_collector(config, policy, make_algorithm(config, policy), slice(0, 8))
+    collector = world_of(config).collector(policy, make_algorithm(config, policy), slice(0, 8))
     rollout, _ = collector.collect(policy, generator=torch.Generator().manual_seed(0))
     assert rollout.kl is not None and rollout.mask is not None
     return rollout.kl[rollout.mask].abs().mean().item()
@@ -90,7 +91,7 @@ def test_trpo_goes_with_checkpointed_gradients(config: Callable[..., Config]) ->
         made = config(*changed, f"model.gradient_checkpointing={checkpointing}")
         policy = _policy(made)
         algorithm = make_algorithm(made, policy)
-        collector = make_collector(made, policy, algorithm, slice(0, 8))
+        collector = world_of(made).collector(policy, algorithm, slice(0, 8))
         rollout, _ = collector.collect(policy, generator=torch.Generator().manual_seed(0))
         rollout.rewards += torch.randn(rollout.rewards.shape, generator=torch.Generator().manual_seed(1))
         figures = algorithm.update(policy, rollout, generator=torch.Generator().manual_seed(0))

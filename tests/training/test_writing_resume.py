@@ -17,7 +17,8 @@ from groundling.configs.schema import (
     RewardConfig,
     TrainingConfig,
 )
-from groundling.training.tracking import read_metrics, read_rows
+from groundling.rows import read_rows
+from groundling.training.tracking import read_metrics
 from tests.training.test_resume import _UPDATES, _assert_goes_on_exactly
 
 _CLIPPED = {"minibatch_size": 8, "learning_rate": 1e-2, "kl_coefficient": 0.1, "kl_target": 0.05}

@@ -9,7 +9,7 @@ from groundling.commands.command import Commands, add_command, episode_bars, mak
 from groundling.errors import ConfigError
 
 if TYPE_CHECKING:
-    from groundling.evaluation.evaluate import Target
+    from groundling.evaluation.target import Target
 
 
 def add_parser(commands: Commands) -> None:
@@ -46,7 +46,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry the command out; returns its exit status."""
-    from groundling.evaluation.evaluate import find
+    from groundling.evaluation.target import find
 
     if (arguments.pairs is None) == (arguments.episodes is None):
         raise ConfigError(
@@ -59,15 +59,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _collect_episodes(arguments: argparse.Namespace, target: "Target") -> int:
-    from groundling.envs.nethack import TASKS
-    from groundling.evaluation.collect import collect_dataset
-
-    if target.config.env.id in TASKS:
-        raise ConfigError(f"of {target.config.env.id} pairs of segments are collected: give --pairs N")
     console = make_console()
     with episode_bars(console, arguments.episodes) as on_agent:
-        collected = collect_dataset(
-            target,
+        collected = target.world.record_episodes(
+            target.demonstrator(),
             arguments.episodes,
             arguments.output,
             only_success=arguments.only_success,
@@ -80,34 +75,27 @@ def _collect_episodes(arguments: argparse.Namespace, target: "Target") -> int:
 
 
 def _record_pairs(arguments: argparse.Namespace, targets: Sequence["Target"]) -> int:
-    from groundling.envs.nethack import TASKS
-    from groundling.evaluation.nethack.agents import make_player, mixed
-    from groundling.judges.record import record
+    from groundling.worlds.recording import Recording
 
-    config = targets[0].config
-    for target in targets:
-        if target.config.env.id not in TASKS:
+    world = targets[0].world
+    for target in targets[1:]:
+        if target.world.settings != world.settings:
             raise ConfigError(
-                f"pairs of segments are collected in NetHack, and {target.agent} plays {target.config.env.id}: give "
-                "env.id=NetHackScore-v1, or --episodes N"
+                f"{target.agent} plays in another world than {targets[0].agent}: give the same env to all"
             )
-    players = [make_player(target) for target in targets]
+    recording = Recording(
+        arguments.output,
+        arguments.agent,
+        arguments.pairs,
+        arguments.length,
+        arguments.stride,
+        arguments.format,
+    )
     console = make_console()
     with episode_bars(console, 2 * arguments.pairs, "segments") as on_agent:
-        pairs = record(
-            players[0] if len(players) == 1 else mixed(players),
-            arguments.output,
-            name=arguments.agent,
-            num_pairs=arguments.pairs,
-            segment_length=arguments.length,
-            stride=arguments.stride,
-            task=config.env.id,
-            task_args=config.env.args,
-            seed=config.seed,
-            format=arguments.format,
-            on_segment=on_agent(arguments.agent),
-        )
-    console.print(f"{len(pairs):,} pairs in {arguments.output}", highlight=False, markup=False)
+        players = [target.demonstrator() for target in targets]
+        pairs = world.record_pairs(players, recording, on_agent(arguments.agent))
+    console.print(f"{pairs:,} pairs in {arguments.output}", highlight=False, markup=False)
     return 0
 
 

@@ -20,8 +20,8 @@ def add_parser(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Carry the command out; returns its exit status."""
     from groundling.configs.trust import EVERYTHING
-    from groundling.evaluation.evaluate import find
     from groundling.evaluation.publish import publish, upload
+    from groundling.evaluation.target import find
 
     if arguments.private and arguments.upload is None:
         raise ConfigError("--private is of a repository on the hub: name it with --upload OWNER/NAME")

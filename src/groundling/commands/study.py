@@ -34,10 +34,10 @@ def add_parser(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Carry the command out; returns its exit status."""
     from groundling.configs.studies import read_study
-    from groundling.envs.nethack import TASKS
-    from groundling.evaluation.nethack.results import write_game_results
+    from groundling.evaluation.game_results import write_game_results
     from groundling.evaluation.results import write_results
     from groundling.evaluation.study import Job, make_jobs, run_beside, run_here
+    from groundling.worlds import world_of
 
     study, arms = read_study(arguments.study, arguments.overrides)
     runs = arguments.runs or Path("runs") / study.name
@@ -61,7 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
 
         failed = run_beside(jobs, words, arguments.jobs, tell)
     if not arguments.no_results:
-        write = write_game_results if jobs[0].config.env.id in TASKS else write_results
+        by_success = world_of(jobs[0].config).told_by == "success"
+        write = write_results if by_success else write_game_results
         write(study, jobs, output, told)
         tell(f"results: {output / 'README.md'}")
     if failed:

@@ -10,24 +10,24 @@ from groundling.commands.command import Commands, add_command, make_console, pos
 from groundling.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from rich.console import Console, RenderableType
 
-    from groundling.evaluation.nethack.taste import Taste
-    from groundling.evaluation.nethack.watching import Moment
+    from groundling.evaluation.film import Film
+    from groundling.worlds.showing import Moment, Summary
 
 _SECONDS_PER_STEP = 0.1
-_SHOWN_MESSAGES = 20
-_MOST_SCREENS = 400
-"""Of a GIF: of longer watching only every second, third, … screen is kept."""
+_BAR = 24
+"""Characters of a probability of 1."""
 
 
 def add_parser(commands: Commands) -> None:
     """Add `groundling watch`."""
-    parser = add_command(commands, "watch", run, "see an agent play NetHack in the terminal")
+    parser = add_command(commands, "watch", run, "see an agent play, or write, in the terminal")
     parser.add_argument("agent", help="as for evaluate")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. env.id=NetHackScore-v1")
+    parser.add_argument(
+        "--suite", help="the world as one of evaluate's tests has it (default: the agent's own)"
+    )
     parser.add_argument(
         "--episodes", type=positive, default=1, help="held-out ones, in order (default: %(default)s)"
     )
@@ -37,108 +37,69 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry the command out; returns its exit status."""
-    from groundling.envs.nethack import TASKS
-    from groundling.envs.seeds import held_out_seed
-    from groundling.evaluation.evaluate import find
-    from groundling.evaluation.nethack.agents import make_player
-    from groundling.evaluation.nethack.taste import make_taste
-    from groundling.evaluation.nethack.watching import moments
+    from groundling.evaluation.film import Film
+    from groundling.evaluation.target import find
 
-    target = find(arguments.agent, arguments.overrides, warn)
-    env = target.config.env
-    if env.id not in TASKS:
-        raise ConfigError(
-            f"watch shows NetHack, and {arguments.agent} plays {env.id}: its episodes are in `groundling report`"
-        )
-    player, console = make_player(target), make_console()
-    taste = make_taste(target.config, target.checkpoint)
-    film = _Film()
+    target, console = find(arguments.agent, arguments.overrides, warn), make_console()
+    suites = target.world.find_suites(arguments.suite or next(iter(target.world.suites)))
+    if len(suites) > 1:
+        raise ConfigError(f"--suite {arguments.suite} names several tests: watch one of {', '.join(suites)}")
+    world = target.under(suites[0])
+    policy = target.policy(target.agent, world.config)
+    film = None if arguments.gif is None else Film()
+    pause = 0.0 if arguments.fast else _SECONDS_PER_STEP
     for number in range(arguments.episodes):
-        seed = held_out_seed(number)
-        episode = moments(player(seed), env.id, env.args, seed, taste)
-        last = _show(episode, console, 0.0 if arguments.fast else _SECONDS_PER_STEP, film)
-        console.print(_summary(last, number, taste))
+        _show(world.watch(target.agent, policy, number), console, pause, film)
         if console.is_terminal and not arguments.fast and number + 1 < arguments.episodes:
             console.input("Enter for the next episode ")
-    if arguments.gif is not None:
+    if film is not None:
         film.save(arguments.gif)
         console.print(f"written to {arguments.gif}", highlight=False, markup=False)
     return 0
 
 
-class _Film:
-    """Screens for a GIF: when there are too many, every other one is dropped, now and from then on."""
-
-    def __init__(self) -> None:
-        self._every, self._seen = 1, 0
-        self._moments: list[Moment] = []
-
-    def take(self, moment: "Moment") -> None:
-        if moment.ended or self._seen % self._every == 0:
-            self._moments.append(moment)
-        self._seen += 1
-        if len(self._moments) > _MOST_SCREENS:
-            self._moments, self._every = self._moments[::2], 2 * self._every
-
-    def save(self, path: Path) -> None:
-        from groundling.envs.nethack.recording import save_gif
-
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_gif((moment.captioned() for moment in self._moments), path)
-
-
-def _show(episode: "Iterator[Moment]", console: "Console", pause: float, film: _Film) -> "Moment":
-    """Show an episode; its last moment."""
+def _show(episode: "Iterator[Moment]", console: "Console", pause: float, film: "Film | None") -> None:
+    """Show an episode in a terminal moment by moment; elsewhere what is news."""
     from rich.live import Live
 
-    from groundling.envs.nethack.observation import message_text
-    from groundling.evaluation.nethack.watching import is_worth_telling
-
-    last = None
     with Live(console=console, auto_refresh=False, transient=True) as live:
-        for last in episode:
-            film.take(last)
+        for moment in episode:
+            if film is not None:
+                film.take(moment)
             if console.is_terminal:
-                live.update(_picture(last), refresh=True)
+                live.update(_view(moment), refresh=True)
                 time.sleep(pause)
-            elif is_worth_telling(last):
-                console.print(f"{last.told()} · {message_text(last.message)}", markup=False, highlight=False)
-    assert last is not None
-    if not console.is_terminal:
-        console.print(last.screen.text(), markup=False, highlight=False)
-    return last
+            elif moment.is_news:
+                console.print("\n".join(moment.lines), markup=False, highlight=False)
+    if moment.summary is not None:
+        console.print(_table(moment.summary))
 
 
-def _picture(moment: "Moment") -> "Text":
-    """The terminal in NetHack's colours, and the figures below it."""
+def _view(moment: "Moment") -> "RenderableType":
+    """What is told, and a bar for each action."""
     from rich.text import Text
 
-    screen, picture = moment.screen, Text(no_wrap=True)
-    for line, colours in zip(screen.text().split("\n"), screen.colours, strict=True):
-        for character, colour in zip(line, colours.tolist(), strict=False):
-            picture.append(character, style=f"color({colour or 7})")  # black on black would not be seen
-        picture.append("\n")
-    picture.append("\n" + moment.told(), style="bold")
-    return picture
+    if moment.screen is not None:
+        return moment.screen
+    text = Text("\n".join(moment.lines))
+    probabilities = moment.probabilities or {}
+    width = max(map(len, probabilities), default=0)
+    for action, probability in probabilities.items():
+        bar = "█" * round(_BAR * probability)
+        style = "bold cyan" if action == moment.action else "dim"
+        text.append(f"\n  {action!s:{width}}  {probability:.2f} {bar}", style=style)
+    return text
 
 
-def _summary(last: "Moment", number: int, taste: "Taste | None") -> "Table":
-    """An episode's messages, the most frequent first."""
+def _table(summary: "Summary") -> "RenderableType":
     from rich.table import Table
+    from rich.text import Text
 
-    from groundling.evaluation.nethack.evaluate import top_messages
-
-    told = f"episode {number} · {last.step:,} steps · return {last.episode_return:.5g}"
-    if taste is not None:
-        told += f" · intrinsic return {taste.intrinsic_return(last.counts):.4g}"
-    table = Table(title=f"{told} · {len(last.counts)} distinct messages")
-    table.add_column("times", justify="right")
-    if taste is not None:
-        table.add_column("normalised reward", justify="right")
-    table.add_column("message")
-    for row in top_messages(last.counts, taste, _SHOWN_MESSAGES):
-        figures = [str(row["count"])]
-        if taste is not None:
-            figures.append(f"{row['normalised_reward']:+.2f}")
-        table.add_row(*figures, row["message"] or "(none)")
+    if not summary.header:
+        return Text(summary.title, style="bold")
+    table = Table(title=summary.title)
+    for name in summary.header:
+        table.add_column(name)
+    for row in summary.rows:
+        table.add_row(*map(Text, row))
     return table

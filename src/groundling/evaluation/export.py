@@ -9,6 +9,7 @@ from groundling.configs.compose import from_file
 from groundling.configs.trust import EVERYTHING
 from groundling.files import write_atomically
 from groundling.training.tracking import read_metrics
+from groundling.worlds import world_of
 
 
 def write_returns(run_dirs: Sequence[Path], output: Path) -> None:
@@ -29,7 +30,7 @@ def write_returns(run_dirs: Sequence[Path], output: Path) -> None:
             "timesteps": [row["step"] for row in rows],
             "returns": [row["return_mean"] for row in rows],
         }
-        methods = tasks.setdefault(config.pool.id or config.env.id, {})
+        methods = tasks.setdefault(world_of(config).spec.name, {})
         methods.setdefault(config.name, []).append(of_seed)
     output.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(output, json.dumps(tasks, indent=1) + "\n")

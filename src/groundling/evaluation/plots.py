@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from groundling.evaluation.aggregate import Estimate, interquartile_band
 from groundling.files import write_atomically
+from groundling.intervals import Estimate, interquartile_band
 
 COLOURS = ("#2563a8", "#c2571a", "#2f7d4f", "#8a3f8f", "#7a6a12", "#2b7f8c", "#b0416a")
 _BASELINE_COLOURS = {"zero-shot": "#c2571a", "random": "#888888", "expert": "#2f7d4f", "explorer": "#2f7d4f"}

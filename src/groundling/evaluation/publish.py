@@ -11,7 +11,8 @@ from omegaconf import OmegaConf
 from groundling.configs.compose import recorded
 from groundling.configs.trust import shareable
 from groundling.errors import ConfigError, RunError
-from groundling.evaluation.evaluate import Target
+from groundling.evaluation.evaluate import read_evaluation
+from groundling.evaluation.target import Target
 from groundling.training import checkpoint
 
 _OF_TRAINING = (
@@ -77,8 +78,7 @@ def model_card(target: Target) -> str:
     """The card: what was trained on what, how, and what the evaluations of this checkpoint say."""
     assert target.checkpoint is not None
     evaluations = {
-        path.stem: json.loads(path.read_text(encoding="utf-8"))
-        for path in sorted((target.run_dir / "evaluation").glob("*.json"))
+        path.stem: read_evaluation(path) for path in sorted((target.run_dir / "evaluation").glob("*.json"))
     }
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("groundling.evaluation", "."),
@@ -88,6 +88,7 @@ def model_card(target: Target) -> str:
     )
     return environment.get_template("model_card.md.j2").render(
         config=_settings(target),
+        world=target.world.spec.name,
         checkpoint=target.checkpoint.name,
         steps=checkpoint.step_of(target.checkpoint),
         tables={
@@ -121,18 +122,16 @@ def upload(folder: Path, repository: str, private: bool) -> str:
 
 
 def _table(evaluation: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """By agent, the figures of an evaluation of whatever kind."""
-    agents = evaluation.get("texts") or evaluation["agents"]
-    flat = {
-        name: {"episodes": own["episodes"], **own["figures"]} if "figures" in own else own
-        for name, own in agents.items()
+    """By agent, the figures of an evaluation."""
+    return {
+        name: {"episodes": str(agent["episodes"])}
+        | {figure: _told(value) for figure, value in agent["figures"].items()}
+        for name, agent in evaluation["agents"].items()
     }
-    return {name: {key: _told(value) for key, value in own.items()} for name, own in flat.items()}
 
 
-def _told(figure: dict[str, float] | float | None) -> str:
-    if figure is None:
+def _told(figure: dict[str, float | None]) -> str:
+    value, low, high = (figure[name] for name in ("value", "low", "high"))
+    if value is None:
         return "–"
-    if isinstance(figure, dict):  # a mean with its interval
-        return f"{figure['value']:.4g} [{figure['low']:.4g}, {figure['high']:.4g}]"
-    return f"{figure:.4g}"
+    return f"{value:.4g}" if low is None or high is None else f"{value:.4g} [{low:.4g}, {high:.4g}]"

@@ -3,9 +3,9 @@
 import base64
 import io
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,18 @@ from groundling.configs.compose import changed, from_file, recorded
 from groundling.configs.schema import Config
 from groundling.configs.trust import EVERYTHING, shareable
 from groundling.envs.babyai_text import CONTROLS
-from groundling.envs.nethack import TASKS
 from groundling.errors import RunError
 from groundling.evaluation import plots
-from groundling.evaluation.nethack import showing
-from groundling.evaluation.samples import frames
+from groundling.evaluation.evaluate import read_evaluation
 from groundling.files import write_atomically
-from groundling.training.probes import read_probes, right_actions
-from groundling.training.tracking import read_metrics, read_rows
+from groundling.rows import read_rows
+from groundling.training.tracking import read_metrics
+from groundling.worlds import World, world_of
+from groundling.worlds.showing import Moment, ShownEpisode
+from groundling.worlds.text.probes import read_probes, right_actions
 
-_MOST_ACTIONS = 8  # of a step of a sample episode
-_MAX_FRAMES = 30
 _MAX_TEXTS = 8
+_MOST_MESSAGES = 20
 _LEARNING_FIGURES = (
     "return_mean",
     "first_named",
@@ -56,7 +56,7 @@ _LEARNING_FIGURES = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass
 class Shown:
     """A run as the page shows it."""
 
@@ -73,20 +73,20 @@ class Shown:
     validations: list[dict[str, Any]]
     """By update, the figures of the validation split, as rows of metrics."""
 
-    @property
-    def plays_nethack(self) -> bool:
-        """Whether its env is one of NetHack's tasks."""
-        return self.config.env.id in TASKS
+    @cached_property
+    def world(self) -> World:
+        """Where it learns."""
+        return world_of(self.config)
 
     @property
     def task(self) -> str:
         """What it learns: curves of one task are drawn together."""
-        return self.config.pool.id or self.config.env.id
+        return self.world.spec.name
 
     @property
     def figure(self) -> tuple[str, str]:
         """The metric that tells how well it learns, and what it is called."""
-        if self.config.data.path is not None or any("probability" in row for row in self.metrics):
+        if any("probability" in row for row in self.metrics):
             return "loss", "loss"  # it learns from what others did
         returns = any(row.get("return_mean") is not None for row in self.metrics)
         if returns and not any(row.get("success_rate") is not None for row in self.metrics):
@@ -110,13 +110,12 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
     for run in runs:
         groups.setdefault(run.config.name, []).append(run.metrics)
     first = runs[0]
-    games = [(run, _game(run, sample)) for run in runs if run.plays_nethack for sample in run.samples]
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("groundling.evaluation", "."),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.globals["rate"] = _rate
+    environment.globals.update(rate=_rate, figures=_figures, messages=_messages, picture=_picture)
     environment.filters["shareable"] = shareable
     page = environment.get_template("report.html.j2").render(
         title=" · ".join(groups),
@@ -133,10 +132,8 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
         probe_plots=[
             (run, plots.probe_multiples(run.probes, right_actions(run.config))) for run in runs if run.probes
         ],
-        episodes=[episode for run in runs if not run.plays_nethack for episode in _episodes(run)],
+        episodes=[(run, episode) for run in runs for episode in _episodes(run)],
         controls=[(run, told) for run in runs if (told := _controls(run))],
-        games=games,
-        nethack=showing,
         configs=[(shareable(str(run.run_dir)), _config_of(run)) for run in runs],
     )
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -149,7 +146,7 @@ def _read(run_dir: Path) -> Shown:
         run_dir=run_dir,
         config=from_file(run_dir / "config.yaml", unused=EVERYTHING),
         metrics=read_metrics(run_dir),
-        evaluations={p.stem: _json(p) for p in _suites(run_dir / "evaluation")},
+        evaluations={p.stem: read_evaluation(p) for p in _suites(run_dir / "evaluation")},
         probes=read_probes(run_dir),
         texts={
             path.stem: _json_lines(path)
@@ -180,9 +177,9 @@ def _main_plots(runs: Sequence[Shown]) -> list[tuple[str, str, str | None]]:
             groups.setdefault(run.config.name, []).append(run.metrics)
         key, label = own[0].figure
         alone = len(groups) == 1 and key == "success_rate"
-        levels = [_levels(own[0], figure) if alone else {} for figure in ("success_rate", "first_precision")]
+        levels = [_levels(own[0], figure) if alone else {} for figure in ("success", "first_precision")]
         first = _first_plot(own, groups, levels[1])
-        steps, width = "tokens" if own[0].config.pool.id else "env steps", 7.2 if first is None else 4.8
+        steps, width = own[0].world.unit, 7.2 if first is None else 4.8
         drawn.append((task, plots.learning_curve(groups, key, label, levels[0], steps, width), first))
     return drawn
 
@@ -201,20 +198,11 @@ def _first_plot(
     )
 
 
-def _game(run: Shown, sample: dict[str, Any]) -> dict[str, Any]:
-    """A recorded episode of NetHack with pictures as data URLs."""
-    game = showing.sample(run.config, run.run_dir, sample)
-    pictures = [(_data_url(picture, 640), told) for picture, told in game["pictures"]]
-    return {**game, "pictures": pictures}
-
-
 def _levels(run: Shown, figure: str) -> dict[str, float]:
     """A figure of the held-out evaluation's baselines, of those that have it."""
-    if run.plays_nethack:
-        return {}
     agents = run.evaluations.get("held-out", {}).get("agents", {})
-    values = {name: figures.get(figure) for name, figures in agents.items() if name != "trained"}
-    return {name: value for name, value in values.items() if value is not None}
+    values = {name: agent["figures"].get(figure) for name, agent in agents.items() if name != "trained"}
+    return {name: value["value"] for name, value in values.items() if value is not None}
 
 
 def _controls(run: Shown) -> list[tuple[str, dict[str, Any]]]:
@@ -222,65 +210,70 @@ def _controls(run: Shown) -> list[tuple[str, dict[str, Any]]]:
 
     Those in the run's world alone: figures of another task or language cannot stand beside them.
     """
-    world = _world(json.loads(json.dumps(asdict(run.config.env))))
-    found = [
-        (suite, evaluation)
-        for suite in ("held-out", *CONTROLS)
-        if "world" in (evaluation := run.evaluations.get(suite, {})) and _world(evaluation["world"]) == world
-    ]
-    return found if any(suite in CONTROLS for suite, _ in found) else []
+    evaluations = {
+        suite: run.evaluations[suite] for suite in ("held-out", *CONTROLS) if suite in run.evaluations
+    }
+    if not evaluations.keys() & set(CONTROLS):
+        return []
+    here = _untold(json.loads(json.dumps(run.world.settings)))
+    return [(suite, one) for suite, one in evaluations.items() if _untold(one["world"]) == here]
 
 
-def _world(env: Mapping[str, Any]) -> tuple[Any, ...]:
+def _untold(env: Mapping[str, Any]) -> tuple[Any, ...]:
     """What an env shows and asks for, without how its missions are told."""
     args = {name: value for name, value in env["args"].items() if name != "control"}
     return env["id"], args, env["language"], env["actions"]
 
 
-def _rate(value: Any) -> str:
-    """A share in three digits; a dash for none, and of an evaluation that has none."""
-    return f"{value:.3f}" if isinstance(value, float | int) else "–"
+def _rate(agent: Mapping[str, Any] | None, figure: str) -> str:
+    """A share in three digits; a dash where an agent has none."""
+    value = (agent or {"figures": {}})["figures"].get(figure)
+    return "–" if value is None else f"{value['value']:.3f}"
 
 
-def _marked(mission: str, named: Sequence[str]) -> list[tuple[str, bool]]:
-    """A mission in parts, each with whether it names the thing that is to be dealt with first."""
-    if not named:
-        return [(mission, False)]
-    parts = re.split(f"({'|'.join(map(re.escape, named))})", mission)
-    return [(part, part in named) for part in parts if part]
+def _figures(evaluation: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """One row for each figure of an evaluation; of each agent its mean and the interval."""
+    agents = evaluation["agents"].values()
+    names = dict.fromkeys(name for agent in agents for name in agent["figures"])
+    return [(name.replace("_", " "), [_told(a["figures"].get(name)) for a in agents]) for name in names]
 
 
-def _episodes(run: Shown) -> list[dict[str, Any]]:
-    """The run's recorded episodes with the picture before each action."""
-    episodes = []
-    for sample in run.samples:
-        pictures = frames(changed(run.config, sample["overrides"], unused=EVERYTHING), sample)
-        steps = [
-            {**_likeliest(step), "picture": None if picture is None else _data_url(picture)}
-            for step, picture in zip(sample["steps"][:_MAX_FRAMES], pictures, strict=False)
-        ]
-        first = sample.get("first")
-        marked = _marked(sample["mission"], first["named"] if first else [])
-        left_out = len(sample["steps"]) - len(steps)
-        episodes.append({**sample, "steps": steps, "first": first, "marked": marked, "left_out": left_out})
-    return episodes
+def _told(figure: Mapping[str, Any] | None) -> tuple[str, str]:
+    if figure is None or figure["value"] is None:
+        return "–", ""
+    if figure["low"] is None or figure["low"] == figure["high"]:
+        return f"{figure['value']:.4g}", ""
+    return f"{figure['value']:.4g}", f"{figure['low']:.4g} – {figure['high']:.4g}"
 
 
-def _likeliest(step: dict[str, Any], most: int = _MOST_ACTIONS) -> dict[str, Any]:
-    """A step with so many of its actions: the chosen one, and the likeliest of the others."""
-    probabilities = step["probabilities"] or {}
-    if len(probabilities) <= most:
-        return step
-    ranked = sorted(probabilities, key=lambda action: (action != step["action"], -probabilities[action]))
-    shown = sorted(ranked[:most], key=lambda action: -probabilities[action])
-    return {
-        **step,
-        "probabilities": {action: probabilities[action] for action in shown},
-        "more_actions": len(probabilities) - most,
-    }
+def _messages(evaluation: Mapping[str, Any]) -> list[tuple[str, str, list[str]]]:
+    """The messages that any of the agents met most often, what they are worth, and how often each agent met them."""
+    ordered = sorted(evaluation["messages"], key=lambda row: -max(row["per_episode"].values()))
+    return [
+        (
+            row["message"],
+            "–" if row["normalised_reward"] is None else f"{row['normalised_reward']:+.2f}",
+            [f"{count:.2f}" for count in row["per_episode"].values()],
+        )
+        for row in ordered[:_MOST_MESSAGES]
+    ]
 
 
-def _data_url(picture: np.ndarray, most_pixels: int = 256) -> str:
+def _picture(moment: Moment, pixels: int) -> str | None:
+    """What a moment looks like, as a data URL; None in a world without pictures."""
+    drawn = moment.draw()
+    return None if drawn is None else _data_url(drawn, pixels)
+
+
+def _episodes(run: Shown) -> list[ShownEpisode]:
+    """The run's recorded episodes."""
+    return [
+        world_of(changed(run.config, sample["overrides"], unused=EVERYTHING)).shown(run.run_dir, sample)
+        for sample in run.samples
+    ]
+
+
+def _data_url(picture: np.ndarray, most_pixels: int) -> str:
     """A PNG of at most so many pixels a side, as a data URL."""
     image = Image.fromarray(picture)
     image.thumbnail((most_pixels, most_pixels))

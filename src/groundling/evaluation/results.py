@@ -15,9 +15,9 @@ from groundling.configs.studies import Study
 from groundling.envs.babyai_text import CONTROLS
 from groundling.errors import RunError
 from groundling.evaluation import plots
-from groundling.evaluation.aggregate import Estimate, area_under_curve, estimate
 from groundling.evaluation.study import Job
 from groundling.files import write_atomically
+from groundling.intervals import Estimate, area_under_curve, estimate
 from groundling.training.tracking import read_metrics
 
 SHARED = "(shared)"
@@ -119,10 +119,11 @@ def _scores(job: Job) -> list[Score]:
     scores = []
     for suite, found in job.evaluations().items():
         for agent, summary in (found or {"agents": {}})["agents"].items():
-            for task, s in {"all": summary, **(found or {})["tasks"][agent]}.items():
-                figures = (s["episodes"], s["success_rate"], s["success_low"], s["success_high"])
-                first = (s.get(name) for name in _FIRST)
-                scores.append(Score(job.arm, job.seed, agent, suite, task, *figures, *first))
+            for task, one in {"all": summary, **(found or {})["tasks"][agent]}.items():
+                figures = one["figures"]
+                success = (figures["success"][name] for name in ("value", "low", "high"))
+                first = (figures.get(name, {}).get("value") for name in _FIRST)
+                scores.append(Score(job.arm, job.seed, agent, suite, task, one["episodes"], *success, *first))
     return scores
 
 

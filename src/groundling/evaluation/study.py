@@ -9,28 +9,28 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console
 
 from groundling.configs.compose import compose
-from groundling.configs.schema import Config, DataConfig
+from groundling.configs.schema import Config
 from groundling.configs.studies import EXPERT, Arm, Study
-from groundling.envs.nethack import TASKS
 from groundling.errors import ConfigError, GroundlingError, RunError
-from groundling.evaluation.collect import collect_dataset
-from groundling.evaluation.evaluate import AGENTS, Target, agents_of, config_of_agent, evaluate
-from groundling.evaluation.nethack.evaluate import evaluate_games
-from groundling.evaluation.suites import find_suites
+from groundling.evaluation.evaluate import evaluate
+from groundling.evaluation.target import Target, config_of_agent
 from groundling.training import checkpoint
-from groundling.training.dataset import count_episodes, count_transitions
 from groundling.training.folder import open_run
 from groundling.training.run import train
+from groundling.worlds import AGENTS, world_of
+from groundling.worlds.text.dataset import count_episodes, count_transitions
 
 LOG = "study.log"
 """In a run's folder: what its process said, where a study runs several."""
+_DATA = "data"
+"""In a clone's folder: what it learns from."""
 _LAST_LINES = 5
 _POLL_SECONDS = 0.2
 Tell = Callable[[str], None]
@@ -90,16 +90,16 @@ class Job:
         """
         target = self.target()
         path = self.run_dir / "evaluation" / f"{suite}.json"
-        config = target.under(suite)
+        world = target.under(suite)
         if not path.exists():
             return None
         try:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            played = [name for name in agents_of(target) if name not in found.get("left_out", ())]
+            played = [name for name in target.players if name not in found.get("left_out", ())]
             same = (
                 found["checkpoint"] == (target.checkpoint.name if target.checkpoint else None)
-                and found["deterministic"] == config.evaluation.deterministic
-                and found["world"] == asdict(config.env)
+                and found["deterministic"] == world.config.evaluation.deterministic
+                and found["world"] == json.loads(json.dumps(world.settings))
                 and all(found["agents"][name]["episodes"] == self.episodes for name in played)
             )
         except (ValueError, KeyError):  # of an earlier version, or of fewer agents
@@ -170,9 +170,10 @@ def _jobs_of_seed(study: Study, configs: Mapping[str, Config], seed: int, runs: 
         own = replace(config, seed=seed, run_dir=str(run_dir))
         teacher = None
         if arm.data is not None:
-            own = replace(own, data=DataConfig(str(run_dir / "data")))
+            own = world_of(own).learning_from(run_dir / _DATA)
             teacher = _expert(own) if arm.data == EXPERT else jobs[arm.data]
-        suites = tuple(find_suites(",".join(study.suites if arm.suites is None else arm.suites)))
+        named = study.suites if arm.suites is None else arm.suites
+        suites = tuple(world_of(own).find_suites(",".join(named)))
         agent = arm.experiment if arm.experiment in AGENTS else "trained"
         jobs[name] = Job(name, seed, agent, own, suites, study.episodes, teacher)
     return list(jobs.values())
@@ -207,22 +208,19 @@ def run_job(job: Job, tell: Tell, console: Console, warn: Tell) -> None:
     left = [suite for suite, found in evaluations.items() if found is None]
     for number, suite in enumerate(left, start=1):
         tell(f"{job.name}: evaluating {suite} ({number} of {len(left)})")
-        if job.config.env.id in TASKS:
-            evaluate_games(job.target(), job.episodes, warn=warn)
-        else:
-            evaluate(job.target(), suite, job.episodes, warn=warn)
+        evaluate(job.target(), suite, job.episodes, warn=warn)
 
 
 def _collect(job: Job, teacher: Job, tell: Tell) -> None:
     """Let the teacher play until there are as many transitions as the clone learns from."""
-    assert job.config.data.path is not None
-    folder, needed = Path(job.config.data.path), job.config.training.steps
+    folder, needed = job.run_dir / _DATA, job.config.training.steps
     first = 1 + needed // 32  # episodes; as many as it then takes
     while (there := count_transitions(folder)) < needed:
         played = count_episodes(folder)
         more = first if not there else 2 + (needed - there) * played * 21 // (there * 20)  # a little more
         tell(f"{job.name}: {teacher.arm} plays {more:,} episodes ({there:,} of {needed:,} transitions)")
-        collect_dataset(teacher.target(), played + more, folder)
+        target = teacher.target()
+        target.world.record_episodes(target.demonstrator(), played + more, folder)
 
 
 def run_here(jobs: Sequence[Job], tell: Tell, console: Console, warn: Tell) -> list[Job]:

@@ -10,9 +10,9 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from groundling.envs.spec import Offer, WorldSpec
 from groundling.errors import ConfigError
 from groundling.registry import Registry
-from groundling.worlds.world import Offer, WorldSpec
 
 
 @dataclass(frozen=True, slots=True)

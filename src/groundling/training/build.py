@@ -2,7 +2,7 @@
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,130 +10,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from groundling.algorithms.algorithm import Algorithm, algorithms
-from groundling.configs.schema import Config
+from groundling.configs.schema import ComponentConfig, Config
 from groundling.devices import find_device
-from groundling.envs import nethack
-from groundling.envs.make import ActionNames, TextEnvMaker, has_symbols, name_actions
-from groundling.envs.seeds import training_seed
-from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy, check_accepts, policies
 from groundling.processes import Processes
-from groundling.registry import Registry, unknown
-from groundling.training.collect import EnvCollector
-from groundling.training.collector import Collector
-from groundling.training.demonstrations import Demonstrations
-from groundling.worlds import WorldSpec
-from groundling.worlds.world import Offer
+from groundling.worlds import WorldSpec, world_of
+from groundling.worlds.collector import Collector
 
 if TYPE_CHECKING:
     from groundling.training.sharding import Shards
-    from groundling.training.writing import PromptEncoder
-
-
-def actions_of(config: Config) -> ActionNames:
-    """What the actions are called: by the config, by NetHack, by GLAM in the env's language, or by the env."""
-    env = config.env
-    if env.id in nethack.TASKS:
-        return ActionNames(tuple(nethack.ACTIONS), len(nethack.ACTIONS))
-    return name_actions(env.id, env.args, env.language, env.actions)
-
-
-def world_spec(config: Config) -> WorldSpec:
-    """What the config's world offers a policy.
-
-    Raises:
-        ConfigError: there is no such env, or its actions are not those that env.actions names.
-    """
-    env = config.env
-    if config.pool.id is not None:
-        return WorldSpec(f"pool {config.pool.id}", frozenset({"prompt"}), "token")
-    if env.id in nethack.TASKS:
-        return WorldSpec(env.id, frozenset({"glyphs"}), "choice", len(nethack.ACTIONS))
-    offers: set[Offer] = {"words"}
-    if has_symbols(env.id, env.args, env.language):
-        offers.add("symbols")
-    return WorldSpec(env.id, frozenset(offers), "choice", actions_of(config).most)
-
-
-def make_envs(
-    config: Config, num_envs: int, seed_of: Callable[[int, int], int], render_mode: str | None = None
-) -> TextVectorEnv:
-    """The config's envs, not yet reset."""
-    args = {**config.env.args, "language": config.env.language}
-    if render_mode is not None:
-        args["render_mode"] = render_mode
-    return TextVectorEnv(
-        TextEnvMaker.of(config.env.id, **args),
-        num_envs,
-        actions_of(config).names,
-        seed_of=seed_of,
-        history=config.env.history,
-        num_workers=config.env.num_workers,
-        timeout=config.env.timeout,
-    )
-
-
-def make_collector(config: Config, policy: Policy, algorithm: Algorithm, own: slice) -> Collector:
-    """What a run's rollouts come from: the config's envs on training seeds, or its dataset.
-
-    Args:
-        config: The run's.
-        policy: Acts in them.
-        algorithm: Learns from them.
-        own: Which of the envs, or of the dataset's columns, are this process's.
-    """
-    training, env = config.training, config.env
-    if config.pool.id is not None:
-        return _make_writing(config, policy, algorithm, own)
-    if config.data.path is not None:
-        return Demonstrations(
-            Path(config.data.path),
-            env.num_envs,
-            own,
-            actions_of(config).names,
-            env.history,
-            config.seed,
-            training.steps_per_update,
-        )
-    if env.id in nethack.TASKS:
-        from groundling.training.nethack import make_nethack_collector  # which imports nle
-
-        return make_nethack_collector(config, own)
-    count = own.stop - own.start
-    envs = make_envs(config, count, lambda i, k: training_seed(config.seed, own.start + i, k))
-    envs.reset()
-    return EnvCollector(
-        envs,
-        training.steps_per_update,
-        policy.initial_memory(count),
-        others=(own.start, env.num_envs - own.stop),
-        reward_scale=env.reward_scale,
-        bootstrap=algorithm.gamma if env.bootstrap_truncated else None,
-    )
-
-
-def _make_writing(config: Config, policy: Policy, algorithm: Algorithm, own: slice) -> Collector:
-    """Texts that the policy writes, or of an algorithm that clones the references, to the pool's prompts."""
-    from groundling.envs.text_generation import SampleOrder, pools
-    from groundling.training.writing import References, WrittenTexts, as_writer, check_lengths
-
-    pool, num_texts, num_tokens = config.pool, config.env.num_envs, config.training.steps_per_update
-    assert pool.id is not None
-    samples = pools.create(pool.id, **pool.args).prepare("train")
-    if algorithm.demonstrated:
-        order = SampleOrder(samples, config.seed, replacement=False)
-        encode, has_decoder = make_prompt_encoder(config, policy), as_writer(policy).lm.is_encoder_decoder
-        return References(order, encode, num_texts, own, num_tokens, has_decoder)
-    reward = make_reward(config, as_writer(policy))
-    if reward is None:
-        raise ConfigError("a run that writes needs a reward: set reward.id (see `groundling list rewards`)")
-    order = SampleOrder(samples, config.seed, pool.replacement)
-    encode = make_prompt_encoder(config, policy)
-    check_lengths(as_writer(policy), encode.max_prompt_length, num_tokens)
-    return WrittenTexts(
-        order, encode, reward, num_texts, own, num_tokens, pool.texts_per_prompt, algorithm.processes
-    )
 
 
 def in_steps(config: Config, collector: Collector) -> Config:
@@ -146,50 +32,6 @@ def in_steps(config: Config, collector: Collector) -> Config:
     if epochs is None:
         return config
     return replace(config, training=replace(config.training, steps=collector.steps_of(epochs)))
-
-
-def make_prompt_encoder(config: Config, policy: Policy) -> "PromptEncoder":
-    """How the config's prompts are read by the policy's language model.
-
-    Raises:
-        ConfigError: the policy does not write, or env.args is not about prompts.
-    """
-    from groundling.training.writing import PromptEncoder, as_writer
-
-    known = ("max_prompt_length", "prompt_truncation_side")
-    for name in config.env.args:
-        if name not in known:
-            raise ConfigError(unknown("argument of a run that writes, env.args", name, known))
-    return PromptEncoder(as_writer(policy).lm.tokenizer, **config.env.args)
-
-
-def make_reward(config: Config, policy: Any) -> Any:
-    """The config's reward of texts; None if it names none. As for `lm`: see `make_metrics`."""
-    if config.reward.id is None:
-        return None
-    from groundling.rewards import rewards
-
-    return _made_of_text(rewards, config.reward.id, config.reward.args, policy)
-
-
-def make_metrics(config: Config, policy: Any) -> list[Any]:
-    """The config's metrics of texts, what it repeats left out.
-
-    One with an argument called ``lm`` gets the policy's, unless told another.
-    """
-    from groundling.metrics import metrics
-
-    named = config.evaluation.metrics
-    distinct = [metric for place, metric in enumerate(named) if metric not in named[:place]]
-    return [_made_of_text(metrics, metric.id, metric.args, policy) for metric in distinct]
-
-
-def _made_of_text(registry: Registry[Any], id: str, args: Mapping[str, Any], policy: Any) -> Any:
-    """A metric or reward that has what it needs: what is missing is told before anything is written for it."""
-    asks = "lm" in inspect.signature(registry.get(id)).parameters
-    made = registry.create(id, **({"lm": policy.lm} if asks else {}) | dict(args))
-    made.check()
-    return made
 
 
 def make_policy(config: Config, checkpoint: Path | None = None, *, learns: bool = False) -> Policy:
@@ -209,14 +51,15 @@ def make_policy(config: Config, checkpoint: Path | None = None, *, learns: bool 
         raise ConfigError(
             "model.load_in_4bit=true keeps weights that cannot be trained: give model.lora={r: 16} too"
         )
-    check_accepts(config.policy.id, world_spec(config))
+    spec = world_of(config).spec
+    check_accepts(config.policy.id, spec)
     factory = policies.get(config.policy.id)
     parameters = inspect.signature(factory).parameters
     args: dict[str, Any] = dict(config.policy.args)
     if "language" in parameters:
-        args.setdefault("language", config.env.language)
+        args.setdefault("language", spec.language)
     if "num_actions" in parameters:
-        args["num_actions"] = _num_actions(config)
+        args["num_actions"] = _num_actions(config.policy, spec)
     if "critic" in parameters:
         args.setdefault("critic", getattr(algorithms.get(config.algorithm.id), "needs_values", True))
     with torch.random.fork_rng():
@@ -235,21 +78,18 @@ def make_policy(config: Config, checkpoint: Path | None = None, *, learns: bool 
     return policy
 
 
-def _num_actions(config: Config) -> int:
+def _num_actions(policy: ComponentConfig, spec: WorldSpec) -> int:
     """For policies that have one output for each action: how many there are at most."""
-    most = actions_of(config).most
-    given: int | None = config.policy.args.get("num_actions")
+    most, given = spec.num_actions, policy.args.get("num_actions")
     if most is None:
         if given is None:
             raise ConfigError(
-                f"policy {config.policy.id!r} has an output for each action, and those of env {config.env.id} are "
-                "texts of any number: set policy.args.num_actions to the length of its longest list"
+                f"policy {policy.id!r} has an output for each action, and those of {spec.name} are texts of any "
+                "number: set policy.args.num_actions to the length of its longest list"
             )
-        return given
+        return int(given)
     if given not in (None, most):
-        raise ConfigError(
-            f"policy.args.num_actions={given}, and env {config.env.id} has {most}: leave it out"
-        )
+        raise ConfigError(f"policy.args.num_actions={given}, and {spec.name} has {most}: leave it out")
     return most
 
 
@@ -287,14 +127,7 @@ def make_algorithm(config: Config, policy: Policy, processes: Processes | None =
             stacklevel=2,
         )
     algorithm: Algorithm = algorithms.create(config.algorithm.id, **config.algorithm.args)
-    if algorithm.demonstrated and config.data.path is None and config.pool.id is None:
-        raise ConfigError(
-            f"algorithm {config.algorithm.id} learns from a dataset: set data.path=FOLDER (see `groundling collect`)"
-        )
-    if config.data.path is not None and not algorithm.demonstrated:
-        raise ConfigError(
-            f"algorithm {config.algorithm.id} learns from what the policy does itself: data.path must be null"
-        )
+    world_of(config).check(algorithm)
     algorithm.processes = processes or Processes()
     algorithm.setup(policy)
     return algorithm

@@ -10,9 +10,8 @@ from torch.nn import Parameter
 from groundling.configs.schema import Config
 from groundling.devices import find_device
 from groundling.policies.policy import Policy
-from groundling.training.build import in_steps, make_algorithm, make_collector, make_policy
-
-_PROBE_STEPS, _PROBE_TEXTS = 3, 8
+from groundling.training.build import in_steps, make_algorithm, make_policy
+from groundling.worlds import world_of
 
 
 @dataclass(frozen=True)
@@ -41,20 +40,12 @@ def estimate(config: Config) -> Estimate:
     config = replace(config, model=replace(config.model, compile=False))  # which a few steps are not worth
     policy = make_policy(config, learns=True)
     algorithm: Any = make_algorithm(config, policy)
-    short = _short(config, policy.recurrence, algorithm.steps_per_gradient)
-    if config.nethack.online.judge is not None:
-        make_collector(
-            short, policy, algorithm, slice(0, short.env.num_envs)
-        ).close()  # whose mistakes are told
-        short = _asking_nobody(short)
-    collector = make_collector(short, policy, algorithm, slice(0, short.env.num_envs))
+    world = world_of(config)
+    short = world.rehearsal(policy.recurrence, algorithm.steps_per_gradient)
+    collector = short.collector(policy, algorithm, slice(0, short.config.env.num_envs))
     if config.training.epochs is not None:  # of whole texts
-        config = in_steps(config, make_collector(config, policy, algorithm, slice(0, config.env.num_envs)))
-    if config.pool.id is not None and config.evaluation.every is not None:
-        from groundling.training.validation import make_validation  # metrics and pools, where texts are
-        from groundling.training.writing import as_writer
-
-        make_validation(config, as_writer(policy))  # what is missing is told
+        config = in_steps(config, world.collector(policy, algorithm, slice(0, config.env.num_envs)))
+    world.check_measures(policy)  # what is missing is told
     generator = torch.Generator().manual_seed(config.seed)
 
     collector.collect(policy, generator=generator)  # warms up
@@ -79,23 +70,6 @@ def estimate(config: Config) -> Estimate:
         seconds=seconds * config.training.steps,
         prompt=prompts[0] if prompts else None,
     )
-
-
-def _short(config: Config, recurrence: int, steps_per_gradient: int) -> Config:
-    """The same with little to collect: few steps, or as texts are only written whole, few of them; enough to learn."""
-    if config.pool.id is None:
-        steps = max(_PROBE_STEPS, -(-steps_per_gradient // config.env.num_envs))
-        steps = -(-steps // recurrence) * recurrence
-        return replace(config, training=replace(config.training, steps_per_update=steps))
-    group = config.pool.texts_per_prompt
-    texts = min(config.env.num_envs, group * -(-_PROBE_TEXTS // group))
-    return replace(config, env=replace(config.env, num_envs=texts))
-
-
-def _asking_nobody(config: Config) -> Config:
-    """The same with the table of rules as the judge that is asked meanwhile: the others may cost money."""
-    online = replace(config.nethack.online, judge="rules", args={})
-    return replace(config, nethack=replace(config.nethack, online=online))
 
 
 def _count(policy: Policy, trainable: bool) -> int:

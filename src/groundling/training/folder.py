@@ -1,15 +1,13 @@
 """A run's folder: who may write to it, and what configuration it belongs to."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
-
-from omegaconf import OmegaConf
 
 from groundling.configs.compose import recorded, to_yaml
+from groundling.configs.flat import flat
 from groundling.configs.schema import Config
 from groundling.errors import ConfigError, RunError
 from groundling.files import lock_file, write_atomically
@@ -100,18 +98,3 @@ def _claim(folder: Path, config: Config) -> None:
 def may_change(key: str) -> bool:
     """Whether a run may be resumed with another value of ``key``."""
     return key in _MAY_CHANGE or key.startswith("evaluation.")
-
-
-def flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration's nested values with dotted keys, as YAML gives them back."""
-
-    def walk(prefix: str, node: Any) -> Iterator[tuple[str, Any]]:
-        if isinstance(node, dict) and node:
-            for key, value in node.items():
-                yield from walk(f"{prefix}{key}.", value)
-        else:
-            yield prefix[:-1], node
-
-    return dict(
-        walk("", OmegaConf.to_container(OmegaConf.create(OmegaConf.to_yaml(OmegaConf.create(dict(values))))))
-    )

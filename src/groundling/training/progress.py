@@ -8,7 +8,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from groundling.training.collector import Finished
+from groundling.worlds.collector import Finished
 
 _SECONDS_BETWEEN_LINES = 10.0
 

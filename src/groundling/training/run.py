@@ -26,14 +26,15 @@ from groundling.configs.trust import shareable
 from groundling.errors import ConfigError, RunError
 from groundling.policies.policy import Policy
 from groundling.processes import Processes
+from groundling.rows import Log, Told
 from groundling.training import checkpoint
-from groundling.training.build import in_steps, make_algorithm, make_collector, make_policy, make_shards
-from groundling.training.collector import Finished, summarise
+from groundling.training.build import in_steps, make_algorithm, make_policy, make_shards
 from groundling.training.folder import open_run
-from groundling.training.probes import ProbeLog
 from groundling.training.progress import TrainingProgress
 from groundling.training.shaping import ShapedReturns
-from groundling.training.tracking import Log, Told, Tracker, WandbLog, read_metrics
+from groundling.training.tracking import Tracker, WandbLog, read_metrics
+from groundling.worlds import world_of
+from groundling.worlds.collector import Finished, summarise
 
 _LOW_ENTROPY_UPDATES = 5
 """Updates in a row below the entropy floor before a run is stopped."""
@@ -112,7 +113,8 @@ class Run:
         self.algorithm: Algorithm = make_algorithm(config, self.policy, self.processes)
         self.algorithm.keep_in(folder)
         self.own = self.processes.share(config.env.num_envs)  # which envs this process steps
-        self.collector = make_collector(config, self.policy, self.algorithm, self.own)
+        self.world = world_of(config)
+        self.collector = self.world.collector(self.policy, self.algorithm, self.own)
         self.config = in_steps(config, self.collector)
         self.shaped = ShapedReturns(config.env.num_envs)
         if found is not None:
@@ -144,7 +146,7 @@ class Run:
         config, update = self.config, self.counters.update
         tracker = Tracker(self.folder, update)
         stack.callback(tracker.close)
-        logs: list[Log] = [tracker, ProbeLog(config, self.policy, self.folder, update)]
+        logs: list[Log] = [tracker]
         told: list[Told] = [tracker]
         if config.training.wandb is not None:
             name = f"{config.name}-seed{config.seed}"
@@ -152,15 +154,7 @@ class Run:
             stack.callback(wandb.close)
             logs.append(wandb)
             told.append(wandb)
-        if config.pool.id is not None:
-            from groundling.training.validation import ValidationLog  # metrics and pools, where texts are
-
-            logs.append(ValidationLog(config, self.policy, self.folder, update, told))
-        if config.data.path is not None:
-            from groundling.training.held_out import HeldOutLog  # and pyarrow, where datasets are
-
-            logs.append(HeldOutLog(config, self.policy, self.algorithm, self.folder, update, told))
-        return logs
+        return [*logs, *self.world.logs(self.policy, self.algorithm, self.folder, update, told)]
 
     def update(self, progress: TrainingProgress) -> dict[str, Any]:
         """Collect one rollout and learn from it.

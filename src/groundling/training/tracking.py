@@ -8,10 +8,11 @@ import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from groundling.errors import ConfigError, RunError
+from groundling.errors import ConfigError
 from groundling.files import write_atomically
+from groundling.rows import RowFile, read_rows, unwritable
 
 TIME_KEYS = ("seconds", "steps_per_second")
 """The figures that differ between two runs of one seed."""
@@ -24,74 +25,6 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
         RunError: another line is no row.
     """
     return read_rows(run_dir / "metrics.jsonl")
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file with one JSON object per update; a last line cut off by a kill is left out.
-
-    Raises:
-        RunError: another line is no row.
-    """
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    rows = []
-    for number, line in enumerate(text.split("\n")[:-1], start=1):
-        try:
-            row = json.loads(line)
-            rows.append({"update": int(row["update"]), "step": int(row["step"]), **row})
-        except (ValueError, TypeError, KeyError) as error:
-            raise RunError(
-                f"line {number} of {path} is no row of metrics: mend or delete that line"
-            ) from error
-    return rows
-
-
-class RowFile:
-    """One JSON object per update, each on the disk when `append` returns.
-
-    Args:
-        path: The file.
-        update: Rows of later updates, which the run will compute again, are dropped.
-    """
-
-    def __init__(self, path: Path, update: int) -> None:
-        self.path = path
-        rows = [row for row in read_rows(path) if row["update"] <= update]
-        write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
-        self.last_step: int = rows[-1]["step"] if rows else 0
-        self.is_empty = not rows
-
-    def append(self, row: dict[str, Any]) -> None:
-        """Write one update's row.
-
-        Raises:
-            RunError: the file cannot be written.
-        """
-        try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise _unwritable(self.path, error) from error
-
-
-class Log(Protocol):
-    """Is told of every update."""
-
-    def log(self, row: dict[str, Any]) -> None:
-        """Take up what belongs to the update whose figures are ``row``."""
-
-
-def due(every: int, last_step: int, row: Mapping[str, Any]) -> bool:
-    """Whether a validation split is measured after the update that ``row`` tells of: every so many, and the last."""
-    return bool(row["update"] % every == 0 or row["step"] >= last_step)
-
-
-class Told(Protocol):
-    """Is told the figures of a validation split, too."""
-
-    def tell(self, figures: Mapping[str, float], update: int, step: int) -> None:
-        """Take up the figures as they are after this update and step."""
 
 
 class Tracker:
@@ -113,7 +46,7 @@ class Tracker:
         try:
             self._events.write(figures, row["step"])
         except OSError as error:
-            raise _unwritable(self._rows.path, error) from error
+            raise unwritable(self._rows.path, error) from error
 
     def tell(self, figures: Mapping[str, float], update: int, step: int) -> None:
         """Write other figures of a step to TensorBoard alone.
@@ -125,7 +58,7 @@ class Tracker:
         try:
             self._events.write(finite, step)
         except OSError as error:
-            raise _unwritable(self._rows.path, error) from error
+            raise unwritable(self._rows.path, error) from error
 
     def close(self) -> None:
         self._events.close()
@@ -168,13 +101,6 @@ class WandbLog:
 
     def close(self) -> None:
         self._run.finish()
-
-
-def _unwritable(path: Path, error: OSError) -> RunError:
-    return RunError(
-        f"could not write to {path}: {error}; free some space and run the same command again to go on from the last "
-        "checkpoint"
-    )
 
 
 class EventFile:

@@ -1,21 +1,247 @@
-"""What a world offers a policy: the one thing that both know of each other."""
+"""What a world is: the one thing that training, evaluation and the commands know of where experience comes from."""
 
-from dataclasses import dataclass
-from typing import Literal
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
-Offer = Literal["words", "symbols", "glyphs", "prompt"]
+from groundling.algorithms.algorithm import Algorithm
+from groundling.configs.schema import Config
+from groundling.envs.spec import WorldSpec
+from groundling.errors import ConfigError
+from groundling.policies.policy import Policy
+from groundling.registry import unknown
+from groundling.rows import Log, Told
+from groundling.worlds.collector import Collector
+from groundling.worlds.episode import HeldOutEpisode, Played
+from groundling.worlds.recording import Collected, Demonstrator, Recording
+from groundling.worlds.showing import Moment, ShownEpisode
+
+_REHEARSED_STEPS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class WorldSpec:
-    """What an observation offers and what an action is; known before a model or a game is loaded."""
+class CannotPlay(ConfigError):
+    """A baseline does not play in this world; it is left out."""
 
-    name: str
-    """What messages call the world: an env's id, or a pool's."""
-    observation: frozenset[Offer]
-    """``words``: a `TextObservation`; ``symbols``: Minigrid's 7 x 7 x 3 codes beside them; ``glyphs``: NetHack's crop,
-    figures and message; ``prompt``: the tokens of a text."""
-    action: Literal["choice", "token"]
-    """One of the admissible actions, or a token of a text."""
-    num_actions: int | None = None
-    """How many actions can be admissible at once; None: any number, or the tokens of a model."""
+
+class World(ABC):
+    """Where a run's experience comes from. One kind each lies in `worlds.text`, `worlds.nethack`, `worlds.writing`.
+
+    Making one loads nothing and starts nothing.
+
+    Args:
+        config: The run's.
+        checkpoint: Of a run that is evaluated: what the world learnt with the policy, such as a reward model that a
+            judge taught meanwhile, is taken from there.
+    """
+
+    unit: ClassVar[str] = "env steps"
+    """What a step of training is here."""
+    episodes: ClassVar[str] = "episodes"
+    """What is played."""
+    suites: ClassVar[Mapping[str, str]] = {"held-out": "held-out episodes of the run's own world"}
+    """The tests, the usual one first, and what they ask."""
+    told_by: ClassVar[Literal["success", "figures"]] = "figures"
+    """What a study of runs here tells: how often agents succeed, by suite, or all figures of the usual suite."""
+    baselines: ClassVar[Mapping[str, str]] = {}
+    """The agents that play here without a policy, and what they do."""
+
+    def __init__(self, config: Config, checkpoint: Path | None = None) -> None:
+        self.config, self.checkpoint = config, checkpoint
+
+    @property
+    @abstractmethod
+    def spec(self) -> WorldSpec:
+        """What it offers a policy.
+
+        Raises:
+            ConfigError: there is no such env, or its actions are not those that the config names.
+        """
+
+    @property
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """What evaluations are of, as JSON: those of equal settings can stand beside each other."""
+
+    # --------------------------------------------------------------------------------------------- training
+
+    @abstractmethod
+    def collector(self, policy: Policy, algorithm: Algorithm, rows: slice) -> Collector:
+        """What a run's rollouts come from, on training seeds.
+
+        Args:
+            policy: Acts, and says what memory it keeps.
+            algorithm: Learns from them.
+            rows: Which of the run's envs, texts or columns of a dataset are this process's.
+
+        Raises:
+            ConfigError: a part is missing, or an option does nothing here.
+        """
+
+    def rehearsal(self, recurrence: int, steps_per_gradient: int) -> "World":
+        """The same with as little to collect as shows what it costs, and with nobody who is paid for answers.
+
+        Args:
+            recurrence: Of the policy: a rollout has whole segments of so many steps.
+            steps_per_gradient: Of the algorithm: fewer steps than these give it nothing to learn from.
+        """
+        config = self.config
+        steps = max(_REHEARSED_STEPS, -(-steps_per_gradient // config.env.num_envs))
+        steps = -(-steps // recurrence) * recurrence
+        return type(self)(replace(config, training=replace(config.training, steps_per_update=steps)))
+
+    def check(self, algorithm: Algorithm) -> None:
+        """Raise `ConfigError` where this world has nothing that the algorithm learns from."""
+        if algorithm.demonstrated:
+            raise ConfigError(
+                f"algorithm {self.config.algorithm.id} learns from a dataset or from a pool's references, and "
+                f"{self.spec.name} has none"
+            )
+
+    def check_measures(self, policy: Policy) -> None:  # noqa: B027 (most measure nothing while a run trains)
+        """Raise `GroundlingError` where what is measured while the run trains lacks something."""
+
+    def logs(
+        self, policy: Policy, algorithm: Algorithm, run_dir: Path, update: int, told: Sequence[Told]
+    ) -> list[Log]:
+        """What measures the policy while it learns, each into a file of its own.
+
+        Args:
+            policy: What learns.
+            algorithm: What it learns by.
+            run_dir: The run's folder.
+            update: After which the run goes on.
+            told: Are told the figures of validation splits, too.
+        """
+        return []
+
+    # -------------------------------------------------------------------------------------------- recording
+
+    def learning_from(self, dataset: Path) -> Config:
+        """The config of a run that learns from a dataset, in the place of what the policy does.
+
+        Raises:
+            ConfigError: this world has no datasets.
+        """
+        raise ConfigError(f"{self.spec.name} has no datasets of episodes to learn from")
+
+    def record_episodes(
+        self,
+        player: Demonstrator,
+        num_episodes: int,
+        output: Path,
+        *,
+        only_success: bool = False,
+        validation_fraction: float = 0.0,
+        on_episode: Callable[[], None] = lambda: None,
+    ) -> Collected:
+        """Let an agent play training episodes, and write their transitions into a dataset's folder.
+
+        Raises:
+            ConfigError: this world has no datasets.
+        """
+        raise ConfigError(f"of {self.spec.name} no datasets of episodes are collected")
+
+    def record_pairs(
+        self,
+        players: Sequence[Demonstrator],
+        recording: Recording,
+        on_segment: Callable[[], None] = lambda: None,
+    ) -> int:
+        """Let agents play, each an episode at a time, and write pairs of segments for `groundling annotate`.
+
+        Returns:
+            How many pairs there are.
+
+        Raises:
+            ConfigError: this world records none.
+        """
+        raise ConfigError(f"of {self.spec.name} no pairs of segments are collected")
+
+    # ------------------------------------------------------------------------------------------- evaluation
+
+    def changes(self, suite: str, overrides: Sequence[str] = ()) -> list[str | Mapping[str, Any]]:
+        """The overrides that make a run's world a suite's, those of the caller among them.
+
+        Args:
+            suite: One of `suites`.
+            overrides: The caller's own, which have the last word over the suite's.
+
+        Raises:
+            ConfigError: there is no such suite, or it does not suit this world.
+        """
+        self.find_suites(suite)
+        return list(overrides)
+
+    @classmethod
+    def find_suites(cls, names: str) -> list[str]:
+        """The suites of a list of names such as ``held-out,french``, each once.
+
+        Raises:
+            ConfigError: no such suite.
+        """
+        listed = list(dict.fromkeys(map(str.strip, names.split(","))))
+        for name in listed:
+            if name not in cls.suites:
+                raise ConfigError(unknown("suite", name, cls.suites))
+        return listed
+
+    def try_suite(self, suite: str) -> None:  # noqa: B027 (most need no trial)
+        """Raise `ConfigError` where a suite cannot be played in this world, which is already changed for it."""
+
+    @abstractmethod
+    def play(
+        self,
+        agent: str,
+        policy: Policy | None,
+        suite: str,
+        num_episodes: int,
+        on_episode: Callable[[], None] = lambda: None,
+    ) -> Played:
+        """Let an agent play the first held-out episodes of a suite, in their order.
+
+        Args:
+            agent: What it is called: trained, zero-shot, or one of the `baselines`.
+            policy: Whom it follows; None of a baseline.
+            suite: For which this world is already changed.
+            num_episodes: How many.
+            on_episode: Called after each.
+
+        Raises:
+            CannotPlay: it is a baseline that does not know this world.
+        """
+
+    def details(self, played: Mapping[str, Played]) -> dict[str, Any]:
+        """What else an evaluation tells of what the agents did, as JSON."""
+        return {}
+
+    def samples(self, policy: Policy | None, played: Played) -> list[dict[str, Any]]:
+        """Some of an agent's episodes, as JSON: enough to be shown in a report."""
+        return []
+
+    def shown(self, run_dir: Path, sample: Mapping[str, Any]) -> ShownEpisode:
+        """One of `samples` as a report shows it; this world is changed for its suite.
+
+        Args:
+            run_dir: The run's folder.
+            sample: As JSON.
+        """
+        raise NotImplementedError
+
+    @abstractmethod
+    def watch(self, agent: str, policy: Policy | None, number: int) -> Iterator[Moment]:
+        """Let an agent play a held-out episode, moment by moment.
+
+        Args:
+            agent: As in `play`.
+            policy: As in `play`.
+            number: Which of the held-out episodes.
+
+        Raises:
+            CannotPlay: it is a baseline that does not know this world.
+        """
+
+    def predictions(self, episodes: Sequence[HeldOutEpisode]) -> list[dict[str, Any]]:
+        """What each episode says, as JSON, in a world where that is a text; none elsewhere."""
+        return []

@@ -15,7 +15,7 @@ from groundling.lm.decoding import end_tokens
 from groundling.policies import TokenPolicy
 from groundling.rewards import Reward
 from groundling.rewards.reward import TokenReward
-from groundling.training.writing import PromptEncoder, WrittenTexts
+from groundling.worlds.writing.collect import PromptEncoder, WrittenTexts
 from tests.lm.conftest import make_lm, tokenizers
 from tests.lm.families import VOCABULARY
 

@@ -12,7 +12,7 @@ from groundling.devices import find_device
 from groundling.judges.reward_model import RewardModel
 from groundling.judges.reward_models import load_reward_model
 from groundling.rewards.intrinsic import MotifReward
-from groundling.training.nethack import REWARD_MODEL
+from groundling.worlds.nethack.collect import REWARD_MODEL
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from groundling.policies.texts import TokenPrompt, Writing, Written
 from groundling.policies.token import TokenPolicy
 from groundling.processes import Processes
 from groundling.rewards import Reward
-from groundling.training.collector import Collector, Finished
+from groundling.worlds.collector import Collector, Finished
 
 
 @dataclass(frozen=True, slots=True)

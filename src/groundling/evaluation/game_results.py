@@ -13,13 +13,12 @@ import numpy as np
 
 from groundling.configs.studies import Study
 from groundling.evaluation import plots
-from groundling.evaluation.aggregate import Estimate, estimate
-from groundling.evaluation.nethack.episodes import SUMMARISED
-from groundling.evaluation.nethack.evaluate import SUITE
 from groundling.evaluation.study import Job
 from groundling.files import write_atomically
+from groundling.intervals import Estimate, estimate
 from groundling.training.tracking import read_metrics
 
+_SUITE = "held-out"
 _CURVES = {
     "return_mean": "return",
     "score": "score",
@@ -54,7 +53,7 @@ def write_game_results(study: Study, jobs: Sequence[Job], output: Path, command:
         output: The folder.
         command: The words after ``groundling`` that made it.
     """
-    found = [(job, job.evaluations().get(SUITE)) for job in jobs if job.is_trained()]
+    found = [(job, job.evaluations().get(_SUITE)) for job in jobs if job.is_trained()]
     finished = {job.name: (job, own) for job, own in found if own is not None}
     metrics = {
         name: read_metrics(job.run_dir) for name, (job, _) in finished.items() if job.agent == "trained"
@@ -102,7 +101,7 @@ def write_game_results(study: Study, jobs: Sequence[Job], output: Path, command:
 def _lines(found: Sequence[tuple[Job, Mapping[str, Any]]]) -> Iterable[Line]:
     for arm in dict.fromkeys(job.arm for job, _ in found):
         figures = [own["agents"][job.agent]["figures"] for job, own in found if job.arm == arm]
-        for name in SUMMARISED:
+        for name in dict.fromkeys(name for own in figures for name in own):
             if all(name in own for own in figures):
                 means = np.array([own[name]["value"] for own in figures])
                 mean = estimate(means, lambda scores: scores.mean(-1))
@@ -114,7 +113,7 @@ def _episodes(jobs: Sequence[Job]) -> tuple[list[str], list[list[str]]]:
     header: list[str] = []
     rows = []
     for job in jobs:
-        with (job.run_dir / "evaluation" / f"{SUITE}.csv").open(encoding="utf-8", newline="") as file:
+        with (job.run_dir / "evaluation" / f"{_SUITE}.csv").open(encoding="utf-8", newline="") as file:
             columns, *own = csv.reader(file)
         header = ["arm", "run_seed", *columns[1:]]
         rows += [[job.arm, str(job.seed), *row[1:]] for row in own if row[0] == job.agent]

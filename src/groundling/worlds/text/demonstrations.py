@@ -11,8 +11,8 @@ from groundling.algorithms.rollout import Rollout
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError, RunError
 from groundling.policies.policy import Policy
-from groundling.training.collector import Collector, Finished
-from groundling.training.dataset import files_of, schema
+from groundling.worlds.collector import Collector, Finished
+from groundling.worlds.text.dataset import files_of, schema
 
 _COLUMNS = ("goal", "descriptions", "past_actions", "actions", "action_index", "reward", "done", "log_prob")
 

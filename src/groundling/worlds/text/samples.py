@@ -1,6 +1,6 @@
 """An episode told step by step: what the policy read, how likely it found each action, what it did."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
@@ -13,7 +13,16 @@ from groundling.envs.observation import TextObservation
 from groundling.envs.vector import Episode, TextVectorEnv
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
-from groundling.training.build import make_envs
+from groundling.worlds.text.envs import make_envs
+
+_NUM_SAMPLES = 4
+
+
+def selected(episodes: Sequence[Episode]) -> list[Episode]:
+    """A few to be shown: successes first, and a failure if there is one."""
+    successes = [e for e in episodes if e.success]
+    failures = [e for e in episodes if not e.success]
+    return [*successes[: _NUM_SAMPLES - bool(failures)], *failures][:_NUM_SAMPLES]
 
 
 def record(config: Config, policy: Policy, episode: Episode) -> dict[str, Any]:
@@ -46,7 +55,7 @@ def record(config: Config, policy: Policy, episode: Episode) -> dict[str, Any]:
     }
 
 
-def frames(config: Config, sample: dict[str, Any]) -> list[np.ndarray | None]:
+def frames(config: Config, sample: Mapping[str, Any]) -> list[np.ndarray | None]:
     """The pictures of a recorded episode: before each action, uint8 ``(height, width, 3)``; None of an env without."""
     played = _replay(config, sample["seed"], sample["actions"], sample.get("task"), render=True)
     return [frame for _, frame in played]
@@ -58,29 +67,30 @@ def _replay(
     """The observation (and picture) before each of the ``actions`` of the episode with this seed and task."""
     if config.env.args.get("draw_task") == "construction":  # by chance, and not by the seed
         config = replace(config, env=replace(config.env, args={**config.env.args, "task": task}))
-    envs = _make_env(config, seed, render)
+    single = replace(config.env, num_workers=0)
+    envs = drawing_env(config, seed) if render else make_envs(single, 1, lambda env, episode: seed)
     observation = envs.reset()[0]
     for action in actions:
-        yield observation, _picture(envs.envs[0]) if render else None
+        yield observation, picture_of(envs.envs[0]) if render else None
         observation = envs.step([action]).observations[0]
     envs.close()
 
 
-def _make_env(config: Config, seed: int, render: bool) -> TextVectorEnv:
-    """One env, which draws pictures if it is to and can."""
+def drawing_env(config: Config, seed: int) -> TextVectorEnv:
+    """One env whose every episode has this seed; it draws pictures if it can."""
     config = replace(config, env=replace(config.env, num_workers=0))
-    envs = make_envs(config, 1, lambda env, episode: seed)
-    if render and "rgb_array" in envs.envs[0].metadata.get("render_modes", ()):
+    envs = make_envs(config.env, 1, lambda env, episode: seed)
+    if "rgb_array" in envs.envs[0].metadata.get("render_modes", ()):
         # A MiniGrid env of one's own has the mode from its class, and may not take it.
         with suppress(ConfigError):
-            drawing = make_envs(config, 1, lambda env, episode: seed, render_mode="rgb_array")
+            drawing = make_envs(config.env, 1, lambda env, episode: seed, render_mode="rgb_array")
             envs.close()
             return drawing
     return envs
 
 
-def _picture(env: gymnasium.Env[Any, Any]) -> np.ndarray | None:
-    """What the env draws; None where that is no picture."""
+def picture_of(env: gymnasium.Env[Any, Any]) -> np.ndarray | None:
+    """What the env draws, uint8 ``(height, width, 3)``; None where that is no picture."""
     if env.render_mode != "rgb_array":
         return None
     with suppress(NotImplementedError):

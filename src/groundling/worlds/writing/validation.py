@@ -12,7 +12,7 @@ import torch
 from transformers import GenerationConfig
 
 from groundling.configs.schema import Config
-from groundling.envs.text_generation import Sample, pools
+from groundling.envs.text_generation import Sample
 from groundling.errors import ConfigError, RunError
 from groundling.files import write_atomically
 from groundling.lm.decoding import end_tokens
@@ -21,9 +21,9 @@ from groundling.metrics.post_processing import post_processors
 from groundling.policies.texts import TokenPrompt
 from groundling.policies.token import TokenPolicy
 from groundling.rewards import Reward
-from groundling.training.build import make_metrics, make_prompt_encoder, make_reward
-from groundling.training.tracking import RowFile, Told, due
-from groundling.training.writing import as_writer, texts_so_far
+from groundling.rows import RowFile, Told, due
+from groundling.worlds.writing.collect import as_writer, texts_so_far
+from groundling.worlds.writing.parts import make_metrics, make_prompt_encoder, make_reward, samples_of
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,8 @@ def make_validation(
     Raises:
         GroundlingError: the split cannot be had, or what a metric or the reward needs is missing.
     """
-    assert config.pool.id is not None
-    samples = pools.create(config.pool.id, **config.pool.args).prepare("val")[: config.evaluation.episodes]
-    return samples, make_metrics(config, policy), make_reward(config, policy)
+    samples = samples_of(config.pool, "val")[: config.evaluation.episodes]
+    return samples, make_metrics(config.evaluation.metrics, policy), make_reward(config.reward, policy)
 
 
 def write_and_measure(
@@ -90,7 +89,7 @@ def write_and_measure(
         raise RunError(f"pool {config.pool.id!r} has no samples in this split")
     rows: list[list[int]] = []
     process = post_processors.get(config.evaluation.post_process) if config.evaluation.post_process else str
-    encode = make_prompt_encoder(config, policy)
+    encode = make_prompt_encoder(config.env, policy)
     size = config.evaluation.batch_size
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(config.seed)

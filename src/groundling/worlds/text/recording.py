@@ -5,32 +5,21 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from groundling.configs.schema import Config
+from groundling.configs.flat import flat
 from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import training_seed
 from groundling.envs.vector import Episode, Step
-from groundling.evaluation.episodes import Choice, expert_player, play, policy_player
-from groundling.evaluation.evaluate import Target
-from groundling.policies.policy import Policy
 from groundling.prompts import PromptReader
-from groundling.training.build import make_envs, make_policy
-from groundling.training.dataset import DatasetFolder
-from groundling.training.folder import flat
+from groundling.worlds.recording import Collected, Demonstrator
+from groundling.worlds.text.dataset import DatasetFolder
+from groundling.worlds.text.envs import make_envs
+from groundling.worlds.text.episodes import Choice, play, player_of
 
 _EPISODES_PER_FILE = 256
 
 
-@dataclass
-class Collected:
-    """What a dataset has come to."""
-
-    episodes: int = 0
-    kept: int = 0
-    transitions: int = 0
-
-
 def collect_dataset(
-    target: Target,
+    player: Demonstrator,
     num_episodes: int,
     output: Path,
     *,
@@ -44,7 +33,7 @@ def collect_dataset(
     The same call goes on after the last file, also with more ``num_episodes``.
 
     Args:
-        target: Who plays; draws its actions unless ``evaluation.deterministic``.
+        player: Who plays; it draws its actions unless ``evaluation.deterministic``.
         num_episodes: How many episodes the dataset is about in the end.
         output: The dataset's folder.
         only_success: Keep only the episodes that succeed.
@@ -59,15 +48,14 @@ def collect_dataset(
         ExpertError: the expert does not know the env.
     """
     splits = ("train", "validation") if validation_fraction else ("train",)
-    folder = DatasetFolder(output, _description(target, only_success, validation_fraction), splits)
-    policy = None if target.agent == "expert" else make_policy(target.config, target.checkpoint)
+    folder = DatasetFolder(output, _description(player, only_success, validation_fraction), splits)
     total = Collected()
     first = folder.num_episodes
     for _ in range(first):
         on_episode()
     while first < num_episodes:
         count = min(_EPISODES_PER_FILE, num_episodes - first)
-        recorder = Recorder(target.config, policy, first, on_episode)
+        recorder = Recorder(player, first, on_episode)
         try:
             recorder.play(count)
         finally:  # Ctrl-C, say
@@ -86,13 +74,12 @@ def collect_dataset(
     return total
 
 
-def _description(target: Target, only_success: bool, validation_fraction: float) -> dict[str, Any]:
-    config = {key: value for key, value in flat(asdict(target.config)).items() if key != "run_dir"}
-    trained = target.checkpoint is not None
+def _description(player: Demonstrator, only_success: bool, validation_fraction: float) -> dict[str, Any]:
+    config = {key: value for key, value in flat(asdict(player.config)).items() if key != "run_dir"}
     return {
-        "agent": target.agent,
-        "run": target.run_dir.name if trained else None,
-        "checkpoint": target.checkpoint.name if target.checkpoint else None,
+        "agent": player.agent,
+        "run": player.run,
+        "checkpoint": player.checkpoint,
         "only_success": only_success,
         "validation_fraction": validation_fraction,
         **config,
@@ -103,9 +90,7 @@ def _description(target: Target, only_success: bool, validation_fraction: float)
 class Recorder:
     """Plays episodes from number ``first`` on, and notes every transition."""
 
-    config: Config
-    policy: Policy | None
-    """None: the expert plays."""
+    player: Demonstrator
     first: int
     on_episode: Callable[[], None]
     finished: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
@@ -113,27 +98,23 @@ class Recorder:
 
     def __post_init__(self) -> None:
         self._present: dict[int, list[dict[str, Any]]] = {}  # by env, the rows of its episode so far
-        self._read = PromptReader("glam", self.config.env.language)
+        self._read = PromptReader("glam", self.player.config.env.language)
 
     def play(self, count: int) -> None:
         """Play ``count`` episodes; what is finished when it is interrupted is in ``finished``."""
-        config = self.config
+        config = self.player.config
         self._num_envs = min(config.evaluation.num_envs, count)
         # The first env's training episodes, dealt to all: an episode is the same, whatever the number of envs.
         envs = make_envs(
-            config,
+            config.env,
             self._num_envs,
             lambda env, episode: training_seed(config.seed, 0, self.first + episode * self._num_envs + env),
         )
         seed = training_seed(config.seed, 1, self.first)
-        plays = (
-            expert_player()
-            if self.policy is None
-            else policy_player(self.policy, config.evaluation.deterministic, seed)
-        )
+        plays = player_of(self.player.agent, self.player.policy, config.evaluation.deterministic, seed)
         try:
-            with plays as player:
-                play(player, envs, count, self.on_episode, self._note)
+            with plays as playing:
+                play(playing, envs, count, self.on_episode, self._note)
         finally:
             envs.close()
 
@@ -170,8 +151,9 @@ class Recorder:
             self._finish(episode)
 
     def _prompts(self, observations: Sequence[TextObservation]) -> list[str]:
-        own = None if self.policy is None else self.policy.prompts(observations)
-        return [self._read(o) for o in observations] if own is None else own
+        policy = self.player.policy
+        prompts = None if policy is None else policy.prompts(observations)
+        return [self._read(o) for o in observations] if prompts is None else prompts
 
     def _finish(self, episode: Episode) -> None:
         number = self.first + episode.number * self._num_envs + episode.env_index

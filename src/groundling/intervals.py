@@ -1,8 +1,9 @@
-"""What several runs come to: interquartile means with bootstrap intervals, areas under curves.
+"""What episodes and runs come to: means and interquartile means with intervals, areas under curves.
 
 After Agarwal et al. 2021, *Deep reinforcement learning at the edge of the statistical precipice* (arXiv 2108.13264).
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -93,3 +94,18 @@ def area_under_curve(steps: np.ndarray, values: np.ndarray, total: float) -> flo
     x = np.concatenate([[0.0], steps[inside], [total]])
     y = np.interp(x, steps, values)
     return float(np.trapezoid(y, x) / total)
+
+
+def wilson_interval(successes: int, count: int, z: float = 1.959964) -> tuple[float, float]:
+    """Wilson's score interval of a proportion (Wilson 1927); 95 % by default.
+
+    Raises:
+        ValueError: ``count`` is not positive, or ``successes`` not between 0 and ``count``.
+    """
+    if count <= 0 or not 0 <= successes <= count:
+        raise ValueError(f"expected 0 <= successes <= count and count > 0, got {successes} of {count}")
+    p = successes / count
+    centre = p + z * z / (2 * count)
+    spread = z * math.sqrt(p * (1 - p) / count + z * z / (4 * count * count))
+    scale = 1 + z * z / count
+    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)

@@ -1,17 +1,15 @@
 """Playing NetHack's held-out episodes, and what they come to."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from groundling.envs.nethack import TASKS, make_task, recording_in
 from groundling.envs.seeds import held_out_seed, training_seed
-from groundling.evaluation.aggregate import Estimate, estimate
-from groundling.evaluation.nethack.agents import Agent
-from groundling.evaluation.nethack.taste import Taste
+from groundling.worlds.episode import HeldOutEpisode
+from groundling.worlds.nethack.agents import Agent
+from groundling.worlds.nethack.taste import Taste
 
 _NAMES = {"dlvl": "depth", "xlvl": "experience_level", "scout": "squares"}
 """nle's and the original's words for figures, in words."""
@@ -115,7 +113,7 @@ def _finish(game: Game, task: str, taste: Taste | None) -> None:
         figures["intrinsic_return"] = taste.intrinsic_return(game.messages)
 
 
-SUMMARISED = (
+_TOLD = (
     "success",
     "return",
     "score",
@@ -126,14 +124,15 @@ SUMMARISED = (
     "messages",
     "squares",
     "intrinsic_return",
+    "turns",
 )
-"""The figures of which means are told, in their order."""
+"""The figures that are told, in their order."""
 
 
-def summarise(games: Sequence[Game]) -> dict[str, Estimate]:
-    """By figure, its mean over the episodes with a bootstrap 95 % interval; not those that the episodes lack."""
-    return {
-        name: estimate(np.array([game.figures[name] for game in games]), lambda scores: scores.mean(-1))
-        for name in SUMMARISED
-        if name in games[0].figures
-    }
+def record_of(game: Game) -> HeldOutEpisode:
+    """What an episode comes to, in the record of all worlds."""
+    figures = {name: game.figures[name] for name in _TOLD if name in game.figures}
+    about: dict[str, str | int] = {"seed": game.seed}
+    if "end_status" in game.figures:
+        about["end_status"] = int(game.figures["end_status"])
+    return HeldOutEpisode(game.number, figures, about, game)

@@ -6,12 +6,12 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from groundling.configs.schema import Config
 from groundling.envs.nethack.observation import COLOURS, WINDOW, View, vector_features
 from groundling.errors import ConfigError
-from groundling.evaluation.evaluate import Target
 from groundling.judges.record import Act, Observation, Player, explorer_player, random_player
 from groundling.policies.nethack import NetHackObservations, NetHackPolicy
-from groundling.training.build import make_policy
+from groundling.policies.policy import Policy
 
 PLAYERS: dict[str, Player] = {"random": random_player, "explorer": explorer_player}
 """Those that need no run."""
@@ -86,36 +86,30 @@ def features(observations: Sequence[Observation], view: View) -> NetHackObservat
     return NetHackObservations(chars, colours & (COLOURS - 1), vector, messages)
 
 
-def make_agent(target: Target, name: str | None = None) -> Agent:
-    """The agent that is called ``name`` when ``target`` is evaluated; by default the target itself.
+def make_agent(name: str, policy: Policy | None, config: Config) -> Agent:
+    """The agent that is called ``name``: one of `PLAYERS`, or one that follows ``policy``.
 
     Raises:
-        ConfigError: it does not play NetHack.
+        ConfigError: the policy does not play NetHack.
     """
-    config, name = target.config, name or target.agent
-    if name in PLAYERS:
+    if policy is None:
         return Alone(PLAYERS[name])
-    if name not in ("trained", "zero-shot"):
-        raise ConfigError(
-            f"{name} does not play NetHack: name random, explorer, or a run with policy.id=nethack"
-        )
-    policy = _policy(target, untrained=name == "zero-shot")
-    return PolicyAgent(policy, config.evaluation.deterministic, config.seed, View.of(config.env.args))
+    deterministic, view = config.evaluation.deterministic, View.of(config.env.args)
+    return PolicyAgent(_playing(policy), deterministic, config.seed, view)
 
 
-def make_player(target: Target) -> Player:
-    """The target as a player of single episodes, in which everything follows from the episode's seed.
+def make_player(name: str, policy: Policy | None, config: Config) -> Player:
+    """The same as a player of single episodes, in which everything follows from the episode's seed.
 
     Raises:
-        ConfigError: see `make_agent`.
+        ConfigError: as `make_agent`.
     """
-    if target.agent in PLAYERS:
-        return PLAYERS[target.agent]
-    make_agent(target)  # whatever is wrong is told now
-    policy, config = _policy(target, untrained=target.agent == "zero-shot"), target.config
+    if policy is None:
+        return PLAYERS[name]
+    followed = _playing(policy)
 
     def player(seed: int) -> Act:
-        agent = PolicyAgent(policy, config.evaluation.deterministic, seed, View.of(config.env.args))
+        agent = PolicyAgent(followed, config.evaluation.deterministic, seed, View.of(config.env.args))
         agent.begin(0, seed)
         return lambda observation: agent.act([0], [observation])[0]
 
@@ -127,8 +121,7 @@ def mixed(players: Sequence[Player]) -> Player:
     return lambda seed: players[int(np.random.default_rng(seed).integers(len(players)))](seed)
 
 
-def _policy(target: Target, untrained: bool) -> NetHackPolicy:
-    policy = make_policy(target.config, None if untrained else target.checkpoint)
+def _playing(policy: Policy) -> NetHackPolicy:
     if not isinstance(policy, NetHackPolicy):
-        raise ConfigError(f"policy.id={target.config.policy.id} does not play NetHack: expected nethack")
+        raise ConfigError(f"{type(policy).__name__} does not play NetHack: set policy.id=nethack")
     return policy

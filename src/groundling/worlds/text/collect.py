@@ -12,7 +12,7 @@ from groundling.algorithms.rollout import Rollout
 from groundling.envs.vector import Episode, Step, TextVectorEnv
 from groundling.errors import RunError
 from groundling.policies.policy import Policy
-from groundling.training.collector import Collector
+from groundling.worlds.collector import Collector
 
 
 class EnvCollector(Collector):

@@ -30,7 +30,7 @@ from groundling.policies.nethack import NetHackObservations
 from groundling.policies.policy import Policy
 from groundling.rewards.intrinsic import MotifReward
 from groundling.rewards.table import RewardTable
-from groundling.training.collector import Collector
+from groundling.worlds.collector import Collector
 
 REWARD_MODEL = "reward_model"
 """Where a checkpoint holds a reward model that learns online."""

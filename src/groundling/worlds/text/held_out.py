@@ -8,10 +8,10 @@ from groundling.algorithms.algorithm import Algorithm
 from groundling.algorithms.bc import BehaviouralCloning
 from groundling.configs.schema import Config
 from groundling.policies.policy import Policy
-from groundling.training.build import actions_of
-from groundling.training.dataset import count_transitions
-from groundling.training.demonstrations import Demonstrations
-from groundling.training.tracking import RowFile, Told, due
+from groundling.rows import RowFile, Told, due
+from groundling.worlds.text.dataset import count_transitions
+from groundling.worlds.text.demonstrations import Demonstrations
+from groundling.worlds.text.envs import actions_of
 
 
 class HeldOutLog:
@@ -41,7 +41,7 @@ class HeldOutLog:
         if self._every is None:
             return
         self._policy, self._algorithm = policy, algorithm
-        actions, history = actions_of(config).names, config.env.history
+        actions, history = actions_of(config.env).names, config.env.history
         rows = Demonstrations(folder, 1, slice(0, 1), actions, history, config.seed, split="validation")
         self._rollout = rows.rollout(count)  # of the whole split, or of as many drawn from it
         self._rows = RowFile(run_dir / "validation.jsonl", update)

@@ -1,23 +1,27 @@
 """An agent seen at play: step by step, with what it is paid."""
 
 from collections import Counter
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from rich.text import Text
 
 from groundling.envs.nethack import make_task, recording_in
 from groundling.envs.nethack.observation import TERMINAL_SHAPE, message_text
 from groundling.envs.nethack.recording import Screen
-from groundling.evaluation.nethack.taste import Taste
 from groundling.judges.record import Act
+from groundling.worlds.nethack.messages import top_messages
+from groundling.worlds.nethack.taste import Taste
+from groundling.worlds.showing import Moment, Summary
 
+_SHOWN_MESSAGES = 20
 _CAPTION_COLOUR = 14  # light cyan
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class Sight:
     """What is shown before an action, and what the one before it was paid."""
 
     screen: Screen
@@ -62,10 +66,8 @@ class Moment:
         return lines
 
 
-def moments(
-    act: Act, task: str, args: Mapping[str, Any], seed: int, taste: Taste | None
-) -> Generator[Moment]:
-    """Play the episode with this seed; the last moment is its end.
+def sights(act: Act, task: str, args: Mapping[str, Any], seed: int, taste: Taste | None) -> Generator[Sight]:
+    """Play the episode with this seed; the last sight is its end.
 
     Args:
         act: Who plays.
@@ -83,7 +85,7 @@ def moments(
         counts: Counter[bytes] = Counter()
         reward, total, step, ended = 0.0, 0.0, 0, False
         while True:
-            yield _moment(observation, step, reward, total, counts, taste, ended)
+            yield _sight(observation, step, reward, total, counts, taste, ended)
             if ended:
                 return
             observation, reward, terminated, truncated, _ = env.step(act(observation))
@@ -92,7 +94,7 @@ def moments(
         env.close()
 
 
-def _moment(
+def _sight(
     observation: Any,
     step: int,
     reward: float,
@@ -100,7 +102,7 @@ def _moment(
     counts: Counter[bytes],
     taste: Taste | None,
     ended: bool,
-) -> Moment:
+) -> Sight:
     message = observation["message"].tobytes()
     if not ended:
         counts[message] += 1
@@ -110,10 +112,43 @@ def _moment(
         raw, normalised = verdict.raw, verdict.normalised
         intrinsic = 0.0 if ended else taste.paid(message, counts[message])
     screen = Screen.of(observation)
-    return Moment(screen, step, reward, total, message, raw, normalised, intrinsic, counts, ended)
+    return Sight(screen, step, reward, total, message, raw, normalised, intrinsic, counts, ended)
 
 
-def is_worth_telling(moment: Moment) -> bool:
-    """Whether something was paid, or the episode begins or ends: what is told where there is no terminal."""
-    paid = abs(moment.reward) > 0.5 or (moment.intrinsic or 0.0) > 0
-    return moment.ended or not moment.step or (paid and bool(message_text(moment.message)))
+def watched(episode: Iterator[Sight], number: int, taste: Taste | None) -> Iterator[Moment]:
+    """The sights as `groundling watch` shows them; what is paid and how it ends is news."""
+    for sight in episode:
+        paid = abs(sight.reward) > 0.5 or (sight.intrinsic or 0.0) > 0
+        message = message_text(sight.message)
+        yield Moment(
+            [f"{sight.told()} · {message}", *([sight.screen.text()] if sight.ended else [])],
+            lambda sight=sight: np.asarray(sight.captioned().image()),  # type: ignore[misc]
+            screen=_coloured(sight),
+            is_news=sight.ended or not sight.step or (paid and bool(message)),
+            summary=_summary(sight, number, taste) if sight.ended else None,
+        )
+
+
+def _coloured(sight: Sight) -> Text:
+    """The terminal in NetHack's colours, and the figures below it."""
+    picture = Text(no_wrap=True)
+    for line, colours in zip(sight.screen.text().split("\n"), sight.screen.colours, strict=True):
+        for character, colour in zip(line, colours.tolist(), strict=False):
+            picture.append(character, style=f"color({colour or 7})")  # black on black would not be seen
+        picture.append("\n")
+    return picture.append("\n" + sight.told(), style="bold")
+
+
+def _summary(last: Sight, number: int, taste: Taste | None) -> Summary:
+    """An episode's messages, the most frequent first."""
+    title = f"episode {number} · {last.step:,} steps · return {last.episode_return:.5g}"
+    if taste is not None:
+        title += f" · intrinsic return {taste.intrinsic_return(last.counts):.4g}"
+    header, rows = ["times", "message"], []
+    if taste is not None:
+        header.append("normalised reward")
+    for row in top_messages(last.counts, taste, _SHOWN_MESSAGES):
+        rows.append([str(row["count"]), row["message"] or "(none)"])
+        if taste is not None:
+            rows[-1].append(f"{row['normalised_reward']:+.2f}")
+    return Summary(f"{title} · {len(last.counts)} distinct messages", header, rows)

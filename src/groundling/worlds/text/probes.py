@@ -14,8 +14,8 @@ from groundling.envs.babyai_text import ACTIONS
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
-from groundling.training.build import actions_of
-from groundling.training.tracking import RowFile, read_rows
+from groundling.rows import RowFile, read_rows
+from groundling.worlds.text.envs import actions_of
 
 _FILE = "probes.jsonl"
 
@@ -232,7 +232,7 @@ def observations(probes: Sequence[Probe], actions: tuple[str, ...], history: int
 
 def right_actions(config: Config) -> dict[str, list[str]]:
     """By a probe's title, what the config calls the actions that are right there."""
-    own = dict(zip(ACTIONS["english"], actions_of(config).names or (), strict=False))
+    own = dict(zip(ACTIONS["english"], actions_of(config.env).names or (), strict=False))
     return {p.title: [own[a] for a in p.right if a in own] for probes in PROBES.values() for p in probes}
 
 
@@ -267,7 +267,7 @@ class ProbeLog:
                 f"the probes are told in English, and env.language={config.env.language}: set "
                 "training.probes=null"
             )
-        names = actions_of(config).names
+        names = actions_of(config.env).names
         if names is None:
             raise ConfigError(
                 f"the probes are situations of BabyAI's, and env {config.env.id} has other actions at each step: set "

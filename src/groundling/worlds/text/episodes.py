@@ -1,21 +1,18 @@
 """Playing held-out episodes, and what they come to."""
 
-import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from statistics import fmean
-from typing import Any
 
 import torch
 
 from groundling.envs.babyai_text import Expert, ExpertError
-from groundling.envs.first_interaction import FirstInteraction
 from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import held_out_seed
 from groundling.envs.vector import Episode, Step, TextVectorEnv
 from groundling.policies.policy import Policy
+from groundling.policies.random import RandomPolicy
+from groundling.worlds.episode import HeldOutEpisode
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,34 +28,6 @@ Player = Callable[[TextVectorEnv, Sequence[int], Sequence[TextObservation]], Cho
 """Chooses an action for each of the envs with these indices, which show these observations."""
 Witness = Callable[[Sequence[int], Sequence[TextObservation], Choice, Step], None]
 """Sees which envs were stepped, what they showed, what was chosen there, and what it gave."""
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What an agent's episodes come to."""
-
-    episodes: int
-    success_rate: float
-    success_low: float
-    """Lower end of the 95 % Wilson interval of the success rate."""
-    success_high: float
-    return_mean: float
-    return_std: float
-    episode_length: float
-    first_episodes: int | None = None
-    """Episodes that tell which thing was first dealt with; None, as in all of the following: there are none."""
-    first_named: float | None = None
-    """Share of these in which it was the named thing, among all of them."""
-    first_named_low: float | None = None
-    """Lower end of its 95 % Wilson interval."""
-    first_named_high: float | None = None
-    first_other: float | None = None
-    first_none: float | None = None
-    """Share in which nothing was dealt with."""
-    first_precision: float | None = None
-    """Of those in which something was, the share in which it was the named thing; None: there are none."""
-    first_chance: float | None = None
-    """What a blind choice among the things would make of ``first_precision``; None: the env does not tell."""
 
 
 def held_out_seed_of(num_envs: int) -> Callable[[int, int], int]:
@@ -151,53 +120,22 @@ def expert_player() -> Iterator[Player]:
     yield choose
 
 
-def summarise(episodes: Sequence[Episode]) -> Summary:
-    """Success rate with its 95 % Wilson interval, return and length of ``episodes``, and what was first dealt with."""
-    count = len(episodes)
-    returns = torch.tensor([e.episode_return for e in episodes], dtype=torch.float64)
-    successes = sum(e.success for e in episodes)
-    low, high = wilson_interval(successes, count)
-    return Summary(
-        episodes=count,
-        success_rate=successes / count,
-        success_low=low,
-        success_high=high,
-        return_mean=returns.mean().item(),
-        return_std=returns.std(correction=0).item(),
-        episode_length=sum(len(e.actions) for e in episodes) / count,
-        **_first_interactions([e.first for e in episodes if e.first is not None]),
-    )
+def player_of(
+    agent: str, policy: Policy | None, deterministic: bool, seed: int
+) -> AbstractContextManager[Player]:
+    """The player that follows ``policy``; without one, BabyAI's expert, or one that draws at random."""
+    if policy is not None:
+        return policy_player(policy, deterministic, seed)
+    return expert_player() if agent == "expert" else policy_player(RandomPolicy(), False, seed)
 
 
-def _first_interactions(firsts: Sequence[FirstInteraction]) -> dict[str, Any]:
-    """The figures of `Summary` that begin with ``first``."""
-    if not firsts:
-        return {}
-    counts = Counter(first.target for first in firsts)
-    low, high = wilson_interval(counts["named"], len(firsts))
-    dealt, chances = len(firsts) - counts["none"], [f.chance for f in firsts if f.chance is not None]
-    return {
-        "first_episodes": len(firsts),
-        "first_named": counts["named"] / len(firsts),
-        "first_named_low": low,
-        "first_named_high": high,
-        "first_other": counts["other"] / len(firsts),
-        "first_none": counts["none"] / len(firsts),
-        "first_precision": counts["named"] / dealt if dealt else None,
-        "first_chance": fmean(chances) if chances else None,
+def record_of(number: int, episode: Episode) -> HeldOutEpisode:
+    """What an episode comes to, in the record of all worlds."""
+    figures = {
+        "success": float(episode.success),
+        **episode.figures,
+        "return": episode.episode_return,
+        "length": float(episode.length),
     }
-
-
-def wilson_interval(successes: int, count: int, z: float = 1.959964) -> tuple[float, float]:
-    """Wilson's score interval of a proportion (Wilson 1927); 95 % by default.
-
-    Raises:
-        ValueError: ``count`` is not positive, or ``successes`` not between 0 and ``count``.
-    """
-    if count <= 0 or not 0 <= successes <= count:
-        raise ValueError(f"expected 0 <= successes <= count and count > 0, got {successes} of {count}")
-    p = successes / count
-    centre = p + z * z / (2 * count)
-    spread = z * math.sqrt(p * (1 - p) / count + z * z / (4 * count * count))
-    scale = 1 + z * z / count
-    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+    about: dict[str, str | int] = {"seed": episode.seed, "task": episode.task, "mission": episode.mission}
+    return HeldOutEpisode(number, figures, about, episode)

@@ -1,0 +1,23 @@
+"""What a world offers a policy: the one thing that both know of each other."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Offer = Literal["words", "symbols", "glyphs", "prompt"]
+
+
+@dataclass(frozen=True, slots=True)
+class WorldSpec:
+    """What an observation offers and what an action is; known before a model or a game is loaded."""
+
+    name: str
+    """What messages call the world: an env's id, or a pool's."""
+    observation: frozenset[Offer]
+    """``words``: a `TextObservation`; ``symbols``: Minigrid's 7 x 7 x 3 codes beside them; ``glyphs``: NetHack's crop,
+    figures and message; ``prompt``: the tokens of a text."""
+    action: Literal["choice", "token"]
+    """One of the admissible actions, or a token of a text."""
+    num_actions: int | None = None
+    """How many actions can be admissible at once; None: any number, or the tokens of a model."""
+    language: str = "english"
+    """What it is told in."""

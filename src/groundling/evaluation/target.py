@@ -1,0 +1,126 @@
+"""Who is evaluated: a run's checkpoint, an experiment before any training, or an agent without a policy."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from groundling.configs.compose import changed, compose, experiments, from_file
+from groundling.configs.schema import Config
+from groundling.configs.trust import TRAINING_ALONE
+from groundling.errors import ConfigError, RunError
+from groundling.policies.policy import Policy
+from groundling.training import checkpoint
+from groundling.training.build import make_policy
+from groundling.worlds import AGENTS, World, experiment_of, world_of
+from groundling.worlds.recording import Demonstrator
+
+
+@dataclass(frozen=True)
+class Target:
+    """Who is evaluated, and where."""
+
+    agent: str
+    """What the results call it: trained, zero-shot, or one of `AGENTS`."""
+    run_dir: Path
+    config: Config
+    checkpoint: Path | None = None
+    overrides: tuple[str, ...] = ()
+    """What the caller changed of the configuration: has the last word, also over a suite."""
+    suffix: str = ""
+    """What the results' names end in: of a checkpoint that was asked for, its name."""
+
+    @property
+    def world(self) -> World:
+        """Where it was trained."""
+        return world_of(self.config, self.checkpoint)
+
+    @property
+    def players(self) -> list[str]:
+        """Who plays when it is evaluated: itself and, if it is no agent that needs none, its baselines."""
+        baselines = self.config.evaluation.baselines if self.agent not in AGENTS else []
+        return list(dict.fromkeys([self.agent, *baselines]))
+
+    def under(self, suite: str) -> World:
+        """Its world as a suite changes it.
+
+        Raises:
+            ConfigError: the suite does not suit it, as replaced words do not suit a policy that sees symbols, or a
+                swapped mission a room with one thing.
+        """
+        self.world.find_suites(suite)
+        try:
+            overrides = self.world.changes(suite, self.overrides)
+            world = world_of(changed(self.config, overrides), self.checkpoint)
+            world.try_suite(suite)
+            return world
+        except ConfigError as error:
+            raise ConfigError(f"suite {suite!r} does not suit this run: {error}") from error
+
+    def demonstrator(self) -> Demonstrator:
+        """It, as one who plays and is recorded.
+
+        Raises:
+            ConfigError: the policy does not suit the world.
+        """
+        checkpoint = self.checkpoint
+        named = (None, None) if checkpoint is None else (self.run_dir.name, checkpoint.name)
+        return Demonstrator(self.config, self.agent, self.policy(self.agent, self.config), *named)
+
+    def policy(self, agent: str, config: Config) -> Policy | None:
+        """Whom one of its `players` follows; None of those that need no policy.
+
+        Raises:
+            ConfigError: the policy does not suit the world.
+        """
+        if agent in AGENTS:
+            return None
+        return make_policy(config, None if agent == "zero-shot" else self.checkpoint)
+
+
+def find(
+    name: str,
+    overrides: Sequence[str],
+    warn: Callable[[str], None],
+    unused: Sequence[str] = TRAINING_ALONE,
+) -> Target:
+    """Find who ``name`` means.
+
+    Args:
+        name: A run's folder, one of its checkpoints, an experiment, or one of `AGENTS`.
+        overrides: Changes to the configuration, such as ``device=cpu`` or ``env.id=BabyAI-GoToLocal-v0``.
+        warn: Is told of broken checkpoints that are passed over.
+        unused: What the caller makes nothing of, as in `groundling.configs.from_file`.
+
+    Raises:
+        ConfigError: it is none of these, an override is wrong, or the run needs what only the command line can say.
+        RunError: the checkpoint is broken, or the run has no whole one.
+    """
+    path, changes = Path(name).resolve(), tuple(overrides)
+    if (path / "config.yaml").exists():
+        config = from_file(path / "config.yaml", overrides, unused)
+        newest = checkpoint.latest(path / "checkpoints", warn)
+        if newest is None:
+            raise RunError(f"{path} has no checkpoint: train first, with `groundling train`")
+        return Target("trained", path, config, newest, changes)
+    if path.parent.name == "checkpoints" and path.is_dir():
+        if (problem := checkpoint.what_is_wrong(path)) is not None:
+            raise RunError(f"checkpoint {path} is broken ({problem}): name another one, or the run's folder")
+        run_dir = path.parent.parent
+        config = from_file(run_dir / "config.yaml", overrides, unused)
+        return Target("trained", run_dir, config, path, changes, f"-{path.name}")
+    if name in AGENTS:
+        config = config_of_agent(name, overrides)
+        return Target(name, Path(config.run_dir), config, None, changes)
+    if name in experiments():
+        config = compose(name, overrides)
+        return Target("zero-shot", Path(config.run_dir), config, None, changes)
+    raise ConfigError(
+        f"{name} is neither a run's folder (with config.yaml) nor one of its checkpoints, an experiment, "
+        f"{' or '.join(AGENTS)}"
+    )
+
+
+def config_of_agent(name: str, overrides: Sequence[str]) -> Config:
+    """The configuration of one of `AGENTS`: a main experiment's world, and a policy of no model."""
+    words = [f"name={name}", "run_dir=runs/${name}/${env.id}", "policy.id=random"]
+    return compose(experiment_of(name, overrides), [*words, *overrides])

@@ -1,0 +1,75 @@
+"""An episode of NetHack as a report shows it: pictures of some of its moments, and the messages that it met."""
+
+import math
+from collections.abc import Mapping
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from groundling.configs.schema import Config
+from groundling.errors import GroundlingError
+from groundling.worlds.nethack.taste import Taste, make_taste
+from groundling.worlds.nethack.watching import Sight, sights
+from groundling.worlds.showing import Moment, ShownEpisode, Summary
+
+_FRAMES = 6
+_PIXELS = 640
+_SHOWN_MESSAGES = 20
+
+
+def shown(config: Config, run_dir: Path, sample: Mapping[str, Any]) -> ShownEpisode:
+    """An episode of ``samples/*.json`` with pictures of some of its moments, evenly spread, the last one among them.
+
+    Without pictures where its actions do not lead to its return again, as with another nle.
+    """
+    figures = (f"{name.replace('_', ' ')} {value:.4g}" for name, value in sample["figures"].items())
+    moments = _moments(sample, _taste(config, run_dir, sample))
+    notes = [f"Of the held-out episodes the one of median return: {' · '.join(figures)}"]
+    if not moments:
+        notes.append("No pictures: played again with the nle that is installed, it takes another turn.")
+    rows = [
+        [row["message"] or "(none)", f"{row['count']}", number(row["normalised_reward"])]
+        for row in sample["messages"][:_SHOWN_MESSAGES]
+    ]
+    table = Summary("", ["message", "times", "normalised reward"], rows)
+    return ShownEpisode(
+        [(f"Seed {sample['seed']}", False)], moments, notes=notes, pixels=_PIXELS, table=table
+    )
+
+
+def number(value: float | None) -> str:
+    """A normalised reward; a dash where there is none."""
+    return "–" if value is None else f"{value:+.2f}"
+
+
+def _taste(config: Config, run_dir: Path, sample: Mapping[str, Any]) -> Taste | None:
+    """The reward model's of the checkpoint that played, if it is still there: pictures need none."""
+    checkpoint = run_dir / "checkpoints" / (sample.get("checkpoint") or "none")
+    if config.nethack.online.judge is not None and not checkpoint.exists():
+        return None  # what had been learnt online is gone
+    try:
+        return make_taste(config, checkpoint)
+    except GroundlingError:
+        return None
+
+
+def _moments(sample: Mapping[str, Any], taste: Taste | None) -> list[Moment]:
+    actions: list[int] = sample["actions"]
+    chosen = {int(step) for step in np.linspace(0, len(actions) - 1, _FRAMES)}
+    replayed, args = iter(actions), {**sample["args"], "save_ttyrec_every": 0}
+    played = sights(lambda shown: next(replayed), sample["task"], args, sample["seed"], taste)
+    moments = []
+    with closing(played):
+        for sight in islice(played, len(actions) + 1):  # no action is left for the last of them
+            if sight.step in chosen:
+                moments.append(_moment(sight))
+    as_before = sight.ended and sight.step == len(actions)
+    return moments if as_before and math.isclose(sight.episode_return, sample["figures"]["return"]) else []
+
+
+def _moment(sight: Sight) -> Moment:
+    picture = np.asarray(sight.screen.image())
+    return Moment([sight.told()], lambda: picture)

@@ -1,0 +1,161 @@
+"""The world of NetHack's tasks."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from groundling.algorithms.algorithm import Algorithm
+from groundling.envs import nethack
+from groundling.envs.seeds import held_out_seed
+from groundling.envs.spec import WorldSpec
+from groundling.policies.policy import Policy
+from groundling.worlds.collector import Collector
+from groundling.worlds.episode import Played
+from groundling.worlds.recording import Demonstrator, Recording
+from groundling.worlds.showing import Moment, ShownEpisode
+from groundling.worlds.world import CannotPlay, World
+
+if TYPE_CHECKING:
+    from groundling.worlds.nethack.taste import Taste
+
+
+class NetHackWorld(World):
+    """One of `groundling.envs.nethack.TASKS`. nle is imported where something is played."""
+
+    baselines: ClassVar[Mapping[str, str]] = {
+        "random": "uniform over the actions",
+        "explorer": "by rules: it looks for the stairs and goes down",
+    }
+
+    @cached_property
+    def spec(self) -> WorldSpec:
+        return WorldSpec(self.config.env.id, frozenset({"glyphs"}), "choice", len(nethack.ACTIONS))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return asdict(self.config.env)
+
+    @cached_property
+    def taste(self) -> "Taste | None":
+        """What the run's reward model thinks of messages; None where it has none.
+
+        Raises:
+            ConfigError: there is no such reward model, or the config's options do not fit it.
+        """
+        from groundling.worlds.nethack.taste import make_taste
+
+        return make_taste(self.config, self.checkpoint)
+
+    def collector(self, policy: Policy, algorithm: Algorithm, rows: slice) -> Collector:
+        from groundling.worlds.nethack.collect import make_nethack_collector
+
+        return make_nethack_collector(self.config, rows)
+
+    def rehearsal(self, recurrence: int, steps_per_gradient: int) -> World:
+        """See `World.rehearsal`: in the place of the online judge, which may cost money, a table of rules is asked."""
+        short = super().rehearsal(recurrence, steps_per_gradient)
+        config, online = short.config, short.config.nethack.online
+        if online.judge is None:
+            return short
+        from groundling.worlds.nethack.collect import make_nethack_collector
+
+        make_nethack_collector(config, slice(0, config.env.num_envs)).close()  # whose mistakes are told
+        online = replace(online, judge="rules", args={})
+        return NetHackWorld(replace(config, nethack=replace(config.nethack, online=online)))
+
+    def record_pairs(
+        self,
+        players: Sequence[Demonstrator],
+        recording: Recording,
+        on_segment: Callable[[], None] = lambda: None,
+    ) -> int:
+        """See `World.record_pairs` and `groundling.judges.record.record`."""
+        from groundling.judges.record import record
+        from groundling.worlds.nethack.agents import make_player, mixed
+
+        acting = [make_player(one.agent, one.policy, one.config) for one in players]
+        pairs = record(
+            acting[0] if len(acting) == 1 else mixed(acting),
+            recording.output,
+            name=recording.name,
+            num_pairs=recording.pairs,
+            segment_length=recording.length,
+            stride=recording.stride,
+            task=self.config.env.id,
+            task_args=self.config.env.args,
+            seed=self.config.seed,
+            format=recording.format,
+            on_segment=on_segment,
+        )
+        return len(pairs)
+
+    def play(
+        self,
+        agent: str,
+        policy: Policy | None,
+        suite: str,
+        num_episodes: int,
+        on_episode: Callable[[], None] = lambda: None,
+    ) -> Played:
+        from groundling.worlds.nethack.agents import make_agent
+        from groundling.worlds.nethack.episodes import play, record_of
+
+        env, evaluation = self.config.env, self.config.evaluation
+        self._check_agent(agent, policy)
+        games = play(
+            make_agent(agent, policy, self.config),
+            env.id,
+            nethack.recording_in(env.args, agent),
+            num_episodes,
+            evaluation.num_envs,
+            self.config.seed,
+            self.taste,
+            on_episode,
+        )
+        return Played([record_of(game) for game in games])
+
+    def watch(self, agent: str, policy: Policy | None, number: int) -> Iterator[Moment]:
+        from groundling.worlds.nethack.agents import make_player
+        from groundling.worlds.nethack.watching import sights, watched
+
+        self._check_agent(agent, policy)
+        env, seed = self.config.env, held_out_seed(number)
+        act = make_player(agent, policy, self.config)(seed)
+        yield from watched(sights(act, env.id, env.args, seed, self.taste), number, self.taste)
+
+    def shown(self, run_dir: Path, sample: Mapping[str, Any]) -> ShownEpisode:
+        from groundling.worlds.nethack.showing import shown
+
+        return shown(self.config, run_dir, sample)
+
+    def _check_agent(self, agent: str, policy: Policy | None) -> None:
+        if policy is None and agent not in self.baselines:
+            raise CannotPlay(f"{agent} does not play NetHack: there are {', '.join(self.baselines)}")
+
+    def details(self, played: Mapping[str, Played]) -> dict[str, Any]:
+        """The messages that came up most often, and what they are worth."""
+        from groundling.worlds.nethack.messages import most_frequent
+
+        games = {name: [e.record for e in own.episodes] for name, own in played.items()}
+        return {"messages": most_frequent(games, self.taste)}
+
+    def samples(self, policy: Policy | None, played: Played) -> list[dict[str, Any]]:
+        """The episode of median return: its seed and actions are all that it takes to show it again."""
+        from groundling.worlds.nethack.messages import top_messages
+
+        game = sorted((e.record for e in played.episodes), key=lambda game: game.figures["return"])[
+            len(played.episodes) // 2
+        ]
+        return [
+            {
+                "task": self.config.env.id,
+                "args": self.config.env.args,
+                "seed": game.seed,
+                "checkpoint": self.checkpoint.name if self.checkpoint else None,
+                "figures": game.figures,
+                "actions": game.actions,
+                "messages": top_messages(game.messages, self.taste),
+            }
+        ]

@@ -1,0 +1,47 @@
+"""What is recorded of agents at play: datasets of their episodes, and pairs of segments for a judge."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from groundling.configs.schema import Config
+from groundling.policies.policy import Policy
+
+
+@dataclass(frozen=True)
+class Demonstrator:
+    """Who plays, and where."""
+
+    config: Config
+    """Whose world it is played in."""
+    agent: str
+    """What it is called: trained, zero-shot, or one of `groundling.worlds.AGENTS`."""
+    policy: Policy | None
+    """Whom it follows; None of agents that need no policy."""
+    run: str | None = None
+    """The name of the run's folder whose checkpoint it is."""
+    checkpoint: str | None = None
+
+
+@dataclass
+class Collected:
+    """What a dataset has come to."""
+
+    episodes: int = 0
+    kept: int = 0
+    transitions: int = 0
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Which pairs of segments are recorded."""
+
+    output: Path
+    name: str
+    """Of who plays, as the dataset tells it."""
+    pairs: int
+    length: int = 1
+    """Steps of a segment."""
+    stride: int = 10
+    """Of how many steps one segment is kept."""
+    format: Literal["motif", "parquet"] = "motif"

@@ -1,0 +1,196 @@
+"""The world of text envs."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+from groundling.algorithms.algorithm import Algorithm
+from groundling.configs.schema import Config, DataConfig
+from groundling.envs.babyai_text import CONTROLS, ExpertError, TranslationError
+from groundling.envs.make import has_symbols
+from groundling.envs.seeds import training_seed
+from groundling.envs.spec import Offer, WorldSpec
+from groundling.errors import ConfigError
+from groundling.policies.policy import Policy
+from groundling.policies.random import RandomPolicy
+from groundling.registry import unknown
+from groundling.rows import Log, Told
+from groundling.worlds.collector import Collector
+from groundling.worlds.episode import Played
+from groundling.worlds.recording import Collected, Demonstrator
+from groundling.worlds.showing import Moment, ShownEpisode
+from groundling.worlds.text import suites
+from groundling.worlds.text.collect import EnvCollector
+from groundling.worlds.text.demonstrations import Demonstrations
+from groundling.worlds.text.envs import actions_of, make_envs
+from groundling.worlds.text.episodes import held_out_seed_of, play, player_of, record_of
+from groundling.worlds.text.held_out import HeldOutLog
+from groundling.worlds.text.probes import ProbeLog
+from groundling.worlds.text.recording import collect_dataset
+from groundling.worlds.text.samples import record, selected
+from groundling.worlds.text.showing import shown, watched
+from groundling.worlds.world import CannotPlay, World
+
+
+class TextWorld(World):
+    """Any Gymnasium env that is told in words, or a dataset of what somebody did there."""
+
+    suites: ClassVar[Mapping[str, str]] = {name: suite.about for name, suite in suites.SUITES.items()}
+    told_by = "success"
+    baselines: ClassVar[Mapping[str, str]] = {
+        "random": "uniform over the admissible actions",
+        "expert": "BabyAI's bot, which sees the whole world",
+    }
+
+    @cached_property
+    def spec(self) -> WorldSpec:
+        env = self.config.env
+        offers: set[Offer] = {"words"}
+        if has_symbols(env.id, env.args, env.language):
+            offers.add("symbols")
+        return WorldSpec(env.id, frozenset(offers), "choice", actions_of(env).most, env.language)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return asdict(self.config.env)
+
+    # --------------------------------------------------------------------------------------------- training
+
+    def collector(self, policy: Policy, algorithm: Algorithm, rows: slice) -> Collector:
+        config, env = self.config, self.config.env
+        num_steps = config.training.steps_per_update
+        if config.data.path is not None:
+            names, folder = actions_of(env).names, Path(config.data.path)
+            return Demonstrations(folder, env.num_envs, rows, names, env.history, config.seed, num_steps)
+        count = rows.stop - rows.start
+        envs = make_envs(env, count, lambda i, k: training_seed(config.seed, rows.start + i, k))
+        envs.reset()
+        return EnvCollector(
+            envs,
+            num_steps,
+            policy.initial_memory(count),
+            others=(rows.start, env.num_envs - rows.stop),
+            reward_scale=env.reward_scale,
+            bootstrap=algorithm.gamma if env.bootstrap_truncated else None,
+        )
+
+    def check(self, algorithm: Algorithm) -> None:
+        id, path = self.config.algorithm.id, self.config.data.path
+        if algorithm.demonstrated and path is None:
+            raise ConfigError(
+                f"algorithm {id} learns from a dataset: set data.path=FOLDER (see `groundling collect`)"
+            )
+        if path is not None and not algorithm.demonstrated:
+            raise ConfigError(
+                f"algorithm {id} learns from what the policy does itself: data.path must be null"
+            )
+
+    def logs(
+        self, policy: Policy, algorithm: Algorithm, run_dir: Path, update: int, told: Sequence[Told]
+    ) -> list[Log]:
+        logs: list[Log] = [ProbeLog(self.config, policy, run_dir, update)]
+        if self.config.data.path is not None:
+            logs.append(HeldOutLog(self.config, policy, algorithm, run_dir, update, told))
+        return logs
+
+    # -------------------------------------------------------------------------------------------- recording
+
+    def learning_from(self, dataset: Path) -> Config:
+        return replace(self.config, data=DataConfig(str(dataset)))
+
+    def record_episodes(
+        self,
+        player: Demonstrator,
+        num_episodes: int,
+        output: Path,
+        *,
+        only_success: bool = False,
+        validation_fraction: float = 0.0,
+        on_episode: Callable[[], None] = lambda: None,
+    ) -> Collected:
+        """See `collect_dataset`."""
+        return collect_dataset(
+            player,
+            num_episodes,
+            output,
+            only_success=only_success,
+            validation_fraction=validation_fraction,
+            on_episode=on_episode,
+        )
+
+    # ------------------------------------------------------------------------------------------- evaluation
+
+    @classmethod
+    def find_suites(cls, names: str) -> list[str]:
+        return suites.find_suites(names)
+
+    def changes(self, suite: str, overrides: Sequence[str] = ()) -> list[str | Mapping[str, Any]]:
+        """See `World.changes`.
+
+        Where each env of the run keeps a task drawn by chance, held-out episodes draw theirs by their seeds instead: as
+        often each, and the same for all agents.
+        """
+        if suite not in suites.SUITES:
+            raise ConfigError(unknown("suite", suite, suites.SUITES))
+        if suite in CONTROLS and any("env.args.control" in text for text in overrides):
+            raise ConfigError("it sets env.args.control itself: take yours out, or evaluate held-out")
+        env = self.config.env
+        if any(text.startswith("env.actions=") for text in overrides):
+            env = replace(env, actions=None)  # the caller's need no translation
+        by_seed = ["env.args.draw_task=reset"] if env.args.get("draw_task") == "construction" else []
+        try:
+            return [*suites.SUITES[suite].changes(env), *overrides, *by_seed]
+        except TranslationError as error:
+            raise ConfigError(str(error)) from error
+
+    def try_suite(self, suite: str) -> None:
+        if not suites.SUITES[suite].is_tried:
+            return
+        try:
+            envs = make_envs(self.config.env, 1, held_out_seed_of(1))
+            envs.reset()
+            envs.close()
+        except TranslationError as error:
+            raise ConfigError(str(error)) from error
+
+    def play(
+        self,
+        agent: str,
+        policy: Policy | None,
+        suite: str,
+        num_episodes: int,
+        on_episode: Callable[[], None] = lambda: None,
+    ) -> Played:
+        config = self.config
+        self._check_agent(agent, policy)
+        plays = player_of(agent, policy, config.evaluation.deterministic, config.seed)
+        num_envs = min(config.evaluation.num_envs, num_episodes)
+        envs = make_envs(config.env, num_envs, held_out_seed_of(num_envs))
+        try:
+            with plays as player:
+                episodes = play(player, envs, num_episodes, on_episode)
+        except ExpertError as error:
+            raise CannotPlay(str(error)) from error
+        finally:
+            envs.close()
+        return Played([record_of(number, episode) for number, episode in enumerate(episodes)])
+
+    def watch(self, agent: str, policy: Policy | None, number: int) -> Iterator[Moment]:
+        self._check_agent(agent, policy)
+        try:
+            yield from watched(self.config, agent, policy, number)
+        except ExpertError as error:
+            raise CannotPlay(str(error)) from error
+
+    def shown(self, run_dir: Path, sample: Mapping[str, Any]) -> ShownEpisode:
+        return shown(self.config, sample)
+
+    def _check_agent(self, agent: str, policy: Policy | None) -> None:
+        if policy is None and agent not in self.baselines:
+            raise CannotPlay(f"{agent} does not play {self.spec.name}: there are {', '.join(self.baselines)}")
+
+    def samples(self, policy: Policy | None, played: Played) -> list[dict[str, Any]]:
+        chosen = selected([e.record for e in played.episodes])
+        return [record(self.config, policy or RandomPolicy(), episode) for episode in chosen]

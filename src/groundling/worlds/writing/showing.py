@@ -1,0 +1,53 @@
+"""A text as it is written, token by token."""
+
+from collections.abc import Iterator
+
+import torch
+
+from groundling.configs.schema import Config
+from groundling.errors import RunError
+from groundling.policies.token import TokenPolicy
+from groundling.worlds.showing import Moment, Summary
+from groundling.worlds.writing.parts import make_prompt_encoder, make_reward, samples_of
+
+_ALTERNATIVES = 5
+
+
+@torch.no_grad()
+def watched(config: Config, policy: TokenPolicy, number: int) -> Iterator[Moment]:
+    """The policy writes to a prompt of the test split, as in training; each token with the likeliest ones beside it.
+
+    Raises:
+        RunError: the split has fewer samples.
+    """
+    samples = samples_of(config.pool, "test")
+    if number >= len(samples):
+        raise RunError(f"the test split of pool {config.pool.id!r} has {len(samples)} samples: ask for fewer")
+    sample, tokenizer = samples[number], policy.lm.tokenizer
+    num_tokens = config.training.steps_per_update
+    generator = torch.Generator().manual_seed(config.seed + number)
+    uniforms = torch.rand(1, num_tokens, dtype=torch.float64, generator=generator)
+    writing = policy.write(make_prompt_encoder(config.env, policy)([sample]), uniforms, num_tokens)
+    ids = writing.token_ids()[0].tolist()
+    actions = writing.actions[: len(ids)].T  # (1, length)
+    likely = policy.evaluate(writing.observations, actions).log_distributions()[0].exp()  # (length, tokens)
+    for position, token in enumerate(ids):
+        values, tokens = likely[position].topk(min(_ALTERNATIVES, likely.shape[-1]))
+        named = dict(zip(tokens.tolist(), values.tolist(), strict=True))
+        named[token] = likely[position, token].item()
+        (text,) = tokenizer.batch_decode([ids[: position + 1]], skip_special_tokens=True)
+        yield Moment(
+            [sample.prompt, f"→ {text}"],
+            action=tokenizer.batch_decode([[token]])[0],
+            probabilities=dict(
+                zip(tokenizer.batch_decode([[one] for one in named]), named.values(), strict=True)
+            ),
+            is_news=False,
+        )
+    (text,) = tokenizer.batch_decode([ids], skip_special_tokens=True)
+    title = f"text {number} · {len(ids)} tokens"
+    reward = make_reward(config.reward, policy)
+    if reward is not None and not reward.per_token:
+        worth = reward([sample.prompt], [text], [list(sample.references)], [dict(sample.meta)]).item()
+        title += f" · reward {worth:.4g}"
+    yield Moment([sample.prompt, f"→ {text}"], summary=Summary(title))
