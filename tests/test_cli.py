@@ -46,7 +46,7 @@ def test_train_evaluate_report(trained: Path, capsys: pytest.CaptureFixture[str]
     assert list(evaluation["agents"]) == ["trained", "zero-shot", "random", "expert"]
     for name, figures in evaluation["agents"].items():
         assert name in told and figures["episodes"] == 6
-    assert evaluation["agents"]["expert"]["success_rate"] == 1
+    assert evaluation["agents"]["expert"]["figures"]["success"]["value"] == 1
     assert len((trained / "evaluation" / "held-out.csv").read_text().splitlines()) == 1 + 4 * 6
     assert main(["report", str(trained)]) == 0
     page = (trained / "report.html").read_text()
@@ -70,7 +70,7 @@ def test_suites_change_the_world_and_the_words(trained: Path, capsys: pytest.Cap
     assert not re.search(r"\b(key|ball|box|red|green|blue|grey)\b", step("invented-words")["prompt"])
     assert "rotate left" in step("synonym-actions")["probabilities"]
     composed = json.loads((trained / "evaluation" / "pick-up-then-pick-up.json").read_text())
-    assert composed["env"] == "BabyAI-PickUpSeqPickUpLocal-v0"
+    assert composed["name"] == "BabyAI-PickUpSeqPickUpLocal-v0"
     assert list(composed["tasks"]["trained"]) == ["pick up seq pick up"]
     assert main(["report", str(trained)]) == 0  # with each suite's episodes, played again in its own world
 
@@ -91,7 +91,7 @@ def test_agents_and_experiments_are_evaluated_by_name(
     few = ["--episodes", "3", "env.id=BabyAI-GoToObj-v0", "evaluation.num_envs=3", "device=cpu"]
     assert main(["evaluate", "expert", *few, f"run_dir={tmp_path / 'bot'}"]) == 0
     figures = json.loads((tmp_path / "bot" / "evaluation" / "held-out.json").read_text())
-    assert figures["agents"]["expert"]["success_rate"] == 1 and figures["checkpoint"] is None
+    assert figures["agents"]["expert"]["figures"]["success"]["value"] == 1 and figures["checkpoint"] is None
     few += [f"run_dir={tmp_path / 'drrn'}", "evaluation.baselines=[random]"]
     assert main(["evaluate", "glam/drrn", *few]) == 0
     figures = json.loads((tmp_path / "drrn" / "evaluation" / "held-out.json").read_text())
