@@ -9,5 +9,13 @@ class ConfigError(GroundlingError):
     """A key, a value, an id or a combination of them that cannot be run."""
 
 
+class UnusedKey(ConfigError):
+    """A key that is set, and that nothing which the config chooses uses."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(message)
+        self.key = key
+
+
 class RunError(GroundlingError):
     """A run that cannot go on: its folder, its checkpoints, its device or its figures."""

@@ -259,7 +259,6 @@ class _Reader:
             "evaluation.metrics": metrics,
             "evaluation.episodes": _WHOLE_SPLIT,
             "evaluation.baselines": ["zero-shot"],
-            "training.entropy_floor": 0.0,
         }
         for section in (f"{EVALUATION}.generation_kwargs.", "alg.generation_kwargs."):
             settings = {key.removeprefix(section): value for key, value in self._within(section).items()}

@@ -30,8 +30,9 @@ from yaml import YAMLError
 from groundling.algorithms.algorithm import algorithms
 from groundling.arguments import check_types
 from groundling.configs import trust
+from groundling.configs.kinds import check_used
 from groundling.configs.schema import BASELINES, ComponentConfig, Config, EnvConfig, NetHackConfig
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, UnusedKey
 from groundling.policies.policy import policies
 from groundling.registry import Registry, unknown
 
@@ -354,6 +355,8 @@ def _checked(composed: Any, where: str, said: Mapping[str, Any], unused: Sequenc
     assert isinstance(config, Config)
     try:
         _check_components(config)
+    except UnusedKey:
+        raise
     except ConfigError as error:
         raise ConfigError(f"{error}{_to_import(config, where)}") from error
     for key, minimum in _MINIMA.items():
@@ -387,9 +390,8 @@ def _check_components(config: Config) -> None:
     check_component(policies, "policy", config.policy)
     _check_writing(config)
     _check_nethack(config.nethack)
+    check_used(config)
     workers = config.env.num_workers
-    if config.pool.id is not None and workers:
-        raise ConfigError(f"env.num_workers={workers} does nothing in a run that writes: leave it at 0")
     if config.env.timeout <= 0:
         raise ConfigError(f"env.timeout must be greater than 0, got {config.env.timeout}")
     if not workers and config.env.timeout != EnvConfig().timeout:
@@ -412,12 +414,6 @@ def _to_import(config: Config, where: str) -> str:
 def _check_writing(config: Config) -> None:
     """Check what is written, what it is worth and how it is measured."""
     if config.pool.id is None:
-        for key, given in (
-            ("reward.id", config.reward.id),
-            ("evaluation.metrics", config.evaluation.metrics),
-        ):
-            if given:
-                raise ConfigError(f"{key} is of texts, and the run has no pool to write to: set pool.id too")
         return
     from groundling.envs.text_generation import pools
     from groundling.metrics import metrics

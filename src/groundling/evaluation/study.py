@@ -18,7 +18,7 @@ from rich.console import Console
 from groundling.configs.compose import compose
 from groundling.configs.schema import Config
 from groundling.configs.studies import EXPERT, Arm, Study
-from groundling.errors import ConfigError, GroundlingError, RunError
+from groundling.errors import ConfigError, GroundlingError, RunError, UnusedKey
 from groundling.evaluation.evaluate import evaluate
 from groundling.evaluation.target import Target, config_of_agent
 from groundling.training import checkpoint
@@ -152,14 +152,21 @@ def make_jobs(study: Study, arms: Mapping[str, Arm], runs: Path) -> list[Job]:
 
 def _config(study: Study, name: str) -> Config:
     """An arm's configuration, but for what differs between its seeds."""
-    arm = study.arms[name]
-    overrides = [*study.common, *arm.overrides]
-    try:
-        if arm.experiment in AGENTS:
-            return config_of_agent(arm.experiment, overrides)
-        return compose(arm.experiment, [*overrides, f"name={name}"])
-    except ConfigError as error:
-        raise ConfigError(f"arm {name}: {error}") from error
+    arm, common = study.arms[name], list(study.common)
+    while True:
+        overrides = [*common, *arm.overrides]
+        try:
+            if arm.experiment in AGENTS:
+                return config_of_agent(arm.experiment, overrides)
+            return compose(arm.experiment, [*overrides, f"name={name}"])
+        except UnusedKey as error:
+            # What is said of all arms is for those that use it.
+            used = [text for text in common if text.partition("=")[0] != error.key]
+            if used == common:
+                raise ConfigError(f"arm {name}: {error}") from error
+            common = used
+        except ConfigError as error:
+            raise ConfigError(f"arm {name}: {error}") from error
 
 
 def _jobs_of_seed(study: Study, configs: Mapping[str, Config], seed: int, runs: Path) -> list[Job]:

@@ -122,5 +122,5 @@ def find(
 
 def config_of_agent(name: str, overrides: Sequence[str]) -> Config:
     """The configuration of one of `AGENTS`: a main experiment's world, and a policy of no model."""
-    words = [f"name={name}", "run_dir=runs/${name}/${env.id}", "policy.id=random"]
+    words = [f"name={name}", "run_dir=runs/${name}/${env.id}", "policy.id=random", "model.path=starter"]
     return compose(experiment_of(name, overrides), [*words, *overrides])

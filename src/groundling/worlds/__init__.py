@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from groundling.configs.kinds import kind_of
 from groundling.configs.schema import Config
 from groundling.envs.nethack import TASKS
 from groundling.envs.spec import WorldSpec
@@ -11,11 +12,12 @@ from groundling.worlds.world import CannotPlay, World
 
 def world_of(config: Config, checkpoint: Path | None = None) -> World:
     """The config's world; arguments as of `World`. What it needs is imported, and nothing made."""
-    if config.pool.id is not None:
+    kind = kind_of(config)
+    if kind == "writing":
         from groundling.worlds.writing import WritingWorld
 
         return WritingWorld(config, checkpoint)
-    if config.env.id in TASKS:
+    if kind == "nethack":
         from groundling.worlds.nethack import NetHackWorld
 
         return NetHackWorld(config, checkpoint)

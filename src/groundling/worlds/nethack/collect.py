@@ -14,7 +14,7 @@ from torch import Tensor
 
 from groundling.algorithms.rollout import Rollout
 from groundling.arguments import check_types
-from groundling.configs.schema import Config, EnvConfig
+from groundling.configs.schema import Config
 from groundling.devices import find_device
 from groundling.envs.nethack import TASKS
 from groundling.envs.nethack.shared import EndStatus
@@ -295,7 +295,6 @@ def make_nethack_collector(config: Config, own: slice) -> NetHackCollector:
     Raises:
         ConfigError: nle is missing, or the reward model, or an option that does not fit.
     """
-    _check_unused(config.env)
     settings = config.nethack
     reward = MotifReward(**settings.reward)
     table = online = None
@@ -321,18 +320,6 @@ def make_nethack_collector(config: Config, own: slice) -> NetHackCollector:
         rank=own.start,
         ahead=settings.ahead,
     )
-
-
-def _check_unused(env: EnvConfig) -> None:
-    """Raise `ConfigError` on what is set and does nothing in NetHack's tasks."""
-    usual = EnvConfig()
-    for name in ("actions", "history", "language", "reward_scale", "bootstrap_truncated", "num_workers"):
-        if getattr(env, name) != getattr(usual, name):
-            theirs = {"reward_scale": "nethack.reward.reward_scale", "num_workers": "nethack.num_workers"}
-            instead = f"; NetHack's is {theirs[name]}" if name in theirs else ""
-            raise ConfigError(
-                f"env.{name}={getattr(env, name)} does nothing in NetHack: leave it at {getattr(usual, name)}{instead}"
-            )
 
 
 def _reward_model(config: Config) -> RewardModel:

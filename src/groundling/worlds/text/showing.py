@@ -84,7 +84,7 @@ def watched(config: Config, agent: str, policy: Policy | None, number: int) -> I
                 heading = f"{observation.goal} · step {step}"
                 picture = picture_of(envs.envs[0])
                 yield Moment(
-                    [heading, *observation.descriptions[-1], f"→ {action}"],
+                    [heading, *observation.descriptions[-1], f"> {action}"],
                     lambda picture=picture: picture,  # type: ignore[misc]
                     action,
                     probabilities,

@@ -37,7 +37,7 @@ def watched(config: Config, policy: TokenPolicy, number: int) -> Iterator[Moment
         named[token] = likely[position, token].item()
         (text,) = tokenizer.batch_decode([ids[: position + 1]], skip_special_tokens=True)
         yield Moment(
-            [sample.prompt, f"→ {text}"],
+            [sample.prompt, f"> {text}"],
             action=tokenizer.batch_decode([[token]])[0],
             probabilities=dict(
                 zip(tokenizer.batch_decode([[one] for one in named]), named.values(), strict=True)
@@ -50,4 +50,4 @@ def watched(config: Config, policy: TokenPolicy, number: int) -> Iterator[Moment
     if reward is not None and not reward.per_token:
         worth = reward([sample.prompt], [text], [list(sample.references)], [dict(sample.meta)]).item()
         title += f" · reward {worth:.4g}"
-    yield Moment([sample.prompt, f"→ {text}"], summary=Summary(title))
+    yield Moment([sample.prompt, f"> {text}"], summary=Summary(title))

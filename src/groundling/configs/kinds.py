@@ -1,0 +1,127 @@
+"""Which kind of world a config is of, and which of its keys a run there uses: what is set in vain is an error."""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, Literal
+
+from groundling.algorithms.algorithm import algorithms
+from groundling.configs.schema import Config
+from groundling.envs.nethack import TASKS
+from groundling.errors import UnusedKey
+from groundling.policies.policy import policies
+
+Kind = Literal["text", "nethack", "writing"]
+NAMES: dict[Kind, str] = {
+    "text": "text envs",
+    "nethack": "NetHack's tasks",
+    "writing": "runs that write to a pool",
+}
+
+
+def kind_of(config: Config) -> Kind:
+    """The one place that tells a config's kind of world."""
+    if config.pool.id is not None:
+        return "writing"
+    return "nethack" if config.env.id in TASKS else "text"
+
+
+_USED: dict[str, tuple[Kind, ...]] = {
+    "env.actions": ("text",),
+    "env.num_workers": ("text",),
+    "env.timeout": ("text",),
+    "env.history": ("text",),
+    "env.language": ("text",),
+    "env.reward_scale": ("text",),
+    "env.bootstrap_truncated": ("text",),
+    "nethack": ("nethack",),
+    "data": ("text",),
+    "pool": ("writing",),
+    "reward": ("writing",),
+    "training.probes": ("text",),
+    "training.entropy_floor": ("text", "nethack"),
+    "evaluation.num_envs": ("text", "nethack"),
+    "evaluation.deterministic": ("text", "nethack"),
+    "evaluation.metrics": ("writing",),
+    "evaluation.generation": ("writing",),
+    "evaluation.post_process": ("writing",),
+    "evaluation.batch_size": ("writing",),
+}
+"""By key, or by section for all of its keys, the kinds of world that use it; all use the others."""
+_INSTEAD: dict[tuple[Kind, str], str] = {
+    ("nethack", "env.reward_scale"): "nethack.reward.reward_scale",
+    ("nethack", "env.num_workers"): "nethack.num_workers",
+}
+"""What a kind has in the place of another's key."""
+
+
+def check_used(config: Config) -> None:
+    """Check that everything that is set, and is not as the schema has it, is used by the parts that are chosen.
+
+    Raises:
+        UnusedKey: something does nothing; the message says who would use it.
+    """
+    kind, usual = kind_of(config), dict(_leaves("", Config(name=config.name)))
+    for key, value in _leaves("", config):
+        if value == usual[key]:
+            continue
+        kinds = _kinds_of(key)
+        if kind not in kinds:
+            instead = _INSTEAD.get((kind, key))
+            here = f"here it is {instead}" if instead else f"leave it at {_told(usual[key])}"
+            users = " and ".join(NAMES[one] for one in kinds)
+            raise UnusedKey(
+                key, f"{key}={_told(value)} does nothing in {NAMES[kind]}, it is of {users}: {here}"
+            )
+        if (reason := _unused_here(config, kind, key)) is not None:
+            raise UnusedKey(
+                key, f"{key}={_told(value)} does nothing: {reason}; leave it at {_told(usual[key])}"
+            )
+
+
+def _unused_here(config: Config, kind: Kind, key: str) -> str | None:
+    """Why nothing that the config chooses uses a key of its world; None where something does."""
+    section = key.partition(".")[0]
+    demonstrated = bool(getattr(algorithms.get(config.algorithm.id), "demonstrated", False))
+    if section == "model" and not _reads(config):
+        return f"policy {config.policy.id!r} has no language model"
+    if key.startswith("nethack.online.") and config.nethack.online.judge is None:
+        return "no judge is asked while training runs (nethack.online.judge is null)"
+    if key in ("pool.texts_per_prompt", "pool.replacement") and demonstrated:
+        return f"algorithm {config.algorithm.id} reads the references, each in its turn"
+    if key in ("env.reward_scale", "env.bootstrap_truncated") and demonstrated:
+        return f"algorithm {config.algorithm.id} learns from no rewards"
+    if key == "training.epochs" and not demonstrated:
+        return f"algorithm {config.algorithm.id} learns from what the policy does itself: set training.steps"
+    if key == "evaluation.every" and kind != "writing" and config.data.path is None and not demonstrated:
+        return "only a pool or a dataset has a validation split"
+    return None
+
+
+def _reads(config: Config) -> bool:
+    """Whether the policy has a language model, or may have one."""
+    parameters = inspect.signature(policies.get(config.policy.id)).parameters
+    return "lm" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def _kinds_of(key: str) -> tuple[Kind, ...]:
+    for prefix in (key, key.rpartition(".")[0], key.partition(".")[0]):
+        if prefix in _USED:
+            return _USED[prefix]
+    return tuple(NAMES)
+
+
+def _leaves(prefix: str, node: Any) -> Iterator[tuple[str, Any]]:
+    """By dotted key every value; free arguments are one value."""
+    for f in fields(node):
+        value = getattr(node, f.name)
+        if is_dataclass(value) and not isinstance(value, type):
+            yield from _leaves(f"{prefix}{f.name}.", value)
+        else:
+            yield prefix + f.name, value
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name}: {one}" for name, one in value.items()) + "}"
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
