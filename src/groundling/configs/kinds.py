@@ -85,6 +85,8 @@ def _unused_here(config: Config, kind: Kind, key: str) -> str | None:
     demonstrated = bool(getattr(algorithms.get(config.algorithm.id), "demonstrated", False))
     if section == "model" and not _reads(config):
         return f"policy {config.policy.id!r} has no language model"
+    if key == "nethack.online.judge" and config.nethack.reward.get("intrinsic_coefficient") == 0:
+        return "nothing is paid for messages (nethack.reward.intrinsic_coefficient is 0)"
     if key.startswith("nethack.online.") and config.nethack.online.judge is None:
         return "no judge is asked while training runs (nethack.online.judge is null)"
     if key in ("pool.texts_per_prompt", "pool.replacement") and demonstrated:
