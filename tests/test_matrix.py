@@ -68,11 +68,6 @@ def test_two_updates_change_the_weights(algorithm: str, policy: str, env: str, t
     assert all(row["grad_norm"] > 0 for row in rows)
 
 
-def test_nlpo_is_for_policies_that_mask(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="mask_type"):
-        _two_updates(ComponentConfig("nlpo"), "table", "corridor", tmp_path)
-
-
 def test_drrn_learns_from_its_replay(tmp_path: Path) -> None:
     algorithm = ComponentConfig("drrn", {"batch_size": 8, "steps_per_gradient": 4, "replay_size": 20})
     run, rows = _two_updates(algorithm, "drrn", "babyai", tmp_path)

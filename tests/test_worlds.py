@@ -1,9 +1,15 @@
-"""Every policy in every world: it begins to train, or one line says before anything is loaded why it cannot."""
+"""Every policy and algorithm in every world: it trains, or one line says before anything is loaded why it cannot."""
+
+import functools
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from groundling.algorithms.algorithm import algorithms
 from groundling.cli import main
 from groundling.configs.compose import compose
+from groundling.configs.schema import ComponentConfig, Config
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy, policies
 from groundling.training import build
@@ -29,11 +35,35 @@ _SUITED = {
     "writing": {"token"},
 }
 _POLICIES = ("action_head", "action_scoring", "drrn", "nethack", "random", "symbolic", "token")
+_ALGORITHMS = (
+    *("a2c", "appo", "bc", "drrn", "grpo", "nlpo", "ppo", "reinforce_pp", "rloo", "supervised"),
+    "trpo",
+)
+_ACT = {"a2c", "appo", "grpo", "ppo", "reinforce_pp", "rloo", "trpo"}  # they learn from what a policy does
+# Which algorithms train a policy in a world, their other settings being the defaults.
+_TRAINED = {
+    ("babyai", "action_head"): _ACT,
+    ("babyai", "action_scoring"): _ACT,
+    ("babyai", "drrn"): _ACT | {"drrn"},
+    ("babyai", "symbolic"): _ACT,
+    ("own", "action_head"): _ACT,
+    ("own", "action_scoring"): _ACT,
+    ("own", "drrn"): _ACT | {"drrn"},
+    ("nethack", "nethack"): _ACT,
+    ("writing", "token"): _ACT - {"grpo", "rloo"} | {"bc", "supervised"},
+    ("dataset", "action_head"): set(),
+    ("dataset", "action_scoring"): {"bc", "supervised"},
+    ("dataset", "drrn"): set(),
+}
+
+
+class _Loaded(Exception):
+    """Building came so far as to load a model."""
 
 
 def test_the_lists_are_complete() -> None:
-    bundled = {id for id in policies if policies.get(id).__module__.startswith("groundling.")}
-    assert bundled == set(_POLICIES)
+    for registry, names in ((policies, _POLICIES), (algorithms, _ALGORITHMS)):
+        assert {id for id in registry if registry.get(id).__module__.startswith("groundling.")} == set(names)
 
 
 @pytest.mark.parametrize("world", _WORLDS)
@@ -81,3 +111,85 @@ def test_a_policy_that_a_function_makes_is_let_in() -> None:
         ConfigError, match=r"'symbolic' does not suit test/Doors-v0: it looks at symbols, and"
     ):
         build.make_policy(compose(_WORLDS["own"][0], [*_WORLDS["own"][1:], "policy.id=symbolic"]))
+
+
+@functools.cache
+def _composed(world: str) -> Config:
+    experiment, *words = _WORLDS["babyai" if world == "dataset" else world]
+    words += ["data.path=/nowhere"] if world == "dataset" else []
+    return compose(experiment, [*words, *_SHORT])
+
+
+def _make(world: str, policy: ComponentConfig, algorithm: ComponentConfig, **pool: Any) -> None:
+    config = _composed(world)
+    config = replace(config, policy=policy, algorithm=algorithm, pool=replace(config.pool, **pool))
+    build.make_policy(config, learns=True)
+
+
+@pytest.fixture
+def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*args: object, **kwargs: object) -> None:
+        raise _Loaded
+
+    monkeypatch.setattr(build, "_make_language_model", load)
+    monkeypatch.setattr(policies, "create", load)
+
+
+@pytest.mark.parametrize("algorithm", _ALGORITHMS)
+@pytest.mark.parametrize(("world", "policy"), _TRAINED)
+@pytest.mark.usefixtures("no_model")
+def test_an_algorithm_suits_a_policy_or_is_refused_at_once(world: str, policy: str, algorithm: str) -> None:
+    suited = _TRAINED[world, policy]
+    args = {"num_actions": 5} if (world, policy) == ("own", "action_head") else {}
+    with pytest.raises(_Loaded if algorithm in suited else ConfigError) as met:
+        _make(world, ComponentConfig(policy, args), ComponentConfig(algorithm))
+    if algorithm not in suited:
+        told = str(met.value)
+        assert told.startswith(f"algorithm {algorithm!r} does not suit policy {policy!r} in ")
+        named = told.partition("algorithm.id to one of ")[2].split(", ")
+        assert set(named) & set(_ALGORITHMS) == suited  # beside those of other tests
+        if algorithm == "drrn" and world != "dataset" and "drrn" in _SUITED[world]:
+            assert "set policy.id to one of drrn or " in told
+
+
+_NO_MASK, _MASK = ComponentConfig("token"), ComponentConfig("token", {"mask_type": "learned_top_p"})
+_PENALISED = ComponentConfig("ppo", {"kl_coefficient": 0.1})
+_CHOICE = ComponentConfig("bc", {"objective": "choice"})
+
+
+@pytest.mark.parametrize(
+    ("world", "policy", "algorithm", "pool", "reason"),
+    [
+        ("writing", _NO_MASK, ComponentConfig("nlpo"), {}, "policy.args.mask_type=learned_top_p"),
+        ("writing", _MASK, ComponentConfig("nlpo"), {}, None),
+        ("writing", _NO_MASK, ComponentConfig("grpo"), {"texts_per_prompt": 1}, "texts_per_prompt must be"),
+        ("writing", _NO_MASK, ComponentConfig("grpo"), {"texts_per_prompt": 2}, None),
+        ("writing", _NO_MASK, _PENALISED, {}, None),
+        ("babyai", ComponentConfig("action_scoring"), _PENALISED, {}, None),
+        ("babyai", ComponentConfig("symbolic"), _PENALISED, {}, "kl_coefficient=0.1 needs a reference"),
+        ("dataset", ComponentConfig("drrn"), ComponentConfig("bc"), {}, "algorithm.args.objective=choice"),
+        ("dataset", ComponentConfig("drrn"), _CHOICE, {}, None),
+        ("dataset", ComponentConfig("symbolic"), _CHOICE, {}, "it looks at symbols, and dataset /nowhere"),
+    ],
+)
+@pytest.mark.usefixtures("no_model")
+def test_what_an_algorithm_needs_depends_on_settings(
+    world: str, policy: ComponentConfig, algorithm: ComponentConfig, pool: dict[str, Any], reason: str | None
+) -> None:
+    with pytest.raises(_Loaded if reason is None else ConfigError, match=reason):
+        _make(world, policy, algorithm, **pool)
+
+
+@pytest.mark.usefixtures("no_model")
+def test_a_dry_run_tells_it_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", *_WORLDS["babyai"], "~algorithm.args", "algorithm.id=drrn", "--dry-run"]) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 1 and told[0].startswith(
+        "error: algorithm 'drrn' does not suit policy 'action_scoring'"
+    )
+
+
+def test_a_dry_run_cuts_rollouts_as_training_does(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["policy.id=symbolic", "policy.args.recurrence=5", *_SHORT]  # of 8 steps an update
+    assert main(["train", *_WORLDS["babyai"], *words, "--dry-run"]) == 1
+    assert "training.steps_per_update=8 is no multiple" in capsys.readouterr().err

@@ -8,7 +8,6 @@ from rich.console import Console
 
 from groundling.configs.compose import compose
 from groundling.envs.observation import TextObservation
-from groundling.errors import ConfigError
 from groundling.lm import LanguageModel
 from groundling.policies import ActionScoringPolicy
 from groundling.training.build import make_policy
@@ -80,13 +79,3 @@ def test_what_it_began_with_is_there_for_training_alone() -> None:
     config = compose("demo-easy", ["algorithm.args.kl_coefficient=0.5"])
     assert make_policy(config).reference is None
     assert make_policy(config, learns=True).reference is not None
-
-
-def test_a_policy_without_a_reference_says_so(tmp_path: Path) -> None:
-    other = ["policy.id=symbolic", "~policy.args", "algorithm.args.kl_coefficient=1"]
-    shaped = compose(
-        "demo-easy", ["env.num_envs=4", "training.steps_per_update=20", "training.steps=80", *other]
-    )
-    run = Run(shaped, tmp_path, warn=print)
-    with pytest.raises(ConfigError, match=r"policy\.id=action_scoring"):
-        run.update(TrainingProgress(Console(quiet=True), 16, 0))

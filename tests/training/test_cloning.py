@@ -192,7 +192,7 @@ def test_what_cannot_be_cloned_is_told(
     assert "env.history=2" in error(data, "env.history=3")
     assert "set them alike" in error(data, "env.language=french")
     assert "objective=choice" in error(data, "policy.id=action_head")
-    assert "cannot be cloned" in error(data, "policy.id=symbolic")
+    assert "it looks at symbols" in error(data, "policy.id=symbolic")
     assert "warmup" in error(data, "algorithm.args.warmup=1")
     assert "objective" in error(data, "algorithm.args.objective=both")
     broken = tmp_path / "broken" / "data" / "train-0.parquet"

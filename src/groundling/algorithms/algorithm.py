@@ -1,13 +1,17 @@
 """What an algorithm is."""
 
+import inspect
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
 from groundling.algorithms.rollout import Rollout
-from groundling.policies.policy import Policy
+from groundling.envs.spec import WorldSpec
+from groundling.errors import ConfigError
+from groundling.policies.policy import Policy, policies
 from groundling.processes import Processes
 from groundling.registry import Registry
 
@@ -21,12 +25,30 @@ class Algorithm(ABC):
     """Whether it learns from a dataset's rollouts (data.path) instead of the policy's own."""
     needs_values: ClassVar[bool] = True
     """Whether it learns by a value function; where it does not, a policy may do without one."""
+    compares: ClassVar[bool] = False
+    """Whether it compares an episode with others of its group, as the texts to one prompt."""
     steps_per_gradient: int = 1
     """Env steps for each gradient step of one that learns from a memory; 1: it learns from each rollout as a whole."""
     optimizer: torch.optim.Optimizer
     processes: Processes = Processes()
     """The processes that share the work. All have the same rollout: an algorithm that ignores this does everything in
     each of them, which is right, and no faster."""
+
+    def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
+        """Whether it can train a policy in a world, asked before anything is loaded: None, or why not and what to set.
+
+        Args:
+            policy: The policy's class; or a function, which does not say what it makes.
+            args: What it will be called with, but for what is loaded.
+            world: Where the policy acts, or what shows it how to.
+        """
+        if self.demonstrated and "demonstrated" not in world.experience:
+            return "it learns from a dataset (data.path=FOLDER, see `groundling collect`) or from a pool's references"
+        if not self.demonstrated and "acted" not in world.experience:
+            return "it learns from what the policy does itself (data.path must be null)"
+        if self.compares and world.group_size == 1:
+            return "it compares the texts to one prompt (pool.texts_per_prompt must be at least 2)"
+        return None
 
     @abstractmethod
     def setup(self, policy: Policy) -> None:
@@ -62,3 +84,43 @@ class Algorithm(ABC):
 
 
 algorithms: Registry[Any] = Registry("algorithm")
+
+
+def check_trains(
+    id: str, args: Mapping[str, Any], policy_id: str, policy_args: Mapping[str, Any], world: WorldSpec
+) -> None:
+    """Check that the algorithm ``id`` can train the policy ``policy_id`` in a world, before anything is loaded.
+
+    Raises:
+        ConfigError: no such algorithm or policy, options that cannot be run, or it cannot; the message names the
+            policies and algorithms that would do.
+    """
+    reason = algorithms.create(id, **args).accepts(policies.get(policy_id), policy_args, world)
+    if reason is None:
+        return
+    suited = {
+        "policy.id": [p for p in policies if _suits(id, args, p, {}, world)],
+        "algorithm.id": [a for a in algorithms if _suits(a, args, policy_id, policy_args, world)],
+    }
+    ways = " or ".join(f"{key} to one of {', '.join(ids)}" for key, ids in suited.items() if ids)
+    told = f"algorithm {id!r} does not suit policy {policy_id!r} in {world.name}: {reason}"
+    raise ConfigError(f"{told}; set {ways}" if ways else told)
+
+
+def _suits(
+    id: str, args: Mapping[str, Any], policy_id: str, policy_args: Mapping[str, Any], world: WorldSpec
+) -> bool:
+    """Whether the algorithm ``id``, with those of ``args`` that it takes, could train the policy."""
+    policy, known = policies.get(policy_id), inspect.signature(algorithms.get(id)).parameters
+    if not (isinstance(policy, type) and issubclass(policy, Policy)) or policy.accepts(world) is not None:
+        return False
+    try:
+        algorithm = algorithms.create(id, **{name: value for name, value in args.items() if name in known})
+    except ConfigError:
+        return False
+    return algorithm.accepts(policy, policy_args, world) is None
+
+
+def is_other(policy: Callable[..., Policy], kind: type) -> bool:
+    """Whether a policy is a class that is no ``kind``."""
+    return isinstance(policy, type) and not issubclass(policy, kind)

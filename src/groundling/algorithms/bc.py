@@ -1,12 +1,13 @@
 """Behavioural cloning: a policy learns to do what a dataset shows."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from groundling.algorithms.algorithm import Algorithm, algorithms
+from groundling.algorithms.algorithm import Algorithm, algorithms, is_other
 from groundling.algorithms.batch import Batch
 from groundling.algorithms.losses import masked_mean
 from groundling.algorithms.optimisation import (
@@ -19,9 +20,12 @@ from groundling.algorithms.optimisation import (
     share_of_rate,
 )
 from groundling.algorithms.rollout import Rollout
+from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
 from groundling.policies.action_scoring import ActionScoringPolicy
 from groundling.policies.policy import Policy
+
+_NOT_BY_TEXTS = "that policy does not choose by its model's texts (algorithm.args.objective=choice)"
 
 
 @algorithms.register("supervised")
@@ -60,6 +64,12 @@ class BehaviouralCloning(Algorithm):
         """Raise `ConfigError` on options that cannot be run."""
         check_options(self)
 
+    def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
+        reason = super().accepts(policy, args, world)
+        if reason is not None or self.objective == "choice" or world.action == "token":
+            return reason
+        return _NOT_BY_TEXTS if is_other(policy, ActionScoringPolicy) else None
+
     def setup(self, policy: Policy) -> None:
         """Make AdamW for the policy's trainable parameters.
 
@@ -86,7 +96,6 @@ class BehaviouralCloning(Algorithm):
             ConfigError: the objective is texts, and the policy does not choose by its model's.
             RunError: a loss or gradient is NaN or infinite; the step that would have spoilt the weights is not taken.
         """
-        self._check_objective(policy, rollout)
         rate = self.learning_rate * share_of_rate(self.learning_rate_schedule, self.warmup, remaining)
         set_learning_rate(self.optimizer, rate)
         nothing = torch.zeros_like(rollout.rewards)  # there is no advantage in a dataset
@@ -107,7 +116,6 @@ class BehaviouralCloning(Algorithm):
         Raises:
             ConfigError: as `update`.
         """
-        self._check_objective(policy, rollout)
         nothing = torch.zeros_like(rollout.rewards)
         batch = Batch.of(policy, rollout, nothing, nothing)
         loss, right = 0.0, 0
@@ -117,13 +125,6 @@ class BehaviouralCloning(Algorithm):
             assert outputs is not None  # a policy without a memory
             right += int((outputs.log_probs.argmax(-1) == batch.actions[micro]).sum())
         return {"loss": loss / len(batch), "accuracy": right / len(batch)}
-
-    def _check_objective(self, policy: Policy, rollout: Rollout) -> None:
-        if self.objective == "text" and not (rollout.sequences or isinstance(policy, ActionScoringPolicy)):
-            raise ConfigError(
-                f"a {type(policy).__name__} does not choose by its model's texts: set "
-                "algorithm.args.objective=choice, or policy.id=action_scoring"
-            )
 
     def _terms(self, policy: Policy, batch: Batch, micro: Tensor) -> Terms:
         log_probs = self._log_probs(policy, batch, micro)  # (micro,), of sequences (micro, length)
@@ -136,7 +137,8 @@ class BehaviouralCloning(Algorithm):
         if batch.actions.ndim > 1 or self.objective == "choice":  # the actions of a sequence are its text
             # The model's own: of a text that it did not sample, filters of sampling would say that it cannot be.
             return batch.evaluate(policy, micro).raw_log_probs()
-        assert isinstance(policy, ActionScoringPolicy)
+        if not isinstance(policy, ActionScoringPolicy):
+            raise ConfigError(f"algorithm bc clones a {type(policy).__name__}: {_NOT_BY_TEXTS}")
         observations = [batch.observations[i] for i in micro.tolist()]
         texts = [[o.actions[a]] for o, a in zip(observations, batch.actions[micro].tolist(), strict=True)]
         with policy.lm.autocast():

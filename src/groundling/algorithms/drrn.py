@@ -1,6 +1,6 @@
 """DRRN's learning: temporal differences of Q on a replay memory of texts."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from groundling.algorithms.algorithm import Algorithm, algorithms
+from groundling.algorithms.algorithm import Algorithm, algorithms, is_other
 from groundling.algorithms.replay import ReplayFile, Transition
 from groundling.algorithms.rollout import Rollout
+from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError, RunError
 from groundling.policies.drrn import DRRNPolicy
 from groundling.policies.policy import Policy
@@ -50,6 +51,11 @@ class DRRN(Algorithm):
         self._steps = 0  # env steps since the last gradient step
         self._file: ReplayFile | None = None  # where a run keeps the replay
         self._unsaved: list[Transition] = []  # what is not there yet
+
+    def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
+        if is_other(policy, DRRNPolicy):
+            return "it learns DRRN's Q values"
+        return super().accepts(policy, args, world)
 
     def setup(self, policy: Policy) -> None:
         """Make Adam for the policy's parameters.

@@ -31,6 +31,7 @@ class GRPO(ClippedOnPolicy):
     gamma: float = 1.0
     """Discount factor; 1 in the paper."""
     needs_values = False
+    compares = True
     normalize_std: bool = True
     """Divide by the group's deviation; false: the advantages of Dr. GRPO (Liu et al. 2025, arXiv 2503.20783)."""
     mean_of_sequences: bool = True

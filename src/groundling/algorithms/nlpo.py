@@ -1,6 +1,7 @@
 """Natural language policy optimisation: PPO among the tokens that an older copy of the policy finds likely."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from groundling.algorithms.algorithm import algorithms
 from groundling.algorithms.ppo import PPO
 from groundling.algorithms.rollout import Rollout
+from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
 
@@ -29,6 +31,14 @@ class NLPO(PPO):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._updates = 0  # since training began
+
+    def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
+        masks = hasattr(policy, "refresh_mask")
+        if isinstance(policy, type) and not masks:
+            return "it needs a policy that masks its tokens"
+        if masks and "mask_type" in inspect.signature(policy).parameters and args.get("mask_type") is None:
+            return "it needs a mask (policy.args.mask_type=learned_top_p)"
+        return super().accepts(policy, args, world)
 
     def setup(self, policy: Policy) -> None:
         """Make AdamW.

@@ -1,6 +1,7 @@
 """Options that algorithms which learn from the policy's own rollouts have in common."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,7 @@ from groundling.algorithms.optimisation import (
     share_of_rate,
 )
 from groundling.algorithms.rollout import Rollout
+from groundling.envs.spec import WorldSpec
 from groundling.policies.policy import Evaluation, Policy
 
 
@@ -56,6 +58,11 @@ class OnPolicy(Algorithm):
         """Raise `ConfigError` on options that cannot be run."""
         check_options(self)
         self.kl = KLPenalty(self.kl_coefficient, self.kl_target)
+
+    def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
+        if self.kl_coefficient and isinstance(policy, type) and not _has_reference(policy):
+            return f"kl_coefficient={self.kl_coefficient} needs a reference to compare the policy to"
+        return super().accepts(policy, args, world)
 
     def state_dict(self) -> dict[str, Any]:
         return {"kl_coefficient": self.kl.coefficient}
@@ -93,6 +100,11 @@ class OnPolicy(Algorithm):
         rate = self.learning_rate * share_of_rate(self.learning_rate_schedule, self.warmup, remaining)
         set_learning_rate(self.optimizer, rate)
         return rate
+
+
+def _has_reference(policy: type[Policy]) -> bool:
+    """Whether a policy is made with a reference, or is its own."""
+    return "reference" in inspect.signature(policy).parameters or "reference_log_probs" in vars(policy)
 
 
 @dataclass

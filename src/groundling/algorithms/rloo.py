@@ -26,6 +26,7 @@ class RLOO(ClippedOnPolicy):
     gamma: float = 1.0
     """Discount factor; 1 in the paper."""
     needs_values = False
+    compares = True
 
     def update(
         self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Offer = Literal["words", "symbols", "glyphs", "prompt"]
+Experience = Literal["acted", "demonstrated"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,3 +22,7 @@ class WorldSpec:
     """How many actions can be admissible at once; None: any number, or the tokens of a model."""
     language: str = "english"
     """What it is told in."""
+    experience: frozenset[Experience] = frozenset({"acted"})
+    """Whose actions can be learnt from: the policy's own, or those that a dataset or a pool's references show."""
+    group_size: int | None = None
+    """How many episodes of an update begin alike, as texts to one prompt do; None: all count as alike."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from groundling.algorithms.algorithm import Algorithm, algorithms
+from groundling.algorithms.algorithm import Algorithm, algorithms, check_trains
 from groundling.configs.schema import ComponentConfig, Config
 from groundling.devices import find_device
 from groundling.errors import ConfigError
@@ -45,7 +45,7 @@ def make_policy(config: Config, checkpoint: Path | None = None, *, learns: bool 
         learns: Whether it is going to be trained: only then it has the reference of a KL penalty.
 
     Raises:
-        ConfigError: it is going to be trained, and cannot be.
+        ConfigError: it cannot act in the world; or it is going to be trained, and cannot be.
     """
     if learns and config.model.load_in_4bit and not config.model.lora:
         raise ConfigError(
@@ -53,6 +53,9 @@ def make_policy(config: Config, checkpoint: Path | None = None, *, learns: bool 
         )
     spec = world_of(config).spec
     check_accepts(config.policy.id, spec)
+    if learns:
+        algorithm = config.algorithm
+        check_trains(algorithm.id, algorithm.args, config.policy.id, config.policy.args, spec)
     factory = policies.get(config.policy.id)
     parameters = inspect.signature(factory).parameters
     args: dict[str, Any] = dict(config.policy.args)
@@ -116,7 +119,7 @@ def make_algorithm(config: Config, policy: Policy, processes: Processes | None =
     """The config's algorithm, set up for ``policy`` and for the processes that share its work.
 
     Raises:
-        ConfigError: the policy has nothing to train, or the algorithm does not suit it or the data.
+        ConfigError: the policy has nothing to train, or the algorithm does not suit it.
     """
     if not any(p.requires_grad for p in policy.parameters()):
         raise ConfigError(f"policy {config.policy.id!r} has no weights to train: choose another policy.id")
@@ -126,8 +129,12 @@ def make_algorithm(config: Config, policy: Policy, processes: Processes | None =
             "learning rates make them: keep float32 (GPUs compute in bfloat16 all the same) or train model.lora",
             stacklevel=2,
         )
+    if config.training.steps_per_update % policy.recurrence:
+        raise ConfigError(
+            f"training.steps_per_update={config.training.steps_per_update} is no multiple of the policy's recurrence, "
+            f"which is {policy.recurrence}: make it one, or set policy.args.recurrence"
+        )
     algorithm: Algorithm = algorithms.create(config.algorithm.id, **config.algorithm.args)
-    world_of(config).check(algorithm)
     algorithm.processes = processes or Processes()
     algorithm.setup(policy)
     return algorithm

@@ -91,14 +91,6 @@ class World(ABC):
         steps = -(-steps // recurrence) * recurrence
         return type(self)(replace(config, training=replace(config.training, steps_per_update=steps)))
 
-    def check(self, algorithm: Algorithm) -> None:
-        """Raise `ConfigError` where this world has nothing that the algorithm learns from."""
-        if algorithm.demonstrated:
-            raise ConfigError(
-                f"algorithm {self.config.algorithm.id} learns from a dataset or from a pool's references, and "
-                f"{self.spec.name} has none"
-            )
-
     def check_measures(self, policy: Policy) -> None:  # noqa: B027 (most measure nothing while a run trains)
         """Raise `GroundlingError` where what is measured while the run trains lacks something."""
 

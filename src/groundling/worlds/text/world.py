@@ -11,7 +11,7 @@ from groundling.configs.schema import Config, DataConfig
 from groundling.envs.babyai_text import CONTROLS, ExpertError, TranslationError
 from groundling.envs.make import has_symbols
 from groundling.envs.seeds import training_seed
-from groundling.envs.spec import Offer, WorldSpec
+from groundling.envs.spec import Experience, Offer, WorldSpec
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
 from groundling.policies.random import RandomPolicy
@@ -46,11 +46,15 @@ class TextWorld(World):
 
     @cached_property
     def spec(self) -> WorldSpec:
-        env = self.config.env
+        env, dataset = self.config.env, self.config.data.path
+        most = actions_of(env).most
+        if dataset is not None:
+            name, shown = f"dataset {dataset}", frozenset[Experience]({"demonstrated"})
+            return WorldSpec(name, frozenset({"words"}), "choice", most, env.language, shown)
         offers: set[Offer] = {"words"}
         if has_symbols(env.id, env.args, env.language):
             offers.add("symbols")
-        return WorldSpec(env.id, frozenset(offers), "choice", actions_of(env).most, env.language)
+        return WorldSpec(env.id, frozenset(offers), "choice", most, env.language)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -75,17 +79,6 @@ class TextWorld(World):
             reward_scale=env.reward_scale,
             bootstrap=algorithm.gamma if env.bootstrap_truncated else None,
         )
-
-    def check(self, algorithm: Algorithm) -> None:
-        id, path = self.config.algorithm.id, self.config.data.path
-        if algorithm.demonstrated and path is None:
-            raise ConfigError(
-                f"algorithm {id} learns from a dataset: set data.path=FOLDER (see `groundling collect`)"
-            )
-        if path is not None and not algorithm.demonstrated:
-            raise ConfigError(
-                f"algorithm {id} learns from what the policy does itself: data.path must be null"
-            )
 
     def logs(
         self, policy: Policy, algorithm: Algorithm, run_dir: Path, update: int, told: Sequence[Told]

@@ -36,7 +36,14 @@ class WritingWorld(World):
 
     @cached_property
     def spec(self) -> WorldSpec:
-        return WorldSpec(f"pool {self.config.pool.id}", frozenset({"prompt"}), "token")
+        pool = self.config.pool
+        return WorldSpec(
+            f"pool {pool.id}",
+            frozenset({"prompt"}),
+            "token",
+            experience=frozenset({"acted", "demonstrated"}),
+            group_size=pool.texts_per_prompt,
+        )
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -70,9 +77,6 @@ class WritingWorld(World):
         config, group = self.config, self.config.pool.texts_per_prompt
         texts = min(config.env.num_envs, group * -(-_REHEARSED_TEXTS // group))
         return WritingWorld(replace(config, env=replace(config.env, num_envs=texts)))
-
-    def check(self, algorithm: Algorithm) -> None:
-        """Whatever learns has texts to learn from: those that it writes, or the references."""
 
     def check_measures(self, policy: Policy) -> None:
         if self.config.evaluation.every is not None:
