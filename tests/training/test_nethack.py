@@ -9,6 +9,7 @@ import torch
 
 from groundling.algorithms import APPO, Rollout
 from groundling.envs.nethack.observation import message_id
+from groundling.envs.nethack.shared import EndStatus
 from groundling.envs.nethack.vector import Frames, NetHackEpisode, NetHackVectorEnv
 from groundling.envs.nethack.workers import Incidents
 from groundling.errors import ConfigError
@@ -88,10 +89,20 @@ class ScriptedEnvs:
             rewards=(10 * (t - 1) + own).astype(np.float32) * stepped,
             dones=dones,
             cut=np.zeros(n, bool),
-            episodes=[
-                NetHackEpisode(i, 0, 0, 1.5 * i, i + 2, {"score": 3 * i, "end_status": _STATUS[i]})
-                for i in own[dones].tolist()
-            ],
+            episodes=[self._episode(i) for i in own[dones].tolist()],
+        )
+
+    def _episode(self, i: int) -> NetHackEpisode:
+        """What one that ran out of steps shows at its end is unlike anything else."""
+        figures = {"score": 3 * i, "end_status": _STATUS[i]}
+        last = {
+            "chars": np.full((12, 12), 35, np.uint8),
+            "colours": np.ones((12, 12), np.uint8),
+            "vector": np.full(27, self.t[i] / 7, np.float32),
+            "messages": np.full(256, 66, np.uint8),
+        }
+        return NetHackEpisode(
+            i, 0, 0, 1.5 * i, i + 2, figures, last if _STATUS[i] == EndStatus.ABORTED else None
         )
 
 
@@ -147,6 +158,27 @@ def test_while_one_group_plays_the_policy_thinks_about_the_other() -> None:
     _collect(NetHackCollector(envs, 3, _EXTRINSIC), _policy())
     between = [*([("receive", 0), ("send", 0), ("receive", 1), ("send", 1)] * 2)]
     assert envs.log == [("send", 0), ("send", 1), *between, ("receive", 0), ("receive", 1)]
+
+
+def test_running_out_of_steps_is_valued_as_if_the_episode_went_on_if_that_is_wanted() -> None:
+    policy, num_steps = _policy(), 7
+    limit = _collect(NetHackCollector(ScriptedEnvs(), num_steps, _EXTRINSIC), policy)[0]
+    valued = _collect(NetHackCollector(ScriptedEnvs(), num_steps, _EXTRINSIC, bootstrap=0.9), policy)[0]
+    assert torch.equal(limit.dones, valued.dones) and torch.equal(limit.actions, valued.actions)
+    expected = torch.zeros(num_steps, 4)
+    with torch.no_grad():
+        for end in (2, 5):  # the last steps of env 1's episodes, of three steps each
+            memory = policy.initial_memory(1)
+            for step in range(end - 2, end + 1):
+                memory = policy.act(limit.observations[[4 * step + 1]], memory=memory).memory
+            last = ScriptedEnvs()
+            last.t[1] = end + 1
+            shown = last._episode(1).last
+            assert shown is not None
+            seen = NetHackObservations(**{name: array[None] for name, array in shown.items()})
+            expected[end, 1] = 0.9 * policy.values(seen, memory)[0]
+    assert expected[2, 1] and expected[5, 1] and expected[2, 1] != expected[5, 1]
+    torch.testing.assert_close(valued.rewards - limit.rewards, expected)
 
 
 def test_what_was_done_can_be_evaluated_again() -> None:

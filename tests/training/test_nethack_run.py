@@ -91,6 +91,20 @@ def test_a_resumed_run_has_everything_but_the_games(tmp_path: Path, reward_model
     second.collector.close()
 
 
+def test_the_config_has_the_step_limit_valued_with_the_algorithms_discount(tmp_path: Path) -> None:
+    rewards = {}
+    for valued in (False, True):
+        more = ["nethack.reward.intrinsic_coefficient=0", f"env.bootstrap_truncated={valued}"]
+        run = _run(_config(*more, "algorithm.args.gamma=0.5", "env.args.max_episode_steps=3"), tmp_path)
+        rollout, _ = run.collector.collect(run.policy, generator=run.generators["act"])
+        rewards[valued] = rollout.rewards
+        assert rollout.dones.tolist() == [[False] * 4, [False] * 4, [True] * 4, [False] * 4]
+        assert run.collector._bootstrap == (0.5 if valued else None)
+        run.collector.close()
+    changed = rewards[True] != rewards[False]
+    assert changed[2].all() and not changed[[0, 1, 3]].any()
+
+
 def test_two_processes_train_and_one_goes_on(tmp_path: Path, reward_model: Path) -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
     more = [f"nethack.reward_model={reward_model}", "training.steps=32", f"run_dir={tmp_path}"]
@@ -130,7 +144,6 @@ def test_two_processes_train_and_one_goes_on(tmp_path: Path, reward_model: Path)
         (["nethack.online.judge=openai"], "nethack.online.judge=openai: .*needs model"),
         (["nethack.online.judge=rules", "nethack.online.prompt=polite"], "unknown prompt 'polite'"),
         (["env.reward_scale=1"], "nethack.reward.reward_scale"),
-        (["env.bootstrap_truncated=true"], "env.bootstrap_truncated=True does nothing"),
         (["env.num_workers=2"], "NetHack's is nethack.num_workers"),
         (["env.history=1"], "leave it at 3"),
         (["env.language=french"], "env.language=french does nothing"),

@@ -33,7 +33,7 @@ _USED: dict[str, tuple[Kind, ...]] = {
     "env.history": ("text",),
     "env.language": ("text",),
     "env.reward_scale": ("text",),
-    "env.bootstrap_truncated": ("text",),
+    "env.bootstrap_truncated": ("text", "nethack"),
     "nethack": ("nethack",),
     "data": ("text",),
     "pool": ("writing",),

@@ -41,7 +41,7 @@ class EnvConfig:
     reward_scale: float = 20.0
     """Factor on the reward that the agent learns from; figures are logged without it."""
     bootstrap_truncated: bool = False
-    """Whether a time-out is valued as if the episode went on (the usual practice) or as its end (GLAM)."""
+    """Whether a time-out is valued as if the episode went on (the usual practice) or as its end (GLAM, Motif)."""
 
 
 @dataclass

@@ -63,6 +63,7 @@ def test_a_frame_is_what_the_env_shows() -> None:
         told = _play(envs, rounds)
     rng = np.random.default_rng(0)
     actions = [[rng.integers(23, size=2) for _ in range(2)] for _ in range(rounds)]
+    truncations = 0
     for index in range(num_envs):
         group, own = divmod(index, 2)
         env, episode, counts = make_task("NetHackScore-v1", **SHORT), 0, dict[bytes, int]()
@@ -81,26 +82,35 @@ def test_a_frame_is_what_the_env_shows() -> None:
                 assert ended[0].number == episode and ended[0].seed == training_seed(5, index, episode)
                 assert ended[0].episode_return == pytest.approx(episode_return) and ended[0].length == length
                 assert ended[0].figures == {name: int(info[name]) for name in FIGURES}
+                assert (ended[0].last is not None) == truncated
+                if ended[0].last is not None:
+                    _expect_seen({name: array[None] for name, array in ended[0].last.items()}, 0, observation)
+                    truncations += 1
                 episode, episode_return, length = episode + 1, 0.0, 0
                 counts.clear()
                 observation, _ = env.reset(seed=training_seed(5, index, episode))
             _expect(frames, own, observation, counts)
         assert episode >= 2
+    assert truncations >= 2
 
 
 def _expect(
     frames: dict[str, Any], index: int, observation: dict[str, np.ndarray], counts: dict[bytes, int]
 ) -> None:
+    _expect_seen(frames, index, observation)
+    message = observation["message"].tobytes()
+    counts[message] = counts.get(message, 0) + 1
+    assert frames["message_ids"][index] == message_id(message) and frames["counts"][index] == counts[message]
+
+
+def _expect_seen(frames: dict[str, Any], index: int, observation: dict[str, np.ndarray]) -> None:
     x, y = observation["blstats"][:2].tolist()
     assert frames["chars"][index, 6, 6] == observation["tty_chars"][y + 1, x]
     padded = np.pad(observation["tty_colors"], 12)[y + 7 : y + 19, x + 6 : x + 18]
     assert (frames["colours"][index] == padded % 16).all()
     expected = np.clip(observation["blstats"] * np.array(list(VECTOR_SCALE.values())), -5, 5)
     np.testing.assert_allclose(frames["vector"][index], expected, rtol=1e-6)
-    message = observation["message"].tobytes()
-    counts[message] = counts.get(message, 0) + 1
-    assert frames["messages"][index].tobytes() == message
-    assert frames["message_ids"][index] == message_id(message) and frames["counts"][index] == counts[message]
+    assert frames["messages"][index].tobytes() == observation["message"].tobytes()
 
 
 def test_a_reset_hero_stands_in_the_middle_unless_the_original_is_wanted() -> None:
@@ -141,6 +151,12 @@ def test_workers_give_what_this_process_gives() -> None:
         told = _play(envs, 40)
         assert len(envs.process_ids) == 2
     assert _same(told, expected)
+    lasts = [
+        [e.last for frames in played for e in frames["episodes"] if e.last] for played in (told, expected)
+    ]
+    assert lasts[0]
+    for one, other in zip(*lasts, strict=True):
+        assert all((one[name] == other[name]).all() for name in one)
     assert sum(len(frames["episodes"]) for frames in told) >= 6
 
 

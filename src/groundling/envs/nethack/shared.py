@@ -36,12 +36,15 @@ STEP_FIELDS: dict[str, tuple[type, tuple[int, ...]]] = {
     "cut": (np.bool_, ()),
 }
 """Type and shape, per env, of what passes at every step."""
+LAST_FIELDS = ("chars", "colours", "vector", "messages")
+"""Of these there is a ``last_…``, too: what an episode that ran out of steps showed at its end."""
 EPISODE_FIELDS: dict[str, tuple[type, tuple[int, ...]]] = {
     "next_episode": (np.int64, ()),
     "ended_episode": (np.int64, ()),
     "ended_return": (np.float64, ()),
     "ended_length": (np.int64, ()),
     "ended_figures": (np.int64, (len(FIGURES),)),
+    **{f"last_{name}": STEP_FIELDS[name] for name in LAST_FIELDS},
 }
 """The same of what is written when an episode begins or ends."""
 

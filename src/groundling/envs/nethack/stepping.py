@@ -8,7 +8,7 @@ import numpy as np
 
 from groundling.envs.nethack import make_task, recording_in
 from groundling.envs.nethack.observation import COLOURS, View, message_id, vector_features
-from groundling.envs.nethack.shared import FIGURES
+from groundling.envs.nethack.shared import FIGURES, LAST_FIELDS
 from groundling.envs.nethack.tasks import NetHackTask
 from groundling.envs.seeds import held_out_seed, training_seed
 
@@ -112,11 +112,22 @@ class EnvSlice:
         self._returns[i] += reward
         self._lengths[i] += 1
         arrays["rewards"][i] = reward
+        if truncated:
+            self._keep_last(i)
         if terminated or truncated:
             self._finish(i)
             self._begin(i)
         else:
             self._observe(i)
+
+    def _keep_last(self, i: int) -> None:
+        """Keep what is to be seen now: the game goes on, but the next episode takes its place."""
+        self._observe(i)
+        arrays = self._arrays
+        vector_features(self._blstats[i : i + 1], arrays["vector"][i : i + 1], self._view.vector)
+        arrays["colours"][i] &= COLOURS - 1
+        for name in LAST_FIELDS:
+            arrays[f"last_{name}"][i] = arrays[name][i]
 
     def _finish(self, i: int) -> None:
         env, arrays = self._envs[i], self._arrays

@@ -4,13 +4,13 @@ import json
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
 from groundling.envs.nethack import ACTIONS, TASKS, check_installed, make_task
-from groundling.envs.nethack.shared import FIGURES, SharedArrays
+from groundling.envs.nethack.shared import FIGURES, LAST_FIELDS, EndStatus, SharedArrays
 from groundling.errors import ConfigError, RunError
 from groundling.registry import unknown
 
@@ -30,6 +30,9 @@ class NetHackEpisode:
     """In steps."""
     figures: dict[str, int]
     """By the names of `groundling.envs.nethack.shared.FIGURES`."""
+    last: Mapping[str, np.ndarray] | None = field(default=None, compare=False)
+    """Of an episode that was truncated, having run out of steps: what it showed at its end, as `Frames` of one env
+    without the first axis; by the names of `groundling.envs.nethack.shared.LAST_FIELDS`. None where it terminated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,13 +248,16 @@ class NetHackVectorEnv:
     def _episode(self, env: int) -> NetHackEpisode:
         arrays = self._memory.arrays
         number = int(arrays["ended_episode"][env])
+        figures = dict(zip(FIGURES, arrays["ended_figures"][env].tolist(), strict=True))
+        truncated = figures["end_status"] == EndStatus.ABORTED
         return NetHackEpisode(
             env_index=env,
             number=number,
             seed=self._spec.episode_seed(env, number),
             episode_return=float(arrays["ended_return"][env]),
             length=int(arrays["ended_length"][env]),
-            figures=dict(zip(FIGURES, arrays["ended_figures"][env].tolist(), strict=True)),
+            figures=figures,
+            last={name: arrays[f"last_{name}"][env].copy() for name in LAST_FIELDS} if truncated else None,
         )
 
 

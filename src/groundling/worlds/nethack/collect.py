@@ -71,6 +71,8 @@ class NetHackCollector(Collector):
         rank: Tells this process from the others, so that each draws actions of its own.
         ahead: Collect the next rollout, in a thread and with a copy of the weights, while the learner is at work on
             this one: rollouts are then of weights one update old. For a learner on a GPU; on a CPU nothing is gained.
+        bootstrap: The discount factor with which the reward of a step that was the last allowed gains the value of what
+            it led to (Pardo et al. 2018, arXiv 1712.00378). None: the step limit is an end, as in Motif.
 
     Raises:
         ConfigError: ``reward`` needs a reward model, or one of another kind.
@@ -86,6 +88,7 @@ class NetHackCollector(Collector):
         goal: bool = False,
         rank: int = 0,
         ahead: bool = False,
+        bootstrap: float | None = None,
     ) -> None:
         if reward.needs_reward_model:
             if table is None:
@@ -96,7 +99,7 @@ class NetHackCollector(Collector):
             reward.check(table.model.normalization)
         self.envs, self.num_steps = envs, num_steps
         self._reward, self._table, self._online = reward, table, online
-        self._goal, self._rank = goal, rank
+        self._goal, self._rank, self._bootstrap = goal, rank, bootstrap
         self._last: dict[str, np.ndarray] = {}  # what all envs show now
         self._memory: Tensor | None = None
         self._sums = np.zeros(
@@ -217,11 +220,11 @@ class NetHackCollector(Collector):
         for step in range(num_steps):
             for group in range(envs.num_groups):
                 if step:
-                    self._receive(group, step - 1, play)
+                    self._receive(group, step - 1, policy, play)
                 self._act(group, step, policy, generator, play)
                 on_step(envs.group_size)
         for group in range(envs.num_groups):
-            self._receive(group, num_steps - 1, play)
+            self._receive(group, num_steps - 1, policy, play)
         memory = None if self._memory is None else play.forget(self._memory, num_steps)
         play.last_values = policy.values(play.observations(num_steps), memory).cpu()
         self._last = {name: array[-1] for name, array in play.seen.items()}
@@ -239,13 +242,24 @@ class NetHackCollector(Collector):
         play.log_probs[step, own], play.values[step, own] = action.log_probs, action.values
         self.envs.send(group, actions.numpy())
 
-    def _receive(self, group: int, step: int, play: "_Play") -> None:
+    def _receive(self, group: int, step: int, policy: Policy, play: "_Play") -> None:
         """Write down what a group's actions at ``step`` have led to."""
         frames, own = self.envs.receive(group), self._own(group)
         for name, array in play.seen.items():
             array[step + 1, own] = getattr(frames, name)
         play.extrinsic[step, own] = torch.from_numpy(frames.rewards)
         play.episodes.update({(step, episode.env_index): episode for episode in frames.episodes})
+        if self._bootstrap is not None:
+            self._value_ends(frames.episodes, step, policy, play)
+
+    def _value_ends(self, episodes: list[NetHackEpisode], step: int, policy: Policy, play: "_Play") -> None:
+        """Write down what was left to gain where ``step`` was the last of an episode that could have gone on."""
+        lasts = {episode.env_index: episode.last for episode in episodes if episode.last is not None}
+        if lasts:
+            rows = list(lasts)
+            shown = NetHackObservations.stack([NetHackObservations(**last) for last in lasts.values()])
+            memory = None if self._memory is None else self._memory[rows]
+            play.cut_off[step, rows] = policy.values(shown, memory).cpu()
 
     def _own(self, group: int) -> slice:
         return slice(group * self.envs.group_size, (group + 1) * self.envs.group_size)
@@ -263,6 +277,8 @@ class NetHackCollector(Collector):
             rewards, spread = self._table(ids, messages), self._table.model.normalization
             intrinsic = self._reward.intrinsic(rewards, counts, spread)
         mixed = self._reward(play.extrinsic, rewards, counts, spread)
+        if self._bootstrap is not None:
+            mixed = mixed + self._bootstrap * play.cut_off
         return play.rollout(mixed), self._tell(play, np.stack([intrinsic, counts == 1]))
 
     def _tell(self, play: "_Play", per_step: np.ndarray) -> list[PlayedEpisode]:
@@ -285,12 +301,13 @@ class NetHackCollector(Collector):
         return told
 
 
-def make_nethack_collector(config: Config, own: slice) -> NetHackCollector:
+def make_nethack_collector(config: Config, own: slice, bootstrap: float | None = None) -> NetHackCollector:
     """The collector of a config whose env is one of NetHack's tasks.
 
     Args:
         config: The run's.
         own: Which of the run's envs are this process's.
+        bootstrap: See `NetHackCollector`.
 
     Raises:
         ConfigError: nle is missing, or the reward model, or an option that does not fit.
@@ -319,6 +336,7 @@ def make_nethack_collector(config: Config, own: slice) -> NetHackCollector:
         goal=TASKS[config.env.id]["goal"] != "score",
         rank=own.start,
         ahead=settings.ahead,
+        bootstrap=bootstrap,
     )
 
 
@@ -369,6 +387,8 @@ class _Play:
     log_probs: Tensor
     values: Tensor
     extrinsic: Tensor
+    cut_off: Tensor
+    """The value of what a step led to where it was the last that its episode was allowed, else 0."""
     memories: Tensor | None
     """``(num_segments, num_envs, memory_size)``: before the first step of each segment of the policy's recurrence."""
     last_values: Tensor
@@ -383,10 +403,11 @@ class _Play:
             seen[name][0] = row
         actions = torch.empty(num_steps, num_envs, dtype=torch.int64)
         log_probs, values, extrinsic = torch.empty(3, num_steps, num_envs)
+        cut_off = torch.zeros(num_steps, num_envs)
         memories = None
         if policy.memory_size:
             memories = torch.empty(-(-num_steps // policy.recurrence), num_envs, policy.memory_size)
-        return cls(seen, actions, log_probs, values, extrinsic, memories, torch.empty(num_envs))
+        return cls(seen, actions, log_probs, values, extrinsic, cut_off, memories, torch.empty(num_envs))
 
     def observations(self, steps: int | slice, own: slice = slice(None)) -> NetHackObservations:
         """Of one step, or of several, step by step."""

@@ -51,7 +51,8 @@ class NetHackWorld(World):
     def collector(self, policy: Policy, algorithm: Algorithm, rows: slice) -> Collector:
         from groundling.worlds.nethack.collect import make_nethack_collector
 
-        return make_nethack_collector(self.config, rows)
+        bootstrap = algorithm.gamma if self.config.env.bootstrap_truncated else None
+        return make_nethack_collector(self.config, rows, bootstrap)
 
     def rehearsal(self, recurrence: int, steps_per_gradient: int) -> World:
         """See `World.rehearsal`: in the place of the online judge, which may cost money, a table of rules is asked."""
