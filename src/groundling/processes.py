@@ -3,8 +3,9 @@
 import atexit
 import gc
 import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
 
@@ -17,6 +18,8 @@ from groundling.errors import GroundlingError, RunError
 T = TypeVar("T")
 _BUCKET = 2**24
 """Elements that are summed over processes in one go: 64 MiB of float32."""
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""By the bytes of an element: as what its bits are summed."""
 _TIMEOUT = timedelta(hours=12)
 """How long processes wait for one that works alone, as the main one does while it writes a checkpoint or measures a
 validation split: PyTorch's own limit, 10 minutes on GPUs, would end the run. Where a process dies, torchrun or srun
@@ -31,6 +34,8 @@ class Processes:
     size: int = 1
     local_size: int = 1
     """How many of them are on this machine."""
+    _compared: dict[int, weakref.ref[Tensor]] = field(default_factory=dict, repr=False, compare=False)
+    """By their ids, the parameters that were found to be the same on all processes."""
 
     @classmethod
     def join(cls, device: str) -> "Processes":
@@ -102,15 +107,34 @@ class Processes:
         """Put the sum of all processes' gradients into each of theirs; a missing one counts as 0.
 
         Those of parameters in parts have been summed in the backward pass.
+
+        Raises:
+            RunError: the processes began with different weights, which would stay so.
         """
         if self.size == 1:
             return
-        for bucket in _buckets(p for p in parameters if not in_parts(p)):
+        whole = [p for p in parameters if not in_parts(p)]
+        self._compare(whole)
+        for bucket in _buckets(whole):
             gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
             flat = torch.cat([g.flatten() for g in gradients])
             distributed.all_reduce(flat)
             for parameter, total in zip(bucket, flat.split([g.numel() for g in gradients]), strict=True):
                 parameter.grad = total.view_as(parameter)
+
+    def _compare(self, parameters: list[Tensor]) -> None:
+        """Raise `RunError` where a parameter that comes for the first time differs between the processes."""
+        new = [p for p in parameters if (seen := self._compared.get(id(p))) is None or seen() is not p]
+        if not new:
+            return
+        sums = [int(p.detach().view(_BITS[p.element_size()]).sum(dtype=torch.int64)) for p in new]
+        for parameter, everyones in zip(new, zip(*self.gather(sums), strict=True), strict=True):
+            if len(set(everyones)) > 1:
+                raise RunError(
+                    f"a weight of shape {tuple(parameter.shape)} differs between the {self.size} processes, and would "
+                    "stay so: call torch.manual_seed with one number in all of them before weights are drawn"
+                )
+        self._compared.update({id(p): weakref.ref(p) for p in new})
 
     def sum_figures(self, figures: dict[str, float]) -> dict[str, float]:
         """The sum over all processes of each figure; a process that has none of a name counts as 0."""

@@ -23,7 +23,7 @@ from groundling.algorithms import Rollout
 from groundling.algorithms.rollout import micro_batches
 from groundling.cli import main
 from groundling.configs.compose import compose
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, RunError
 from groundling.policies import Work
 from groundling.processes import Processes
 from groundling.training.run import Run
@@ -260,8 +260,33 @@ def test_processes_wait_long_for_one_that_works_alone(monkeypatch: pytest.Monkey
     assert waits[0] >= timedelta(hours=6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_heads_that_were_drawn_differently_are_refused(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def head(seed: int) -> list[torch.Tensor]:
+        torch.manual_seed(seed)
+        return list(torch.nn.Linear(4, 3, dtype=dtype).parameters())
+
+    def sums(parameters: list[torch.Tensor], others: list[int] | None) -> list[list[int]]:
+        """What a process of two tells the other, of whom it hears ``others``, when it sums gradients twice."""
+        told: list[list[int]] = []
+        monkeypatch.setattr(Processes, "gather", lambda self, own: told.append(own) or [own, others or own])
+        process = Processes(0, 2)
+        for _ in range(2):
+            process.sum_gradients(parameters)
+        return told
+
+    monkeypatch.setattr(distributed, "all_reduce", lambda flat: None)
+    (first,) = sums(head(0), None)  # compared once
+    assert sums(head(0), first) == [first]
+    with pytest.raises(RunError, match=r"a weight of shape \(3, 4\) differs between the 2 processes"):
+        sums(head(1), first)
+
+
 def test_gradients_are_summed_on_each_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As model.device_map spreads them; "meta" stands for a second device."""
+    """As model.device_map spreads them; "meta" stands for a second device, which cannot be compared."""
+    monkeypatch.setattr(Processes, "_compare", lambda self, parameters: None)
     summed: list[tuple[torch.device, int]] = []
     monkeypatch.setattr(distributed, "all_reduce", lambda flat: summed.append((flat.device, len(flat))))
     devices = [torch.device(name) for name in ("cpu", "cpu", "meta", "cpu")]
