@@ -21,7 +21,7 @@ import numpy as np
 from groundling.cli import main
 from groundling.configs.compose import compose
 from groundling.evaluation import plots
-from groundling.intervals import Estimate, estimate
+from groundling.intervals import IntervalEstimate, estimate
 from groundling.training.tracking import read_metrics
 
 ALGORITHMS = ("ppo", "nlpo", "a2c", "trpo", "rloo", "grpo", "reinforce_pp")
@@ -155,8 +155,8 @@ def readme(figures: dict[str, dict[str, Any]], missing: dict[str, list[int]]) ->
             f"`{name}`",
             str(len(f["seeds"])),
             f"{f['start']:.3f}",
-            told(Estimate(**f["reward"]), 3),
-            told(Estimate(**f["times_start"]), 1),
+            told(IntervalEstimate(**f["reward"]), 3),
+            told(IntervalEstimate(**f["times_start"]), 1),
             f"{f['least_times_start']:.1f}",
             f"{f['cpu_seconds']:.0f}",
         )
@@ -183,7 +183,7 @@ def readme(figures: dict[str, dict[str, Any]], missing: dict[str, list[int]]) ->
     return "\n\n".join(parts) + "\n"
 
 
-def told(found: Estimate, digits: int) -> str:
+def told(found: IntervalEstimate, digits: int) -> str:
     return f"{found.value:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]"
 
 

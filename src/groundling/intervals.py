@@ -14,7 +14,7 @@ _RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
-class Estimate:
+class IntervalEstimate:
     """A figure of several runs and its 95 % interval."""
 
     value: float
@@ -44,7 +44,7 @@ def estimate(
     scores: np.ndarray,
     statistic: Callable[[np.ndarray], np.ndarray] = interquartile_mean,
     seed: int = 0,
-) -> Estimate:
+) -> IntervalEstimate:
     """A statistic of all scores with its stratified percentile-bootstrap 95 % interval.
 
     Runs are drawn with replacement for each task on its own, as rliable's ``get_interval_estimates`` does by default;
@@ -62,7 +62,7 @@ def estimate(
     resampled = table[drawn, np.arange(tasks)]  # (resamples, runs, tasks)
     values = statistic(resampled.reshape(_RESAMPLES, -1))  # (resamples,)
     low, high = np.percentile(values, (2.5, 97.5))
-    return Estimate(float(statistic(table.ravel())), float(low), float(high))
+    return IntervalEstimate(float(statistic(table.ravel())), float(low), float(high))
 
 
 def interquartile_band(curves: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -18,7 +18,7 @@ from groundling.configs.studies import read_study
 from groundling.configs.trust import EVERYTHING, TRAINING_ALONE, shareable
 from groundling.errors import ConfigError, GroundlingError
 from groundling.lm.loading import STARTERS, adapter_base
-from groundling.training.estimate import estimate
+from groundling.training.dry_run import dry_run
 from tests.judges.chat_server import ChatServer, serving
 
 SECRET = "swordfish-in-the-environment"
@@ -533,6 +533,6 @@ def test_judges_and_distillation_have_no_resolvers_either(
     assert "GROUNDLING_SECRET" not in asked
 
 
-def test_an_estimate_asks_for_no_words_that_were_said() -> None:
+def test_a_dry_run_asks_for_no_words_that_were_said() -> None:
     words = ["model.path=starter-causal", TRUST, *SMALL]
-    assert estimate(compose("demo-easy", words)).parameters > 0
+    assert dry_run(compose("demo-easy", words)).parameters > 0

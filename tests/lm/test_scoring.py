@@ -182,7 +182,7 @@ def test_an_empty_candidate_is_certain(lms, family):
 @pytest.mark.parametrize("family", SOME)
 def test_one_token_candidates_are_a_distribution(lms, family):
     lm = lms(family)
-    question = scoring.Question(lm._tokens.prompts(["go to"])[0], [[token] for token in range(320)])
+    question = scoring.ScoringQuestion(lm._tokens.prompts(["go to"])[0], [[token] for token in range(320)])
     with torch.no_grad():
         scores, _ = lm._scorer([question])
     torch.testing.assert_close(scores.exp().sum(), torch.tensor(1.0), atol=1e-5, rtol=0)

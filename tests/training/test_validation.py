@@ -18,7 +18,7 @@ from groundling.lm import LanguageModel
 from groundling.policies.token import TokenPolicy
 from groundling.rewards import Reward, TokenReward
 from groundling.rows import read_rows
-from groundling.training.estimate import _count, _memory
+from groundling.training.dry_run import _count, _memory
 from groundling.worlds.writing.collect import PromptEncoder, WrittenTexts
 from groundling.worlds.writing.parts import make_metrics
 from groundling.worlds.writing.validation import ValidationLog, write_and_measure

@@ -13,7 +13,7 @@ from groundling.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from groundling.judges.annotate import Annotation, Estimate, Summary
+    from groundling.judges.annotate import Annotation, AnnotationEstimate, Summary
     from groundling.judges.judge import FigureJudge, Judge
     from groundling.judges.pairs import Pairs
     from groundling.judges.store import Answer
@@ -118,7 +118,7 @@ def make_judge(words: list[str]) -> "Judge | FigureJudge":
         raise ConfigError(f"--judge {id}: {error}") from error
 
 
-def describe_estimate(estimate: "Estimate") -> list[str]:
+def describe_estimate(estimate: "AnnotationEstimate") -> list[str]:
     """Lines that tell what is ahead."""
     lines = [
         f"pairs       {estimate.rows:,}, of which {estimate.identical:,} show the same twice (ties, not asked)",

@@ -211,20 +211,20 @@ def _command_words(
 
 def _dry_run(config: "Config") -> int:
     from groundling.configs.compose import to_yaml
-    from groundling.training.estimate import estimate
+    from groundling.training.dry_run import dry_run
 
-    found = estimate(config)
+    figures = dry_run(config)
     print(to_yaml(config))
-    print(f"device        {found.device}")
-    print(f"parameters    {found.parameters:,}, of which {found.trainable:,} are trained")
+    print(f"device        {figures.device}")
+    print(f"parameters    {figures.parameters:,}, of which {figures.trainable:,} are trained")
     print(
-        f"memory        {found.memory_bytes / 2**20:,.0f} MiB for weights, gradients and Adam, plus activations"
+        f"memory        {figures.memory_bytes / 2**20:,.0f} MiB for weights, gradients and Adam, plus activations"
     )
     print(
-        f"updates       {found.updates:,} of {config.training.steps_per_update} steps × {config.env.num_envs} envs"
+        f"updates       {figures.updates:,} of {config.training.steps_per_update} steps × {config.env.num_envs} envs"
     )
-    print(f"time          about {duration(found.seconds)} on this machine, without evaluation")
+    print(f"time          about {duration(figures.seconds)} on this machine, without evaluation")
     print(f"run folder    {config.run_dir} (nothing was written)")
-    if found.prompt is not None:
-        print(f"first prompt  {found.prompt!r}")
+    if figures.prompt is not None:
+        print(f"first prompt  {figures.prompt!r}")
     return 0

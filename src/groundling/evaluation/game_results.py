@@ -15,7 +15,7 @@ from groundling.configs.studies import Study
 from groundling.evaluation import plots
 from groundling.evaluation.study import Job
 from groundling.files import write_atomically
-from groundling.intervals import Estimate, estimate
+from groundling.intervals import IntervalEstimate, estimate
 from groundling.training.tracking import read_metrics
 
 _SUITE = "held-out"
@@ -36,7 +36,7 @@ class Line:
 
     arm: str
     figure: str
-    estimate: Estimate
+    estimate: IntervalEstimate
     of_seeds: tuple[float, ...]
     """Each seed's mean."""
 
@@ -212,5 +212,5 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
-def _told(found: Estimate | None) -> str:
+def _told(found: IntervalEstimate | None) -> str:
     return found.text(".4g") if found else ""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from groundling.files import write_atomically
-from groundling.intervals import Estimate, interquartile_band
+from groundling.intervals import IntervalEstimate, interquartile_band
 
 COLOURS = ("#2563a8", "#c2571a", "#2f7d4f", "#8a3f8f", "#7a6a12", "#2b7f8c", "#b0416a")
 _BASELINE_COLOURS = {"zero-shot": "#c2571a", "random": "#888888", "expert": "#2f7d4f", "explorer": "#2f7d4f"}
@@ -64,7 +64,7 @@ def draw_curves(
     return figure
 
 
-def draw_figures(figures: Mapping[str, Mapping[str, Estimate]]) -> Any:
+def draw_figures(figures: Mapping[str, Mapping[str, IntervalEstimate]]) -> Any:
     """A figure of figures that have no common scale: for each a panel with one line, mean and interval, by name."""
     columns = 4
     lines = math.ceil(len(figures) / columns)
@@ -133,7 +133,7 @@ def _draw_group(axes: Any, colour: str, name: str, runs: Sequence[Rows], key: st
     axes.plot(steps, centre, color=colour, linewidth=2, label=name)
 
 
-def draw_estimates(panels: Mapping[str, Mapping[str, Mapping[str, Estimate]]], label: str) -> Any:
+def draw_estimates(panels: Mapping[str, Mapping[str, Mapping[str, IntervalEstimate]]], label: str) -> Any:
     """A figure of figures with intervals: side by side panels, one line for each row, one mark for each series.
 
     Args:

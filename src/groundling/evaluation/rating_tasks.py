@@ -7,7 +7,7 @@ from groundling.registry import unknown
 
 
 @dataclass(frozen=True)
-class Question:
+class RatingQuestion:
     """One question about a text, answered from 1 to `LIKERT_POINTS`."""
 
     id: str
@@ -29,19 +29,19 @@ class RatingTask:
     instructions: str
     prompt_label: str
     text_label: str
-    questions: tuple[Question, ...]
+    questions: tuple[RatingQuestion, ...]
 
 
 LIKERT_POINTS = 5
 
-_FLUENCY = Question(
+_FLUENCY = RatingQuestion(
     "fluency",
     "Is it written in good, natural language?",
     "Which one is written in better, more natural language?",
     "hard to read",
     "as a careful writer would put it",
 )
-_FAITHFULNESS = Question(
+_FAITHFULNESS = RatingQuestion(
     "faithfulness",
     "Is everything it says supported by what is given?",
     "Which one is better supported by what is given?",
@@ -57,7 +57,7 @@ RATING_TASKS = {
         "Given",
         "Text",
         (
-            Question(
+            RatingQuestion(
                 "quality",
                 "How good is this text for what was given?",
                 "Which text is better for what was given?",
@@ -74,14 +74,14 @@ RATING_TASKS = {
         "Beginning of the review",
         "Continuation",
         (
-            Question(
+            RatingQuestion(
                 "sentiment",
                 "How much does the review as a whole like the film?",
                 "With which continuation does the review like the film more?",
                 "hates it",
                 "loves it",
             ),
-            Question(
+            RatingQuestion(
                 "coherence",
                 "Does the continuation carry on what the beginning says?",
                 "Which continuation carries on better what the beginning says?",
@@ -98,14 +98,14 @@ RATING_TASKS = {
         "Concepts",
         "Sentence",
         (
-            Question(
+            RatingQuestion(
                 "common_sense",
                 "Could what the sentence tells happen in everyday life?",
                 "Which sentence tells what is more likely to happen in everyday life?",
                 "impossible",
                 "quite ordinary",
             ),
-            Question(
+            RatingQuestion(
                 "coverage",
                 "Does the sentence use all of the concepts?",
                 "Which sentence uses the concepts better?",
@@ -121,7 +121,7 @@ RATING_TASKS = {
         "Conversation so far",
         "Next turn",
         (
-            Question(
+            RatingQuestion(
                 "appropriateness",
                 "Does the next turn fit the conversation?",
                 "Which turn fits the conversation better?",
@@ -138,7 +138,7 @@ RATING_TASKS = {
         "Article",
         "Summary",
         (
-            Question(
+            RatingQuestion(
                 "relevance",
                 "Does the summary have what matters most in the article?",
                 "Which summary has more of what matters in the article?",
@@ -157,7 +157,7 @@ RATING_TASKS = {
         "Sentence",
         (
             _FAITHFULNESS,
-            Question(
+            RatingQuestion(
                 "coverage",
                 "Does the sentence tell all chosen cells?",
                 "Which sentence tells more of the chosen cells?",

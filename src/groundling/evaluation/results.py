@@ -17,7 +17,7 @@ from groundling.errors import RunError
 from groundling.evaluation import plots
 from groundling.evaluation.study import Job
 from groundling.files import write_atomically
-from groundling.intervals import Estimate, area_under_curve, estimate
+from groundling.intervals import IntervalEstimate, area_under_curve, estimate
 from groundling.training.tracking import read_metrics
 
 SHARED = "(shared)"
@@ -66,7 +66,7 @@ class Line:
     suite: str
     """Empty for the area."""
     seeds: int
-    estimate: Estimate
+    estimate: IntervalEstimate
 
 
 def write_results(study: Study, jobs: Sequence[Job], output: Path, command: Sequence[str]) -> None:
@@ -98,7 +98,7 @@ def write_results(study: Study, jobs: Sequence[Job], output: Path, command: Sequ
     _csv(output / "evaluations.csv", list(Score.__annotations__), (astuple(score) for score in scores))
     _csv(
         output / "summary.csv",
-        [*(name for name in Line.__annotations__ if name != "estimate"), *Estimate.__annotations__],
+        [*(name for name in Line.__annotations__ if name != "estimate"), *IntervalEstimate.__annotations__],
         ((*astuple(line)[:-1], *astuple(line.estimate)) for line in lines),
     )
     missing = [job.name for job in jobs if job not in finished or not all(job.evaluations().values())]
@@ -216,7 +216,7 @@ def _draw(
         figure = plots.draw_learning_curve(curves, "first_precision", label, {"chance": chance})
         plots.save(figure, output / "first")
         drawn["first"] = "Of the first things dealt with in training, the share that is the named one"
-    panels: dict[str, dict[str, dict[str, Estimate]]] = {
+    panels: dict[str, dict[str, dict[str, IntervalEstimate]]] = {
         arm: {a: _by_suite(lines, arm, a) for a in ("trained", "zero-shot") if a in _agents(lines, arm)}
         for arm in study.arms
         if "trained" in _agents(lines, arm)
@@ -235,7 +235,9 @@ def _agents(lines: Sequence[Line], arm: str) -> list[str]:
     return list(dict.fromkeys(line.agent for line in lines if line.arm == arm and line.measure == "success"))
 
 
-def _by_suite(lines: Sequence[Line], arm: str, agent: str, measure: str = "success") -> dict[str, Estimate]:
+def _by_suite(
+    lines: Sequence[Line], arm: str, agent: str, measure: str = "success"
+) -> dict[str, IntervalEstimate]:
     return {
         line.suite: line.estimate
         for line in lines
@@ -346,5 +348,5 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
-def _told(found: Estimate | None) -> str:
+def _told(found: IntervalEstimate | None) -> str:
     return found.text(".3f") if found else ""

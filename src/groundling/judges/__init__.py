@@ -1,7 +1,7 @@
 """Judges: what states a preference between two captioned segments, and the datasets that keep what they said."""
 
 from groundling.judges import fence
-from groundling.judges.annotate import Annotation, Estimate, Summary
+from groundling.judges.annotate import Annotation, AnnotationEstimate, Summary
 from groundling.judges.captions import caption
 from groundling.judges.figures import RandomJudge, ReturnJudge, ScoreJudge
 from groundling.judges.judge import FigureJudge, Judge, Reply, Request, judges
@@ -16,7 +16,7 @@ create = judges.create
 
 __all__ = [
     "Annotation",
-    "Estimate",
+    "AnnotationEstimate",
     "FigureJudge",
     "Judge",
     "OpenAIJudge",

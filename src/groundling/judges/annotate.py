@@ -31,7 +31,7 @@ _SWAP = {Preference.FIRST: Preference.SECOND, Preference.SECOND: Preference.FIRS
 
 
 @dataclass(frozen=True)
-class Estimate:
+class AnnotationEstimate:
     """What is left to do, and about what it takes.
 
     Attributes:
@@ -159,7 +159,7 @@ class Annotation:
             )
         return [i for own in self._items if _number(own[0].captions) // 2 % chunks == chunk for i in own]
 
-    def estimate(self, chunk: int = 0, chunks: int = 1) -> Estimate:
+    def estimate(self, chunk: int = 0, chunks: int = 1) -> AnnotationEstimate:
         """What is left to do; asks nothing and writes nothing."""
         answers = self.store.read()
         items = self.items(chunk, chunks)
@@ -178,7 +178,7 @@ class Annotation:
             prompt = fmean(lengths) / _CHARACTERS_PER_TOKEN if lengths else 0.0
             completion, seconds = self.judge.expected_tokens, self.judge.expected_seconds
         count = len(missing)
-        return Estimate(
+        return AnnotationEstimate(
             rows=len(self.pairs),
             identical=int((self._row_pair < 0).sum()),
             distinct=len(self.distinct),

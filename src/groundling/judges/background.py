@@ -8,12 +8,12 @@ from typing import Generic, TypeVar
 
 from groundling.errors import ConfigError, GroundlingError
 
-Question = TypeVar("Question", bound=Hashable)
+Asked = TypeVar("Asked", bound=Hashable)
 _LONGEST_PAUSE = 60.0
 """Seconds between two attempts to reach a judge that fails."""
 
 
-class BackgroundJudge(Generic[Question]):
+class BackgroundJudge(Generic[Asked]):
     """Puts questions to a judge in batches, the newest first, as ONI does (arXiv 2410.23022).
 
     Each question is put once, however often it is offered. When the judge raises, its questions wait, as the oldest,
@@ -30,7 +30,7 @@ class BackgroundJudge(Generic[Question]):
 
     def __init__(
         self,
-        judge: Callable[[list[Question]], Sequence[float | None]],
+        judge: Callable[[list[Asked]], Sequence[float | None]],
         batch_size: int = 100,
         pause: float = 1.0,
         warn: Callable[[str], None] = warnings.warn,
@@ -38,9 +38,9 @@ class BackgroundJudge(Generic[Question]):
         if batch_size < 1:
             raise ConfigError(f"a judge's batch_size must be at least 1, got {batch_size}")
         self._judge, self._batch_size, self._pause, self._warn = judge, batch_size, pause, warn
-        self._waiting: deque[Question] = deque()  # the newest at the right
-        self._known: set[Question] = set()
-        self._answers: list[tuple[Question, float]] = []
+        self._waiting: deque[Asked] = deque()  # the newest at the right
+        self._known: set[Asked] = set()
+        self._answers: list[tuple[Asked, float]] = []
         self.asked = self.invalid = self.failures = 0
         self._closed = False
         self._error: GroundlingError | None = None
@@ -48,7 +48,7 @@ class BackgroundJudge(Generic[Question]):
         self._thread = threading.Thread(target=self._work, name="judge", daemon=True)
         self._thread.start()
 
-    def offer(self, questions: Iterable[Question]) -> None:
+    def offer(self, questions: Iterable[Asked]) -> None:
         """Have these questions put, the last of them first; returns at once."""
         with self._changed:
             for question in questions:
@@ -57,7 +57,7 @@ class BackgroundJudge(Generic[Question]):
                     self._waiting.append(question)
             self._changed.notify()
 
-    def answers(self) -> list[tuple[Question, float]]:
+    def answers(self) -> list[tuple[Asked, float]]:
         """The questions that were answered since the last call, with their answers; returns at once.
 
         Raises:
@@ -97,7 +97,7 @@ class BackgroundJudge(Generic[Question]):
                 self.invalid += answers.count(None)
                 self._answers += [(q, a) for q, a in zip(batch, answers, strict=True) if a is not None]
 
-    def _next_batch(self) -> list[Question]:
+    def _next_batch(self) -> list[Asked]:
         """The newest questions, as soon as there are any; none when closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed)
@@ -105,7 +105,7 @@ class BackgroundJudge(Generic[Question]):
                 return []
             return [self._waiting.pop() for _ in range(min(self._batch_size, len(self._waiting)))]
 
-    def _put_back(self, batch: list[Question], error: Exception, first: bool) -> None:
+    def _put_back(self, batch: list[Asked], error: Exception, first: bool) -> None:
         with self._changed:
             self.failures += 1
             self._waiting.extendleft(batch)

@@ -18,7 +18,7 @@ from groundling.lm import loading
 from groundling.lm.backbone import Backbone
 from groundling.lm.generation import DEFAULT_NEW_TOKENS, Generation, generate
 from groundling.lm.kernels import speed_up_linear_layers
-from groundling.lm.scoring import CandidateScores, Question, Scorer
+from groundling.lm.scoring import CandidateScores, Scorer, ScoringQuestion
 from groundling.lm.tokens import TextTokens
 
 Normalize = Literal["sum", "token", "word"]
@@ -301,7 +301,7 @@ class LanguageModel(nn.Module):
 
     def _questions(
         self, prompts: Sequence[str], candidates: Sequence[str] | Sequence[Sequence[str]]
-    ) -> tuple[list[Sequence[str]], list[Question]]:
+    ) -> tuple[list[Sequence[str]], list[ScoringQuestion]]:
         """Each prompt's candidate texts, and the same as token ids."""
         if isinstance(prompts, str) or isinstance(candidates, str):
             raise GroundlingError(
@@ -318,7 +318,7 @@ class LanguageModel(nn.Module):
         tokens = [[next(flat) for _ in own] for own in texts]
         room = max((max(map(len, own)) for own in tokens), default=0)
         return texts, [
-            Question(prompt, own)
+            ScoringQuestion(prompt, own)
             for prompt, own in zip(self._prompt_tokens(prompts, room), tokens, strict=True)
         ]
 
@@ -344,7 +344,7 @@ class LanguageModel(nn.Module):
     def _scored(
         self,
         texts: Sequence[Sequence[str]],
-        questions: Sequence[Question],
+        questions: Sequence[ScoringQuestion],
         normalize: Normalize,
         compat: str | None,
     ) -> tuple[Tensor, Tensor]:
@@ -359,7 +359,7 @@ class LanguageModel(nn.Module):
         self,
         scores: Tensor,
         texts: Sequence[Sequence[str]],
-        questions: Sequence[Question],
+        questions: Sequence[ScoringQuestion],
         normalize: Normalize,
         compat: str | None,
     ) -> Tensor:

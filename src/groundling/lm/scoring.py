@@ -49,7 +49,7 @@ class CandidateScores:
     state: Tensor
 
 
-class Question(NamedTuple):
+class ScoringQuestion(NamedTuple):
     """One prompt and the candidates asked about it, in token ids."""
 
     prompt: list[int]
@@ -90,7 +90,7 @@ class Scorer:
     _packs: bool | None = field(default=None, init=False)
     _shares: bool | None = field(default=None, init=False)
 
-    def __call__(self, questions: Sequence[Question], raw: bool = False) -> tuple[Tensor, Tensor]:
+    def __call__(self, questions: Sequence[ScoringQuestion], raw: bool = False) -> tuple[Tensor, Tensor]:
         """Scores of all candidates in one row, and the state of each prompt; what is asked twice is computed once.
 
         Args:
@@ -109,10 +109,10 @@ class Scorer:
             found.update(zip(own, self._score_group([distinct[key] for key in own], raw), strict=True))
         return torch.cat([found[key][0] for key in asked]), torch.stack([found[key][1] for key in asked])
 
-    def _score_group(self, questions: Sequence[Question], raw: bool) -> list[tuple[Tensor, Tensor]]:
+    def _score_group(self, questions: Sequence[ScoringQuestion], raw: bool) -> list[tuple[Tensor, Tensor]]:
         parts = [split_wide(question.candidates, _MAX_ROWS) for question in questions]
         narrow = [
-            Question(question.prompt, [question.candidates[index] for index in part])
+            ScoringQuestion(question.prompt, [question.candidates[index] for index in part])
             for question, own_parts in zip(questions, parts, strict=True)
             for part in own_parts
         ]
@@ -133,7 +133,7 @@ class Scorer:
         return results
 
     def _candidate_scores(
-        self, questions: Sequence[Question], answers: list[_Answer], raw: bool
+        self, questions: Sequence[ScoringQuestion], answers: list[_Answer], raw: bool
     ) -> list[Tensor]:
         rows = torch.cat([answer.rows for answer in answers])  # (num_rows, hidden)
         counts = [len(question.candidates) for question in questions]
@@ -163,7 +163,7 @@ class Scorer:
 
     # How the hidden states are got
 
-    def _answers(self, questions: Sequence[Question]) -> list[_Answer]:
+    def _answers(self, questions: Sequence[ScoringQuestion]) -> list[_Answer]:
         if self._packs is None:
             self._packs = _packing_is_exact(self)
         packed = [index for index, question in enumerate(questions) if self._packs and self._fits(question)]
@@ -175,11 +175,11 @@ class Scorer:
                 answers.update(zip(indices, found, strict=True))
         return [answers[index] for index in range(len(questions))]
 
-    def _fits(self, question: Question) -> bool:
+    def _fits(self, question: ScoringQuestion) -> bool:
         longest = len(question.prompt) + max(map(len, question.candidates))
         return self.window is None or longest <= self.window
 
-    def answer_packed(self, questions: Sequence[Question]) -> list[_Answer]:
+    def answer_packed(self, questions: Sequence[ScoringQuestion]) -> list[_Answer]:
         """All candidates of a prompt in one pass with it (causal) or in one decoder row (encoder-decoder)."""
         known: dict[tuple[tuple[int, ...], ...], Layout] = {}
         layouts = []
@@ -250,7 +250,7 @@ class Scorer:
             rows.update(zip(batch, _cut(hidden, [0] * len(batch), counts), strict=True))
         return [rows[index] for index in range(len(prompts))]
 
-    def answer_plain(self, questions: Sequence[Question]) -> list[_Answer]:
+    def answer_plain(self, questions: Sequence[ScoringQuestion]) -> list[_Answer]:
         """Each candidate on a row of its own, for models that cannot pack; encoder states are still shared."""
         owners = [index for index, question in enumerate(questions) for _ in question.candidates]
         lines = [list(candidate[:-1]) for question in questions for candidate in question.candidates]
@@ -379,7 +379,7 @@ def _packing_is_exact(scorer: Scorer) -> bool:
     vocabulary = scorer.backbone.model.config.get_text_config().vocab_size
     words = [(7 * index + 5) % vocabulary for index in range(12)]
     candidates = [[words[0]], words[1:3], [words[1], *words[3:5]], words[5:9], []]
-    questions = [Question(words[:7], candidates), Question(words[7:11], candidates)]
+    questions = [ScoringQuestion(words[:7], candidates), ScoringQuestion(words[7:11], candidates)]
     tolerance = scorer.backbone.tolerance
     try:
         # Not in the half precision of an autocast around the first call: its rounding would look like an error.
@@ -417,7 +417,7 @@ def _sharing_is_exact(scorer: Scorer) -> bool:
     return torch.allclose(whole, shared, atol=tolerance, rtol=tolerance)
 
 
-def _plain_scores(scorer: Scorer, question: Question) -> Tensor:
+def _plain_scores(scorer: Scorer, question: ScoringQuestion) -> Tensor:
     """Float32 (num_candidates,) scores from the model's own forward, one candidate at a time, as a reference."""
     model, device = scorer.backbone.model, scorer.backbone.device
     scores = []

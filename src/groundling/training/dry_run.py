@@ -15,7 +15,7 @@ from groundling.worlds import world_of
 
 
 @dataclass(frozen=True)
-class Estimate:
+class DryRun:
     """Figures of a dry run."""
 
     device: str
@@ -31,7 +31,7 @@ class Estimate:
     """The first prompt, where the policy reads one."""
 
 
-def estimate(config: Config) -> Estimate:
+def dry_run(config: Config) -> DryRun:
     """Build everything, take a few steps and one optimizer step, write nothing and ask no judge.
 
     Raises:
@@ -61,7 +61,7 @@ def estimate(config: Config) -> Estimate:
     prompts = policy.prompts(rollout.observations[:1])
 
     steps_per_update = config.training.steps_per_update * config.env.num_envs
-    return Estimate(
+    return DryRun(
         device=str(find_device(config.device)),
         parameters=_count(policy, trainable=False),
         trainable=_count(policy, trainable=True),

@@ -11,7 +11,7 @@ from groundling.algorithms.drrn import DRRN
 from groundling.cli import main
 from groundling.configs.compose import compose
 from groundling.errors import GroundlingError
-from groundling.training.estimate import estimate
+from groundling.training.dry_run import dry_run
 from tests.judges.chat_server import ChatServer, serving
 
 _RUN = [
@@ -68,11 +68,11 @@ def test_the_gradient_steps_of_one_that_replays_take_their_time(
         return step(*args)
 
     clock = SimpleNamespace(monotonic=lambda: 0.5 * len(taken))  # nothing else takes time
-    monkeypatch.setattr("groundling.training.estimate.time", clock)
+    monkeypatch.setattr("groundling.training.dry_run.time", clock)
     monkeypatch.setattr(DRRN, "_step", slow)
     few = ["env.num_envs=2", f"algorithm.args.steps_per_gradient={steps_per_gradient}", "device=cpu"]
-    found = estimate(compose("glam/drrn", [*few, "training.steps=800"]))
-    assert len(taken) == 1 and found.seconds == pytest.approx(0.5 * 800 / steps_per_gradient)
+    figures = dry_run(compose("glam/drrn", [*few, "training.steps=800"]))
+    assert len(taken) == 1 and figures.seconds == pytest.approx(0.5 * 800 / steps_per_gradient)
 
 
 def test_a_dry_run_tells_what_validation_lacks(
