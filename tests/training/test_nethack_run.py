@@ -144,7 +144,7 @@ def test_two_processes_train_and_one_goes_on(tmp_path: Path, reward_model: Path)
         (["nethack.online.judge=openai"], "nethack.online.judge=openai: .*needs model"),
         (["nethack.online.judge=rules", "nethack.online.prompt=polite"], "unknown prompt 'polite'"),
         (["env.reward_scale=1"], "nethack.reward.reward_scale"),
-        (["env.num_workers=2"], "NetHack's is nethack.num_workers"),
+        (["env.num_workers=2"], "here it is nethack.num_workers"),
         (["env.history=1"], "leave it at 3"),
         (["env.language=french"], "env.language=french does nothing"),
         (

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from groundling.algorithms.algorithm import algorithms
 from groundling.configs.schema import Config
 from groundling.envs.nethack import TASKS
+from groundling.envs.spec import WorldSpec
 from groundling.errors import UnusedKey
 from groundling.policies.policy import policies
 
@@ -26,6 +27,12 @@ def kind_of(config: Config) -> Kind:
     return "nethack" if config.env.id in TASKS else "text"
 
 
+_SPECS: dict[Kind, WorldSpec] = {
+    "text": WorldSpec("a text env", frozenset({"words", "symbols"}), "choice"),
+    "nethack": WorldSpec("NetHack", frozenset({"glyphs"}), "choice"),
+    "writing": WorldSpec("a pool", frozenset({"prompt"}), "token"),
+}
+"""What each kind offers a policy at most."""
 _USED: dict[str, tuple[Kind, ...]] = {
     "env.actions": ("text",),
     "env.num_workers": ("text",),
@@ -83,7 +90,7 @@ def _unused_here(config: Config, kind: Kind, key: str) -> str | None:
     """Why nothing that the config chooses uses a key of its world; None where something does."""
     section = key.partition(".")[0]
     demonstrated = bool(getattr(algorithms.get(config.algorithm.id), "demonstrated", False))
-    if section == "model" and not _reads(config):
+    if section == "model" and not _reads(config) and _suits(config, kind):
         return f"policy {config.policy.id!r} has no language model"
     if key == "nethack.online.judge" and config.nethack.reward.get("intrinsic_coefficient") == 0:
         return "nothing is paid for messages (nethack.reward.intrinsic_coefficient is 0)"
@@ -104,6 +111,12 @@ def _reads(config: Config) -> bool:
     """Whether the policy has a language model, or may have one."""
     parameters = inspect.signature(policies.get(config.policy.id)).parameters
     return "lm" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def _suits(config: Config, kind: Kind) -> bool:
+    """Whether the policy can act in such worlds; if not, it is refused for that, and not for its model's keys."""
+    accepts = getattr(policies.get(config.policy.id), "accepts", None)
+    return accepts is None or accepts(_SPECS[kind]) is None
 
 
 def _kinds_of(key: str) -> tuple[Kind, ...]:
