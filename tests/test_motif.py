@@ -91,7 +91,7 @@ def test_every_phase_leaves_what_the_next_one_needs(folder: Path) -> None:
     rows = read_metrics(motif / "agent")
     assert [row["step"] for row in rows] == [16, 32] and rows[1]["intrinsic_return"] is not None
     page = (motif / "agent" / "report.html").read_text(encoding="utf-8")
-    assert page.count("<figcaption>") == 6 and "normalised reward" in page and "explorer" in page
+    assert page.count('alt="what is seen at moment') == 6 and "normalised reward" in page and "explorer" in page
     returns = json.loads((motif / "returns.json").read_text(encoding="utf-8"))
     (curve,) = returns["NetHackScore-v1"]["motif-laptop"]
     assert curve["seed"] == 1 and curve["timesteps"] == [
@@ -194,12 +194,14 @@ def test_a_trained_agent_records_pairs_and_is_watched_again(
     [
         (["train", "motif/laptop", "run_dir=none", "nethack.reward_model=none/there"], "distill"),
         (["collect", "random", "env.id=NetHackScore-v1", "--episodes", "3", "--output", "x"], "--pairs"),
-        (["collect", "random", "--pairs", "3", "--output", "x"], "NetHackScore-v1"),
+        (["collect", "random", "--pairs", "3", "--output", "x"], "no pairs of segments"),
         (["collect", "random", "--output", "x"], "--episodes"),
-        (["watch", "random"], "report"),
         (["evaluate", "random", "env.id=NetHackScore-v1", "--suite", "french"], "held-out"),
         (["evaluate", "expert", "env.id=NetHackScore-v1"], "expert does not play"),
-        (["evaluate", "explorer", "env.id=BabyAI-GoToLocal-v0"], "explorer plays NetHack"),
+        (
+            ["evaluate", "explorer", "env.id=BabyAI-GoToLocal-v0"],
+            "explorer does not play BabyAI-GoToLocal-v0",
+        ),
     ],
 )
 def test_mistakes_are_one_line(

@@ -37,7 +37,8 @@ AGENTS = {
 def experiment_of(agent: str, overrides: Sequence[str]) -> str:
     """The experiment in whose world one of `AGENTS` plays, where the overrides do not change the env."""
     named = [text.partition("=")[2] for text in overrides if text.startswith("env.id=")]
-    return "motif/score" if agent == "explorer" or set(named) & set(TASKS) else "glam/mixed"
+    plays_nethack = bool(set(named) & set(TASKS)) if named else agent == "explorer"
+    return "motif/score" if plays_nethack else "glam/mixed"
 
 
 __all__ = ["AGENTS", "CannotPlay", "World", "WorldSpec", "experiment_of", "world_of"]

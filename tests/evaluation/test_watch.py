@@ -1,0 +1,64 @@
+"""`groundling watch` in every world, and its film."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from groundling.cli import main
+from groundling.errors import RunError
+from groundling.evaluation.film import Film, draw
+from groundling.worlds.showing import Moment, Summary
+from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
+
+_WORLDS = {
+    "babyai": ["demo-easy", "model.init=random"],
+    "changing actions": ["demo", "~policy.args", "~env.args", "env.id=test/Doors-v0"],
+    "writing": ["rl4lms/increasing_numbers_ppo", "model.path=starter-causal", "training.steps_per_update=4"],
+}
+
+
+@pytest.mark.parametrize("world", _WORLDS)
+def test_an_episode_is_told_and_filmed(
+    world: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gif = tmp_path / "films" / "one.gif"
+    words = ["watch", *_WORLDS[world], "--fast", "device=cpu", "--gif", str(gif)]
+    assert main(words) == 0
+    told = capsys.readouterr().out
+    assert ("text 0 · " if world == "writing" else "episode 0 · ") in told and f"written to {gif}" in told
+    with Image.open(gif) as film:
+        assert film.n_frames > 1
+    assert main([*words[:-2], "--episodes", "2"]) == 0
+    assert "0 · " in (again := capsys.readouterr().out) and "1 · " in again
+
+
+def test_a_baseline_of_another_world_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["watch", "explorer", "env.id=BabyAI-GoToObj-v0"]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_moment_is_drawn_with_what_is_told_beside_its_picture() -> None:
+    red = np.full((40, 60, 3), (255, 0, 0), dtype=np.uint8)
+    moment = Moment(["go to the ball"], lambda: red, "left", {"left": 0.75, "right": 0.25})
+    page = np.asarray(draw(moment))
+    assert (page[20, 30] == (255, 0, 0)).all()
+    beside = page[:, 300:]
+    assert (beside == (37, 99, 168)).all(-1).sum() > 0.7 * 200 * 10  # the chosen action's bar, three quarters
+    alone = np.asarray(draw(Moment(["a " * 200])))
+    assert alone.shape[1] < page.shape[1] and alone.shape[0] > 100  # long lines are broken
+
+
+def test_a_long_film_keeps_its_last_moment(tmp_path: Path) -> None:
+    film = Film()
+    with pytest.raises(RunError, match="no moment"):
+        film.save(tmp_path / "none.gif")
+    for number in range(1000):
+        film.take(Moment([str(number)], summary=Summary("end") if number == 999 else None))
+    film.save(tmp_path / "long.gif")
+    with Image.open(tmp_path / "long.gif") as gif:
+        assert 100 < gif.n_frames <= 401
+        gif.seek(gif.n_frames - 1)
+        last = np.asarray(gif.convert("RGB"))
+    assert np.abs(last.astype(int) - np.asarray(draw(Moment(["999"])))).mean() < 2

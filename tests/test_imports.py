@@ -1,0 +1,86 @@
+"""Imports run downwards, in no circle, as docs/architecture.md says."""
+
+import ast
+import re
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parents[1]
+_SOURCE = _ROOT / "src" / "groundling"
+
+
+def _module_of(path: Path) -> str:
+    parts = ("groundling", *path.relative_to(_SOURCE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+_MODULES = {_module_of(path): path for path in _SOURCE.rglob("*.py")}
+
+
+def _imported(path: Path) -> set[str]:
+    """The project's modules that a file imports, wherever in it, but for what only type checkers read."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    typing_only = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in ast.walk(block)
+    }
+    names = set()
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            below = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {name if name in _MODULES else node.module for name in below}
+    return {name for name in names if name in _MODULES}
+
+
+_GRAPH = {module: _imported(path) - {module} for module, path in _MODULES.items()}
+
+
+def _layers() -> list[set[str]]:
+    """The rows of the page's block that begins with ``layers``, from below."""
+    page = (_ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    block = re.search(r"```layers\n(.*?)```", page, re.DOTALL)
+    assert block is not None
+    return [set(line.split()) for line in reversed(block[1].strip().splitlines())]
+
+
+def _part(module: str) -> str:
+    """Of which of the page's parts a module is: the package or file below ``groundling``."""
+    return module.partition(".")[2].partition(".")[0] or "groundling"
+
+
+def test_every_part_stands_on_the_page_once() -> None:
+    named = [part for layer in _layers() for part in layer]
+    assert sorted(named) == sorted({_part(module) for module in _MODULES} - {"groundling", "__main__"})
+
+
+def test_parts_import_only_what_stands_below_them() -> None:
+    height = {part: number for number, layer in enumerate(_layers()) for part in layer}
+    upwards = {
+        f"{module} imports {other}"
+        for module, imported in _GRAPH.items()
+        for other in imported
+        if (above := _part(module)) in height
+        and (below := _part(other)) in height
+        and above != below
+        and height[above] <= height[below]
+    }
+    assert not upwards, "\n".join(sorted(upwards))
+
+
+def test_no_module_imports_itself_round_a_corner() -> None:
+    # A package's own page of names imports its files, which may import each other's package by that page.
+    files = {
+        module: imported for module, imported in _GRAPH.items() if _MODULES[module].name != "__init__.py"
+    }
+    try:
+        list(
+            TopologicalSorter({m: {o for o in own if o in files} for m, own in files.items()}).static_order()
+        )
+    except CycleError as error:
+        raise AssertionError(" imports ".join(reversed(error.args[1]))) from None
