@@ -4,10 +4,14 @@ import sys
 import threading
 import types
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from groundling.errors import ConfigError
+from groundling.rows import read_rows
+from groundling.training.samples import SampleLog
 from groundling.training.tracking import Tracker, WandbLog, read_metrics
 
 
@@ -29,6 +33,33 @@ def test_tensorboard_reads_what_is_logged_and_forgets_what_is_done_again(tmp_pat
     assert [(e.step, e.value) for e in events.Scalars("validation/reward")] == [(30, 0.25)]
     assert "validation/bleu" not in events.Tags()["scalars"]
     assert "success_rate" not in events.Tags()["scalars"]
+
+
+class _Talking:
+    """Says as much of each rollout as it is asked for, and more."""
+
+    def samples(self) -> list[dict[str, Any]]:
+        return [{"text": str(number)} for number in range(9)]
+
+
+def test_a_long_training_keeps_few_samples_and_the_same_ones_when_resumed(tmp_path: Path) -> None:
+    def log(name: str, first: int, last: int) -> None:
+        samples = SampleLog(_Talking(), tmp_path / name, first, 30_000)  # type: ignore[arg-type]
+        for update in range(first + 1, last + 1):
+            samples.log({"update": update, "step": 10 * update, "loss": 0.5})
+
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+    log("whole", 0, 3000)
+    log("killed", 0, 1234)
+    log("killed", 1000, 3000)
+    rows = read_rows(tmp_path / "whole" / "samples" / "train.jsonl")
+    assert rows == read_rows(tmp_path / "killed" / "samples" / "train.jsonl")
+    updates = [row["update"] for row in rows[::4]]
+    assert updates == [1, *range(60, 3001, 60)] and [row["text"] for row in rows[:4]] == ["0", "1", "2", "3"]
+    silent = SimpleNamespace(samples=list)
+    SampleLog(silent, tmp_path, 0, 10).log({"update": 1, "step": 1})  # type: ignore[arg-type]
+    assert not (tmp_path / "samples").exists()
 
 
 def test_logging_starts_no_thread(tmp_path: Path) -> None:

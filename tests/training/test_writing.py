@@ -1,6 +1,7 @@
 """Runs that write texts: their rollouts, their figures, and what they leave behind."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from groundling.configs.compose import compose
 from groundling.configs.schema import Config
 from groundling.envs.text_generation import Sample, SampleOrder
 from groundling.errors import ConfigError
+from groundling.evaluation.report import _spread
 from groundling.processes import Processes
 from groundling.rewards import MetricReward
 from groundling.rows import read_rows
@@ -130,6 +132,15 @@ def test_a_run_resumes_validates_and_is_evaluated(tmp_path: Path, capsys: pytest
     assert main(["report", str(tmp_path / "whole")]) == 0
     page = (tmp_path / "whole" / "report.html").read_text()
     assert "one\u2028line" in page and "Texts: test-trained" in page and "Validation" in page
+    meanwhile = page.partition("Texts while it trained")[2].partition("</section>")[0]
+    updates = re.findall(r"update (\d+) · reward", meanwhile)
+    assert list(map(int, updates)) == [row["update"] for row in read_metrics(tmp_path / "whole")]
+
+
+def test_a_report_shows_the_first_text_of_some_updates() -> None:
+    rows = [{"update": update, "generation": str(text)} for update in range(1, 51) for text in range(4)]
+    assert [row["update"] for row in _spread(rows)] == [1, 8, 15, 22, 29, 36, 43, 50]
+    assert {row["generation"] for row in _spread(rows)} == {"0"}
 
 
 def _target_tokenizer(*around: str) -> PreTrainedTokenizerFast:

@@ -63,6 +63,13 @@ def test_a_writer_goes_on_exactly(
     _assert_goes_on_exactly(tmp_path, **parts)
     whole, killed = (read_rows(tmp_path / name / "validation.jsonl") for name in ("whole", "killed"))
     assert whole == killed and [row["update"] for row in whole] == [0, 3, 6]
+    whole, killed = (read_rows(tmp_path / name / "samples" / "train.jsonl") for name in ("whole", "killed"))
+    assert whole == killed and bool(whole) == (algorithm != "supervised")  # which writes nothing
+    for row in read_metrics(tmp_path / "killed") if whole else []:
+        texts = [text for text in killed if text["update"] == row["update"]]
+        assert len(texts) == 4 and {text["step"] for text in texts} == {row["step"]}
+        assert sum(text["reward"] for text in texts) / 4 == pytest.approx(row["return_mean"])
+        assert all(text["prompt"].startswith("go ") and text["generation"] for text in texts)
     if algorithm != "supervised":
         coefficients = [row["kl_coefficient"] for row in read_metrics(tmp_path / "killed")]
         assert len(set(coefficients)) == _UPDATES  # it was steered all the time

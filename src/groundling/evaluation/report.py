@@ -72,6 +72,8 @@ class Shown:
     """Of a run that writes: by file in ``predictions/``, the texts of the last measurement of each split and agent."""
     validations: list[dict[str, Any]]
     """By update, the figures of the validation split, as rows of metrics."""
+    meanwhile: list[dict[str, Any]]
+    """Of a run that writes: some texts of some updates, in their order."""
 
     @cached_property
     def world(self) -> World:
@@ -129,6 +131,7 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
             if run.validations
         ],
         texts=[(run, name, rows[:_MAX_TEXTS]) for run in runs for name, rows in run.texts.items()],
+        meanwhile=[(run, _spread(run.meanwhile)) for run in runs if run.meanwhile],
         probe_plots=[
             (run, plots.probe_multiples(run.probes, right_actions(run.config))) for run in runs if run.probes
         ],
@@ -153,8 +156,16 @@ def _read(run_dir: Path) -> Shown:
             for path in sorted((run_dir / "predictions").glob("*-trained*.jsonl"))
         },
         validations=[row | row["metrics"] for row in read_rows(run_dir / "validation.jsonl")],
+        meanwhile=read_rows(run_dir / "samples" / "train.jsonl"),
         samples=[s for p in _suites(run_dir / "samples") for s in _json(p)],
     )
+
+
+def _spread(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first text of some updates, from the first to the last that there are texts of."""
+    firsts = list({row["update"]: row for row in reversed(rows)}.values())[::-1]
+    places = np.linspace(0, len(firsts) - 1, min(_MAX_TEXTS, len(firsts))).round().astype(int)
+    return [firsts[place] for place in places]
 
 
 def _suites(folder: Path) -> list[Path]:

@@ -31,6 +31,7 @@ from groundling.training import checkpoint
 from groundling.training.build import in_steps, make_algorithm, make_policy, make_shards
 from groundling.training.folder import open_run
 from groundling.training.progress import TrainingProgress
+from groundling.training.samples import SampleLog
 from groundling.training.shaping import ShapedReturns
 from groundling.training.tracking import Tracker, WandbLog, read_metrics
 from groundling.worlds import world_of
@@ -146,7 +147,7 @@ class Run:
         config, update = self.config, self.counters.update
         tracker = Tracker(self.folder, update)
         stack.callback(tracker.close)
-        logs: list[Log] = [tracker]
+        logs: list[Log] = [tracker, SampleLog(self.collector, self.folder, update, config.training.steps)]
         told: list[Told] = [tracker]
         if config.training.wandb is not None:
             name = f"{config.name}-seed{config.seed}"

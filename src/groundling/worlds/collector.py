@@ -83,6 +83,10 @@ class Collector(ABC):
         """How often what is to be watched came about in this process so far; logged at every update, of all in sum."""
         return {}
 
+    def samples(self) -> list[dict[str, Any]]:
+        """What of the last rollout people can read, as JSON; nothing in most worlds."""
+        return []
+
     def save_shared(self, folder: Path) -> None:  # noqa: B027 (most have none)
         """Write what it knows that is no env's into a checkpoint; of several processes, the first one's is kept."""
 

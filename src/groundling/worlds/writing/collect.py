@@ -123,6 +123,7 @@ class WrittenTexts(_PoolCollector):
             )
         super().__init__(order, encode, num_texts, own, num_tokens)
         self._reward, self._group_size, self._processes = reward, texts_per_prompt, processes or Processes()
+        self._texts: list[Text] = []  # of the last rollout
 
     @torch.no_grad()
     def collect(
@@ -167,11 +168,23 @@ class WrittenTexts(_PoolCollector):
             raw_log_probs=writing.raw_log_probs,
         )
         on_step(rollout.num_transitions)
-        return rollout, [
+        self._texts = [
             Text(sample, text[-1], total, len(text), own)
             for sample, text, total, own in zip(
                 samples, texts, by_text.sum(1).tolist(), _figures(writing), strict=True
             )
+        ]
+        return rollout, list(self._texts)
+
+    def samples(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "sample_id": text.sample.id,
+                "prompt": text.sample.prompt,
+                "generation": text.generation,
+                "reward": text.episode_return,
+            }
+            for text in self._texts
         ]
 
     def _rewards(self, everyones: Sequence[Sample], texts: Sequence[Sequence[str]]) -> Tensor:
