@@ -39,8 +39,8 @@ def measure(seconds: float, intrinsic: bool, ahead: bool, workers: int) -> dict[
 
     from groundling.algorithms import APPO, Rollout
     from groundling.envs.nethack.vector import NetHackVectorEnv
-    from groundling.judges.reward_model import Normalization
     from groundling.judges.reward_models import reward_models
+    from groundling.judges.reward_models.reward_model import Normalization
     from groundling.policies.nethack import NetHackPolicy
     from groundling.processes import Processes
     from groundling.rewards.intrinsic import MotifReward

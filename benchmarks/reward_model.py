@@ -8,7 +8,7 @@ with the same weights and take the same minibatches; in each round both go throu
 in the process's CPU seconds, the optimizer's step included:
 
 plain       every message of every pair goes through the network, all 256 bytes, as in the original
-distinct    `groundling.judges.distill.train_epoch`
+distinct    `groundling.judges.reward_models.distill.train_epoch`
 
 Before that, the gradients of both are compared on every minibatch.
 """
@@ -33,10 +33,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from groundling.judges.distill import segment_scores, train_epoch
-from groundling.judges.message_network import MessageNetwork
 from groundling.judges.reward_models import MotifRewardModel
-from groundling.judges.training_pairs import TrainingPairs
+from groundling.judges.reward_models.distill import segment_scores, train_epoch
+from groundling.judges.reward_models.message_network import MessageNetwork
+from groundling.judges.reward_models.training_pairs import TrainingPairs
 
 RESULTS = Path(__file__).parent / "results"
 SPEED_LIMIT, GRADIENT_LIMIT = 4.0, 1e-6

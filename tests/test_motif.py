@@ -18,7 +18,7 @@ from PIL import Image
 from groundling.cli import main
 from groundling.envs.nethack import TASKS, make_task
 from groundling.envs.seeds import held_out_seed
-from groundling.judges.pairs import Pairs
+from groundling.judges.preferences.pairs import Pairs
 from groundling.training.tracking import read_metrics
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "motif.md"

@@ -30,7 +30,7 @@ def inventory() -> dict[str, Callable[[], dict[str, str]]]:
     from groundling.configs import experiments
     from groundling.configs.studies import studies
     from groundling.envs.text_generation import pools
-    from groundling.judges.judge import judges
+    from groundling.judges.asking.judge import judges
     from groundling.lm.loading import STARTERS
     from groundling.metrics import metrics
     from groundling.policies.policy import policies

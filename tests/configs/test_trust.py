@@ -19,7 +19,7 @@ from groundling.configs.trust import EVERYTHING, TRAINING_ALONE, shareable
 from groundling.errors import ConfigError, GroundlingError
 from groundling.lm.loading import STARTERS, adapter_base
 from groundling.training.dry_run import dry_run
-from tests.judges.chat_server import ChatServer, serving
+from tests.judges.asking.chat_server import ChatServer, serving
 
 SECRET = "swordfish-in-the-environment"
 SMALL = [

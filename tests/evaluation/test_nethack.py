@@ -14,8 +14,8 @@ from groundling.envs.nethack.vector import NetHackVectorEnv
 from groundling.envs.seeds import held_out_seed
 from groundling.evaluation.evaluate import evaluate
 from groundling.evaluation.target import Target
-from groundling.judges.record import random_player
-from groundling.judges.reward_model import Normalization
+from groundling.judges.preferences.record import random_player
+from groundling.judges.reward_models.reward_model import Normalization
 from groundling.policies.nethack import NetHackPolicy
 from groundling.rewards.intrinsic import MotifReward
 from groundling.worlds.episode import Played

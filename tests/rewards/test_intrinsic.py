@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from groundling.errors import ConfigError
-from groundling.judges.reward_model import QUANTILE_LEVELS, Normalization
+from groundling.judges.reward_models.reward_model import QUANTILE_LEVELS, Normalization
 from groundling.rewards.intrinsic import MotifReward, extrinsic_reward, intrinsic_reward
 
 NORMALIZATION = Normalization(

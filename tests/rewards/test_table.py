@@ -4,11 +4,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from groundling.judges.messages import message_ids
-from groundling.judges.reward_model import RewardModel
 from groundling.judges.reward_models import MotifRewardModel, TableRewardModel
+from groundling.judges.reward_models.messages import message_ids
+from groundling.judges.reward_models.reward_model import RewardModel
 from groundling.rewards.table import RewardTable
-from tests.judges.reward_reference import make_messages, random_texts
+from tests.judges.reward_models.reward_reference import make_messages, random_texts
 
 
 class Counting(RewardModel):

@@ -12,7 +12,7 @@ from groundling.cli import main
 from groundling.configs.compose import compose
 from groundling.errors import GroundlingError
 from groundling.training.dry_run import dry_run
-from tests.judges.chat_server import ChatServer, serving
+from tests.judges.asking.chat_server import ChatServer, serving
 
 _RUN = [
     "motif/score",

@@ -13,10 +13,10 @@ from groundling.envs.nethack.shared import EndStatus
 from groundling.envs.nethack.vector import Frames, NetHackEpisode, NetHackVectorEnv
 from groundling.envs.nethack.workers import Incidents
 from groundling.errors import ConfigError
-from groundling.judges.message_table import TableRewardModel
-from groundling.judges.online import OnlineLearning, OnlineReward
-from groundling.judges.reward_model import Normalization
+from groundling.judges.online.reward import OnlineLearning, OnlineReward
 from groundling.judges.reward_models import reward_models
+from groundling.judges.reward_models.message_table import TableRewardModel
+from groundling.judges.reward_models.reward_model import Normalization
 from groundling.policies.nethack import NetHackObservations, NetHackPolicy
 from groundling.rewards.intrinsic import MotifReward
 from groundling.rewards.table import RewardTable

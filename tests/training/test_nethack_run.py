@@ -16,9 +16,9 @@ from groundling.configs.schema import Config
 from groundling.errors import ConfigError
 from groundling.evaluation.evaluate import evaluate
 from groundling.evaluation.target import Target
-from groundling.judges.questions import Question
-from groundling.judges.reward_model import Normalization
+from groundling.judges.asking.questions import Question
 from groundling.judges.reward_models import reward_models
+from groundling.judges.reward_models.reward_model import Normalization
 from groundling.training.checkpoint import latest
 from groundling.training.progress import TrainingProgress
 from groundling.training.run import Run, train

@@ -13,10 +13,10 @@ from groundling.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from groundling.judges.annotate import Annotation, AnnotationEstimate, Summary
-    from groundling.judges.judge import FigureJudge, Judge
-    from groundling.judges.pairs import Pairs
-    from groundling.judges.store import Answer
+    from groundling.judges.asking.annotate import Annotation, AnnotationEstimate, Summary
+    from groundling.judges.asking.judge import FigureJudge, Judge
+    from groundling.judges.preferences.pairs import Pairs
+    from groundling.judges.preferences.store import Answer
 
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -56,10 +56,10 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry the command out; returns its exit status: 0 if every request got an answer."""
-    from groundling.judges.annotate import Annotation
-    from groundling.judges.judge import FigureJudge
-    from groundling.judges.pairs import Pairs
-    from groundling.judges.questions import Question
+    from groundling.judges.asking.annotate import Annotation
+    from groundling.judges.asking.judge import FigureJudge
+    from groundling.judges.asking.questions import Question
+    from groundling.judges.preferences.pairs import Pairs
 
     if arguments.chunk is None and arguments.chunks != 1:
         raise ConfigError(f"--chunks {arguments.chunks} needs --chunk I, from 0 to {arguments.chunks - 1}")

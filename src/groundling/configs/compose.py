@@ -434,13 +434,13 @@ def _check_nethack(nethack: NetHackConfig) -> None:
     """Check what NetHack's agents learn from."""
     online = nethack.online
     if online.judge is not None and trust.asks_a_server(online.judge):
-        from groundling.judges.server import check_address
+        from groundling.judges.asking.server import check_address
 
         # The run's config.yaml is written before its judge is made.
         check_address(**{key: str(online.args[key]) for key in trust.SERVERS if key in online.args})
     if not nethack.reward and not nethack.online.learning:
         return
-    from groundling.judges.online import OnlineLearning
+    from groundling.judges.online.reward import OnlineLearning
     from groundling.rewards.intrinsic import MotifReward
 
     for key, factory, args in (

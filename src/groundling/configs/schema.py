@@ -61,7 +61,7 @@ class OnlineConfig:
     """What learns where nethack.reward_model is null: motif (ranks messages), or classifier or table (labels: with
     nethack.reward={normalize: false, threshold_quantile: 0})."""
     learning: dict[str, Any] = field(default_factory=dict)
-    """Arguments of `groundling.judges.online.OnlineLearning`: train_every, epochs, learning_rate, comparisons, …"""
+    """Arguments of `groundling.judges.online.reward.OnlineLearning`: train_every, epochs, learning_rate, …"""
 
 
 @dataclass

@@ -1,15 +1,15 @@
 """Judges: what states a preference between two captioned segments, and the datasets that keep what they said."""
 
-from groundling.judges import fence
-from groundling.judges.annotate import Annotation, AnnotationEstimate, Summary
-from groundling.judges.captions import caption
-from groundling.judges.figures import RandomJudge, ReturnJudge, ScoreJudge
-from groundling.judges.judge import FigureJudge, Judge, Reply, Request, judges
-from groundling.judges.openai import OpenAIJudge
-from groundling.judges.pairs import Pairs, Preference
-from groundling.judges.questions import Question
-from groundling.judges.rules import RulesJudge
-from groundling.judges.transformers import TransformersJudge
+from groundling.judges.asking import fence
+from groundling.judges.asking.annotate import Annotation, AnnotationEstimate, Summary
+from groundling.judges.asking.figures import RandomJudge, ReturnJudge, ScoreJudge
+from groundling.judges.asking.judge import FigureJudge, Judge, Reply, Request, judges
+from groundling.judges.asking.openai import OpenAIJudge
+from groundling.judges.asking.questions import Question
+from groundling.judges.asking.rules import RulesJudge
+from groundling.judges.asking.transformers import TransformersJudge
+from groundling.judges.preferences.captions import caption
+from groundling.judges.preferences.pairs import Pairs, Preference
 
 register = judges.register
 create = judges.create

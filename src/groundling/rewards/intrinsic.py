@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from groundling.errors import ConfigError
-from groundling.judges.reward_model import Normalization
+from groundling.judges.reward_models.reward_model import Normalization
 
 _IDENTITY = Normalization(0.0, 1.0, ())
 

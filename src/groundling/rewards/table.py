@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from groundling.judges.reward_model import RewardModel
+from groundling.judges.reward_models.reward_model import RewardModel
 
 
 class RewardTable:

@@ -19,15 +19,15 @@ from groundling.configs.schema import ComponentConfig
 from groundling.devices import find_device
 from groundling.errors import ConfigError
 from groundling.files import write_atomically
-from groundling.judges.distill import Distillation, evaluate, normalize, train_epoch
-from groundling.judges.pairs import Pairs
+from groundling.judges.preferences.pairs import Pairs
 from groundling.judges.reward_models import (
     RewardModel,
     TableRewardModel,
     load_reward_model,
     reward_models,
 )
-from groundling.judges.training_pairs import TrainingPairs
+from groundling.judges.reward_models.distill import Distillation, evaluate, normalize, train_epoch
+from groundling.judges.reward_models.training_pairs import TrainingPairs
 from groundling.training import checkpoint
 from groundling.training.tracking import Tracker
 

@@ -9,7 +9,7 @@ import torch
 from groundling.configs.schema import Config
 from groundling.envs.nethack.observation import COLOURS, WINDOW, View, vector_features
 from groundling.errors import ConfigError
-from groundling.judges.record import Act, Observation, Player, explorer_player, random_player
+from groundling.judges.preferences.record import Act, Observation, Player, explorer_player, random_player
 from groundling.policies.nethack import NetHackObservations, NetHackPolicy
 from groundling.policies.policy import Policy
 

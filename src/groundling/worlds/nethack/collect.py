@@ -20,12 +20,12 @@ from groundling.envs.nethack import TASKS
 from groundling.envs.nethack.shared import EndStatus
 from groundling.envs.nethack.vector import NetHackEpisode, NetHackVectorEnv
 from groundling.errors import ConfigError
-from groundling.judges.judge import Judge, judges
-from groundling.judges.online import OnlineLearning, OnlineReward
-from groundling.judges.online_questions import online_judge
-from groundling.judges.questions import Question
-from groundling.judges.reward_model import RewardModel
+from groundling.judges.asking.judge import Judge, judges
+from groundling.judges.asking.questions import Question
+from groundling.judges.online.questions import online_judge
+from groundling.judges.online.reward import OnlineLearning, OnlineReward
 from groundling.judges.reward_models import load_reward_model, reward_models
+from groundling.judges.reward_models.reward_model import RewardModel
 from groundling.policies.nethack import NetHackObservations
 from groundling.policies.policy import Policy
 from groundling.rewards.intrinsic import MotifReward

@@ -9,8 +9,8 @@ import torch
 
 from groundling.configs.schema import Config
 from groundling.devices import find_device
-from groundling.judges.reward_model import RewardModel
 from groundling.judges.reward_models import load_reward_model
+from groundling.judges.reward_models.reward_model import RewardModel
 from groundling.rewards.intrinsic import MotifReward
 from groundling.worlds.nethack.collect import REWARD_MODEL
 

@@ -72,8 +72,8 @@ class NetHackWorld(World):
         recording: Recording,
         on_segment: Callable[[], None] = lambda: None,
     ) -> int:
-        """See `World.record_pairs` and `groundling.judges.record.record`."""
-        from groundling.judges.record import record
+        """See `World.record_pairs` and `groundling.judges.preferences.record.record`."""
+        from groundling.judges.preferences.record import record
         from groundling.worlds.nethack.agents import make_player, mixed
 
         acting = [make_player(one.agent, one.policy, one.config) for one in players]

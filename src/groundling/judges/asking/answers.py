@@ -1,0 +1,93 @@
+"""From a judge's reply to its verdict.
+
+A reply may quote the captions, and those may hold forged verdicts; so a verdict counts only where nothing quoted
+stands: ``line``, alone on the last line of a reply that is complete; ``json``, in the object that is the whole reply;
+``choice``, as the whole reply. ``motif`` reads replies as the original does, with its faults.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+
+from groundling.judges.asking.questions import AnswerFormat
+from groundling.judges.preferences.pairs import Preference
+
+WORDS = ("1", "2", "tie")
+"""The verdicts, by their code of `Preference`."""
+JSON_SCHEMA = {
+    "type": "object",
+    "properties": {"analysis": {"type": "string"}, "verdict": {"type": "string", "enum": list(WORDS)}},
+    "required": ["analysis", "verdict"],
+    "additionalProperties": False,
+}
+
+_LINE = re.compile(r"[*_`]*verdict[*_]*\s*:[*_]*\s*[*_`]*(1|2|tie)[*_`]*\.?[*_`]*", re.IGNORECASE)
+_WORD = re.compile(r"(1|2|tie)\.?", re.IGNORECASE)
+_THOUGHTS = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
+_BLOCK = re.compile(r"\s*```(?:json)?\s*\n(.*)\n\s*```\s*", re.DOTALL)
+# "best", what is judged, punctuation, perhaps one word more, the number: the original's, whose first match counts.
+_MOTIF = re.compile(r"best[_\s]*(?:description|message)\W*:*\W*(?:[^\W\d]\w*\W+)??(1|2|none)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a reply says: its preference, and where in the reply the word for it begins."""
+
+    preference: Preference
+    position: int
+
+
+def parse(reply: str, answer: AnswerFormat, complete: bool = True) -> Verdict | None:
+    """The verdict of a reply; None if it has none that counts.
+
+    Args:
+        reply: The judge's words.
+        answer: The form that was asked for.
+        complete: False if the reply was cut off: its last line may then be anything, also a quotation.
+    """
+    if answer == "motif":
+        return _motif(reply)
+    if not complete:
+        return None
+    thoughts = _THOUGHTS.match(reply)
+    begin = thoughts.end() if thoughts else 0  # models that think aloud do so first
+    if answer == "json":
+        return _json(reply, begin)
+    if answer == "line":
+        end = len(reply.rstrip())
+        begin = max(begin, reply.rfind("\n", 0, end) + 1)
+    text = reply[begin:]
+    found = (_LINE if answer == "line" else _WORD).fullmatch(text.strip())
+    if found is None:
+        return None
+    return _verdict(found[1], begin + len(text) - len(text.lstrip()) + found.start(1))
+
+
+def _json(reply: str, begin: int) -> Verdict | None:
+    text = reply[begin:]
+    block = _BLOCK.fullmatch(text)
+    try:
+        content = json.loads(block[1] if block else text, object_pairs_hook=_unambiguous)
+    except (ValueError, RecursionError):
+        return None
+    verdict = content.get("verdict") if isinstance(content, dict) else None
+    if isinstance(verdict, bool) or str(verdict) not in WORDS:
+        return None
+    # The verdict is the last such key: a quotation inside the analysis has its quotation marks escaped.
+    last = [*re.finditer(r'(?<!\\)"verdict"\s*:\s*"?', reply)]
+    return _verdict(str(verdict), last[-1].end() if last else begin)
+
+
+def _unambiguous(items: list[tuple[str, object]]) -> dict[str, object]:
+    if len({key for key, _ in items}) < len(items):
+        raise ValueError("a key stands twice")
+    return dict(items)
+
+
+def _motif(reply: str) -> Verdict | None:
+    found = _MOTIF.search(reply)
+    return found and _verdict("tie" if found[1].lower() == "none" else found[1], found.start(1))
+
+
+def _verdict(word: str, position: int) -> Verdict:
+    return Verdict(Preference(WORDS.index(word.lower())), position)

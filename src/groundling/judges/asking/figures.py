@@ -1,0 +1,53 @@
+"""The annotators of Motif that read no caption: by game score, by return, at random."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from groundling.errors import ConfigError
+from groundling.judges.asking.judge import FigureJudge, judges
+from groundling.judges.preferences.pairs import Pairs, Preference
+from groundling.registry import unknown
+
+
+@judges.register("score")
+class ScoreJudge(FigureJudge):
+    """Prefers the segment whose episode had the higher game score at that point; equal ones are a tie."""
+
+    def prefer(self, pairs: Pairs) -> NDArray[np.int8]:
+        if "score" not in pairs.info:
+            raise ConfigError(f"{pairs.folder}: {unknown('info', 'score', pairs.info)}")
+        return _greater(pairs.info["score"])
+
+
+@judges.register("return")
+class ReturnJudge(FigureJudge):
+    """Prefers the segment with the higher sum of rewards; equal ones are a tie."""
+
+    def prefer(self, pairs: Pairs) -> NDArray[np.int8]:
+        if "rewards" not in pairs.data:
+            raise ConfigError(f"{pairs.folder}: {unknown('data', 'rewards', pairs.data)}")
+        return _greater(pairs.data["rewards"].sum(axis=2))
+
+
+@judges.register("random")
+class RandomJudge(FigureJudge):
+    """Prefers one of the two by a fair coin; never a tie.
+
+    Args:
+        seed: Of the coin.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+
+    def prefer(self, pairs: Pairs) -> NDArray[np.int8]:
+        return np.random.default_rng(self.seed).integers(0, 2, len(pairs)).astype(np.int8)
+
+
+def _greater(figures: NDArray) -> NDArray[np.int8]:
+    """int8 (N,): which of (N, 2) is greater."""
+    first, second = figures[:, 0], figures[:, 1]
+    labels = np.where(
+        first > second, Preference.FIRST, np.where(second > first, Preference.SECOND, Preference.TIE)
+    )
+    return labels.astype(np.int8)

@@ -1,0 +1,111 @@
+"""What a judge is: it answers conversations, or it labels whole datasets by other figures."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from groundling.judges.asking.questions import AnswerFormat, Turn
+from groundling.judges.preferences.pairs import Pairs
+from groundling.registry import Registry
+
+
+@dataclass(frozen=True)
+class Request:
+    """A conversation that ends with a turn of the user's.
+
+    Attributes:
+        number: The caller's; a retry has that of the request it follows.
+        conversation: What was said so far.
+        goal: The id of the question's goal.
+    """
+
+    number: int
+    conversation: list[Turn]
+    goal: str
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a judge answered.
+
+    Attributes:
+        text: Its words.
+        complete: False if they were cut off.
+        probabilities: Of first, second and tie as shown, where the judge has them.
+        prompt_tokens: How many it read.
+        completion_tokens: How many it wrote.
+        failure: Why there is no answer, in words; the request is then made again at the next run.
+    """
+
+    text: str
+    complete: bool = True
+    probabilities: tuple[float, float, float] | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    failure: str | None = None
+
+
+Tell = Callable[[Request, Reply], Request | None]
+"""Takes a reply as soon as it is there, and gives what is to be asked next because of it."""
+
+
+class Judge:
+    """Answers conversations; a subclass defines `answer`, or `ask` if it answers several at once.
+
+    Attributes:
+        answer_format: The form in which it is asked for its verdict.
+        control_tokens: Texts that its tokenizer does not read as text.
+        parallel: How many requests it works on at once.
+        expected_tokens: How many tokens a reply has, about; for estimates.
+        expected_seconds: How long a request takes, about; None if that cannot be said.
+        effortless: Asking again costs nothing, so its answers need not reach the disk one by one.
+    """
+
+    answer_format: AnswerFormat = "line"
+    control_tokens: Sequence[str] = ()
+    parallel: int = 1
+    expected_tokens: int = 0
+    expected_seconds: float | None = None
+    effortless: bool = False
+
+    def identity(self) -> dict[str, Any]:
+        """What decides its answers, as JSON holds it (model, revision, sampling): other values, other answers."""
+        return {"judge": type(self).__qualname__}
+
+    def answer(self, request: Request) -> Reply:
+        """Answer one request."""
+        raise NotImplementedError(f"{type(self).__name__} defines neither answer nor ask")
+
+    def ask(self, requests: Iterable[Request], tell: Tell) -> None:
+        """Answer all requests, and those that ``tell`` gives back.
+
+        Raises:
+            RunError: it makes no sense to go on; what was told is kept.
+        """
+        for request in requests:
+            present: Request | None = request
+            while present is not None:
+                present = tell(present, self.answer(present))
+
+    def cost(self, prompt_tokens: float, completion_tokens: float) -> float | None:
+        """The price of so many tokens, in the user's currency; None if the judge has none."""
+        return None
+
+
+class FigureJudge(ABC):
+    """Labels whole datasets by figures beside the captions: nothing is asked, nothing is kept but the labels."""
+
+    @abstractmethod
+    def prefer(self, pairs: Pairs) -> NDArray[np.int8]:
+        """int8 (N,): codes of `Preference`.
+
+        Raises:
+            ConfigError: the dataset lacks the figures.
+        """
+
+
+judges: Registry[Judge | FigureJudge] = Registry("judge")

@@ -1,0 +1,238 @@
+"""A language model behind an OpenAI-compatible server (vLLM, SGLang, llama.cpp, Ollama, TGI, hosted ones) as judge."""
+
+import asyncio
+import math
+import warnings
+from collections.abc import Iterable, Iterator
+from itertools import combinations
+from typing import Any
+
+from groundling.errors import ConfigError, RunError
+from groundling.judges.asking.answers import JSON_SCHEMA, WORDS, parse
+from groundling.judges.asking.judge import Judge, Reply, Request, Tell, judges
+from groundling.judges.asking.questions import AnswerFormat
+from groundling.judges.asking.server import ChatServer, RequestFailed, RequestRefused
+from groundling.judges.preferences.store import told_tokens
+from groundling.registry import unknown
+
+ANSWERS = ("line", "json", "choice", "motif")
+_EXPECTED_TOKENS = {"line": 400, "json": 200, "choice": 1, "motif": 400}
+_EXPECTED_SPEED = 30.0
+"""Tokens a second that one request gets, for the first estimate."""
+_MOST_FAILURES = 20
+"""So many requests in a row without an answer, and the run stops."""
+_MOST_TOKENS = 10**9
+"""A server that counts more of them in one request counts wrongly."""
+
+
+@judges.register("openai")
+class OpenAIJudge(Judge):
+    """Asks a server, several requests at once.
+
+    Args:
+        model: What the server calls it.
+        base_url: Of the server, up to and with ``/v1``.
+        answer: "line": reasoning, then a line with the verdict. "json": an object by a schema, which the server is
+            asked to enforce. "choice": the verdict alone, likewise; fastest. "motif": as the original asks and reads.
+        revision: Of the model, for the record: answers of another revision are others.
+        temperature: Of sampling.
+        top_p: Likewise.
+        max_tokens: Of a reply; None: 8 for "choice", 2048 otherwise.
+        soft_labels: Ask for the log-probabilities of the verdict's token.
+        extra: Further entries of a request's body, ``{top_k: 50}`` for instance; null takes one of ours out.
+        concurrency: Requests at once.
+        prompt_price: Of a million tokens, for estimates.
+        completion_price: Likewise.
+        server: The other arguments are those of `groundling.judges.asking.server.ChatServer`
+            (``api_key_env``, ``timeout``, ``max_retries``, ``backoff``, ``max_reply_bytes``).
+
+    Raises:
+        ConfigError: a value that cannot be.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        base_url: str = "http://127.0.0.1:8000/v1",
+        answer: AnswerFormat = "line",
+        revision: str | None = None,
+        temperature: float = 0.1,
+        top_p: float = 0.95,
+        max_tokens: int | None = None,
+        soft_labels: bool = True,
+        extra: dict[str, Any] | None = None,
+        concurrency: int = 16,
+        prompt_price: float | None = None,
+        completion_price: float | None = None,
+        api_key_env: str = "OPENAI_API_KEY",
+        timeout: float = 120.0,
+        max_retries: int = 6,
+        backoff: float = 1.0,
+        max_reply_bytes: int = 4 * 2**20,
+    ) -> None:
+        if answer not in ANSWERS:
+            raise ConfigError(unknown("answer", answer, ANSWERS))
+        if concurrency < 1:
+            raise ConfigError(f"concurrency must be at least 1, got {concurrency}")
+        self.server = ChatServer(base_url, api_key_env, timeout, max_retries, backoff, max_reply_bytes)
+        self.model, self.answer_format, self.revision = model, answer, revision
+        self.parallel = concurrency
+        self._prices = (prompt_price, completion_price)
+        self.expected_tokens = _EXPECTED_TOKENS[answer]
+        self.expected_seconds = 0.2 + self.expected_tokens / _EXPECTED_SPEED
+        self._sampling: dict[str, Any] = {
+            "temperature": temperature,
+            "top_p": top_p,
+            "max_tokens": max_tokens or (8 if answer == "choice" else 2048),
+            **(extra or {}),
+        }
+        self._sampling = {key: value for key, value in self._sampling.items() if value is not None}
+        # What a server may not know; each is left out for good once a request goes through only without it.
+        self._optional = [
+            *_constraint(answer),
+            *([{"logprobs": True, "top_logprobs": 20}] if soft_labels else []),
+        ]
+        self._failures = 0
+
+    def identity(self) -> dict[str, Any]:
+        return {
+            "judge": "openai",
+            "model": self.model,
+            "revision": self.revision,
+            "sampling": self._sampling,
+            "optional": _constraint(self.answer_format),
+        }
+
+    def cost(self, prompt_tokens: float, completion_tokens: float) -> float | None:
+        prompt, completion = self._prices
+        if prompt is None and completion is None:
+            return None
+        return ((prompt or 0.0) * prompt_tokens + (completion or 0.0) * completion_tokens) / 1e6
+
+    def ask(self, requests: Iterable[Request], tell: Tell) -> None:
+        try:
+            asyncio.run(self._ask_all(iter(requests), tell))
+        except ExceptionGroup as group:  # the first worker's error; the others were called off
+            error: Exception = group
+            while isinstance(error, ExceptionGroup):
+                error = error.exceptions[0]
+            raise error from group
+
+    async def _ask_all(self, requests: Iterator[Request], tell: Tell) -> None:
+        async def work() -> None:
+            for request in requests:  # shared: each worker takes the next one
+                present: Request | None = request
+                while present is not None:
+                    present = tell(present, await self._reply(present))
+
+        async with self.server, asyncio.TaskGroup() as group:
+            for _ in range(self.parallel):
+                group.create_task(work())
+
+    async def _reply(self, request: Request) -> Reply:
+        try:
+            reply = self._read(await self._complete(request))
+        except RequestFailed as error:
+            self._failures += 1
+            if self._failures >= _MOST_FAILURES:
+                raise RunError(
+                    f"{self.server.base_url}: {self._failures} requests in a row got no answer; the last one: {error}"
+                ) from error
+            return Reply("", failure=str(error))
+        self._failures = 0
+        return reply
+
+    async def _complete(self, request: Request) -> dict[str, Any]:
+        body = {"model": self.model, "messages": request.conversation, **self._sampling}
+        known = self._optional  # which another request may shorten meanwhile
+        for count in range(len(known), -1, -1):
+            for optional in combinations(known, count):
+                try:
+                    content = await self.server.complete(
+                        body | {k: v for o in optional for k, v in o.items()}
+                    )
+                except RequestRefused as error:
+                    refused = error
+                    continue
+                self._leave_out([entries for entries in known if entries not in optional])
+                return content
+        raise refused
+
+    def _leave_out(self, refused: list[dict[str, Any]]) -> None:
+        """Send no such entries any more, and tell of those that were sent until now."""
+        news = [next(iter(entries)) for entries in self._optional if entries in refused]
+        self._optional = [entries for entries in self._optional if entries not in refused]
+        if news:
+            warnings.warn(
+                f"{self.server.base_url} refuses {' and '.join(news)}: it is asked without. "
+                "Without logprobs there are no soft labels, without the others nothing but words keeps the model to "
+                "the answer's form",
+                stacklevel=2,
+            )
+
+    def _read(self, content: dict[str, Any]) -> Reply:
+        """A reply from what `ChatServer.complete` gave; nothing else about its shape is taken for granted."""
+        choice = content["choices"][0]
+        text = choice["message"]["content"] or ""
+        usage = content.get("usage")
+        tokens = usage if isinstance(usage, dict) else {}
+        complete = choice.get("finish_reason") != "length"
+        return Reply(
+            text=self.server.scrub(text),
+            complete=complete,
+            probabilities=self._probabilities(choice, text, complete),
+            prompt_tokens=told_tokens(tokens.get("prompt_tokens"), _MOST_TOKENS),
+            completion_tokens=told_tokens(tokens.get("completion_tokens"), _MOST_TOKENS),
+        )
+
+    def _probabilities(
+        self, choice: dict[str, Any], text: str, complete: bool
+    ) -> tuple[float, float, float] | None:
+        """Of first, second and tie, from the alternatives to the token in which the verdict begins."""
+        verdict = parse(text, self.answer_format, complete)
+        if verdict is None:
+            return None
+        try:
+            tokens = choice["logprobs"]["content"]
+            written = "".join(token["token"] for token in tokens)
+            # Thoughts that a server cuts off come before; anything else is no text that these tokens make.
+            begin = len(text) - len(written) if written.endswith(text) else len(text)
+            for token in tokens:
+                end = begin + len(token["token"])
+                if begin <= verdict.position < end:
+                    lead = token["token"][: verdict.position - begin]
+                    return _verdict_probabilities(token["top_logprobs"], lead)
+                begin = end
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
+            pass  # the server offers none, of another shape, or what no probability's logarithm can be
+        return None
+
+
+def _verdict_probabilities(
+    alternatives: list[dict[str, Any]], lead: str
+) -> tuple[float, float, float] | None:
+    """How the tokens that begin as the verdict's one did (with a blank or a quotation mark, say) share their mass."""
+    masses = [0.0, 0.0, 0.0]
+    for alternative in alternatives:
+        token = alternative["token"]
+        word = token.removeprefix(lead).casefold() if token.startswith(lead) else ""
+        for number, verdict in enumerate(WORDS):
+            # A token may hold less than the word ("t" of "tie"), or more ('1"').
+            if word and (
+                verdict.startswith(word) or (word.startswith(verdict) and not word[len(verdict)].isalnum())
+            ):
+                masses[number] += math.exp(float(alternative["logprob"]))
+    total = sum(masses)
+    if not 0 < total < math.inf:
+        return None
+    return masses[0] / total, masses[1] / total, masses[2] / total
+
+
+def _constraint(answer: AnswerFormat) -> list[dict[str, Any]]:
+    """What makes a server keep to an answer's form, where it can."""
+    if answer == "json":
+        schema = {"name": "verdict", "strict": True, "schema": JSON_SCHEMA}
+        return [{"response_format": {"type": "json_schema", "json_schema": schema}}]
+    if answer == "choice":
+        return [{"structured_outputs": {"choice": list(WORDS)}}]  # vLLM's; llama.cpp and Ollama pass over it
+    return []

@@ -1,0 +1,136 @@
+"""Any Transformers language model in this process as judge, with its tokenizer's own chat template."""
+
+import math
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from groundling.errors import ConfigError
+from groundling.judges.asking.answers import WORDS
+from groundling.judges.asking.judge import Judge, Reply, Request, Tell, judges
+from groundling.judges.asking.questions import AnswerFormat, Turn
+from groundling.registry import unknown
+
+ANSWERS = ("choice", "line", "json", "motif")
+
+
+@judges.register("transformers")
+class TransformersJudge(Judge):
+    """Scores the three verdicts, or writes an answer; in batches.
+
+    Args:
+        model: A folder or hub id: see `groundling.LanguageModel.from_pretrained`.
+        answer: "choice": the most probable of the three verdicts right after the question, one forward pass, with
+            probabilities as soft labels. "line", "json", "motif": the model writes; see `OpenAIJudge`.
+        revision: Of a hub model.
+        dtype: Of the weights.
+        device: "auto", "cpu", "cuda", ...
+        batch_size: Requests at once.
+        temperature: Of sampling; 0 takes the most probable token.
+        top_k: Of sampling.
+        top_p: Of sampling.
+        max_tokens: Of a reply that is written.
+        seed: Of sampling.
+
+    Raises:
+        ConfigError: a value that cannot be.
+        GroundlingError: the model cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        answer: AnswerFormat = "choice",
+        revision: str | None = None,
+        dtype: str = "float32",
+        device: str = "auto",
+        batch_size: int = 16,
+        temperature: float = 0.1,
+        top_k: int = 50,
+        top_p: float = 0.95,
+        max_tokens: int = 512,
+        seed: int = 0,
+    ) -> None:
+        if answer not in ANSWERS:
+            raise ConfigError(unknown("answer", answer, ANSWERS))
+        if batch_size < 1:
+            raise ConfigError(f"batch_size must be at least 1, got {batch_size}")
+        from groundling.lm.language_model import LanguageModel
+
+        self.answer_format = answer
+        self.lm = LanguageModel.from_pretrained(model, revision=revision, dtype=dtype, device=device)
+        tokenizer: Any = self.lm.tokenizer
+        self.control_tokens = [token for token in tokenizer.get_added_vocab() if token.strip()]
+        self.parallel, self._seed = batch_size, seed
+        self._draws = random.Random(seed)
+        self.expected_tokens = 1 if answer == "choice" else max_tokens // 2
+        self._identity = {"judge": "transformers", "model": model, "revision": revision, "dtype": dtype}
+        self._sampling: dict[str, Any] = {}
+        if answer != "choice":
+            sampled = {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+            self._sampling = {
+                "max_new_tokens": max_tokens,
+                **(sampled if temperature else {"do_sample": False}),
+            }
+
+    def identity(self) -> dict[str, Any]:
+        return {
+            **self._identity,
+            "sampling": {**self._sampling, "seed": self._seed if self._sampling else None},
+        }
+
+    def ask(self, requests: Iterable[Request], tell: Tell) -> None:
+        queue = iter(requests)
+        again: list[Request] = []
+        while batch := again + list(islice(queue, max(0, self.parallel - len(again)))):
+            replies = self._choose(batch) if self.answer_format == "choice" else self._write(batch)
+            told = [tell(request, reply) for request, reply in zip(batch, replies, strict=True)]
+            again = [request for request in told if request is not None]
+
+    def _choose(self, requests: Sequence[Request]) -> Iterator[Reply]:
+        import torch
+
+        prompts = [self.prompt(request.conversation) for request in requests]
+        with torch.inference_mode():
+            scores = self.lm.score(prompts, WORDS)
+        for prompt_tokens, log_probs in zip(self.lm.token_lengths(prompts), scores, strict=True):
+            first, second, tie = log_probs.cpu().double().softmax(-1).tolist()
+            if math.isnan(first):
+                yield Reply("", failure="the model gives no finite probabilities")
+                continue
+            word = WORDS[int(log_probs.argmax())]
+            yield Reply(word, True, (first, second, tie), prompt_tokens, 1)
+
+    def _write(self, requests: Sequence[Request]) -> Iterator[Reply]:
+        import torch
+
+        prompts = [self.prompt(request.conversation) for request in requests]
+        # Sampling draws from torch's global generator, which is that of the training in whose midst it may be asked.
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            torch.manual_seed(self._draws.getrandbits(63))
+            written = self.lm.generate(prompts, **self._sampling)
+        for prompt_tokens, generation in zip(self.lm.token_lengths(prompts), written, strict=True):
+            count = len(generation.token_ids)
+            complete = count < self._sampling["max_new_tokens"]
+            yield Reply(generation.text, complete, None, prompt_tokens, count)
+
+    def prompt(self, conversation: Sequence[Turn]) -> str:
+        """A conversation as the model reads it."""
+        tokenizer: Any = self.lm.tokenizer
+        if not tokenizer.chat_template:
+            told = "\n\n".join(turn["content"] for turn in conversation)
+            return f"{told}\n\nAnswer: "
+        try:
+            text = self._render(conversation)
+        except Exception:  # a template that knows no system turn raises whatever its author chose
+            system, user, *more = conversation
+            merged = {"role": "user", "content": f"{system['content']}\n\n{user['content']}"}
+            text = self._render([merged, *more])
+        adds_own = tokenizer("")["input_ids"][:1] == [tokenizer.bos_token_id]
+        # Where the tokenizer begins any text with its first token, the template's would be a second one.
+        return text.removeprefix(tokenizer.bos_token) if adds_own else text
+
+    def _render(self, conversation: Sequence[Turn]) -> str:
+        tokenizer: Any = self.lm.tokenizer
+        return str(tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True))

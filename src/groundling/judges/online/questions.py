@@ -1,0 +1,75 @@
+"""A judge of captions as the judge of online mode: see `groundling.judges.online.reward`."""
+
+from collections.abc import Callable, Sequence
+
+from groundling.errors import RunError
+from groundling.judges.asking.answers import parse
+from groundling.judges.asking.judge import Judge, Reply, Request
+from groundling.judges.asking.questions import Question
+from groundling.judges.preferences.pairs import Preference
+
+_NOTHING = ""
+"""The caption of a step without a message, which a single message is compared with."""
+_EMPTY = (_NOTHING,)
+"""The question about a message that says nothing: it is worth nothing."""
+_SHARES = {Preference.FIRST: 1.0, Preference.SECOND: 0.0, Preference.TIE: 0.5}
+
+
+def online_judge(
+    judge: Judge, question: Question | None = None
+) -> Callable[[list[tuple[str, ...]]], list[float | None]]:
+    """Have ``judge`` answer the questions of `OnlineReward`.
+
+    Of two messages it is asked which one it prefers, as in annotation. (ONI asks a yes-or-no question about one
+    message; here a single message is compared with one that says nothing, and is worth 1 if it is preferred,
+    otherwise 0, as the empty message is without being asked about. So any judge, goal and prompt serves both.) A
+    reply without a verdict is asked for once more, then it is no answer; a request that fails is none either.
+
+    Args:
+        judge: Anything but a judge by figures.
+        question: What is asked; by default `Question()`.
+
+    Returns:
+        A function that raises `RunError` where all requests of a call fail.
+    """
+    asked = question or Question()
+
+    def answer(questions: list[tuple[str, ...]]) -> list[float | None]:
+        answers: list[float | None] = [0.0 if texts == _EMPTY else None for texts in questions]
+        to_ask = [number for number, texts in enumerate(questions) if texts != _EMPTY]
+        retried = [False] * len(questions)
+        failures: list[str] = []
+
+        def tell(request: Request, reply: Reply) -> Request | None:
+            number = request.number
+            if reply.failure is not None:
+                failures.append(reply.failure)
+                return None
+            single = len(questions[number]) == 1
+            if reply.probabilities is not None:
+                first, second, tie = reply.probabilities
+                answers[number] = float(first > max(second, tie)) if single else first + tie / 2
+                return None
+            verdict = parse(reply.text, judge.answer_format, reply.complete)
+            if verdict is not None:
+                share = _SHARES[verdict.preference]
+                answers[number] = float(share == 1.0) if single else share
+                return None
+            if retried[number]:
+                return None
+            retried[number] = True
+            again = asked.retry(request.conversation, reply.text, judge.answer_format)
+            return Request(number, again, request.goal)
+
+        judge.ask((_request(judge, asked, number, questions[number]) for number in to_ask), tell)
+        if to_ask and len(failures) == len(to_ask):
+            raise RunError(f"the judge answered none of {len(to_ask)} questions; the first: {failures[0]}")
+        return answers
+
+    return answer
+
+
+def _request(judge: Judge, question: Question, number: int, texts: Sequence[str]) -> Request:
+    first, second = (*texts, _NOTHING)[:2]
+    conversation = question.conversation(first, second, judge.answer_format, judge.control_tokens)
+    return Request(number, conversation, question.goal)

@@ -1,0 +1,253 @@
+"""Online judging, as in ONI (arXiv 2410.23022): the reward model learns while the agent trains, which never waits."""
+
+import copy
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from groundling.errors import ConfigError, RunError
+from groundling.judges.online.background import BackgroundJudge
+from groundling.judges.preferences.captions import decode
+from groundling.judges.reward_models.distill import normalize, train_epoch
+from groundling.judges.reward_models.message_table import TableRewardModel
+from groundling.judges.reward_models.messages import message_ids
+from groundling.judges.reward_models.reward_model import QUANTILE_LEVELS, Normalization, RewardModel
+from groundling.judges.reward_models.training_pairs import TrainingPairs
+
+Judge = Callable[[list[tuple[str, ...]]], Sequence[float | None]]
+"""Answers questions of one message (1 if it is worth a reward, otherwise 0, as ONI's labels) or of two (the
+probability that the first is preferred; 0.5 is a tie). None is no answer."""
+_Places = tuple[int, ...]
+"""A question as places in the list of messages."""
+
+
+@dataclass(frozen=True)
+class OnlineLearning:
+    """How a reward model is kept up with what the judge says."""
+
+    train_every: int = 1000
+    """Answers after which a model that is trained by gradients is trained anew, on all answers."""
+    epochs: int = 3
+    learning_rate: float = 1e-4
+    batch_size: int = 256
+    comparisons: int = 2
+    """Of a model that ranks: with how many earlier messages a new one is compared."""
+    judge_batch_size: int = 100
+    """Questions of one call to the judge."""
+    seed: int = 0
+    """Of the messages that are compared and of the order of training."""
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` on options that cannot be run."""
+        for name in (
+            "train_every",
+            "epochs",
+            "learning_rate",
+            "batch_size",
+            "comparisons",
+            "judge_batch_size",
+        ):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be greater than 0, got {getattr(self, name)}")
+
+
+class OnlineReward:
+    """Puts new messages to a judge in the background, and lets ``model`` learn from the answers.
+
+    A table takes up labels as they come. A classifier is trained on labelled messages, any other model on preferences
+    between messages: in a thread, on a copy, whose weights `update` takes over when they are done. Call `observe` and
+    `update` once per batch of frames; both return at once. Only `update` changes the model, so that whoever else uses
+    it in the same thread sees it whole, and a `RewardTable` notices by its version.
+
+    Args:
+        model: Changed in place.
+        judge: Asked in a thread of its own.
+        learning: How.
+        warn: Told when the judge or the training fails.
+    """
+
+    def __init__(
+        self,
+        model: RewardModel,
+        judge: Judge,
+        learning: OnlineLearning | None = None,
+        warn: Callable[[str], None] = warnings.warn,
+    ) -> None:
+        self.model, self.learning, self._warn = model, learning or OnlineLearning(), warn
+        self._ranks = not (model.gives_labels or isinstance(model, TableRewardModel))
+        if self._ranks and model.normalization is None:
+            # Until it is trained first, its rewards are next to nothing (about 1e-4) and stay so.
+            model.normalization = Normalization(0.0, 1.0, (0.0,) * len(QUANTILE_LEVELS))
+        self._rng = np.random.default_rng(self.learning.seed)
+        self._messages: list[np.ndarray] = []
+        self._texts: list[str] = []
+        self._known: set[int] = set()
+        self._answered: dict[_Places, float] = {}
+        self._trained_on = 0
+        self._training: _Training | None = None
+
+        def ask(questions: list[_Places]) -> Sequence[float | None]:
+            return judge([tuple(self._texts[place] for place in places) for places in questions])
+
+        self._judge = BackgroundJudge(ask, self.learning.judge_batch_size, warn=warn)
+
+    def observe(self, ids: Tensor, messages: Tensor) -> None:
+        """Have what has never come up put to the judge.
+
+        Args:
+            ids: int64, any shape, on the CPU: `groundling.envs.nethack.observation.message_id`.
+            messages: uint8 (*shape of ids, 256), on the CPU.
+        """
+        flat, first = np.unique(ids.flatten().numpy(), return_index=True)
+        rows = messages.reshape(ids.numel(), -1).numpy()
+        questions: list[_Places] = []
+        for place in np.sort(first[[id not in self._known for id in flat.tolist()]]).tolist():
+            questions += self._add(rows[place].copy())
+        if questions:
+            self._judge.offer(questions)
+
+    def update(self) -> bool:
+        """Take up what the judge has answered and what was learnt since the last call.
+
+        Returns:
+            Whether the model has changed.
+
+        Raises:
+            GroundlingError: the judge has never answered, and cannot.
+        """
+        new = dict(self._judge.answers())
+        self._answered |= new
+        if isinstance(self.model, TableRewardModel):
+            if new:
+                places = [place for (place,) in new]
+                ids = message_ids(np.stack([self._messages[place] for place in places]))
+                self.model.set(ids, np.array(list(new.values()), dtype=np.float32))
+            return bool(new)
+        changed = self._take_over()
+        if self._training is None and len(self._answered) - self._trained_on >= self.learning.train_every:
+            self._training = _Training(self.model, self._pairs(), self.learning)
+        return changed
+
+    def figures(self) -> dict[str, int]:
+        """What to log: messages known, questions answered, those without a valid answer, the judge's failures."""
+        judge = self._judge
+        return {
+            "online_messages": len(self._messages),
+            "online_answers": len(self._answered),
+            "online_invalid": judge.invalid,
+            "online_failures": judge.failures,
+        }
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What has been answered: ``messages`` uint8 (n, 256), ``questions`` int64 (m, 1 or 2) as places in them,
+        ``answers`` float32 (m,), and how many of them were ``trained_on``, int64 ().
+
+        What the judge has not answered is put to it again when it comes up again.
+        """
+        questions = np.array(list(self._answered), dtype=np.int64).reshape(len(self._answered), self._sides)
+        used, places = np.unique(questions, return_inverse=True)
+        return {
+            "messages": torch.from_numpy(np.stack([self._messages[i] for i in used]))
+            if len(used)
+            else torch.zeros(0, 256, dtype=torch.uint8),
+            "questions": torch.from_numpy(places.reshape(questions.shape).astype(np.int64)),
+            "answers": torch.tensor(list(self._answered.values()), dtype=torch.float32),
+            "trained_on": torch.tensor(self._trained_on),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take up what `state_dict` gave, before anything was observed; the model's own state is saved with the model.
+
+        Raises:
+            RunError: the answers are of another kind of model.
+        """
+        if state["questions"].shape[1] != self._sides:
+            raise RunError(
+                f"the checkpoint's answers are about {state['questions'].shape[1]} messages each, those of a "
+                f"{self.model.id} model about {self._sides}: resume with the reward model that it was made with"
+            )
+        for message in state["messages"].numpy():
+            self._add(message.copy())
+        places = [tuple(question) for question in state["questions"].tolist()]
+        self._answered = dict(zip(places, state["answers"].tolist(), strict=True))
+        self._trained_on = int(state["trained_on"])
+
+    def close(self) -> None:
+        """End the threads, without waiting for what they do just now."""
+        self._judge.close()
+        if self._training is not None:
+            self._training.stop.set()
+
+    @property
+    def _sides(self) -> int:
+        return 2 if self._ranks else 1
+
+    def _add(self, message: np.ndarray) -> list[_Places]:
+        """Note a new message.
+
+        Returns:
+            The questions that it raises.
+        """
+        place = len(self._messages)
+        self._messages.append(message)
+        self._texts.append(decode(message))
+        self._known.add(int(message_ids(message)))
+        if not self._ranks:
+            return [(place,)]
+        count = min(self.learning.comparisons, place)
+        others = self._rng.choice(place, count, replace=False).tolist() if place else []
+        # Either may be the first, so that a judge that prefers one side does not prefer the newer message.
+        return [(place, other) if self._rng.random() < 0.5 else (other, place) for other in others]
+
+    def _pairs(self) -> TrainingPairs:
+        """The answers as what is trained on; labelled messages are pairs with one side."""
+        indices = torch.tensor(list(self._answered), dtype=torch.int64)[..., None]  # (m, 1 or 2, 1)
+        first = torch.tensor(list(self._answered.values()))[:, None]
+        targets = torch.cat([first, 1 - first], dim=1) if self._ranks else first  # (m, 1 or 2)
+        return TrainingPairs(torch.from_numpy(np.stack(self._messages)), indices, targets)
+
+    def _take_over(self) -> bool:
+        training = self._training
+        if training is None or training.thread.is_alive():
+            return False
+        self._training = None
+        # And not when it began: a checkpoint in between would know nothing of it.
+        self._trained_on = training.answers
+        if training.error is not None:
+            self._warn(f"the reward model could not be trained ({training.error}); it stays as it is")
+            return False
+        self.model.load_state_dict(training.model.state_dict())
+        self.model.normalization = training.model.normalization
+        self.model.mark_changed()
+        return True
+
+
+class _Training:
+    """A copy of a model being trained in a thread."""
+
+    def __init__(self, model: RewardModel, pairs: TrainingPairs, learning: OnlineLearning) -> None:
+        self.model, self._pairs, self._learning = copy.deepcopy(model), pairs, learning
+        self.answers = len(pairs.indices)
+        self.error: Exception | None = None
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self._work, name="reward model", daemon=True)
+        self.thread.start()
+
+    def _work(self) -> None:
+        learning = self._learning
+        order = torch.Generator().manual_seed(learning.seed)
+        trainable = [p for p in self.model.parameters() if p.requires_grad]
+        optimizer = torch.optim.Adam(trainable, lr=learning.learning_rate)
+        try:
+            for _ in range(learning.epochs):
+                if self.stop.is_set():
+                    return
+                train_epoch(self.model, optimizer, self._pairs, learning.batch_size, order)
+            normalize(self.model, self._pairs)
+        except Exception as error:  # told by whoever takes over
+            self.error = error

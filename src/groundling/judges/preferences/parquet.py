@@ -1,0 +1,193 @@
+"""Preference datasets as Parquet files, which Hugging Face's ``load_dataset`` opens.
+
+``DIR/data/pairs.parquet`` has one row per pair: ``first_messages`` and ``second_messages`` are lists of L texts; every
+other array is a pair of columns of nested lists (``first_blstats``, ...), every figure a pair of columns of numbers
+(``first_info_score``, ...). ``DIR/preference/<annotator>.parquet`` has the same number of rows: ``preference`` and the
+probabilities ``first``, ``second`` and ``tie``. ``DIR/README.md`` names them all as configurations.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from groundling.errors import ConfigError
+from groundling.files import replace_file
+
+_PLACES = ("first", "second")
+_WIDTH = 256
+_CARD = """---
+configs:
+- config_name: pairs
+  default: true
+  data_files: data/*.parquet
+{annotators}---
+# Preference pairs
+
+Pairs of NetHack segments, written by Groundling. `datasets.load_dataset(FOLDER)` gives the pairs, one row each;
+`datasets.load_dataset(FOLDER, "preference-NAME")` what the annotator NAME said about the same rows: 0 the first, 1 the
+second, 2 a tie, 3 unknown; and its probabilities, where it gave any.
+"""
+
+
+def read(folder: Path) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
+    """The arrays of a dataset: by key the data (N, 2, L, ...) and the info (N, 2).
+
+    Raises:
+        ConfigError: pyarrow is not installed, or the files are not such a dataset.
+    """
+    pa, pq = _pyarrow()
+    try:
+        tables = [pq.read_table(path) for path in sorted((folder / "data").glob("*.parquet"))]
+        table = pa.concat_tables(tables)
+    except pa.ArrowException as error:
+        raise ConfigError(f"{folder / 'data'} cannot be read as Parquet ({error})") from error
+    data: dict[str, NDArray] = {}
+    info: dict[str, NDArray] = {}
+    for name in table.column_names:
+        place, _, key = name.partition("_")
+        if place != "first":
+            continue
+        if f"second_{key}" not in table.column_names:
+            raise ConfigError(f"{folder}: a column {name}, but no second_{key}")
+        columns = [table.column(f"{place}_{key}").combine_chunks() for place in _PLACES]
+        where = f"{folder}: column {key}"
+        if key == "messages":
+            data["message"] = np.stack([_encode(column, where) for column in columns], axis=1)
+        elif key.startswith("info_"):
+            info[key.removeprefix("info_")] = np.stack([_numbers(c, where) for c in columns], axis=1)
+        else:
+            data[key] = np.stack([_numbers(column, where) for column in columns], axis=1)
+    return data, info
+
+
+def write(folder: Path, data: Mapping[str, NDArray], info: Mapping[str, NDArray]) -> None:
+    """Write arrays that `groundling.judges.preferences.pairs.check` found right into an empty folder.
+
+    Raises:
+        ConfigError: pyarrow is not installed.
+    """
+    pa, pq = _pyarrow()
+    columns = {}
+    for number, place in enumerate(_PLACES):
+        columns[f"{place}_messages"] = _decode(data["message"][:, number])
+        for key, array in data.items():
+            if key != "message":
+                columns[f"{place}_{key}"] = _nested(array[:, number])
+        for key, array in info.items():
+            columns[f"{place}_info_{key}"] = _nested(array[:, number])
+    (folder / "data").mkdir()
+    pq.write_table(pa.table(columns), folder / "data" / "pairs.parquet", compression="zstd")
+    _write_card(folder)
+
+
+def read_preferences(folder: Path, name: str) -> tuple[NDArray[np.int8], NDArray[np.float32] | None]:
+    """An annotator's labels, int8 (N,), and probabilities, float32 (N, 3) or None."""
+    _, pq = _pyarrow()
+    table = pq.read_table(folder / "preference" / f"{name}.parquet")
+    labels = table.column("preference").to_numpy().astype(np.int8)
+    if "tie" not in table.column_names:
+        return labels, None
+    soft = [table.column(verdict).to_numpy().astype(np.float32) for verdict in (*_PLACES, "tie")]
+    return labels, np.stack(soft, axis=1)
+
+
+def write_preferences(
+    folder: Path, name: str, labels: NDArray[np.int8], soft: NDArray[np.float32] | None
+) -> None:
+    """Write beside and rename; then name the annotator in the dataset's card."""
+    pa, pq = _pyarrow()
+    columns: dict[str, Any] = {"preference": pa.array(labels)}
+    if soft is not None:
+        columns |= {verdict: pa.array(soft[:, i]) for i, verdict in enumerate((*_PLACES, "tie"))}
+    path = folder / "preference" / f"{name}.parquet"
+    path.parent.mkdir(exist_ok=True)
+    replace_file(path, lambda partial: pq.write_table(pa.table(columns), partial, compression="zstd"))
+    _write_card(folder)
+
+
+def _write_card(folder: Path) -> None:
+    names = sorted(path.stem for path in (folder / "preference").glob("[!.]*.parquet"))
+    annotators = "".join(
+        f"- config_name: preference-{name}\n  data_files: preference/{name}.parquet\n" for name in names
+    )
+    text = _CARD.format(annotators=annotators)
+    replace_file(folder / "README.md", lambda partial: partial.write_text(text, encoding="utf-8"))
+
+
+def _decode(messages: NDArray[np.uint8]) -> Any:
+    """uint8 (N, L, 256) as a column of lists of L texts; Latin-1 keeps every byte, only padding is cut off."""
+    pa, _ = _pyarrow()
+    texts = [row.tobytes().rstrip(b"\0").decode("latin-1") for row in messages.reshape(-1, _WIDTH)]
+    return _lists(pa.array(texts, pa.string()), messages.shape[1:2])
+
+
+def _encode(column: Any, where: str) -> NDArray[np.uint8]:
+    """The inverse of `_decode`."""
+    texts, shape = _flat(column, where)
+    encoded = []
+    for text in texts.to_pylist():
+        try:
+            line = text.encode("latin-1")
+        except (UnicodeEncodeError, AttributeError):
+            raise ConfigError(f"{where}: {text!r} is no text of NetHack's one-byte characters") from None
+        if len(line) > _WIDTH:
+            raise ConfigError(f"{where}: {text!r} is longer than {_WIDTH} characters")
+        encoded.append(line.ljust(_WIDTH, b"\0"))
+    return np.frombuffer(b"".join(encoded), np.uint8).reshape(*shape, _WIDTH)
+
+
+def _nested(array: NDArray) -> Any:
+    """Numbers (N, ...) as a column of nested lists."""
+    pa, _ = _pyarrow()
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return _lists(pa.array(flat), array.shape[1:])
+
+
+def _lists(values: Any, shape: tuple[int, ...]) -> Any:
+    """A flat column as one of nested lists of this shape."""
+    pa, _ = _pyarrow()
+    for size in reversed(shape):
+        offsets = np.arange(0, len(values) + 1, max(size, 1), dtype=np.int64)
+        values = pa.LargeListArray.from_arrays(offsets, values)
+    return values
+
+
+def _numbers(column: Any, where: str) -> NDArray:
+    """The inverse of `_nested`."""
+    values, shape = _flat(column, where)
+    if values.null_count:
+        raise ConfigError(f"{where}: rows without a value")
+    array: NDArray = values.to_numpy(zero_copy_only=False).reshape(shape)
+    return array
+
+
+def _flat(column: Any, where: str) -> tuple[Any, tuple[int, ...]]:
+    """The values in a column of nested lists, and their shape (N, ...)."""
+    pa, _ = _pyarrow()
+    import pyarrow.compute as pc
+
+    shape = [len(column)]
+    while (
+        pa.types.is_list(column.type)
+        or pa.types.is_large_list(column.type)
+        or pa.types.is_fixed_size_list(column.type)
+    ):
+        lengths = pc.list_value_length(column)
+        least, most = pc.min_max(lengths).as_py().values()
+        if lengths.null_count or least != most:
+            raise ConfigError(f"{where}: lists of {least} to {most} entries, expected one length")
+        shape.append(least or 0)
+        column = column.flatten()
+    return column, tuple(shape)
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise ConfigError("Parquet datasets need pyarrow: pip install 'groundling[data]'") from None
+    return pyarrow, pyarrow.parquet

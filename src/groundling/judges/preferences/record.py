@@ -1,0 +1,248 @@
+"""Recording pairs of segments of whoever plays NetHack: Motif's phase 0, of which the original ships only the data."""
+
+import json
+import shutil
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from groundling.envs.nethack import ACTIONS, make_task
+from groundling.envs.seeds import training_seed
+from groundling.errors import ConfigError
+from groundling.files import write_atomically
+from groundling.judges.preferences.pairs import TAILS, Format, Pairs
+from groundling.registry import unknown
+
+Observation = Mapping[str, NDArray[Any]]
+"""nle's arrays by key."""
+Act = Callable[[Observation], int]
+"""Chooses the next action, a number of `groundling.envs.nethack.ACTIONS`; called once per step of one episode."""
+Player = Callable[[int], Act]
+"""From an episode's seed, who plays it: with a memory of its own, if it has one, and with nothing left to chance."""
+
+DESCRIPTION = "recording.json"
+"""Beside the data: who played, where and how."""
+_DTYPES = {
+    "message": np.uint8,
+    "blstats": np.int64,
+    "tty_chars": np.uint8,
+    "tty_colors": np.int8,
+    "rewards": np.float32,
+}
+_INFO = {"score": 9, "level_num": 12, "experience_level": 18, "turns": 20}
+"""By key, where blstats hold a figure of a segment's last step."""
+
+
+def random_player(seed: int) -> Act:
+    """Takes every action with equal probability."""
+    rng = np.random.default_rng(seed)
+    return lambda observation: int(rng.integers(len(ACTIONS)))
+
+
+def explorer_player(seed: int) -> Act:
+    """Explores and goes down: `groundling.envs.nethack.explorer`."""
+    from groundling.envs.nethack.explorer import Explorer
+
+    return Explorer(seed).act
+
+
+def record(
+    player: Player,
+    folder: str | Path,
+    *,
+    name: str,
+    num_pairs: int,
+    segment_length: int = 1,
+    stride: int = 10,
+    task: str = "NetHackScore-v1",
+    task_args: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    keys: Collection[str] = ("message", "blstats", "rewards"),
+    format: Format = "motif",
+    on_segment: Callable[[], None] = lambda: None,
+) -> Pairs:
+    """Let ``player`` play episodes and write pairs of segments of them as a dataset.
+
+    Of every ``stride`` steps of an episode one segment is kept, which begins at a random place among them; the segments
+    are paired at random. Everything follows from ``seed``. What is there so far lies in ``FOLDER.recording``: after a
+    kill the same call plays again the episode that was cut off, and goes on.
+
+    Args:
+        player: Who plays.
+        folder: The dataset's; must not exist, be empty, or be what this call has written.
+        name: What the player is called in the dataset's description.
+        num_pairs: N.
+        segment_length: L, steps of a segment.
+        stride: At least ``segment_length``.
+        task: Of `groundling.envs.nethack.TASKS`.
+        task_args: Arguments of `groundling.envs.nethack.tasks.NetHackTask`.
+        seed: Of the episodes, of the players and of the pairing.
+        keys: What is kept of a step: message, blstats, tty_chars, tty_colors, rewards; the first is always.
+        format: "motif" or "parquet".
+        on_segment: Called once for each segment that is recorded, or was before.
+
+    Raises:
+        ConfigError: the numbers do not fit, or the folder holds something else.
+    """
+    if num_pairs < 1 or not 1 <= segment_length <= stride:
+        raise ConfigError(
+            f"recording needs num_pairs >= 1 and 1 <= segment_length <= stride, got {num_pairs}, {segment_length} and "
+            f"{stride}"
+        )
+    kept = sorted({"message", *keys})
+    for key in kept:
+        if key not in _DTYPES:
+            raise ConfigError(unknown("key of a recording", key, _DTYPES))
+    description = {
+        "player": name,
+        "task": task,
+        "task_args": dict(task_args or {}),
+        "num_pairs": num_pairs,
+        "segment_length": segment_length,
+        "stride": stride,
+        "seed": seed,
+        "keys": kept,
+        "format": format,
+    }
+    recording = _Recording(Path(folder), description)
+    if not recording.is_written:
+        recording.begin()
+        for _ in range(recording.segment):
+            on_segment()
+        env = make_task(task, **dict(task_args or {}))
+        try:
+            while not recording.is_complete:
+                _play(env, player, recording, on_segment)
+        finally:
+            env.close()
+        recording.write(format)
+    return Pairs.open(folder)
+
+
+def _play(env: Any, player: Player, recording: "_Recording", on_segment: Callable[[], None]) -> None:
+    """Play one episode, or as much of it as is still wanted, and keep its segments."""
+    length, stride = recording.description["segment_length"], recording.description["stride"]
+    seed = training_seed(recording.description["seed"], 0, recording.episode)
+    act, rng = player(seed), np.random.default_rng(seed)
+    observation, _ = env.reset(seed=seed)
+    reward, done, step, begin = 0.0, False, 0, int(rng.integers(stride - length + 1))
+    while not done and not recording.is_complete:
+        place = step - begin
+        if 0 <= place < length:
+            recording.keep(place, {**observation, "rewards": reward})
+            if place == length - 1:
+                recording.finish_segment(observation["blstats"], step)
+                on_segment()
+                begin = (step // stride + 1) * stride + int(rng.integers(stride - length + 1))
+        observation, reward, terminated, truncated, _ = env.step(act(observation))
+        done, step = terminated or truncated, step + 1
+    recording.finish_episode()
+
+
+class _Recording:
+    """The arrays of a dataset while they are filled: the k-th segment stands at a place drawn for it."""
+
+    def __init__(self, folder: Path, description: dict[str, Any]) -> None:
+        self.folder, self.description = folder, description
+        self.partial = folder.with_name(folder.name + ".recording")
+        self.episode = self.segment = 0
+        count, length = description["num_pairs"], description["segment_length"]
+        self._places = np.random.default_rng(description["seed"]).permutation(2 * count)
+        self._shapes: dict[str, tuple[tuple[int, ...], Any]] = {
+            key: ((2 * count, length, *TAILS[key]), _DTYPES[key]) for key in description["keys"]
+        }
+        self._shapes |= {f"info-{key}": ((2 * count,), np.int64) for key in (*_INFO, "steps")}
+        self._arrays: dict[str, NDArray[Any]] = {}
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether there are as many segments as are wanted."""
+        return self.segment == len(self._places)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the dataset is there.
+
+        Raises:
+            ConfigError: something else is.
+        """
+        if not self.folder.exists() or (self.folder.is_dir() and not any(self.folder.iterdir())):
+            return False
+        own = self.folder / DESCRIPTION
+        if not own.is_file():
+            state = self._read_state()
+            if state is not None and state["segment"] == len(self._places):
+                return False  # a kill came between the dataset and its description
+            raise ConfigError(f"{self.folder} holds something else: name a new folder for the dataset")
+        self._check(json.loads(own.read_text(encoding="utf-8")), self.folder)
+        shutil.rmtree(self.partial, ignore_errors=True)
+        return True
+
+    def begin(self) -> None:
+        """Make the arrays, or take them up where a kill left them."""
+        state = self._read_state()
+        mode = "w+" if state is None else "r+"
+        if state is None:
+            shutil.rmtree(self.partial, ignore_errors=True)
+            self.partial.mkdir(parents=True)
+            text = json.dumps(self.description, indent=1) + "\n"
+            write_atomically(self.partial / DESCRIPTION, text)
+        else:
+            description = json.loads((self.partial / DESCRIPTION).read_text(encoding="utf-8"))
+            self._check(description, self.partial)
+            self.episode, self.segment = state["episode"], state["segment"]
+        for key, (shape, dtype) in self._shapes.items():
+            self._arrays[key] = np.lib.format.open_memmap(
+                self.partial / f"{key}.npy", mode=mode, dtype=dtype, shape=shape
+            )
+
+    def keep(self, place: int, step: Mapping[str, Any]) -> None:
+        """Write a step of the present segment."""
+        row = self._places[self.segment]
+        for key in self.description["keys"]:
+            self._arrays[key][row, place] = step[key]
+
+    def finish_segment(self, blstats: NDArray[Any], steps: int) -> None:
+        """Write the segment's figures; the next one is the present now."""
+        row = self._places[self.segment]
+        for key, index in _INFO.items():
+            self._arrays[f"info-{key}"][row] = blstats[index]
+        self._arrays["info-steps"][row] = steps
+        self.segment += 1
+
+    def finish_episode(self) -> None:
+        """Note on the disk how far the recording has come."""
+        self.episode += 1
+        for array in self._arrays.values():
+            array.flush()  # type: ignore[attr-defined]
+        state = {"episode": self.episode, "segment": self.segment}
+        write_atomically(self.partial / "state.json", json.dumps(state) + "\n")
+
+    def write(self, format: Format) -> None:
+        """Write the dataset, and forget the recording."""
+        count = len(self._places) // 2
+        shaped = {key: array.reshape(count, 2, *array.shape[1:]) for key, array in self._arrays.items()}
+        data = {key: array for key, array in shaped.items() if not key.startswith("info-")}
+        info = {key.removeprefix("info-"): array for key, array in shaped.items() if key not in data}
+        if not self.folder.exists() or not any(self.folder.iterdir()):
+            Pairs.create(self.folder, data, info, format)
+        write_atomically(self.folder / DESCRIPTION, json.dumps(self.description, indent=1) + "\n")
+        shutil.rmtree(self.partial)
+
+    def _read_state(self) -> dict[str, int] | None:
+        path = self.partial / "state.json"
+        if not path.is_file():
+            return None
+        state: dict[str, int] = json.loads(path.read_text(encoding="utf-8"))
+        return state
+
+    def _check(self, there: Mapping[str, Any], where: Path) -> None:
+        wanted = json.loads(json.dumps(self.description))
+        different = [f"{k}={there.get(k)!r} (now {v!r})" for k, v in wanted.items() if there.get(k) != v]
+        if different:
+            raise ConfigError(
+                f"{where} holds a recording with {', '.join(different)}: name a new folder, or give the same options"
+            )

@@ -1,0 +1,56 @@
+"""All reward models under their ids, and how a saved one is read."""
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+
+from groundling.devices import find_device
+from groundling.errors import ConfigError
+from groundling.judges.reward_models.language_model import LanguageRewardModel
+from groundling.judges.reward_models.message_network import ClassifierRewardModel, MotifRewardModel
+from groundling.judges.reward_models.message_table import TableRewardModel
+from groundling.judges.reward_models.reward_model import (
+    DESCRIPTION,
+    Normalization,
+    RewardModel,
+    reward_models,
+)
+
+__all__ = [
+    "ClassifierRewardModel",
+    "LanguageRewardModel",
+    "MotifRewardModel",
+    "RewardModel",
+    "TableRewardModel",
+    "load_reward_model",
+    "reward_models",
+]
+
+
+def load_reward_model(folder: str | Path, device: str | torch.device = "cpu") -> RewardModel:
+    """Read what `RewardModel.save` or `groundling distill` wrote; nothing is unpickled.
+
+    Raises:
+        ConfigError: the folder holds no reward model, one of an unknown kind, or a broken one.
+    """
+    folder = Path(folder)
+    if not (folder / DESCRIPTION).is_file():
+        raise ConfigError(
+            f"there is no reward model in {folder}: write one with `groundling collect`, `annotate` and `distill … "
+            f"--output {folder}` (docs/motif.md), or name another folder"
+        )
+    try:
+        description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+        kind = reward_models.get(description["model"])
+        assert isinstance(kind, type) and issubclass(kind, RewardModel)
+        model = kind._load(folder, description["args"])
+        if description["normalization"] is not None:
+            values = description["normalization"]
+            model.normalization = Normalization(
+                values["mean"], values["variance"], tuple(values["quantiles"])
+            )
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        raise ConfigError(f"{folder} holds no reward model that can be read: {error!r}") from error
+    return model.to(find_device(device)).eval()

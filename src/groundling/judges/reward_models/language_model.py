@@ -1,0 +1,75 @@
+"""A language model that reads messages as text, with a head for the reward."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from groundling.judges.preferences.captions import decode
+from groundling.judges.reward_models.reward_model import WEIGHTS, RewardModel, reward_models
+
+_FOLDER = "language_model"
+
+
+@reward_models.register("language_model")
+class LanguageRewardModel(RewardModel):
+    """A language model's state after the message's text (`LanguageModel.encode`), and an MLP on it.
+
+    Args:
+        path: A folder, a hub id, or a bundled model: "starter" (encoder-decoder), "starter-causal".
+        train_language_model: Train the language model with the head; otherwise the head alone.
+        hidden_sizes: Widths of the head's hidden layers.
+        prompt: What the model reads; ``{message}`` stands for the message.
+        lora: Keyword arguments of `peft.LoraConfig`: train an adapter in place of the model. Needs the `lora` extra.
+    """
+
+    id = "language_model"
+
+    def __init__(
+        self,
+        path: str = "starter",
+        train_language_model: bool = True,
+        hidden_sizes: Sequence[int] = (256,),
+        prompt: str = "{message}",
+        lora: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(
+            path=path,
+            train_language_model=train_language_model,
+            hidden_sizes=list(hidden_sizes),
+            prompt=prompt,
+            lora=None if lora is None else dict(lora),
+        )
+        from groundling.lm import LanguageModel, ValueHead  # slow to import
+
+        self.lm = LanguageModel.from_pretrained(path, lora=lora)
+        if not train_language_model:
+            self.lm.requires_grad_(False)
+        self.head = ValueHead(self.lm.hidden_size, hidden_sizes=tuple(hidden_sizes))
+
+    def forward(self, messages: Tensor) -> Tensor:
+        texts = [self.args["prompt"].replace("{message}", decode(m)) for m in messages.cpu().numpy()]
+        with self.lm.autocast():
+            states = self.lm.encode(texts)  # (n, hidden_size) float32
+        output: Tensor = self.head(states)
+        return output
+
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = self.lm.device
+        return device
+
+    def _save_weights(self, folder: Path) -> None:
+        self.lm.save_pretrained(folder / _FOLDER)
+        save_file(self.head.state_dict(), folder / WEIGHTS)
+
+    @classmethod
+    def _load(cls, folder: Path, args: Mapping[str, Any]) -> Self:
+        # The adapter, if there is one, lies beside the weights and is found there.
+        model = cls(**{**args, "path": str(folder / _FOLDER), "lora": None})
+        model.args = dict(args)
+        model.head.load_state_dict(load_file(folder / WEIGHTS))
+        return model

@@ -1,0 +1,138 @@
+"""The original's message network, and the two reward models that are made of it."""
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from groundling.envs.nethack.observation import MESSAGE_LENGTH
+from groundling.errors import ConfigError
+from groundling.judges.reward_models.losses import label_loss
+from groundling.judges.reward_models.reward_model import RewardModel, reward_models
+
+_SMALLEST_BATCH = 8
+_LENGTH_STEP = 16
+_POOL = 3
+_CONVOLUTIONS = ((32, 7, True), (64, 7, True), (64, 3, False), (64, 3, False), (64, 3, False), (64, 3, True))
+"""Channels in, width, and whether max-pooling follows."""
+
+
+def padded_count(count: int) -> int:
+    """The least of 8, 12, 16, 24, 32, 48, ... that is at least ``count``.
+
+    A new batch size has oneDNN build new kernels, which costs more than the rows that fill a batch up.
+    """
+    size = _SMALLEST_BATCH
+    while size < count:
+        size = size * 4 // 3 if size & (size - 1) else size * 3 // 2
+    return size
+
+
+class MessageNetwork(nn.Module):
+    """The message encoder of NLE's torchbeast baseline with a reward head, as in Motif; 306,945 parameters.
+
+    A byte embedding of 32 (NUL is 0), convolutions of 64 channels (widths 7, 7, 3, 3, 3, 3; ReLU after each;
+    max-pooling by 3 after the first, the second and the last), and linear layers 320-128-256-512-1 with ReLU
+    between them. Linear layers begin orthogonal with bias 0, the others as torch has them.
+
+    Messages are at most some 80 of their 256 bytes. After its last byte a message is constant, and so is every layer's
+    output after a place that follows from it. Only the places before it and one more are computed; the last one is
+    repeated where more are wanted. The outcome is that of the whole computation.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(256, 32, padding_idx=0)
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(channels, 64, width) for channels, width, _ in _CONVOLUTIONS
+        )
+        layers: list[nn.Module] = []
+        for wide_in, wide_out in pairwise((5 * 64, 128, 256, 512, 1)):
+            linear = nn.Linear(wide_in, wide_out)
+            nn.init.orthogonal_(linear.weight)
+            nn.init.zeros_(linear.bias)
+            layers += [linear, nn.ReLU()]
+        self.head = nn.Sequential(*layers[:-1])
+
+    def forward(self, messages: Tensor) -> Tensor:
+        """uint8 (n, 256), on any device, to float32 (n,)."""
+        messages = messages.to(self.embedding.weight.device)
+        count, end = len(messages), _end(messages)  # from place `end` on, all messages are NUL
+        rows = padded_count(count)
+        # Lengths, as batch sizes, are rounded up to few.
+        end = min(-(-end // _LENGTH_STEP) * _LENGTH_STEP, MESSAGE_LENGTH)
+        length, kept = MESSAGE_LENGTH, min(end + 1, MESSAGE_LENGTH)
+        x = F.pad(messages[:, :kept].int(), (0, 0, 0, rows - count))
+        x = self.embedding(x).transpose(1, 2)  # (rows, 32, kept)
+        for convolution, (_, width, pooled) in zip(self.convolutions, _CONVOLUTIONS, strict=True):
+            # `length` is the whole computation's; outputs from place `end` on are equal.
+            length -= width - 1
+            x = convolution(_constant_tail(x, min(end + 1, length) + width - 1)).relu()
+            if pooled:
+                length, end = length // _POOL, -(-end // _POOL)
+                x = F.max_pool1d(_constant_tail(x, _POOL * min(end + 1, length)), _POOL)
+        x = _constant_tail(x, length)  # (rows, 64, 5)
+        output: Tensor = self.head(x.flatten(1))[:count, 0]
+        return output
+
+
+def _end(messages: Tensor) -> int:
+    """The place after the last byte that is not NUL in any of the messages."""
+    used = messages.any(0).nonzero()
+    return int(used[-1]) + 1 if len(used) else 0
+
+
+def _constant_tail(x: Tensor, length: int) -> Tensor:
+    """``x`` (n, channels, m) cut to ``length``, or its last place repeated up to it."""
+    missing = length - x.shape[2]
+    return F.pad(x, (0, missing), mode="replicate") if missing > 0 else x[:, :, :length]
+
+
+@reward_models.register("motif")
+class MotifRewardModel(RewardModel):
+    """Motif's reward model (Klissarov et al. 2023, arXiv 2310.00166): a convolutional network on a message's bytes."""
+
+    id = "motif"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = MessageNetwork()
+
+    def forward(self, messages: Tensor) -> Tensor:
+        output: Tensor = self.network(messages)
+        return output
+
+
+@reward_models.register("classifier")
+class ClassifierRewardModel(RewardModel):
+    """ONI's classifier (Zheng et al. 2024, arXiv 2410.23022): is a message worth a reward of 1 or not?
+
+    The network is Motif's; its output is a logit. Trained on pairs, the messages of the preferred segment are labelled
+    1, those of the other 0, those of a tie 0.5; trained online, a judge labels each message.
+
+    Args:
+        threshold: The reward is 1 where the probability is above it.
+    """
+
+    id = "classifier"
+    gives_labels = True
+
+    def __init__(self, threshold: float = 0.5) -> None:
+        if not 0 <= threshold < 1:
+            raise ConfigError(f"the classifier's threshold must lie in [0, 1), got {threshold}")
+        super().__init__(threshold=threshold)
+        self.threshold = threshold
+        self.network = MessageNetwork()
+
+    def forward(self, messages: Tensor) -> Tensor:
+        """uint8 (n, 256), on any device, to logits float32 (n,)."""
+        output: Tensor = self.network(messages)
+        return output
+
+    def loss(self, scores: Tensor, targets: Tensor) -> Tensor:
+        """Binary cross-entropy of each message against its segment's share of the preference."""
+        return label_loss(scores, targets[..., None].expand_as(scores))
+
+    def _reward(self, messages: Tensor) -> Tensor:
+        return (torch.sigmoid(self(messages)) > self.threshold).float()

@@ -1,0 +1,189 @@
+"""What a reward model is: it reads messages and gives each a number; trained on a judge's preferences."""
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from groundling.errors import ConfigError, RunError
+from groundling.files import write_atomically
+from groundling.judges.reward_models.losses import preference_loss
+from groundling.registry import Registry
+
+QUANTILE_LEVELS = tuple(round(0.05 * i, 2) for i in range(1, 20))
+"""0.05, 0.1, ..., 0.95."""
+WEIGHTS, DESCRIPTION = "reward_model.safetensors", "reward_model.json"
+CHUNK = 1024
+"""Messages scored at once."""
+_PRIOR_COUNT = 1e-4
+"""Of the running moments that Motif normalises with: they begin with mean 0 and variance 1, seen so often."""
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """How a reward model's numbers are spread over its training messages."""
+
+    mean: float
+    variance: float
+    quantiles: tuple[float, ...]
+    """(19,): the quantiles 0.05, 0.1, ..., 0.95 of the normalised rewards, each distinct message counted once."""
+
+    @classmethod
+    def of(cls, rewards: Tensor, counts: Tensor) -> Self:
+        """From the rewards of distinct messages and how often each occurs.
+
+        Mean and unbiased variance are over the messages with multiplicity, updated from Motif's prior (mean 0, variance
+        1, count 1e-4) as running moments are (Chan et al. 1979); quantiles are over the distinct ones, in normalised
+        units, interpolated linearly.
+
+        Args:
+            rewards: float (num_distinct,).
+            counts: int64 (num_distinct,); at least 1.
+
+        Raises:
+            RunError: a reward is NaN or infinite.
+        """
+        values, weights = rewards.double().cpu(), counts.double().cpu()
+        if not values.isfinite().all():
+            raise RunError("a reward became NaN or infinite: train with a lower learning_rate")
+        count = weights.sum().item()
+        mean = (values * weights).sum().item() / count
+        squares = (weights * (values - mean).square()).sum().item()
+        variance = squares / (count - 1) if count > 1 else 0.0
+        total = count + _PRIOR_COUNT
+        drift = mean**2 * count * _PRIOR_COUNT / total  # the prior's mean is 0
+        mean, variance = mean * count / total, (variance * count + 1.0 * _PRIOR_COUNT + drift) / total
+        normalized = (values.numpy() - mean) / np.sqrt(variance)
+        return cls(mean, variance, tuple(np.quantile(normalized, QUANTILE_LEVELS).tolist()))
+
+    def threshold(self, quantile: float) -> float:
+        """The normalised reward below which a share ``quantile`` of the distinct training messages lie.
+
+        Args:
+            quantile: 0 for no threshold (-inf), or from 0.05 to 0.95; between the saved ones, interpolated.
+
+        Raises:
+            ConfigError: another number.
+        """
+        if quantile == 0:
+            return -np.inf
+        if not QUANTILE_LEVELS[0] <= quantile <= QUANTILE_LEVELS[-1]:
+            raise ConfigError(
+                f"the threshold's quantile must be 0 (no threshold) or lie between 0.05 and 0.95, got {quantile}"
+            )
+        return float(np.interp(quantile, QUANTILE_LEVELS, self.quantiles))
+
+
+class RewardModel(nn.Module, ABC):
+    """Messages in, one number each out.
+
+    ``forward`` gives what training works on, with gradients; `rewards` what an agent gets. For most models both are
+    the same.
+
+    Attributes:
+        id: Under which the class is registered.
+        gives_labels: Whether its rewards are labels 0 and 1, which are not normalised.
+        args: The keyword arguments that make such a model again.
+        normalization: Of its rewards, set by training; None of labels.
+    """
+
+    id: ClassVar[str]
+    gives_labels: ClassVar[bool] = False
+
+    def __init__(self, **args: Any) -> None:
+        super().__init__()
+        self.args = args
+        self.normalization: Normalization | None = None
+        self._fingerprint: int | None = None
+
+    @abstractmethod
+    def forward(self, messages: Tensor) -> Tensor:
+        """uint8 (n, 256), on any device, to float32 (n,)."""
+
+    def loss(self, scores: Tensor, targets: Tensor) -> Tensor:
+        """What training minimises, of the segments' ``forward``: the pairs' cross-entropy (`preference_loss`).
+
+        Args:
+            scores: float32 (batch, 2, L); of labelled messages (batch, 1, 1).
+            targets: float32 (batch, 2), the probability that each of the two is preferred; of labelled messages the
+                labels (batch, 1).
+        """
+        return preference_loss(scores.mean(-1), targets)
+
+    @torch.no_grad()
+    def rewards(self, messages: Tensor) -> Tensor:
+        """uint8 (n, 256), on any device, to float32 (n,) on the CPU, without gradients; in chunks."""
+        if not len(messages):
+            return torch.zeros(0)
+        return torch.cat([self._reward(chunk).float().cpu() for chunk in messages.split(CHUNK)])
+
+    def _reward(self, messages: Tensor) -> Tensor:
+        return self(messages)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model computes."""
+        return next((p.device for p in self.parameters()), torch.device("cpu"))
+
+    @property
+    def version(self) -> int:
+        """A 64-bit id of what the model has learnt; what was scored by another version is out of date."""
+        if self._fingerprint is None:
+            digest = hashlib.sha256(f"{self.id} {json.dumps(self.args, sort_keys=True)}".encode())
+            for name, tensor in sorted(self.state_dict().items()):
+                digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+                digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+            self._fingerprint = int.from_bytes(digest.digest()[:8], signed=True)
+        return self._fingerprint
+
+    def mark_changed(self) -> None:
+        """Tell that the weights are others now."""
+        self._fingerprint = None
+
+    def take_up(self, other: "RewardModel") -> None:
+        """Become what ``other``, a model of the same kind, is."""
+        for name, buffer in other.named_buffers(recurse=False):
+            setattr(self, name, buffer.to(self.device))  # whose size may differ, as that of a table does
+        self.load_state_dict(other.state_dict())
+        self.normalization = other.normalization
+        self.mark_changed()
+
+    def save(self, folder: Path, about: Mapping[str, Any] | None = None) -> None:
+        """Write ``reward_model.safetensors`` and ``reward_model.json``.
+
+        Args:
+            folder: Made if it is not there.
+            about: What else the JSON is to tell a reader, such as how the model was trained.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        self._save_weights(folder)
+        description = {
+            "model": self.id,
+            "args": self.args,
+            "normalization": None if self.normalization is None else asdict(self.normalization),
+            "quantile_levels": QUANTILE_LEVELS,
+            "about": dict(about or {}),
+        }
+        write_atomically(folder / DESCRIPTION, json.dumps(description, indent=1) + "\n")
+
+    def _save_weights(self, folder: Path) -> None:
+        save_file(self.state_dict(), folder / WEIGHTS)
+
+    @classmethod
+    def _load(cls, folder: Path, args: Mapping[str, Any]) -> Self:
+        """Make the model that `save` wrote, but for its normalisation."""
+        model = cls(**args)
+        model.load_state_dict(load_file(folder / WEIGHTS))
+        return model
+
+
+reward_models: Registry[RewardModel] = Registry("reward model")
+"""Filled by `groundling.judges.reward_models`."""

@@ -1,0 +1,81 @@
+"""The rule-based judge."""
+
+import pytest
+
+from groundling.errors import ConfigError
+from groundling.judges import Question, Request, RulesJudge
+from groundling.judges.asking.answers import parse
+from groundling.judges.asking.questions import GOALS
+from groundling.judges.asking.rules import TABLES
+from groundling.judges.preferences.pairs import Preference
+
+KILL, WALL, GOLD, DOWN = (
+    "You kill the newt!",
+    "It's a wall.",
+    "$ - 12 gold pieces.",
+    "You descend the stairs.",
+)
+
+
+def reply(first: str, second: str, goal: str = "defaultgoal", judge: RulesJudge | None = None) -> str:
+    conversation = Question(goal, "reworded").conversation(first, second, "line")
+    return (judge or RulesJudge()).answer(Request(0, conversation, goal)).text
+
+
+def label(*arguments: str) -> int:
+    verdict = parse(reply(*arguments), "line")
+    assert verdict is not None
+    return verdict.preference
+
+
+def test_every_goal_has_a_table() -> None:
+    assert TABLES.keys() == GOALS.keys()
+
+
+@pytest.mark.parametrize(
+    ("goal", "better", "worse"),
+    [
+        ("defaultgoal", KILL, WALL),
+        ("defaultgoal", GOLD, WALL),
+        ("defaultgoal", "You see here a dagger.", "You kick at empty space."),
+        ("defaultgoal", DOWN, GOLD),
+        ("defaultgoal", "", "You die..."),
+        ("defaultgoal", "Welcome to experience level 2.", "You miss the jackal."),
+        ("combat", KILL, GOLD),
+        ("combat", KILL, DOWN),
+        ("gold", GOLD, KILL),
+        ("gold", GOLD, DOWN),
+        ("stairs", DOWN, KILL),
+        ("stairs", DOWN, "There is a staircase down here."),
+        ("zeroknowledge", "You see here a tripe ration.", WALL),
+        ("defaultgoal", f"{KILL} (x2)", KILL),
+    ],
+)
+def test_what_each_goal_prefers(goal: str, better: str, worse: str) -> None:
+    assert label(better, worse, goal) == Preference.FIRST
+    assert label(worse, better, goal) == Preference.SECOND
+
+
+@pytest.mark.parametrize(
+    ("goal", "first", "second"),
+    [("combat", GOLD, DOWN), ("gold", KILL, DOWN), ("stairs", KILL, GOLD), ("defaultgoal", "", "")],
+)
+def test_what_a_goal_does_not_count_is_a_tie(goal: str, first: str, second: str) -> None:
+    assert label(first, second, goal) == Preference.TIE
+
+
+def test_it_tells_what_it_counted() -> None:
+    assert reply(f"{KILL}\n{WALL} (x3)", "You hear a door open.") == (
+        '1 is worth 3.5: "You kill the newt!" +5; "It\'s a wall. (x3)" -1.5\n'
+        "2 is worth 0: nothing in it counts\n"
+        "Verdict: 1"
+    )
+
+
+def test_a_table_of_ones_own() -> None:
+    judge = RulesJudge(rules=[("wall", 1.0)])
+    assert reply(KILL, WALL, "combat", judge).endswith("Verdict: 2")
+    assert judge.identity() != RulesJudge().identity()
+    for wrong in ([("(", 1.0)], [("a", "b")], [3]):
+        with pytest.raises(ConfigError, match="expected pairs"):
+            RulesJudge(rules=wrong)  # type: ignore[arg-type]

@@ -1,0 +1,367 @@
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from groundling.errors import ConfigError, RunError
+from groundling.judges.asking.judge import Judge, Reply, Request
+from groundling.judges.asking.openai import OpenAIJudge
+from groundling.judges.asking.rules import RulesJudge
+from groundling.judges.online.background import BackgroundJudge
+from groundling.judges.online.questions import online_judge
+from groundling.judges.online.reward import OnlineLearning, OnlineReward
+from groundling.judges.reward_models import ClassifierRewardModel, MotifRewardModel, TableRewardModel
+from groundling.judges.reward_models.messages import message_ids
+from groundling.rewards.intrinsic import MotifReward
+from groundling.rewards.table import RewardTable
+from tests.judges.asking.chat_server import ChatServer, serving
+from tests.judges.reward_models.reward_reference import make_messages, random_texts
+
+PATIENCE = 20.0
+
+
+def _until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "it never came about"
+        time.sleep(0.002)
+
+
+def _batch(texts: list[str]) -> tuple[Tensor, Tensor]:
+    messages = make_messages(texts)
+    return torch.from_numpy(message_ids(messages)), torch.from_numpy(messages)
+
+
+def _fits(text: str) -> float:
+    return float("e" in text)
+
+
+def judge_labels(questions: Sequence[tuple[str, ...]]) -> list[float | None]:
+    """Messages with an "e" are worth a reward; of two, the one with the more of them is preferred."""
+    if len(questions[0]) == 1:
+        return [_fits(text) for (text,) in questions]
+    counts = [(a.count("e"), b.count("e")) for a, b in questions]
+    return [1.0 if a > b else 0.0 if a < b else 0.5 for a, b in counts]
+
+
+class Gate:
+    """A judge that notes what it is asked and answers when it is let."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[int]] = []
+        self.open = threading.Semaphore(0)
+
+    def __call__(self, questions: list[int]) -> list[float | None]:
+        self.asked.append(questions)
+        assert self.open.acquire(timeout=PATIENCE)
+        return [None if q % 10 == 0 else float(q) for q in questions]
+
+
+def test_the_newest_questions_are_put_first_and_each_once() -> None:
+    gate = Gate()
+    judge = BackgroundJudge(gate, batch_size=3)
+    judge.offer([1])
+    _until(lambda: gate.asked == [[1]])
+    judge.offer([2, 3, 4])  # nothing waits for the judge, who is still at 1
+    judge.offer([5, 3, 1, 10])
+    assert judge.answers() == []
+    for _ in range(3):
+        gate.open.release()
+    _until(lambda: judge.asked == 6)
+    assert gate.asked == [[1], [10, 5, 4], [3, 2]]
+    assert judge.answers() == [(1, 1.0), (5, 5.0), (4, 4.0), (3, 3.0), (2, 2.0)]
+    assert judge.answers() == []
+    assert judge.invalid == 1
+    judge.close()
+
+
+def test_a_judge_that_fails_is_asked_again_and_told_of_once() -> None:
+    calls: list[list[int]] = []
+    told: list[str] = []
+
+    def judge(questions: list[int]) -> list[float]:
+        calls.append(questions)
+        if len(calls) <= 2:
+            raise ConnectionError("nobody there")
+        return [0.5] * (len(questions) if len(calls) > 3 else 99)
+
+    asking = BackgroundJudge(judge, batch_size=2, pause=0.001, warn=told.append)
+    asking.offer([1, 2])
+    _until(lambda: asking.asked == 2)
+    assert calls == [[2, 1]] * 4
+    assert asking.failures == 3  # twice nobody, once too many answers
+    assert len(told) == 1
+    assert "nobody there" in told[0]
+    assert sorted(asking.answers()) == [(1, 0.5), (2, 0.5)]
+    asking.close()
+    with pytest.raises(ConfigError, match="batch_size"):
+        BackgroundJudge(judge, batch_size=0)
+
+
+def test_a_judge_that_says_that_it_cannot_answer_stops_those_who_wait_for_it() -> None:
+    calls: list[list[int]] = []
+
+    def judge(questions: list[int]) -> list[float]:
+        calls.append(questions)
+        raise RunError("no access")
+
+    asking = BackgroundJudge(judge, pause=0.001, warn=pytest.fail)
+    asking.offer([1])
+    _until(lambda: not asking._thread.is_alive())
+    for _ in range(2):
+        with pytest.raises(RunError, match="no access"):
+            asking.answers()
+    assert len(calls) == 1
+    online = OnlineReward(TableRewardModel(), lambda questions: judge([]), warn=pytest.fail)
+    online.observe(*_batch(["door"]))
+    _until(lambda: not online._judge._thread.is_alive())
+    with pytest.raises(RunError, match="no access"):
+        online.update()
+
+
+def test_a_judge_that_has_answered_once_is_asked_again_whatever_it_says() -> None:
+    told: list[str] = []
+    replies = iter([[1.0], RunError("busy"), [0.0]])
+
+    def judge(questions: list[int]) -> list[float]:
+        reply = next(replies)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    asking = BackgroundJudge(judge, pause=0.001, warn=told.append)
+    asking.offer([1])
+    _until(lambda: asking.asked == 1)
+    asking.offer([2])
+    _until(lambda: asking.asked == 2)
+    assert asking.answers() == [(1, 1.0), (2, 0.0)]
+    assert asking.failures == len(told) == 1
+    asking.close()
+
+
+def test_close_ends_the_thread() -> None:
+    before = threading.active_count()
+    judge = BackgroundJudge(lambda questions: [1.0] * len(questions))
+    judge.offer([1])
+    judge.close()
+    _until(lambda: threading.active_count() == before)
+
+
+def test_labels_go_into_the_table_and_reach_the_agent() -> None:
+    model = TableRewardModel()
+    online = OnlineReward(model, judge_labels, OnlineLearning(judge_batch_size=2))
+    table = RewardTable(model)
+    batch = _batch(["You see", "It's a wall", "You see", "", "door"])
+    assert table(*batch).tolist() == [0] * 5
+    online.observe(*batch)
+    online.observe(*batch)
+    _until(lambda: online.update() and online.figures()["online_answers"] == 4)
+    assert table(*batch).tolist() == [1, 0, 1, 0, 0]
+    assert not online.update()
+    assert online.figures() == {
+        "online_messages": 4,
+        "online_answers": 4,
+        "online_invalid": 0,
+        "online_failures": 0,
+    }
+    online.close()
+
+
+def test_nothing_waits_for_the_judge() -> None:
+    hold = threading.Event()
+
+    def slow(questions: Sequence[tuple[str, ...]]) -> list[float | None]:
+        hold.wait(PATIENCE)
+        return judge_labels(questions)
+
+    online = OnlineReward(TableRewardModel(), slow)
+    texts = random_texts(200, 1)
+    began = time.monotonic()
+    for start in range(0, 200, 20):
+        online.observe(*_batch(texts[start : start + 20]))
+        assert not online.update()
+    assert time.monotonic() - began < PATIENCE / 2
+    hold.set()
+    _until(lambda: online.update() or online.figures()["online_answers"])
+    online.close()
+
+
+@pytest.mark.parametrize("kind", [ClassifierRewardModel, MotifRewardModel])
+def test_networks_learn_in_the_background(kind: type) -> None:
+    torch.manual_seed(0)
+    model = kind()
+    learning = OnlineLearning(train_every=60, epochs=12, learning_rate=4e-3, batch_size=32, comparisons=4)
+    online = OnlineReward(model, judge_labels, learning, warn=pytest.fail)
+    texts = sorted({*random_texts(100, 3)})[:40]
+    before = model.version
+    weights = model.network.head[-1].weight.clone()
+    online.observe(*_batch(texts))
+    answers = 40 if kind is ClassifierRewardModel else 4 * 40 - 10
+    _until(lambda: online._judge.asked == answers)
+    if kind is ClassifierRewardModel:  # 40 answers are not enough to begin
+        assert not online.update()
+        assert online._training is None
+        online.observe(*_batch([f"{text} e" for text in texts]))
+        _until(lambda: online._judge.asked == 80)
+    assert not online.update()  # training has begun, and the model is as it was
+    assert torch.equal(model.network.head[-1].weight, weights)
+    assert model.version == before
+    _until(online.update)
+    assert model.version != before
+    found = model.rewards(_batch(texts)[1])
+    if kind is ClassifierRewardModel:
+        agreeing = sum(float(f) == _fits(text) for f, text in zip(found, texts, strict=True))
+        assert agreeing >= 36
+        assert model.normalization is None
+    else:
+        with_e = torch.tensor([text.count("e") >= 3 for text in texts])
+        without = torch.tensor([text.count("e") == 0 for text in texts])
+        assert found[with_e].mean() > found[without].mean() + 1
+        assert model.normalization.variance > 0.1
+    online.close()
+
+
+def test_before_it_has_learnt_anything_a_ranking_model_rewards_next_to_nothing() -> None:
+    torch.manual_seed(0)
+    model = MotifRewardModel()
+    online = OnlineReward(model, judge_labels)
+    raw = model.rewards(_batch(["You see", "door"])[1])
+    given = MotifReward().intrinsic(raw, torch.ones(2), model.normalization)
+    assert given.abs().max() < 1e-2
+    online.close()
+
+
+def test_what_was_answered_is_not_asked_again_after_a_resume() -> None:
+    asked: list[str] = []
+
+    def judge(questions: Sequence[tuple[str, ...]]) -> list[float | None]:
+        asked.extend(text for (text,) in questions)
+        return [None if text == "door" else _fits(text) for (text,) in questions]
+
+    online = OnlineReward(TableRewardModel(), judge)
+    online.observe(*_batch(["You see", "door", "kill"]))
+    _until(lambda: online._judge.asked == 3)
+    online.update()
+    state = online.state_dict()
+    online.close()
+    assert {name: tensor.dtype for name, tensor in state.items()} == {
+        "messages": torch.uint8,
+        "questions": torch.int64,
+        "answers": torch.float32,
+        "trained_on": torch.int64,
+    }
+    asked.clear()
+    resumed = OnlineReward(TableRewardModel(), judge)
+    resumed.load_state_dict(state)
+    assert resumed.state_dict()["answers"].tolist() == state["answers"].tolist()
+    resumed.observe(*_batch(["You see", "door", "kill", "new"]))
+    _until(lambda: resumed._judge.asked == 2)
+    assert sorted(asked) == ["door", "new"]
+    resumed.close()
+    ranking = OnlineReward(MotifRewardModel(), judge)
+    with pytest.raises(RunError, match="about 1 messages each"):
+        ranking.load_state_dict(state)
+    ranking.close()
+
+
+def test_training_that_a_checkpoint_has_cut_short_is_begun_again() -> None:
+    torch.manual_seed(0)
+    learning = OnlineLearning(train_every=60)
+    online = OnlineReward(ClassifierRewardModel(), judge_labels, learning, warn=pytest.fail)
+    online.observe(*_batch(sorted({*random_texts(100, 3)})[:70]))
+    _until(lambda: online._judge.asked == 70)
+    assert not online.update() and online._training is not None
+    state = online.state_dict()
+    _until(online.update)
+    learnt = online.state_dict()
+    online.close()
+    assert (int(state["trained_on"]), int(learnt["trained_on"])) == (0, 70)
+    for saved, begins in ((state, True), (learnt, False)):
+        resumed = OnlineReward(ClassifierRewardModel(), judge_labels, learning, warn=pytest.fail)
+        resumed.load_state_dict(saved)
+        assert not resumed.update()
+        assert (resumed._training is not None) == begins
+        resumed.close()
+
+
+def test_training_that_fails_leaves_the_model_as_it_was() -> None:
+    told: list[str] = []
+    model = ClassifierRewardModel()
+    model.network.head[-1].bias.data.fill_(float("nan"))
+    online = OnlineReward(model, judge_labels, OnlineLearning(train_every=1), told.append)
+    online.observe(*_batch(["door"]))
+    _until(lambda: online.update() or told)
+    assert "learning_rate" in told[0]
+    online.close()
+
+
+class Scripted(Judge):
+    """Gives the replies that it was told to, and notes what it was asked."""
+
+    def __init__(self, *replies: Reply) -> None:
+        self.replies, self.asked = list(replies), []
+
+    def answer(self, request: Request) -> Reply:
+        self.asked.append(request.conversation)
+        return self.replies.pop(0)
+
+
+def test_the_judge_of_annotation_answers_online_questions() -> None:
+    rules = online_judge(RulesJudge())
+    kill, wall = "You kill the newt!", "It's a wall."
+    assert rules([(kill, wall), (wall, kill), (kill, kill)]) == [1.0, 0.0, 0.5]
+    assert rules([(kill,), (wall,), ("Hello",)]) == [1.0, 0.0, 0.0]
+
+
+def test_a_single_message_is_labelled_0_or_1_and_the_empty_one_without_a_request() -> None:
+    replies = [(0.6, 0.3, 0.1), (0.4, 0.3, 0.3), (0.4, 0.2, 0.4), (0.2, 0.7, 0.1)]
+    judge = Scripted(*(Reply("", probabilities=p) for p in replies))
+    assert online_judge(judge)([("a",), ("",), ("b",), ("c",), ("d",)]) == [1.0, 0.0, 1.0, 0.0, 0.0]
+    assert len(judge.asked) == 4
+    with pytest.raises(RunError, match="none of 1 questions; the first: gone"):
+        online_judge(Scripted(Reply("", failure="gone")))([("",), ("a",)])
+
+
+def test_replies_without_a_verdict_are_asked_for_once_more() -> None:
+    judge = Scripted(
+        Reply("Hm."),
+        Reply("Verdict: 2"),
+        Reply("Hm."),
+        Reply("Well."),
+        Reply("", probabilities=(0.6, 0.2, 0.2)),
+    )
+    assert online_judge(judge)([("a", "b"), ("c", "d"), ("e", "f")]) == [0.0, None, pytest.approx(0.7)]
+    assert [len(conversation) for conversation in judge.asked] == [2, 4, 2, 4, 2]
+
+
+def test_a_request_that_fails_is_no_answer_and_costs_no_other() -> None:
+    judge = Scripted(
+        Reply("Verdict: 1"), Reply("", failure="refused"), Reply("Hm."), Reply("", failure="gone")
+    )
+    assert online_judge(judge)([("a",), ("b",), ("c",)]) == [1.0, None, None]
+    gone = Scripted(Reply("", failure="refused"), Reply("", failure="gone"))
+    with pytest.raises(RunError, match="none of 2 questions; the first: refused"):
+        online_judge(gone)([("a",), ("b",)])
+
+
+def test_of_ten_questions_one_is_refused_and_nine_are_answered_once() -> None:
+    def treat(number: int) -> str:
+        return "400" if "grail" in server.bodies[number]["messages"][1]["content"] else "ok"
+
+    with serving(ChatServer(treat=treat)) as server:
+        judge = OpenAIJudge("model", server.url, soft_labels=False, max_retries=0)
+        online = OnlineReward(TableRewardModel(), online_judge(judge), warn=pytest.fail)
+        online.observe(*_batch([f"door {n}" for n in range(9)] + ["grail"]))
+        _until(lambda: online._judge.asked == 10)
+        online.update()
+        assert online.figures() == {
+            "online_messages": 10,
+            "online_answers": 9,
+            "online_invalid": 1,
+            "online_failures": 0,
+        }
+        assert len(server.bodies) == 10
+        online.close()

@@ -1,0 +1,133 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from groundling.envs.nethack import ACTIONS, make_task
+from groundling.envs.seeds import training_seed
+from groundling.errors import ConfigError
+from groundling.judges.preferences.pairs import Pairs
+from groundling.judges.preferences.record import Act, Player, explorer_player, random_player, record
+
+
+def _same(a: Pairs, b: Pairs) -> bool:
+    arrays = {**a.data, **{f"info {k}": v for k, v in a.info.items()}}
+    others = {**b.data, **{f"info {k}": v for k, v in b.info.items()}}
+    return arrays.keys() == others.keys() and all(np.array_equal(arrays[k], others[k]) for k in arrays)
+
+
+def _record(folder: Path, player: Player = random_player, **options: object) -> Pairs:
+    usual = {"name": "random", "num_pairs": 20, "task_args": {"max_episode_steps": 80}}
+    return record(player, folder, **{**usual, **options})
+
+
+def test_segments_are_what_the_env_showed(tmp_path: Path) -> None:
+    pairs = _record(tmp_path / "pairs", num_pairs=4, segment_length=3, stride=8, seed=5)
+    assert pairs.messages.shape == (4, 2, 3, 256)
+    # The first of eight segments, played again: the first window's, at a place drawn from the episode's seed.
+    seed = training_seed(5, 0, 0)
+    begin = int(np.random.default_rng(seed).integers(8 - 3 + 1))
+    env, act = make_task("NetHackScore-v1"), random_player(seed)
+    observation, _ = env.reset(seed=seed)
+    shown = [(observation, 0.0)]
+    for _ in range(10):
+        observation, reward, *_ = env.step(act(observation))
+        shown.append((observation, reward))
+    env.close()
+    pair, side = divmod(int(np.random.default_rng(5).permutation(8)[0]), 2)
+    steps = shown[begin : begin + 3]
+    assert np.array_equal(pairs.messages[pair, side], [o["message"] for o, _ in steps])
+    assert np.array_equal(pairs.data["blstats"][pair, side], [o["blstats"] for o, _ in steps])
+    assert pairs.data["rewards"][pair, side].tolist() == pytest.approx([r for _, r in steps])
+    last = steps[-1][0]["blstats"]
+    assert pairs.info["score"][pair, side] == last[9]
+    assert pairs.info["turns"][pair, side] == last[20]
+    assert pairs.info["steps"][pair, side] == begin + 2
+
+
+def test_equal_seeds_give_equal_recordings(tmp_path: Path) -> None:
+    one, two = _record(tmp_path / "one"), _record(tmp_path / "two")
+    assert _same(one, two)
+    assert not _same(one, _record(tmp_path / "three", seed=1))
+    assert len({m.tobytes() for m in one.messages.reshape(-1, 256)}) > 3
+
+
+@pytest.mark.parametrize("steps", [60, 130])
+def test_a_killed_recording_goes_on_as_if_nothing_had_been(steps: int, tmp_path: Path) -> None:
+    whole = _record(tmp_path / "whole")
+    left = [steps]
+
+    def dying(seed: int) -> Act:
+        act = random_player(seed)
+
+        def choose(observation: object) -> int:
+            left[0] -= 1
+            if left[0] < 0:
+                raise KeyboardInterrupt
+            return act(observation)
+
+        return choose
+
+    with pytest.raises(KeyboardInterrupt):
+        _record(tmp_path / "torn", dying)
+    assert not (tmp_path / "torn").exists()
+    counted: list[int] = []
+    torn = _record(tmp_path / "torn", on_segment=lambda: counted.append(1))
+    assert _same(whole, torn)
+    assert len(counted) == 40
+    assert not (tmp_path / "torn.recording").exists()
+
+    def nobody(seed: int) -> Act:
+        raise AssertionError("all is recorded")
+
+    assert _same(_record(tmp_path / "torn", nobody), whole)
+
+
+def test_a_kill_between_the_dataset_and_its_description(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "pairs"
+    original: Callable[..., Pairs] = Pairs.create
+
+    def create(*args: object) -> Pairs:
+        original(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Pairs, "create", create)
+    with pytest.raises(KeyboardInterrupt):
+        _record(folder)
+    monkeypatch.undo()
+    pairs = _record(folder)
+    assert json.loads((folder / "recording.json").read_text())["player"] == "random"
+    assert _same(pairs, _record(tmp_path / "again"))
+
+
+def test_the_explorer_and_other_formats(tmp_path: Path) -> None:
+    pairs = _record(
+        tmp_path / "pairs",
+        explorer_player,
+        name="explorer",
+        num_pairs=5,
+        keys=("tty_chars", "tty_colors"),
+        format="parquet",
+    )
+    assert set(pairs.data) == {"message", "tty_chars", "tty_colors"}
+    assert pairs.data["tty_chars"].shape == (5, 2, 1, 24, 80)
+    assert (pairs.data["tty_chars"] == ord("@")).any(axis=(-1, -2)).mean() > 0.5
+
+
+def test_what_cannot_be_recorded_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="stride"):
+        _record(tmp_path / "a", segment_length=20)
+    with pytest.raises(ConfigError, match="did you mean 'blstats'"):
+        _record(tmp_path / "a", keys=("blstat",))
+    _record(tmp_path / "b", num_pairs=2)
+    with pytest.raises(ConfigError, match="seed=0 \\(now 1\\)"):
+        _record(tmp_path / "b", num_pairs=2, seed=1)
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="something else"):
+        _record(tmp_path / "c")
+    assert len(ACTIONS) == 23

@@ -1,0 +1,61 @@
+"""The original's message network as one plain sequence of layers, for comparison; and made-up messages and pairs."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from groundling.judges.reward_models.message_network import MessageNetwork
+from groundling.judges.reward_models.training_pairs import TrainingPairs
+
+WORDS = (
+    "You",
+    "see",
+    "here",
+    "kill",
+    "the newt!",
+    "hit",
+    "a gold piece",
+    "It's a wall",
+    "$ - 3",
+    "door",
+    "stairs.",
+)
+
+
+class Transposed(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.transpose(1, 2)
+
+
+def plain_network(network: MessageNetwork) -> nn.Sequential:
+    """Layers that share the parameters of ``network`` and read all 256 bytes: int64 (n, 256) to float (n, 1)."""
+    c, relu, pool = network.convolutions, nn.ReLU(), nn.MaxPool1d(3)
+    first = [network.embedding, Transposed(), c[0], relu, pool, c[1], relu, pool]
+    rest = [c[2], relu, c[3], relu, c[4], relu, c[5], relu, pool, nn.Flatten()]
+    return nn.Sequential(*first, *rest, network.head)
+
+
+def make_messages(texts: list[str]) -> NDArray[np.uint8]:
+    """uint8 (len(texts), 256)."""
+    rows = [text.encode("latin-1").ljust(256, b"\0") for text in texts]
+    return np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(-1, 256).copy()
+
+
+def random_texts(count: int, seed: int) -> list[str]:
+    rng = np.random.default_rng(seed)
+    return [" ".join(rng.choice(WORDS, size=rng.integers(0, 6))) for _ in range(count)]
+
+
+def random_pairs(count: int, seed: int, length: int = 1, distinct: int = 30) -> TrainingPairs:
+    """Pairs of random segments, of which a rule prefers the one with the more letters ``e``; a fifth are ties."""
+    rng = np.random.default_rng(seed)
+    messages = make_messages(random_texts(distinct, seed))[rng.integers(0, distinct, (count, 2, length))]
+    letters = (messages == ord("e")).sum((2, 3))
+    preferences = np.where(letters[:, 0] > letters[:, 1], 0, np.where(letters[:, 0] < letters[:, 1], 1, 2))
+    preferences[rng.random(count) < 0.1] = 2
+    return TrainingPairs.of(messages, preferences)
+
+
+def gradients(network: nn.Module) -> list[Tensor]:
+    return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in network.parameters()]

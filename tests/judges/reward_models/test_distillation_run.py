@@ -1,0 +1,194 @@
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+from groundling.commands.distill import add_parser
+from groundling.errors import ConfigError, GroundlingError
+from groundling.judges.preferences.pairs import Pairs
+from groundling.judges.reward_models import load_reward_model
+from groundling.training.distillation import DistillationConfig, DistillationRun, distill, read_pairs
+from groundling.training.tracking import TIME_KEYS, read_metrics
+from tests.judges.reward_models.reward_reference import random_pairs
+
+TIMES = (*TIME_KEYS, "pairs_per_second")
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    """200 pairs of which a rule prefers some; every tenth has no answer."""
+    pairs = random_pairs(200, 0, distinct=25)
+    folder = tmp_path / "pairs"
+    made = Pairs.create(folder, {"message": pairs.messages[pairs.indices].numpy()})
+    codes = np.select([pairs.targets[:, 0] == 1, pairs.targets[:, 0] == 0], [0, 1], 2)
+    codes[::10] = 3
+    made.write_preferences("rule", codes)
+    return folder
+
+
+def _config(dataset: Path, **options: object) -> DistillationConfig:
+    usual = {"learning_rate": 1e-3, "batch_size": 32, "epochs": 3, "device": "cpu"}
+    return DistillationConfig(dataset=str(dataset), preferences="rule", **{**usual, **options})
+
+
+def _rows(folder: Path) -> list[dict[str, object]]:
+    return [{k: v for k, v in row.items() if k not in TIMES} for row in read_metrics(folder)]
+
+
+def _distill(config: DistillationConfig, output: Path) -> None:
+    distill(config, output, Console(quiet=True), pytest.fail)
+
+
+def test_an_interrupted_distillation_ends_as_an_uninterrupted_one(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, torn = tmp_path / "whole", tmp_path / "torn"
+    _distill(_config(dataset), whole)
+    epochs = []
+
+    def epoch(self: DistillationRun, on_batch: object) -> dict[str, object]:
+        if len(epochs) == 2:
+            torch.rand(1)  # a killed epoch has drawn numbers
+            raise KeyboardInterrupt
+        epochs.append(1)
+        return original(self, on_batch)
+
+    original = DistillationRun.epoch
+    monkeypatch.setattr(DistillationRun, "epoch", epoch)
+    with pytest.raises(KeyboardInterrupt):
+        _distill(_config(dataset), torn)
+    assert not (torn / "reward_model.json").exists()
+    monkeypatch.undo()
+    _distill(_config(dataset), torn)
+    weights = [load_file(folder / "reward_model.safetensors") for folder in (whole, torn)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert _rows(whole) == _rows(torn)
+    assert [row["update"] for row in _rows(whole)] == [0, 1, 2, 3]
+    _distill(_config(dataset), torn)  # all is done: nothing changes
+    assert _rows(whole) == _rows(torn)
+
+
+def test_a_broken_checkpoint_is_no_fresh_start(dataset: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    _distill(_config(dataset), output)
+    before = _rows(output)
+    (output / "checkpoints" / "000003" / "reward_model.json").write_text("{}")
+    with pytest.raises(GroundlingError, match=r"only broken ones \(000003\)"):
+        distill(_config(dataset), output, Console(quiet=True), lambda text: None)
+    assert _rows(output) == before
+
+
+def test_what_is_written(dataset: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    _distill(_config(dataset), output)
+    rows = _rows(output)
+    assert {"train_loss", "validation_loss", "validation_accuracy", "validation_calibration_error"} <= set(
+        rows[-1]
+    )
+    assert rows[-1]["validation_loss"] < rows[0]["validation_loss"]
+    about = json.loads((output / "reward_model.json").read_text())["about"]
+    assert about["training_pairs"] + about["validation_pairs"] == 180
+    assert about["validation_accuracy"] == rows[-1]["validation_accuracy"]
+    model, newest = load_reward_model(output), load_reward_model(output / "checkpoints" / "000003")
+    assert model.version == newest.version
+    assert model.normalization == newest.normalization
+    assert model.normalization is not None
+    assert model.normalization.mean == rows[-1]["reward_mean"]
+    assert not [path for path in output.rglob("*") if path.suffix in (".pkl", ".pt", ".pth")]
+
+
+def test_soft_labels_are_learnt_from(dataset: Path, tmp_path: Path) -> None:
+    made = Pairs.open(dataset)
+    codes = made.preferences("rule")
+    soft = np.full((200, 3), np.nan, dtype=np.float32)
+    soft[codes == 0] = (0.6, 0.2, 0.2)
+    made.write_preferences("judge", codes, soft)
+    config = _config(dataset)
+    config.preferences = "judge"
+    assert read_pairs(config).targets[torch.from_numpy(codes[codes != 3] == 0)][0].tolist() == (
+        pytest.approx([0.7, 0.3])
+    )
+
+
+@pytest.mark.parametrize("kind", ["table", "classifier", "language_model"])
+def test_every_kind_is_distilled_and_read(kind: str, dataset: Path, tmp_path: Path) -> None:
+    config = _config(dataset, epochs=1)
+    config.model.id = kind
+    config.model.args = (
+        {"hidden_sizes": [8], "train_language_model": False} if kind == "language_model" else {}
+    )
+    _distill(config, tmp_path / "out")
+    model = load_reward_model(tmp_path / "out")
+    assert (model.normalization is None) == (kind == "classifier")
+    rewards = model.rewards(read_pairs(config).messages)
+    assert rewards.isfinite().all()
+    if kind == "classifier":
+        assert set(rewards.tolist()) <= {0.0, 1.0}
+    if kind == "table":
+        assert read_metrics(tmp_path / "out")[-1]["validation_accuracy"] > 0.8
+
+
+def test_a_folder_of_another_reward_model_is_refused(dataset: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    _distill(_config(dataset, epochs=1), output)
+    with pytest.raises(ConfigError, match="learning_rate"):
+        _distill(_config(dataset, epochs=1, learning_rate=1e-4), output)
+    made = Pairs.open(dataset)
+    codes = np.array(made.preferences("rule"))
+    codes[:50] = 2
+    made.write_preferences("rule", codes)
+    with pytest.raises(ConfigError, match="pairs="):
+        _distill(_config(dataset, epochs=1), output)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="something else"):
+        _distill(_config(dataset), tmp_path / "other")
+
+
+def _command(*words: str) -> int:
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers(required=True))
+    arguments, more = parser.parse_known_args(["distill", *words])
+    arguments.overrides += more  # as the command line does
+    status: int = arguments.run(arguments)
+    return status
+
+
+def test_the_command(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "out"
+    words = [str(dataset), "epochs=1", "batch_size=64", "device=cpu", "--preferences", "rule"]
+    assert _command(*words, "--model", "classifier", "--output", str(output)) == 0
+    assert "pairs to train on" in capsys.readouterr().out
+    assert load_reward_model(output).id == "classifier"
+    shutil.rmtree(output)
+    args = ["model.args.threshold=0.25", "--output", str(output)]
+    assert _command(*words, "--model", "classifier", *args) == 0
+    assert load_reward_model(output).args == {"threshold": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["epoch=1"], "did you mean 'epochs'"),
+        (["epochs=many"], "epochs"),
+        (["epochs=0"], "epochs must be"),
+        (["fast"], "key=value"),
+        (["--model", "motiv"], "did you mean 'motif'"),
+        (["model.args.depth=2"], "depth"),
+    ],
+)
+def test_what_cannot_be_run_is_named(words: list[str], message: str, dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(GroundlingError, match=message):
+        _command(str(dataset), *words, "--preferences", "rule", "--output", str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_annotator_is_named(dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="did you mean 'rule'"):
+        _command(str(dataset), "--preferences", "rules", "--output", str(tmp_path / "out"))
