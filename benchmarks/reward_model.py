@@ -33,9 +33,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from groundling.judges.preferences.segments import Segments
 from groundling.judges.reward_models import MotifRewardModel
 from groundling.judges.reward_models.distill import segment_scores, train_epoch
-from groundling.judges.reward_models.message_network import MessageNetwork
+from groundling.judges.reward_models.message_network import MessageNetwork, encode
 from groundling.judges.reward_models.training_pairs import TrainingPairs
 
 RESULTS = Path(__file__).parent / "results"
@@ -69,7 +70,7 @@ def make_pairs(count: int, steps: int, seed: int) -> TrainingPairs:
         drawn[..., 0]
     ]
     preferences = np.where(worth[:, 0] > worth[:, 1], 0, np.where(worth[:, 0] < worth[:, 1], 1, 2))
-    return TrainingPairs.of(messages[drawn], preferences)
+    return TrainingPairs.of(Segments.of_messages(messages[drawn]), preferences)
 
 
 def plain_network(network: MessageNetwork) -> nn.Sequential:
@@ -92,6 +93,11 @@ def plain_loss(network: nn.Sequential, everything: Tensor, pairs: TrainingPairs)
     return nn.functional.cross_entropy(rewards, pairs.targets.to(rewards))
 
 
+def every_message(pairs: TrainingPairs) -> Tensor:
+    """Every message of every pair: uint8 (N, 2, L, 256)."""
+    return encode(pairs.captions, "motif")[pairs.indices]
+
+
 def compare_gradients(pairs: TrainingPairs, batch_size: int, dtype: torch.dtype) -> dict[str, float]:
     """The greatest difference of any weight's gradient, absolute and of the batch's greatest gradient."""
     torch.manual_seed(0)
@@ -103,8 +109,8 @@ def compare_gradients(pairs: TrainingPairs, batch_size: int, dtype: torch.dtype)
         batch = pairs[rows]
         model.zero_grad()
         plain.zero_grad()
-        model.loss(segment_scores(model, batch), batch.targets).backward()
-        plain_loss(network, pairs.messages[batch.indices], batch).backward()
+        model.loss(segment_scores(model, batch), batch.targets, batch.mask()).backward()
+        plain_loss(network, every_message(batch), batch).backward()
         both = [(p.grad, q.grad) for p, q in zip(model.parameters(), plain.parameters(), strict=True)]
         difference = max((p - q).abs().max().item() for p, q in both if p is not None and q is not None)
         largest = max(q.abs().max().item() for _, q in both if q is not None)
@@ -123,7 +129,7 @@ def measure(pairs: TrainingPairs, batch_size: int, rounds: int, batches: int) ->
     for number in range(rounds + 1):  # the first round warms up
         order = torch.Generator().manual_seed(number)
         part = pairs[torch.randperm(len(pairs), generator=order)[: batches * batch_size]]
-        everything = part.messages[part.indices]  # read before the clock runs
+        everything = every_message(part)  # read before the clock runs
         began = time.process_time()
         for rows in torch.randperm(len(part), generator=order).split(batch_size):
             loss = plain_loss(network, everything[rows], part[rows])
@@ -177,8 +183,8 @@ def main() -> None:
             "torch": torch.__version__,
             "nle": importlib.metadata.version("nle"),
         },
-        "distinct_messages": len(pairs.messages),
-        "longest_message": int((pairs.messages != 0).sum(1).max()),
+        "distinct_messages": len(pairs.captions),
+        "longest_message": max(map(len, pairs.captions)),
         "batch_sizes": {},
     }
     for batch_size in (256, 1024):

@@ -18,7 +18,7 @@ from PIL import Image
 from groundling.cli import main
 from groundling.envs.nethack import TASKS, make_task
 from groundling.envs.seeds import held_out_seed
-from groundling.judges.preferences.pairs import Pairs
+from groundling.judges import open_pairs
 from groundling.training.tracking import read_metrics
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "motif.md"
@@ -85,7 +85,7 @@ def reward_model(folder: Path) -> Path:
 
 def test_every_phase_leaves_what_the_next_one_needs(folder: Path) -> None:
     motif = folder / "runs" / "motif"
-    pairs = Pairs.open(motif / "pairs")
+    pairs = open_pairs(motif / "pairs")
     assert len(pairs) == 40 and set(pairs.preferences("rules").tolist()) <= {0, 1, 2}
     assert (motif / "reward" / "reward_model.safetensors").exists()
     rows = read_metrics(motif / "agent")
@@ -178,7 +178,7 @@ def test_a_trained_agent_records_pairs_and_is_watched_again(
     for output in ("a", "b"):
         words = ["collect", agent, "--pairs", "6", "--stride", "1", "--format", "parquet"]
         assert main([*words, "--output", str(tmp_path / output), *_WORLD]) == 0
-    first, second = (Pairs.open(tmp_path / output) for output in "ab")
+    first, second = (open_pairs(tmp_path / output) for output in "ab")
     assert (first.messages == second.messages).all()
     capsys.readouterr()
     for _ in range(2):

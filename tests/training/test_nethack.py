@@ -1,4 +1,5 @@
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from groundling.envs.nethack.vector import Frames, NetHackEpisode, NetHackVector
 from groundling.envs.nethack.workers import Incidents
 from groundling.errors import ConfigError
 from groundling.judges.online.reward import OnlineLearning, OnlineReward
+from groundling.judges.preferences.captions import decode
 from groundling.judges.reward_models import reward_models
 from groundling.judges.reward_models.message_table import TableRewardModel
 from groundling.judges.reward_models.reward_model import Normalization
@@ -115,9 +117,9 @@ class LengthModel:
     def __init__(self) -> None:
         self.asked: list[int] = []
 
-    def rewards(self, messages: torch.Tensor) -> torch.Tensor:
-        self.asked.append(len(messages))
-        return (messages != 0).sum(-1).float()
+    def rewards(self, captions: Sequence[str]) -> torch.Tensor:
+        self.asked.append(len(captions))
+        return torch.tensor([float(len(caption)) for caption in captions])
 
 
 def _policy() -> NetHackPolicy:
@@ -331,7 +333,7 @@ def test_a_judge_teaches_the_model_while_training_runs_and_a_restart_keeps_it(tm
     rollout, _ = _collect(one, _policy())
     told = one.incidents()
     assert (told["online_messages"], told["online_answers"]) == (4, 4) and told["dead_workers"] == 0
-    gold = one._table.model.rewards(torch.from_numpy(rollout.observations.messages))  # type: ignore[union-attr]
+    gold = one._table.model.rewards(list(map(decode, rollout.observations.messages)))  # type: ignore[union-attr]
     assert torch.allclose(rollout.rewards.flatten(), labels.intrinsic_coefficient * gold) and gold.sum() == 8
     one.save_shared(tmp_path)
     again = collector()

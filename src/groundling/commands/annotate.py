@@ -33,15 +33,24 @@ def add_parser(commands: Commands) -> None:
         help="who is asked: rules, openai model=NAME base_url=URL, transformers model=NAME, score, return, random, or "
         "one of yours (default: rules)",
     )
-    parser.add_argument("--goal", default="defaultgoal", help="what the player wants (default: %(default)s)")
-    parser.add_argument("--prompt", default="default", help="default or reworded (default: %(default)s)")
+    parser.add_argument(
+        "--goal",
+        metavar="GOAL",
+        help="what is wanted: one of the world's goals (docs/judges.md), or a sentence of yours (default: the world's "
+        "first)",
+    )
+    parser.add_argument(
+        "--prompt", default="default", help="one of the world's prompts (default: %(default)s)"
+    )
     parser.add_argument(
         "--question",
         type=Path,
         metavar="FILE",
         help="your own instructions, as text; {goal} stands for the goal",
     )
-    parser.add_argument("--blstats", action="store_true", help="tell the judge the player's state, too")
+    parser.add_argument(
+        "--blstats", action="store_true", help="tell the judge the state of NetHack's player, too"
+    )
     parser.add_argument("--both-orders", action="store_true", help="ask about each pair in both orders")
     parser.add_argument("--name", help="of the labels in the dataset (default: from judge, goal and prompt)")
     parser.add_argument("--store", type=Path, metavar="FOLDER", help="of answers (default: DATASET/answers)")
@@ -59,17 +68,17 @@ def run(arguments: argparse.Namespace) -> int:
     from groundling.judges.asking.annotate import Annotation
     from groundling.judges.asking.judge import FigureJudge
     from groundling.judges.asking.questions import Question
-    from groundling.judges.preferences.pairs import Pairs
+    from groundling.judges.preferences.opening import open_pairs
 
     if arguments.chunk is None and arguments.chunks != 1:
         raise ConfigError(f"--chunks {arguments.chunks} needs --chunk I, from 0 to {arguments.chunks - 1}")
-    fields = {"goal": arguments.goal, "prompt": arguments.prompt, "blstats": arguments.blstats}
-    question = Question.from_file(arguments.question, **fields) if arguments.question else Question(**fields)
-    pairs = Pairs.open(arguments.dataset)
-    judge = make_judge(arguments.judge)
+    pairs, judge = open_pairs(arguments.dataset), make_judge(arguments.judge)
     console = make_console()
     if isinstance(judge, FigureJudge):
         return _label(pairs, judge, arguments, console)
+    fields = {"prompt": arguments.prompt, "blstats": arguments.blstats, "world": pairs.world}
+    fields |= {"goal": arguments.goal} if arguments.goal else {}
+    question = Question.from_file(arguments.question, **fields) if arguments.question else Question(**fields)
     name = arguments.name or _default_name(arguments.judge[0], judge, question)
     annotation = Annotation(
         pairs, judge, question, folder=arguments.store, both_orders=arguments.both_orders, notice=warn
@@ -207,9 +216,10 @@ def _label(pairs: "Pairs", judge: "FigureJudge", arguments: argparse.Namespace, 
 def _default_name(id: str, judge: "Judge", question: Any) -> str:
     """Like the published files' names: judge and model, what it reads, goal, prompt."""
     model = str(judge.identity().get("model") or "").rstrip("/").rpartition("/")[2]
-    reads = "msg_blstats" if question.blstats else "msg"
+    reads = question.world if question.world != "nethack" else "msg_blstats" if question.blstats else "msg"
     prompt = "own" if question.own is not None else question.prompt
-    parts = [id, *([model] if model else []), reads, question.goal, prompt]
+    goal = question.goal if question.goal in question.subject.goals else "own"
+    parts = [id, *([model] if model else []), reads, goal, prompt]
     return re.sub(r"[^A-Za-z0-9_-]+", "-", "_".join(parts)).strip("-_")
 
 

@@ -9,16 +9,22 @@ from groundling.judges.asking.questions import Question
 from groundling.judges.asking.rules import RulesJudge
 from groundling.judges.asking.transformers import TransformersJudge
 from groundling.judges.preferences.captions import caption
-from groundling.judges.preferences.pairs import Pairs, Preference
+from groundling.judges.preferences.labels import Preference
+from groundling.judges.preferences.messages import MessagePairs
+from groundling.judges.preferences.opening import open_pairs
+from groundling.judges.preferences.pairs import Comparison, Pairs
+from groundling.judges.preferences.texts import TextPairs
 
 register = judges.register
 create = judges.create
 
 __all__ = [
     "Annotation",
-    "AnnotationEstimate",
+    "Comparison",
+    "Estimate",
     "FigureJudge",
     "Judge",
+    "MessagePairs",
     "OpenAIJudge",
     "Pairs",
     "Preference",
@@ -30,10 +36,12 @@ __all__ = [
     "RulesJudge",
     "ScoreJudge",
     "Summary",
+    "TextPairs",
     "TransformersJudge",
     "caption",
     "create",
     "fence",
     "judges",
+    "open_pairs",
     "register",
 ]

@@ -1,16 +1,17 @@
-"""A reward model's numbers, looked up by message: NetHack's messages repeat, so it is asked only for new ones."""
+"""A reward model's numbers, looked up by caption: captions repeat, so it is asked only for new ones."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from groundling.judges.preferences.segments import caption_ids
 from groundling.judges.reward_models.reward_model import RewardModel
 
 
 class RewardTable:
-    """What ``model`` gives for each message that has come up, by the message's content id.
+    """What ``model`` gives for each caption that has come up, by an id of its content.
 
     A look-up costs some 0.04 µs a frame (`torch.searchsorted`; a dict takes three times as long), Motif's network on
     every frame some 500. When the model has learnt something new (`RewardModel.version`), all that it said before is
@@ -22,15 +23,18 @@ class RewardTable:
         self._version = model.version
         self._forget()
 
-    def __call__(self, ids: Tensor, messages: Tensor) -> Tensor:
-        """The model's reward of each message.
+    def __call__(self, ids: Tensor, read: Callable[[Sequence[int]], Sequence[str]]) -> Tensor:
+        """The model's reward of each caption.
 
         Args:
-            ids: int64, any shape, on the CPU: `groundling.envs.nethack.observation.message_id`.
-            messages: uint8 (*shape of ids, 256), on the CPU; read only where an id has never come up.
+            ids: int64, any shape, on the CPU: of each caption, one that tells it from all others.
+            read: Gives the captions at these places of the flattened ids; asked only for ids that are new.
 
         Returns:
             float32, of the shape of ``ids``, on the CPU; without gradients.
+
+        Raises:
+            ConfigError: the model cannot read a caption.
         """
         if self._version != self.model.version:
             self._version = self.model.version
@@ -38,12 +42,21 @@ class RewardTable:
         flat = ids.flatten()
         places, known = self._find(flat)
         if not known.all():
-            self._score(flat[~known], messages.reshape(len(flat), -1)[~known])
+            self._score(flat, known, read)
             places, _ = self._find(flat)
         return self._rewards[places].view(ids.shape)
 
+    def rewards(self, captions: Sequence[str]) -> Tensor:
+        """The model's reward of each of n captions: float32 (n,), on the CPU; without gradients.
+
+        Raises:
+            ConfigError: the model cannot read a caption.
+        """
+        ids = torch.from_numpy(caption_ids(captions))
+        return self(ids, lambda places: [captions[place] for place in places])
+
     def __len__(self) -> int:
-        """How many messages it knows."""
+        """How many captions it knows."""
         return len(self._ids)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -64,10 +77,11 @@ class RewardTable:
         places = torch.searchsorted(self._ids, ids).clamp_(max=len(self._ids) - 1)
         return places, self._ids[places] == ids
 
-    def _score(self, ids: Tensor, messages: Tensor) -> None:
-        """Ask the model for messages that are new, each once."""
-        new, first = np.unique(ids.numpy(), return_index=True)
-        rewards = self.model.rewards(messages[torch.from_numpy(first)])
+    def _score(self, ids: Tensor, known: Tensor, read: Callable[[Sequence[int]], Sequence[str]]) -> None:
+        """Ask the model for captions that are not known, each once."""
+        unknown = np.flatnonzero(~known.numpy())
+        new, first = np.unique(ids.numpy()[unknown], return_index=True)
+        rewards = self.model.rewards(read(unknown[first].tolist()))
         places = np.searchsorted(self._ids.numpy(), new)
         self._ids = torch.from_numpy(np.insert(self._ids.numpy(), places, new))
         self._rewards = torch.from_numpy(np.insert(self._rewards.numpy(), places, rewards.numpy()))

@@ -19,7 +19,7 @@ from groundling.configs.schema import ComponentConfig
 from groundling.devices import find_device
 from groundling.errors import ConfigError
 from groundling.files import write_atomically
-from groundling.judges.preferences.pairs import Pairs
+from groundling.judges.preferences.opening import open_pairs
 from groundling.judges.reward_models import (
     RewardModel,
     TableRewardModel,
@@ -66,8 +66,8 @@ def read_pairs(config: DistillationConfig) -> TrainingPairs:
     Raises:
         ConfigError: there is no such dataset or annotator, or nothing is annotated.
     """
-    pairs, name = Pairs.open(config.dataset), config.preferences
-    return TrainingPairs.of(pairs.messages, pairs.preferences(name), pairs.soft_preferences(name))
+    pairs, name = open_pairs(config.dataset), config.preferences
+    return TrainingPairs.of(pairs.segments(), pairs.preferences(name), pairs.soft_preferences(name))
 
 
 def distill(
@@ -89,7 +89,7 @@ def distill(
     run = DistillationRun(config, pairs, output, warn)
     console.print(
         f"{len(run.train):,} pairs to train on, {len(run.validation):,} to validate on; "
-        f"{len(pairs.messages):,} distinct messages of {pairs.indices.numel():,}",
+        f"{len(pairs.captions):,} distinct captions of {int((pairs.indices >= 0).sum()):,}",
         highlight=False,
     )
     row = run.loop(console)
@@ -253,7 +253,8 @@ def _claim(folder: Path, config: DistillationConfig, pairs: TrainingPairs) -> No
 def _fingerprint(pairs: TrainingPairs) -> str:
     """What tells annotated pairs from others."""
     digest = hashlib.sha256()
-    for tensor in (pairs.messages, pairs.indices, pairs.targets):
+    digest.update(json.dumps(pairs.captions).encode())
+    for tensor in (pairs.indices, pairs.targets):
         digest.update(tensor.contiguous().numpy().data)
     return digest.hexdigest()[:16]
 

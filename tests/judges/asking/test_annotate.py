@@ -22,6 +22,7 @@ from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.judges import (
     Annotation,
     Judge,
+    MessagePairs,
     OpenAIJudge,
     Pairs,
     Preference,
@@ -29,6 +30,7 @@ from groundling.judges import (
     Reply,
     Request,
     fence,
+    open_pairs,
 )
 from groundling.judges.preferences.store import Store
 from tests.judges.asking.chat_server import ChatServer, captions, serving, verdict
@@ -38,7 +40,7 @@ from tests.judges.preferences.test_pairs import encode
 def dataset(folder: Path, rows: Iterable[tuple[str, str]]) -> Pairs:
     rows = list(rows)
     messages = encode(*(text for row in rows for text in row)).reshape(len(rows), 2, 1, 256)
-    return Pairs.create(folder, {"message": messages})
+    return MessagePairs.create(folder, {"message": messages})
 
 
 def longer(rows: Iterable[tuple[str, str]]) -> list[int]:
@@ -246,11 +248,11 @@ def test_a_run_without_any_answer_leaves_the_name_free(
         words = [str(folder), "--name", "mine", "--judge", "openai", "model=m", f"base_url={server.url}"]
         assert command(*words, "max_retries=0", "temperature=0.3") == 1
         assert "no labels were written: there are no answers yet" in capsys.readouterr().out
-        assert not (folder / "annotations").exists() and Pairs.open(folder).annotators() == []
+        assert not (folder / "annotations").exists() and open_pairs(folder).annotators() == []
         server.treat = lambda number: "ok"
         assert command(*words, "max_retries=0", "temperature=0.2") == 0
         assert "written as 'mine'" in capsys.readouterr().out
-    assert Pairs.open(folder).preferences("mine").tolist() == longer(ROWS)
+    assert open_pairs(folder).preferences("mine").tolist() == longer(ROWS)
 
 
 def test_a_run_that_stops_before_any_answer_leaves_the_name_free(tmp_path: Path) -> None:
@@ -308,7 +310,7 @@ def test_chunks_share_the_pairs_and_nothing_else(tmp_path: Path) -> None:
 
 def _annotate(folder: str, url: str, chunk: int, chunks: int) -> None:
     judge = OpenAIJudge("model", url, concurrency=4, timeout=5, soft_labels=False)
-    Annotation(Pairs.open(folder), judge, Question()).run("llm", chunk=chunk, chunks=chunks)
+    Annotation(open_pairs(folder), judge, Question()).run("llm", chunk=chunk, chunks=chunks)
 
 
 def _processes() -> Any:
@@ -367,7 +369,7 @@ def test_twenty_kills_cost_only_what_was_in_flight(tmp_path: Path, chunks: int) 
             assert process.exitcode == 0
         distinct = len({frozenset(row) for row in rows})
         assert len(server.bodies) == distinct + in_flight
-    labels = Pairs.open(pairs.folder).preferences("llm").tolist()
+    labels = open_pairs(pairs.folder).preferences("llm").tolist()
     assert labels == longer(rows) + longer((b, a) for a, b in rows)
 
 
@@ -402,22 +404,22 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     folder = str(dataset(tmp_path / "pairs", rows).folder)
     assert command(folder, "--dry-run") == 0
     assert "1 requests here" in capsys.readouterr().out
-    assert Pairs.open(folder).annotators() == []
+    assert open_pairs(folder).annotators() == []
     assert command(folder) == 0
     told = capsys.readouterr().out
     assert "labels      first 1 · second 1 · tie 1 · unknown 0 (of 3)" in told
     name = "rules_msg_defaultgoal_default"
-    assert Pairs.open(folder).preferences(name).tolist() == [0, 1, 2]
+    assert open_pairs(folder).preferences(name).tolist() == [0, 1, 2]
     assert command(folder, "--goal", "gold", "--prompt", "reworded", "--both-orders") == 0
     assert "both orders 0.0%" in capsys.readouterr().out
-    assert Pairs.open(folder).preferences("rules_msg_gold_reworded").tolist() == [2, 2, 2]
+    assert open_pairs(folder).preferences("rules_msg_gold_reworded").tolist() == [2, 2, 2]
     own = tmp_path / "question.txt"
     own.write_text("Which is better? {goal}")
     assert command(folder, "--question", str(own), "--name", "own", "--store", str(tmp_path / "store")) == 0
     assert (tmp_path / "store" / "answers").is_dir()
     for chunk in "01":
         assert command(folder, "--name", "chunked", "--chunks", "2", "--chunk", chunk) == 0
-    assert Pairs.open(folder).preferences("chunked").tolist() == [0, 1, 2]
+    assert open_pairs(folder).preferences("chunked").tolist() == [0, 1, 2]
 
 
 def test_a_judge_of_ones_own(tmp_path: Path) -> None:
@@ -425,7 +427,7 @@ def test_a_judge_of_ones_own(tmp_path: Path) -> None:
     rows = [("You see here a rock.", "You, you, you."), ("a b", "c d"), ("a b c", "a b")]
     folder = str(dataset(tmp_path / "pairs", rows).folder)
     assert command(folder, "--judge", "variety", "least=2", "--prompt", "reworded") == 0
-    assert Pairs.open(folder).preferences("variety_msg_defaultgoal_reworded").tolist() == [0, 2, 2]
+    assert open_pairs(folder).preferences("variety_msg_defaultgoal_reworded").tolist() == [0, 2, 2]
 
 
 def test_the_command_with_a_server_that_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -447,7 +449,7 @@ def test_the_command_with_a_server_that_fails(tmp_path: Path, capsys: pytest.Cap
         assert "tokens      200 read, 14 written in all" in out and "cost        0.00 in all" in out
         assert len(server.bodies) == 3
     name = "openai_some-model_msg_defaultgoal_default"
-    assert Pairs.open(folder).preferences(name).tolist() == [1, 0]
+    assert open_pairs(folder).preferences(name).tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -494,7 +496,9 @@ def test_judges_by_figures(tmp_path: Path) -> None:
     message = np.zeros((4, 2, 2, 256), np.uint8)
     rewards = np.array([[[1, 2], [0, 2]], [[0, 0], [1, 0]], [[1, 1], [2, 0]], [[0, 3], [3, 1]]], np.float32)
     score = np.array([[5, 5], [7, 6], [0, 1], [2, 3]])
-    pairs = Pairs.create(tmp_path / "pairs", {"message": message, "rewards": rewards}, {"score": score})
+    pairs = MessagePairs.create(
+        tmp_path / "pairs", {"message": message, "rewards": rewards}, {"score": score}
+    )
     folder = str(pairs.folder)
     for judge in ("score", "return", "random"):
         assert command(folder, "--judge", judge) == 0
@@ -512,7 +516,7 @@ def test_judges_by_figures(tmp_path: Path) -> None:
 def test_an_annotation_in_parquet(tmp_path: Path) -> None:
     pairs = dataset(tmp_path / "pairs", ROWS).convert(tmp_path / "parquet", "parquet")
     Annotation(pairs, LongerJudge(), Question()).run("mine")
-    assert Pairs.open(tmp_path / "parquet").preferences("mine").tolist() == longer(ROWS)
+    assert open_pairs(tmp_path / "parquet").preferences("mine").tolist() == longer(ROWS)
     assert Store(tmp_path / "parquet" / "answers", {}).read() == {}
 
 

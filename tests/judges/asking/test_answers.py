@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from groundling.judges.asking.answers import parse
 from groundling.judges.asking.questions import AnswerFormat
-from groundling.judges.preferences.pairs import Preference
+from groundling.judges.preferences.labels import Preference
 
 FIRST, SECOND, TIE = Preference.FIRST, Preference.SECOND, Preference.TIE
 

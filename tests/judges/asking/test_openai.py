@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from groundling.errors import ConfigError, RunError
-from groundling.judges import Annotation, OpenAIJudge, Pairs, Question
+from groundling.judges import Annotation, MessagePairs, OpenAIJudge, Pairs, Question
 from groundling.judges.asking.judge import Reply, Request
 from groundling.judges.asking.server import _retry_after
 from groundling.judges.online.questions import online_judge
@@ -29,7 +29,7 @@ def judge(server: ChatServer, **arguments: object) -> OpenAIJudge:
 def dataset(folder: Path, count: int) -> Pairs:
     """``count`` rows with as many distinct pairs, the first one longer in even rows."""
     texts = [(f"a{n}" + "x" * 9, f"b{n}")[:: 1 if n % 2 == 0 else -1] for n in range(count)]
-    return Pairs.create(
+    return MessagePairs.create(
         folder, {"message": encode(*(t for pair in texts for t in pair)).reshape(count, 2, 1, 256)}
     )
 

@@ -5,9 +5,9 @@ import pytest
 from groundling.errors import ConfigError
 from groundling.judges import Question, Request, RulesJudge
 from groundling.judges.asking.answers import parse
-from groundling.judges.asking.questions import GOALS
 from groundling.judges.asking.rules import TABLES
-from groundling.judges.preferences.pairs import Preference
+from groundling.judges.asking.subjects import NETHACK
+from groundling.judges.preferences.labels import Preference
 
 KILL, WALL, GOLD, DOWN = (
     "You kill the newt!",
@@ -29,7 +29,7 @@ def label(*arguments: str) -> int:
 
 
 def test_every_goal_has_a_table() -> None:
-    assert TABLES.keys() == GOALS.keys()
+    assert TABLES.keys() == NETHACK.goals.keys()
 
 
 @pytest.mark.parametrize(

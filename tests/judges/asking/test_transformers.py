@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from groundling.errors import ConfigError, GroundlingError
-from groundling.judges import Annotation, Pairs, Question, Reply, Request, TransformersJudge
+from groundling.judges import Annotation, MessagePairs, Question, Reply, Request, TransformersJudge
 from tests.judges.preferences.test_pairs import encode
 
 _TEMPLATE = (
@@ -25,7 +25,7 @@ def test_the_three_verdicts_are_scored(chooser: TransformersJudge, tmp_path: Pat
     texts = ["", "You kill the newt!", "It's a wall."]
     rows = [(a, b) for a in texts for b in texts]
     messages = encode(*(t for row in rows for t in row)).reshape(9, 2, 1, 256)
-    pairs = Pairs.create(tmp_path / "pairs", {"message": messages})
+    pairs = MessagePairs.create(tmp_path / "pairs", {"message": messages})
     Annotation(pairs, chooser, Question(), both_orders=True).run("lm")
     labels, soft = pairs.preferences("lm"), pairs.soft_preferences("lm")
     assert soft is not None

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from torch import Tensor
 
 from groundling.errors import ConfigError, RunError
 from groundling.judges.asking.judge import Judge, Reply, Request
@@ -14,11 +13,10 @@ from groundling.judges.online.background import BackgroundJudge
 from groundling.judges.online.questions import online_judge
 from groundling.judges.online.reward import OnlineLearning, OnlineReward
 from groundling.judges.reward_models import ClassifierRewardModel, MotifRewardModel, TableRewardModel
-from groundling.judges.reward_models.messages import message_ids
 from groundling.rewards.intrinsic import MotifReward
 from groundling.rewards.table import RewardTable
 from tests.judges.asking.chat_server import ChatServer, serving
-from tests.judges.reward_models.reward_reference import make_messages, random_texts
+from tests.judges.reward_models.reward_reference import random_texts
 
 PATIENCE = 20.0
 
@@ -28,11 +26,6 @@ def _until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < end, "it never came about"
         time.sleep(0.002)
-
-
-def _batch(texts: list[str]) -> tuple[Tensor, Tensor]:
-    messages = make_messages(texts)
-    return torch.from_numpy(message_ids(messages)), torch.from_numpy(messages)
 
 
 def _fits(text: str) -> float:
@@ -116,7 +109,7 @@ def test_a_judge_that_says_that_it_cannot_answer_stops_those_who_wait_for_it() -
             asking.answers()
     assert len(calls) == 1
     online = OnlineReward(TableRewardModel(), lambda questions: judge([]), warn=pytest.fail)
-    online.observe(*_batch(["door"]))
+    online.observe_captions(["door"])
     _until(lambda: not online._judge._thread.is_alive())
     with pytest.raises(RunError, match="no access"):
         online.update()
@@ -154,12 +147,12 @@ def test_labels_go_into_the_table_and_reach_the_agent() -> None:
     model = TableRewardModel()
     online = OnlineReward(model, judge_labels, OnlineLearning(judge_batch_size=2))
     table = RewardTable(model)
-    batch = _batch(["You see", "It's a wall", "You see", "", "door"])
-    assert table(*batch).tolist() == [0] * 5
-    online.observe(*batch)
-    online.observe(*batch)
+    batch = ["You see", "It's a wall", "You see", "", "door"]
+    assert table.rewards(batch).tolist() == [0] * 5
+    online.observe_captions(batch)
+    online.observe_captions(batch)
     _until(lambda: online.update() and online.figures()["online_answers"] == 4)
-    assert table(*batch).tolist() == [1, 0, 1, 0, 0]
+    assert table.rewards(batch).tolist() == [1, 0, 1, 0, 0]
     assert not online.update()
     assert online.figures() == {
         "online_messages": 4,
@@ -181,7 +174,7 @@ def test_nothing_waits_for_the_judge() -> None:
     texts = random_texts(200, 1)
     began = time.monotonic()
     for start in range(0, 200, 20):
-        online.observe(*_batch(texts[start : start + 20]))
+        online.observe_captions(texts[start : start + 20])
         assert not online.update()
     assert time.monotonic() - began < PATIENCE / 2
     hold.set()
@@ -198,20 +191,20 @@ def test_networks_learn_in_the_background(kind: type) -> None:
     texts = sorted({*random_texts(100, 3)})[:40]
     before = model.version
     weights = model.network.head[-1].weight.clone()
-    online.observe(*_batch(texts))
+    online.observe_captions(texts)
     answers = 40 if kind is ClassifierRewardModel else 4 * 40 - 10
     _until(lambda: online._judge.asked == answers)
     if kind is ClassifierRewardModel:  # 40 answers are not enough to begin
         assert not online.update()
         assert online._training is None
-        online.observe(*_batch([f"{text} e" for text in texts]))
+        online.observe_captions([f"{text} e" for text in texts])
         _until(lambda: online._judge.asked == 80)
     assert not online.update()  # training has begun, and the model is as it was
     assert torch.equal(model.network.head[-1].weight, weights)
     assert model.version == before
     _until(online.update)
     assert model.version != before
-    found = model.rewards(_batch(texts)[1])
+    found = model.rewards(texts)
     if kind is ClassifierRewardModel:
         agreeing = sum(float(f) == _fits(text) for f, text in zip(found, texts, strict=True))
         assert agreeing >= 36
@@ -228,7 +221,7 @@ def test_before_it_has_learnt_anything_a_ranking_model_rewards_next_to_nothing()
     torch.manual_seed(0)
     model = MotifRewardModel()
     online = OnlineReward(model, judge_labels)
-    raw = model.rewards(_batch(["You see", "door"])[1])
+    raw = model.rewards(["You see", "door"])
     given = MotifReward().intrinsic(raw, torch.ones(2), model.normalization)
     assert given.abs().max() < 1e-2
     online.close()
@@ -242,13 +235,14 @@ def test_what_was_answered_is_not_asked_again_after_a_resume() -> None:
         return [None if text == "door" else _fits(text) for (text,) in questions]
 
     online = OnlineReward(TableRewardModel(), judge)
-    online.observe(*_batch(["You see", "door", "kill"]))
+    online.observe_captions(["You see", "door", "kill"])
     _until(lambda: online._judge.asked == 3)
     online.update()
     state = online.state_dict()
     online.close()
     assert {name: tensor.dtype for name, tensor in state.items()} == {
-        "messages": torch.uint8,
+        "captions": torch.uint8,
+        "lengths": torch.int64,
         "questions": torch.int64,
         "answers": torch.float32,
         "trained_on": torch.int64,
@@ -257,12 +251,12 @@ def test_what_was_answered_is_not_asked_again_after_a_resume() -> None:
     resumed = OnlineReward(TableRewardModel(), judge)
     resumed.load_state_dict(state)
     assert resumed.state_dict()["answers"].tolist() == state["answers"].tolist()
-    resumed.observe(*_batch(["You see", "door", "kill", "new"]))
+    resumed.observe_captions(["You see", "door", "kill", "new"])
     _until(lambda: resumed._judge.asked == 2)
     assert sorted(asked) == ["door", "new"]
     resumed.close()
     ranking = OnlineReward(MotifRewardModel(), judge)
-    with pytest.raises(RunError, match="about 1 messages each"):
+    with pytest.raises(RunError, match="about 1 captions each"):
         ranking.load_state_dict(state)
     ranking.close()
 
@@ -271,7 +265,7 @@ def test_training_that_a_checkpoint_has_cut_short_is_begun_again() -> None:
     torch.manual_seed(0)
     learning = OnlineLearning(train_every=60)
     online = OnlineReward(ClassifierRewardModel(), judge_labels, learning, warn=pytest.fail)
-    online.observe(*_batch(sorted({*random_texts(100, 3)})[:70]))
+    online.observe_captions(sorted({*random_texts(100, 3)})[:70])
     _until(lambda: online._judge.asked == 70)
     assert not online.update() and online._training is not None
     state = online.state_dict()
@@ -292,7 +286,7 @@ def test_training_that_fails_leaves_the_model_as_it_was() -> None:
     model = ClassifierRewardModel()
     model.network.head[-1].bias.data.fill_(float("nan"))
     online = OnlineReward(model, judge_labels, OnlineLearning(train_every=1), told.append)
-    online.observe(*_batch(["door"]))
+    online.observe_captions(["door"])
     _until(lambda: online.update() or told)
     assert "learning_rate" in told[0]
     online.close()
@@ -354,7 +348,7 @@ def test_of_ten_questions_one_is_refused_and_nine_are_answered_once() -> None:
     with serving(ChatServer(treat=treat)) as server:
         judge = OpenAIJudge("model", server.url, soft_labels=False, max_retries=0)
         online = OnlineReward(TableRewardModel(), online_judge(judge), warn=pytest.fail)
-        online.observe(*_batch([f"door {n}" for n in range(9)] + ["grail"]))
+        online.observe_captions([f"door {n}" for n in range(9)] + ["grail"])
         _until(lambda: online._judge.asked == 10)
         online.update()
         assert online.figures() == {

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from groundling.errors import ConfigError
-from groundling.judges import Pairs, Preference, caption
+from groundling.judges import Comparison, MessagePairs, Preference, caption, open_pairs
 
 
 def encode(*texts: str) -> np.ndarray:
@@ -41,10 +41,13 @@ def test_the_layout_on_disk_is_the_originals(tmp_path: Path) -> None:
     np.save(tmp_path / "info/score.npy", np.array([[3, 4], [5, 5]]))
     name = "llama70b_msg_defaultgoal_default"
     np.save(tmp_path / f"preference/{name}.npy", np.array([0, 3], np.int8))
-    pairs = Pairs.open(tmp_path)
+    pairs = open_pairs(tmp_path)
     assert (len(pairs), pairs.length, pairs.format) == (2, 1, "motif")
     assert isinstance(pairs.messages, np.memmap) and not pairs.messages.flags.writeable
-    assert pairs.captions() == [("You see here a gold piece.", ""), ("It's a wall.", "It's a wall.")]
+    assert pairs.comparisons() == [
+        Comparison("You see here a gold piece.", ""),
+        Comparison("It's a wall.", "It's a wall."),
+    ]
     assert pairs.annotators() == [name]
     assert pairs.preferences(name).tolist() == [Preference.FIRST, Preference.UNKNOWN]
     assert pairs.soft_preferences(name) is None
@@ -68,14 +71,14 @@ def test_both_formats_keep_every_bit(
 ) -> None:
     folder = tmp_path_factory.mktemp("pairs")
     data, info = make(count, length, seed)
-    first = Pairs.create(folder / "a", data, info)
+    first = MessagePairs.create(folder / "a", data, info)
     labels = np.arange(count) % 4
     soft = np.random.default_rng(seed).random((count, 3), np.float32)
     soft[0] = np.nan
     first.write_preferences("hard", labels)
     first.write_preferences("soft", labels, soft)
     again = first.convert(folder / "b", "parquet").convert(folder / "c", "motif")
-    for pairs in (first, Pairs.open(folder / "b"), again):
+    for pairs in (first, open_pairs(folder / "b"), again):
         assert pairs.data.keys() == data.keys() and pairs.info.keys() == info.keys()
         for key, array in {**data, **info}.items():
             kept = pairs.data[key] if key in data else pairs.info[key]
@@ -92,7 +95,7 @@ def test_hugging_face_opens_it(tmp_path: Path) -> None:
     import datasets
 
     data = {"message": encode("You die...", "ol\xe9", "", "You win!").reshape(1, 2, 2, 256)}
-    pairs = Pairs.create(tmp_path / "pairs", data, {"score": np.array([[1, 2]])}, "parquet")
+    pairs = MessagePairs.create(tmp_path / "pairs", data, {"score": np.array([[1, 2]])}, "parquet")
     pairs.write_preferences("rules", np.array([1]), np.array([[0.25, 0.75, 0.0]]))
     cache = str(tmp_path / "cache")
     rows = datasets.load_dataset(str(tmp_path / "pairs"), split="train", cache_dir=cache)
@@ -118,18 +121,18 @@ def test_captions_collapse_what_repeats_and_drop_what_is_empty() -> None:
 
 def test_captions_of_a_dataset_are_those_of_its_segments(tmp_path: Path) -> None:
     data, _ = make(6, 3)
-    pairs = Pairs.create(tmp_path / "pairs", data)
+    pairs = MessagePairs.create(tmp_path / "pairs", data)
     for blstats in (False, True):
         expected = [
-            tuple(
-                caption(data["message"][n, i], data["blstats"][n, i] if blstats else None) for i in range(2)
+            Comparison(
+                *(caption(data["message"][n, i], data["blstats"][n, i] if blstats else None) for i in (0, 1))
             )
             for n in range(6)
         ]
-        assert pairs.captions(blstats) == expected
+        assert pairs.comparisons(blstats) == expected
     del data["blstats"]
     with pytest.raises(ConfigError, match="no blstats"):
-        Pairs.create(tmp_path / "bare", data).captions(blstats=True)
+        MessagePairs.create(tmp_path / "bare", data).comparisons(blstats=True)
 
 
 def _wrong(key: str, array: np.ndarray | None) -> dict[str, np.ndarray]:
@@ -150,24 +153,24 @@ def _wrong(key: str, array: np.ndarray | None) -> dict[str, np.ndarray]:
 )
 def test_arrays_that_do_not_fit_are_named(tmp_path: Path, data: dict, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        Pairs.create(tmp_path / "pairs", data)
+        MessagePairs.create(tmp_path / "pairs", data)
     assert not any(tmp_path.iterdir())
 
 
 def test_what_is_missing_or_broken_is_named(tmp_path: Path) -> None:
     data, info = make(2, 1)
     with pytest.raises(ConfigError, match=r"info score has shape \(2,\)"):
-        Pairs.create(tmp_path / "pairs", data, {"score": np.zeros(2)})
+        MessagePairs.create(tmp_path / "pairs", data, {"score": np.zeros(2)})
     with pytest.raises(ConfigError, match="did you mean 'parquet'"):
-        Pairs.create(tmp_path / "pairs", data, info, "parqet")  # type: ignore[arg-type]
-    pairs = Pairs.create(tmp_path / "pairs", data, info)
+        MessagePairs.create(tmp_path / "pairs", data, info, "parqet")  # type: ignore[arg-type]
+    pairs = MessagePairs.create(tmp_path / "pairs", data, info)
     with pytest.raises(ConfigError, match="holds something"):
-        Pairs.create(tmp_path / "pairs", data, info)
+        MessagePairs.create(tmp_path / "pairs", data, info)
     with pytest.raises(ConfigError, match="is no folder"):
-        Pairs.open(tmp_path / "nowhere")
+        open_pairs(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="no preference pairs"):
-        Pairs.open(tmp_path / "empty")
+        open_pairs(tmp_path / "empty")
     pairs.write_preferences("rules", np.array([0, 1]))
     with pytest.raises(ConfigError, match="did you mean 'rules'"):
         pairs.preferences("rule")
@@ -179,4 +182,4 @@ def test_what_is_missing_or_broken_is_named(tmp_path: Path) -> None:
             pairs.write_preferences(name, np.zeros(2, int))
     np.save(tmp_path / "pairs/data/evil.npy", np.array([{}]), allow_pickle=True)
     with pytest.raises(ConfigError, match="no array that can be read"):
-        Pairs.open(tmp_path / "pairs")
+        open_pairs(tmp_path / "pairs")

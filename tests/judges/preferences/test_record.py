@@ -8,7 +8,7 @@ import pytest
 from groundling.envs.nethack import ACTIONS, make_task
 from groundling.envs.seeds import training_seed
 from groundling.errors import ConfigError
-from groundling.judges.preferences.pairs import Pairs
+from groundling.judges import MessagePairs, Pairs
 from groundling.judges.preferences.record import Act, Player, explorer_player, random_player, record
 
 
@@ -89,13 +89,13 @@ def test_a_kill_between_the_dataset_and_its_description(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "pairs"
-    original: Callable[..., Pairs] = Pairs.create
+    original: Callable[..., Pairs] = MessagePairs.create
 
     def create(*args: object) -> Pairs:
         original(*args)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Pairs, "create", create)
+    monkeypatch.setattr(MessagePairs, "create", create)
     with pytest.raises(KeyboardInterrupt):
         _record(folder)
     monkeypatch.undo()

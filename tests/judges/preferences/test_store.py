@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from groundling.errors import RunError
-from groundling.judges.preferences.pairs import Preference
+from groundling.judges.preferences.labels import Preference
 from groundling.judges.preferences.store import Answer, Store, answer_key
 
 QUESTION = {"question": "which?", "judge": {"model": "m"}}

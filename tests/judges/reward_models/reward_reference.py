@@ -5,6 +5,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from groundling.judges.preferences.segments import Segments
 from groundling.judges.reward_models.message_network import MessageNetwork
 from groundling.judges.reward_models.training_pairs import TrainingPairs
 
@@ -54,7 +55,12 @@ def random_pairs(count: int, seed: int, length: int = 1, distinct: int = 30) -> 
     letters = (messages == ord("e")).sum((2, 3))
     preferences = np.where(letters[:, 0] > letters[:, 1], 0, np.where(letters[:, 0] < letters[:, 1], 1, 2))
     preferences[rng.random(count) < 0.1] = 2
-    return TrainingPairs.of(messages, preferences)
+    return TrainingPairs.of(Segments.of_messages(messages), preferences)
+
+
+def messages_of(pairs: TrainingPairs) -> NDArray[np.uint8]:
+    """Every message of every pair: uint8 (N, 2, L, 256)."""
+    return make_messages(pairs.captions)[pairs.indices.numpy()]
 
 
 def gradients(network: nn.Module) -> list[Tensor]:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from groundling.errors import ConfigError, RunError
+from groundling.judges.preferences.segments import Segments
 from groundling.judges.reward_models import MotifRewardModel, load_reward_model, reward_models
 from groundling.judges.reward_models.calibration import accuracy, best_temperature, calibration_error
 from groundling.judges.reward_models.distill import (
@@ -20,7 +21,7 @@ from groundling.judges.reward_models.losses import label_loss, preference_loss
 from groundling.judges.reward_models.message_table import TableRewardModel
 from groundling.judges.reward_models.reward_model import Normalization
 from groundling.judges.reward_models.training_pairs import TrainingPairs
-from tests.judges.reward_models.reward_reference import gradients, make_messages, plain_network, random_pairs
+from tests.judges.reward_models.reward_reference import gradients, messages_of, plain_network, random_pairs
 
 
 def test_preference_loss_by_hand() -> None:
@@ -39,7 +40,7 @@ def test_preference_loss_by_hand() -> None:
 def test_segments_are_compared_by_the_mean_over_their_steps() -> None:
     model = MotifRewardModel()
     scores = torch.tensor([[[1.0, 3.0], [0.0, 1.0]]])  # means 2 and 0.5
-    assert model.loss(scores, torch.tensor([[1.0, 0.0]])).item() == pytest.approx(
+    assert model.loss(scores, torch.tensor([[1.0, 0.0]]), torch.ones(1, 2, 2).bool()).item() == pytest.approx(
         math.log(1 + math.exp(-1.5))
     )
 
@@ -51,8 +52,8 @@ def test_gradient_of_distinct_messages_is_that_of_every_message_of_every_pair(le
         torch.manual_seed(0)
         model = MotifRewardModel().to(dtype)
         plain = copy.deepcopy(model)
-        model.loss(segment_scores(model, pairs), pairs.targets).backward()
-        everything = pairs.messages[pairs.indices].flatten(0, 2).long()  # (N * 2 * L, 256)
+        model.loss(segment_scores(model, pairs), pairs.targets, pairs.mask()).backward()
+        everything = torch.from_numpy(messages_of(pairs)).flatten(0, 2).long()  # (N * 2 * L, 256)
         rewards = plain_network(plain.network)(everything).view(-1, 2, length).mean(-1)
         nn.CrossEntropyLoss()(rewards, pairs.targets.to(dtype)).backward()
         largest = max(g.abs().max().item() for g in gradients(plain))
@@ -75,7 +76,7 @@ def test_three_epochs_end_at_the_weights_of_the_plain_computation() -> None:
     for _ in range(3):
         total = 0.0
         for rows in torch.randperm(100, generator=order).split(32):
-            everything = pairs.messages[pairs.indices[rows]].flatten(0, 2).long()
+            everything = torch.from_numpy(messages_of(pairs[rows])).flatten(0, 2).long()
             rewards = plain_network(plain.network)(everything).view(-1, 2)
             loss = nn.CrossEntropyLoss()(rewards, pairs.targets[rows].double())
             optimizer.zero_grad()
@@ -175,38 +176,35 @@ def test_normalisation_counts_the_messages_of_the_training_pairs() -> None:
     model = MotifRewardModel()
     model.network.head[-1].weight.data *= 1e4  # an untrained network hardly tells messages apart
     normalize(model, pairs)
-    every = model.rewards(pairs.messages)[pairs.indices].flatten().double().numpy()  # with multiplicity
+    every = model.rewards(pairs.captions)[pairs.indices].flatten().double().numpy()  # with multiplicity
     assert model.normalization is not None
     assert model.normalization.mean == pytest.approx(every.mean(), rel=1e-5)
     assert model.normalization.variance == pytest.approx(every.var(ddof=1), rel=1e-2)
-    once = model.rewards(pairs.messages[pairs.counts() > 0]).numpy()
+    once = model.rewards([c for c, n in zip(pairs.captions, pairs.counts(), strict=True) if n]).numpy()
     middle = np.median((once - every.mean()) / every.std(ddof=1))
     assert model.normalization.threshold(0.5) == pytest.approx(middle, abs=1e-2)
 
 
 def test_the_table_holds_each_messages_share_of_won_comparisons() -> None:
-    a, b, c = make_messages(["a", "b", "c"])
-    messages = np.stack([[[a], [b]], [[a], [b]], [[b], [a]], [[a], [c]], [[c], [c]]])
-    pairs = TrainingPairs.of(messages, np.array([0, 0, 0, 1, 2], dtype=np.int8))
+    segments = Segments.of_texts([([a], [b]) for a, b in ("ab", "ab", "ba", "ac", "cc")])
+    pairs = TrainingPairs.of(segments, np.array([0, 0, 0, 1, 2], dtype=np.int8))
     table = TableRewardModel(default=-1.0)
     table.fit(pairs)
-    unseen = make_messages(["d"])[0]
     # a: won 2 of 4; b: 1 of 3; c: 1 and twice one half of 3.
     expected = [2 / 4, 1 / 3, 2 / 3, -1.0]
-    assert table.rewards(torch.from_numpy(np.stack([a, b, c, unseen]))).tolist() == pytest.approx(expected)
-    assert TableRewardModel().rewards(torch.from_numpy(a[None])).tolist() == [0.0]
+    assert table.rewards(["a", "b", "c", "unseen"]).tolist() == pytest.approx(expected)
+    assert TableRewardModel().rewards(["a"]).tolist() == [0.0]
 
 
 def test_the_table_takes_new_labels_and_changes_its_version() -> None:
     table = TableRewardModel()
     version = table.version
     assert table.version == version
-    table.set(np.array([7, 3, 7]), np.array([1.0, 2.0, 5.0]))
-    assert table.ids.tolist() == [3, 7]
-    assert table.values.tolist() == [2.0, 5.0]
+    table.set(["seven", "three", "seven"], np.array([1.0, 2.0, 5.0]))
+    assert table.rewards(["three", "seven"]).tolist() == [2.0, 5.0] and len(table.ids) == 2
     assert table.version != version
-    table.set(np.array([3]), np.array([0.5]))
-    assert table.values.tolist() == [0.5, 5.0]
+    table.set(["three"], np.array([0.5]))
+    assert table.rewards(["three", "seven"]).tolist() == [0.5, 5.0]
 
 
 @pytest.mark.parametrize(
@@ -235,11 +233,11 @@ def test_every_model_comes_back_as_it_was_saved(id: str, args: dict, tmp_path) -
     assert type(again) is type(model)
     assert again.normalization == model.normalization
     assert again.args == model.args
-    assert torch.equal(again.rewards(pairs.messages), model.rewards(pairs.messages))
+    assert torch.equal(again.rewards(pairs.captions), model.rewards(pairs.captions))
     assert again.version == model.version
     again.save(tmp_path / "again")
     assert torch.equal(
-        load_reward_model(tmp_path / "again").rewards(pairs.messages), model.rewards(pairs.messages)
+        load_reward_model(tmp_path / "again").rewards(pairs.captions), model.rewards(pairs.captions)
     )
 
 

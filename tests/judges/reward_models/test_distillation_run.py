@@ -11,11 +11,11 @@ from safetensors.torch import load_file
 
 from groundling.commands.distill import add_parser
 from groundling.errors import ConfigError, GroundlingError
-from groundling.judges.preferences.pairs import Pairs
+from groundling.judges import MessagePairs, open_pairs
 from groundling.judges.reward_models import load_reward_model
 from groundling.training.distillation import DistillationConfig, DistillationRun, distill, read_pairs
 from groundling.training.tracking import TIME_KEYS, read_metrics
-from tests.judges.reward_models.reward_reference import random_pairs
+from tests.judges.reward_models.reward_reference import messages_of, random_pairs
 
 TIMES = (*TIME_KEYS, "pairs_per_second")
 
@@ -25,7 +25,7 @@ def dataset(tmp_path: Path) -> Path:
     """200 pairs of which a rule prefers some; every tenth has no answer."""
     pairs = random_pairs(200, 0, distinct=25)
     folder = tmp_path / "pairs"
-    made = Pairs.create(folder, {"message": pairs.messages[pairs.indices].numpy()})
+    made = MessagePairs.create(folder, {"message": messages_of(pairs)})
     codes = np.select([pairs.targets[:, 0] == 1, pairs.targets[:, 0] == 0], [0, 1], 2)
     codes[::10] = 3
     made.write_preferences("rule", codes)
@@ -104,7 +104,7 @@ def test_what_is_written(dataset: Path, tmp_path: Path) -> None:
 
 
 def test_soft_labels_are_learnt_from(dataset: Path, tmp_path: Path) -> None:
-    made = Pairs.open(dataset)
+    made = open_pairs(dataset)
     codes = made.preferences("rule")
     soft = np.full((200, 3), np.nan, dtype=np.float32)
     soft[codes == 0] = (0.6, 0.2, 0.2)
@@ -126,7 +126,7 @@ def test_every_kind_is_distilled_and_read(kind: str, dataset: Path, tmp_path: Pa
     _distill(config, tmp_path / "out")
     model = load_reward_model(tmp_path / "out")
     assert (model.normalization is None) == (kind == "classifier")
-    rewards = model.rewards(read_pairs(config).messages)
+    rewards = model.rewards(read_pairs(config).captions)
     assert rewards.isfinite().all()
     if kind == "classifier":
         assert set(rewards.tolist()) <= {0.0, 1.0}
@@ -139,7 +139,7 @@ def test_a_folder_of_another_reward_model_is_refused(dataset: Path, tmp_path: Pa
     _distill(_config(dataset, epochs=1), output)
     with pytest.raises(ConfigError, match="learning_rate"):
         _distill(_config(dataset, epochs=1, learning_rate=1e-4), output)
-    made = Pairs.open(dataset)
+    made = open_pairs(dataset)
     codes = np.array(made.preferences("rule"))
     codes[:50] = 2
     made.write_preferences("rule", codes)

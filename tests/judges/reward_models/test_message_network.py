@@ -82,7 +82,7 @@ def test_few_batch_sizes() -> None:
 def test_rewards_are_scored_in_chunks_without_gradients() -> None:
     torch.manual_seed(0)
     model = MotifRewardModel()
-    messages = torch.from_numpy(make_messages(random_texts(1500, 1)))
+    messages = random_texts(1500, 1)
     rewards = model.rewards(messages)
     assert rewards.dtype == torch.float32
     assert rewards.shape == (1500,)
@@ -93,7 +93,7 @@ def test_rewards_are_scored_in_chunks_without_gradients() -> None:
 
 def test_the_classifier_gives_ones_above_its_threshold() -> None:
     torch.manual_seed(0)
-    messages = torch.from_numpy(make_messages(["a", "You kill the newt!", "It's a wall"]))
+    messages = ["a", "You kill the newt!", "It's a wall"]
     model = ClassifierRewardModel()
     for parameter in model.network.head[-1].parameters():
         nn.init.zeros_(parameter)
@@ -110,4 +110,6 @@ def test_the_classifier_gives_ones_above_its_threshold() -> None:
             np.log(1 / (1 + np.exp(0.5))),
         ]
     )
-    assert model.loss(scores, torch.tensor([[1.0, 0.0]])).item() == pytest.approx(expected_loss, abs=1e-6)
+    assert model.loss(scores, torch.tensor([[1.0, 0.0]]), torch.ones(1, 2, 2).bool()).item() == pytest.approx(
+        expected_loss, abs=1e-6
+    )

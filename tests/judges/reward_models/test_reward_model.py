@@ -1,8 +1,9 @@
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from groundling.judges.reward_models.message_table import TableRewardModel
-from groundling.judges.reward_models.messages import message_ids
 from groundling.judges.reward_models.reward_model import RewardModel
 
 
@@ -16,8 +17,8 @@ class Nested(RewardModel):
         self.inner = nn.Module()
         self.inner.register_buffer("scale", torch.tensor(scale))
 
-    def forward(self, messages: Tensor) -> Tensor:
-        return self.inner.scale * messages.float().sum(-1)
+    def forward(self, captions: Sequence[str]) -> Tensor:
+        return self.inner.scale * torch.tensor([float(len(caption)) for caption in captions])
 
 
 def test_taking_up_another_model_leaves_nothing_beside_it() -> None:
@@ -25,13 +26,13 @@ def test_taking_up_another_model_leaves_nothing_beside_it() -> None:
     before = set(vars(one))
     one.take_up(other)
     assert set(vars(one)) == before  # and no attribute called "inner.scale"
-    assert one.rewards(torch.ones(1, 256, dtype=torch.uint8)).item() == 3 * 256
+    assert one.rewards(["four"]).item() == 3 * 4
     assert one.version == other.version
 
 
 def test_a_table_takes_up_one_of_another_size() -> None:
     one, other = TableRewardModel(), TableRewardModel()
-    messages = torch.randint(1, 255, (3, 256), dtype=torch.uint8)
-    other.set(message_ids(messages.numpy()), torch.tensor([1.0, 2.0, 3.0]).numpy())
+    captions = ["a", "é", "鍵"]
+    other.set(captions, torch.tensor([1.0, 2.0, 3.0]).numpy())
     one.take_up(other)
-    assert one.rewards(messages).tolist() == [1.0, 2.0, 3.0]
+    assert one.rewards(captions).tolist() == [1.0, 2.0, 3.0]

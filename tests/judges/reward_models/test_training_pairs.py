@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from groundling.envs.nethack.observation import message_id
 from groundling.errors import ConfigError
 from groundling.judges.preferences.captions import caption
-from groundling.judges.reward_models.messages import message_ids
+from groundling.judges.preferences.segments import Segments, message_ids
 from groundling.judges.reward_models.training_pairs import TrainingPairs
-from tests.judges.reward_models.reward_reference import make_messages, random_pairs
+from tests.judges.reward_models.reward_reference import make_messages, messages_of, random_pairs
 
 
 def test_ids_are_those_of_the_envs() -> None:
@@ -26,23 +26,23 @@ def test_ids_are_those_of_the_envs() -> None:
 
 
 def test_targets_of_codes_and_of_soft_labels() -> None:
-    messages = make_messages(list("abcdefgh")).reshape(4, 2, 1, 256)
-    hard = TrainingPairs.of(messages, np.array([0, 1, 2, 3], dtype=np.int8))
+    segments = Segments.of_texts([([a], [b]) for a, b in ("ab", "cd", "ef", "gh")])
+    hard = TrainingPairs.of(segments, np.array([0, 1, 2, 3], dtype=np.int8))
     assert hard.targets.tolist() == [[1, 0], [0, 1], [0.5, 0.5]]
     soft = np.array([[0.7, 0.1, 0.2], [np.nan] * 3, [0, 0, 1], [1, 0, 0]], dtype=np.float32)
-    told = TrainingPairs.of(messages, np.array([0, 1, 2, 3], dtype=np.int8), soft)
+    told = TrainingPairs.of(segments, np.array([0, 1, 2, 3], dtype=np.int8), soft)
     assert torch.allclose(told.targets, torch.tensor([[0.8, 0.2], [0.0, 1.0], [0.5, 0.5]]))
     with pytest.raises(ConfigError, match="annotate"):
-        TrainingPairs.of(messages, np.full(4, 3, dtype=np.int8))
+        TrainingPairs.of(segments, np.full(4, 3, dtype=np.int8))
 
 
 def test_distinct_messages_give_the_dataset_back() -> None:
     rng = np.random.default_rng(0)
     messages = make_messages(["", "door", "You see", "a", "b"])[rng.integers(0, 5, (50, 2, 3))]
     preferences = rng.integers(0, 4, 50).astype(np.int8)
-    pairs = TrainingPairs.of(messages, preferences)
-    assert torch.equal(pairs.messages[pairs.indices], torch.from_numpy(messages[preferences != 3]))
-    assert [(m != 0).sum().item() for m in pairs.messages] == [0, 1, 1, 4, 7]
+    pairs = TrainingPairs.of(Segments.of_messages(messages), preferences)
+    assert np.array_equal(messages_of(pairs), messages[preferences != 3])
+    assert [len(caption) for caption in pairs.captions] == [0, 1, 1, 4, 7]
     assert pairs.counts().sum() == pairs.indices.numel()
 
 
@@ -54,8 +54,7 @@ def test_no_pair_of_captions_is_on_both_sides(seed: int, length: int, fraction: 
     assert len(training) + len(validation) == len(pairs)
 
     def contents(side: TrainingPairs) -> set[frozenset[str]]:
-        segments = side.messages[side.indices].numpy()
-        return {frozenset(caption(segment) for segment in pair) for pair in segments}
+        return {frozenset(caption(segment) for segment in pair) for pair in messages_of(side)}
 
     assert not contents(training) & contents(validation)
 
@@ -84,10 +83,10 @@ def test_a_pair_that_repeats_too_often_is_trained_on() -> None:
         + ["bc", "bd", "be", "bf", "cd", "ce", "cf", "de", "df", "ef"] * 2
     )
     messages = make_messages(list("".join(rows))).reshape(100, 2, 1, 256)
-    pairs = TrainingPairs.of(messages, np.zeros(100, dtype=np.int8))
+    pairs = TrainingPairs.of(Segments.of_messages(messages), np.zeros(100, dtype=np.int8))
     for seed in range(10):
         training, validation = pairs.split(0.3, seed)
-        both = validation.messages[validation.indices][..., 0, 0].tolist()
+        both = messages_of(validation)[..., 0, 0].tolist()
         held_out = {"".join(sorted(map(chr, pair))) for pair in both}
         assert "aa" not in held_out
         # Four of twelve distinct ones, at most thirty in all: with "ab", twenty times, or without.

@@ -21,7 +21,8 @@ from groundling.errors import ConfigError
 from groundling.judges.asking.inquiry import Inquiry, Item, conversation
 from groundling.judges.asking.judge import Judge
 from groundling.judges.asking.questions import Question
-from groundling.judges.preferences.pairs import ANSWERS, Pairs, Preference
+from groundling.judges.preferences.labels import Preference
+from groundling.judges.preferences.pairs import ANSWERS, Pairs
 from groundling.judges.preferences.store import Answer, Captions, Store, answer_key, content_hash
 
 _SAMPLE = 200
@@ -109,7 +110,7 @@ class Annotation:
         notice: Told what the user should know.
 
     Raises:
-        ConfigError: the question wants what the dataset has not.
+        ConfigError: dataset, question and judge do not suit each other.
     """
 
     def __init__(
@@ -123,28 +124,39 @@ class Annotation:
         notice: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.pairs, self.judge, self.question, self.both_orders = pairs, judge, question, both_orders
+        refusal = judge.accepts(question)
+        if question.world != pairs.world:
+            refusal = f"{pairs.folder} is of the world {pairs.world!r}, the question about {question.world!r}"
+        if refusal is not None:
+            raise ConfigError(refusal)
         identity = {"question": question.identity(judge.answer_format), "judge": judge.identity()}
         self.store = Store(folder or pairs.folder / ANSWERS, identity, notice)
-        rows = pairs.captions(question.blstats)
-        distinct: dict[Captions, int] = {}
+        rows = pairs.comparisons(question.blstats)
+        distinct: dict[tuple[str, Captions], int] = {}
         self._row_pair = np.full(len(rows), -1)  # (N,): number of the unordered pair; -1 for equal captions
         self._row_swapped = np.zeros(len(rows), bool)  # (N,)
-        for row, (first, second) in enumerate(rows):
-            if first != second:
-                swapped = first > second
-                captions = (second, first) if swapped else (first, second)
-                self._row_pair[row] = distinct.setdefault(captions, len(distinct))
+        for row, pair in enumerate(rows):
+            if pair.first != pair.second:
+                swapped = pair.first > pair.second
+                captions = (pair.second, pair.first) if swapped else (pair.first, pair.second)
+                self._row_pair[row] = distinct.setdefault((pair.context, captions), len(distinct))
                 self._row_swapped[row] = swapped
         self.distinct = list(distinct)
+        """Each distinct unordered pair, with what both have in common."""
 
     @cached_property
     def _items(self) -> list[list[Item]]:
         """By number of the unordered pair, what is asked about it."""
         items = []
-        for captions in self.distinct:
+        for context, captions in self.distinct:
             # Which is shown first is a coin toss that every process repeats, so that a position bias cancels out.
             orders = (False, True) if self.both_orders else (_number(captions) % 2 == 1,)
-            items.append([Item(answer_key(self.store.hash, captions, o), captions, o) for o in orders])
+            items.append(
+                [
+                    Item(answer_key(self.store.hash, captions, o, context), captions, o, context)
+                    for o in orders
+                ]
+            )
         return items
 
     def items(self, chunk: int = 0, chunks: int = 1) -> list[Item]:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from groundling.judges.asking.questions import AnswerFormat
-from groundling.judges.preferences.pairs import Preference
+from groundling.judges.preferences.labels import Preference
 
 WORDS = ("1", "2", "tie")
 """The verdicts, by their code of `Preference`."""

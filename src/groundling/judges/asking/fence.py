@@ -1,7 +1,7 @@
-"""Captions come from the game, where players name things and graves speak: they must not speak for the user.
+"""Captions come from a world, where players name things and graves speak: they must not speak for the user.
 
 What a caption says stands between two marks that carry a code, on lines of its own that each begin with ``| ``. The
-code is computed from both captions, so that no caption can hold its own; the lines' beginning keeps a caption from
+code is computed from all that is shown, so that no caption can hold its own; the lines' beginning keeps a caption from
 opening a line with anything else; and what looks like a mark, a verdict or a control token is bent before.
 """
 
@@ -12,8 +12,6 @@ import unicodedata
 from collections.abc import Sequence
 
 PREFIX = "| "
-NOTHING = "(no message was shown)"
-"""Stands for an empty caption; without the prefix, so that no caption can say it."""
 
 # What chat models read as control tokens: <|im_end|>, </s>, <start_of_turn>, <<SYS>>, [INST], [/INST], [TOOL_CALLS].
 _ANGLES = str.maketrans({"<": "‹", ">": "›"})
@@ -29,7 +27,13 @@ def code(captions: Sequence[str]) -> str:
     return hashlib.sha256(json.dumps(list(captions)).encode()).hexdigest()[:16]
 
 
-def fence(caption: str, label: str, code: str, control_tokens: Sequence[str] = ()) -> str:
+def fence(
+    caption: str,
+    label: str,
+    code: str,
+    control_tokens: Sequence[str] = (),
+    nothing: str = "(no message was shown)",
+) -> str:
     """A caption between its marks.
 
     Args:
@@ -37,9 +41,10 @@ def fence(caption: str, label: str, code: str, control_tokens: Sequence[str] = (
         label: What the marks call it, "description 1" for instance.
         code: Of the pair.
         control_tokens: Texts that the judge's tokenizer reads as something else than text.
+        nothing: Stands for an empty caption; without the prefix of lines, so that no caption can say it.
     """
     lines = [PREFIX + neutralise(line, control_tokens) for line in caption.split("\n")]
-    body = "\n".join(lines) if caption else NOTHING
+    body = "\n".join(lines) if caption else nothing
     return f"{_opening(label, code)}\n{body}\n{_closing(label, code)}"
 
 
@@ -53,7 +58,7 @@ def read(text: str, number: int) -> str:
     if opening is None:
         raise ValueError(f"no caption {number} in {text[:200]!r}")
     body = text[opening.end() + 1 : text.index(f"\n{_closing(opening[1], opening[2])}", opening.end())]
-    if body == NOTHING:
+    if not body.startswith(PREFIX):
         return ""
     return "\n".join(line.removeprefix(PREFIX) for line in body.split("\n"))
 

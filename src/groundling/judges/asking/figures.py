@@ -5,7 +5,8 @@ from numpy.typing import NDArray
 
 from groundling.errors import ConfigError
 from groundling.judges.asking.judge import FigureJudge, judges
-from groundling.judges.preferences.pairs import Pairs, Preference
+from groundling.judges.preferences.labels import Preference
+from groundling.judges.preferences.pairs import Pairs
 from groundling.registry import unknown
 
 
@@ -24,9 +25,7 @@ class ReturnJudge(FigureJudge):
     """Prefers the segment with the higher sum of rewards; equal ones are a tie."""
 
     def prefer(self, pairs: Pairs) -> NDArray[np.int8]:
-        if "rewards" not in pairs.data:
-            raise ConfigError(f"{pairs.folder}: {unknown('data', 'rewards', pairs.data)}")
-        return _greater(pairs.data["rewards"].sum(axis=2))
+        return _greater(pairs.returns())
 
 
 @judges.register("random")

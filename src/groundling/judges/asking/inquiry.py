@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from groundling.judges.asking.answers import parse
 from groundling.judges.asking.judge import Judge, Reply, Request
 from groundling.judges.asking.questions import Question, Turn
-from groundling.judges.preferences.pairs import Preference
+from groundling.judges.preferences.labels import Preference
 from groundling.judges.preferences.store import LABELS, Answer, Captions, Store
 
 
@@ -19,6 +19,8 @@ class Item:
     captions: Captions
     swapped: bool
     """Whether the second of the sorted captions is shown first."""
+    context: str = ""
+    """What both have in common."""
 
     @property
     def shown(self) -> Captions:
@@ -28,7 +30,7 @@ class Item:
 
 def conversation(judge: Judge, question: Question, item: Item) -> list[Turn]:
     """The question about an item, as the judge is asked it."""
-    return question.conversation(*item.shown, judge.answer_format, judge.control_tokens)
+    return question.conversation(*item.shown, judge.answer_format, judge.control_tokens, item.context)
 
 
 class Inquiry:
@@ -100,6 +102,7 @@ class Inquiry:
             probabilities=None if preference == Preference.UNKNOWN else replies[-1].probabilities,
             swapped=item.swapped,
             captions=item.captions,
+            context=item.context,
             replies=tuple(reply.text for reply in replies if reply.failure is None),
             prompt_tokens=sum(reply.prompt_tokens for reply in replies),
             completion_tokens=sum(reply.completion_tokens for reply in replies),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from groundling.judges.asking.questions import AnswerFormat, Turn
+from groundling.judges.asking.questions import AnswerFormat, Question, Turn
 from groundling.judges.preferences.pairs import Pairs
 from groundling.registry import Registry
 
@@ -71,6 +71,10 @@ class Judge:
     expected_tokens: int = 0
     expected_seconds: float | None = None
     effortless: bool = False
+
+    def accepts(self, question: Question) -> str | None:
+        """Whether it can answer this question: None is yes, else why not, in one line."""
+        return None
 
     def identity(self) -> dict[str, Any]:
         """What decides its answers, as JSON holds it (model, revision, sampling): other values, other answers."""

@@ -1,4 +1,4 @@
-"""A judge without a model: a table of what NetHack's messages are worth, which says what it counted."""
+"""A judge without a model: a table of what lines are worth, NetHack's or yours, which says what it counted."""
 
 import re
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from groundling.errors import ConfigError
 from groundling.judges.asking import fence
 from groundling.judges.asking.judge import Judge, Reply, Request, judges
+from groundling.judges.asking.questions import Question
 
 Table = list[tuple[str, float]]
 """Regular expressions (searched for, case ignored) and what a message is worth in which they are found."""
@@ -63,12 +64,12 @@ _MOST_TIMES = 5
 
 @judges.register("rules")
 class RulesJudge(Judge):
-    """Prefers the caption whose messages are worth more; equal ones are a tie.
+    """Prefers the caption whose lines are worth more; equal ones are a tie.
 
     It reads nothing but the conversation, as a language model does, and tells what it counted, in the captions' words.
 
     Args:
-        rules: Pairs of regular expression and value, in place of the goal's table.
+        rules: Pairs of regular expression and value, in place of the goal's table; needed outside NetHack.
 
     Raises:
         ConfigError: an expression or a value is none.
@@ -82,6 +83,14 @@ class RulesJudge(Judge):
         self._compiled = {
             goal: _compile(table) for goal, table in ([("", rules)] if rules else TABLES.items())
         }
+
+    def accepts(self, question: Question) -> str | None:
+        if self.rules or (question.world == "nethack" and question.goal in TABLES):
+            return None
+        return (
+            f"--judge rules has tables for NetHack's goals ({', '.join(TABLES)}) and none for {question.goal!r} in the "
+            f"world {question.world!r}: give yours, as in --judge rules 'rules=[[\"you won\", 1.0]]'"
+        )
 
     def identity(self) -> dict[str, Any]:
         return {"judge": "rules", "rules": self.rules or TABLES}

@@ -6,7 +6,7 @@ from groundling.errors import RunError
 from groundling.judges.asking.answers import parse
 from groundling.judges.asking.judge import Judge, Reply, Request
 from groundling.judges.asking.questions import Question
-from groundling.judges.preferences.pairs import Preference
+from groundling.judges.preferences.labels import Preference
 
 _NOTHING = ""
 """The caption of a step without a message, which a single message is compared with."""

@@ -12,18 +12,17 @@ from torch import Tensor
 
 from groundling.errors import ConfigError, RunError
 from groundling.judges.online.background import BackgroundJudge
-from groundling.judges.preferences.captions import decode
+from groundling.judges.preferences.segments import caption_ids
 from groundling.judges.reward_models.distill import normalize, train_epoch
 from groundling.judges.reward_models.message_table import TableRewardModel
-from groundling.judges.reward_models.messages import message_ids
 from groundling.judges.reward_models.reward_model import QUANTILE_LEVELS, Normalization, RewardModel
 from groundling.judges.reward_models.training_pairs import TrainingPairs
 
 Judge = Callable[[list[tuple[str, ...]]], Sequence[float | None]]
-"""Answers questions of one message (1 if it is worth a reward, otherwise 0, as ONI's labels) or of two (the
+"""Answers questions of one caption (1 if it is worth a reward, otherwise 0, as ONI's labels) or of two (the
 probability that the first is preferred; 0.5 is a tie). None is no answer."""
 _Places = tuple[int, ...]
-"""A question as places in the list of messages."""
+"""A question as places in the list of captions."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +35,11 @@ class OnlineLearning:
     learning_rate: float = 1e-4
     batch_size: int = 256
     comparisons: int = 2
-    """Of a model that ranks: with how many earlier messages a new one is compared."""
+    """Of a model that ranks: with how many earlier captions a new one is compared."""
     judge_batch_size: int = 100
     """Questions of one call to the judge."""
     seed: int = 0
-    """Of the messages that are compared and of the order of training."""
+    """Of the captions that are compared and of the order of training."""
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` on options that cannot be run."""
@@ -57,10 +56,10 @@ class OnlineLearning:
 
 
 class OnlineReward:
-    """Puts new messages to a judge in the background, and lets ``model`` learn from the answers.
+    """Puts new captions to a judge in the background, and lets ``model`` learn from the answers.
 
-    A table takes up labels as they come. A classifier is trained on labelled messages, any other model on preferences
-    between messages: in a thread, on a copy, whose weights `update` takes over when they are done. Call `observe` and
+    A table takes up labels as they come. A classifier is trained on labelled captions, any other model on preferences
+    between captions: in a thread, on a copy, whose weights `update` takes over when they are done. Call `observe` and
     `update` once per batch of frames; both return at once. Only `update` changes the model, so that whoever else uses
     it in the same thread sees it whole, and a `RewardTable` notices by its version.
 
@@ -84,32 +83,39 @@ class OnlineReward:
             # Until it is trained first, its rewards are next to nothing (about 1e-4) and stay so.
             model.normalization = Normalization(0.0, 1.0, (0.0,) * len(QUANTILE_LEVELS))
         self._rng = np.random.default_rng(self.learning.seed)
-        self._messages: list[np.ndarray] = []
-        self._texts: list[str] = []
-        self._known: set[int] = set()
+        self._captions: dict[str, int] = {}  # and their places
+        self._known: set[int] = set()  # ids that need not be read again
         self._answered: dict[_Places, float] = {}
         self._trained_on = 0
         self._training: _Training | None = None
 
         def ask(questions: list[_Places]) -> Sequence[float | None]:
-            return judge([tuple(self._texts[place] for place in places) for places in questions])
+            texts = list(self._captions)
+            return judge([tuple(texts[place] for place in places) for places in questions])
 
         self._judge = BackgroundJudge(ask, self.learning.judge_batch_size, warn=warn)
 
-    def observe(self, ids: Tensor, messages: Tensor) -> None:
+    def observe(self, ids: Tensor, read: Callable[[Sequence[int]], Sequence[str]]) -> None:
         """Have what has never come up put to the judge.
 
         Args:
-            ids: int64, any shape, on the CPU: `groundling.envs.nethack.observation.message_id`.
-            messages: uint8 (*shape of ids, 256), on the CPU.
+            ids: int64, any shape, on the CPU: of each caption, one that tells it from all others.
+            read: Gives the captions at these places of the flattened ids; asked only for ids that are new.
         """
         flat, first = np.unique(ids.flatten().numpy(), return_index=True)
-        rows = messages.reshape(ids.numel(), -1).numpy()
+        new = np.array([id not in self._known for id in flat.tolist()], dtype=bool)
+        self._known.update(flat[new].tolist())
         questions: list[_Places] = []
-        for place in np.sort(first[[id not in self._known for id in flat.tolist()]]).tolist():
-            questions += self._add(rows[place].copy())
+        for caption in read(np.sort(first[new]).tolist()):
+            if caption not in self._captions:
+                questions += self._add(caption)
         if questions:
             self._judge.offer(questions)
+
+    def observe_captions(self, captions: Sequence[str]) -> None:
+        """Have what has never come up put to the judge."""
+        ids = torch.from_numpy(caption_ids(captions))
+        self.observe(ids, lambda places: [captions[place] for place in places])
 
     def update(self) -> bool:
         """Take up what the judge has answered and what was learnt since the last call.
@@ -124,9 +130,9 @@ class OnlineReward:
         self._answered |= new
         if isinstance(self.model, TableRewardModel):
             if new:
-                places = [place for (place,) in new]
-                ids = message_ids(np.stack([self._messages[place] for place in places]))
-                self.model.set(ids, np.array(list(new.values()), dtype=np.float32))
+                texts = list(self._captions)
+                captions = [texts[place] for (place,) in new]
+                self.model.set(captions, np.array(list(new.values()), dtype=np.float32))
             return bool(new)
         changed = self._take_over()
         if self._training is None and len(self._answered) - self._trained_on >= self.learning.train_every:
@@ -134,27 +140,30 @@ class OnlineReward:
         return changed
 
     def figures(self) -> dict[str, int]:
-        """What to log: messages known, questions answered, those without a valid answer, the judge's failures."""
+        """What to log: captions known, questions answered, those without a valid answer, the judge's failures."""
         judge = self._judge
         return {
-            "online_messages": len(self._messages),
+            "online_messages": len(self._captions),
             "online_answers": len(self._answered),
             "online_invalid": judge.invalid,
             "online_failures": judge.failures,
         }
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What has been answered: ``messages`` uint8 (n, 256), ``questions`` int64 (m, 1 or 2) as places in them,
-        ``answers`` float32 (m,), and how many of them were ``trained_on``, int64 ().
+        """What has been answered.
+
+        ``captions`` uint8, in UTF-8, one after the other, and their ``lengths`` int64 (n,); ``questions`` int64 (m, 1
+        or 2) as places in them, ``answers`` float32 (m,), and how many of them were ``trained_on``, int64 ().
 
         What the judge has not answered is put to it again when it comes up again.
         """
         questions = np.array(list(self._answered), dtype=np.int64).reshape(len(self._answered), self._sides)
         used, places = np.unique(questions, return_inverse=True)
+        texts = list(self._captions)
+        written = [texts[place].encode("utf-8", "surrogatepass") for place in used]
         return {
-            "messages": torch.from_numpy(np.stack([self._messages[i] for i in used]))
-            if len(used)
-            else torch.zeros(0, 256, dtype=torch.uint8),
+            "captions": torch.tensor(list(b"".join(written)), dtype=torch.uint8),
+            "lengths": torch.tensor([len(text) for text in written], dtype=torch.int64),
             "questions": torch.from_numpy(places.reshape(questions.shape).astype(np.int64)),
             "answers": torch.tensor(list(self._answered.values()), dtype=torch.float32),
             "trained_on": torch.tensor(self._trained_on),
@@ -168,11 +177,11 @@ class OnlineReward:
         """
         if state["questions"].shape[1] != self._sides:
             raise RunError(
-                f"the checkpoint's answers are about {state['questions'].shape[1]} messages each, those of a "
+                f"the checkpoint's answers are about {state['questions'].shape[1]} captions each, those of a "
                 f"{self.model.id} model about {self._sides}: resume with the reward model that it was made with"
             )
-        for message in state["messages"].numpy():
-            self._add(message.copy())
+        for written in state["captions"].split(state["lengths"].tolist()):
+            self._add(bytes(written.tolist()).decode("utf-8", "surrogatepass"))
         places = [tuple(question) for question in state["questions"].tolist()]
         self._answered = dict(zip(places, state["answers"].tolist(), strict=True))
         self._trained_on = int(state["trained_on"])
@@ -187,29 +196,27 @@ class OnlineReward:
     def _sides(self) -> int:
         return 2 if self._ranks else 1
 
-    def _add(self, message: np.ndarray) -> list[_Places]:
-        """Note a new message.
+    def _add(self, caption: str) -> list[_Places]:
+        """Note a new caption.
 
         Returns:
             The questions that it raises.
         """
-        place = len(self._messages)
-        self._messages.append(message)
-        self._texts.append(decode(message))
-        self._known.add(int(message_ids(message)))
+        place = len(self._captions)
+        self._captions[caption] = place
         if not self._ranks:
             return [(place,)]
         count = min(self.learning.comparisons, place)
         others = self._rng.choice(place, count, replace=False).tolist() if place else []
-        # Either may be the first, so that a judge that prefers one side does not prefer the newer message.
+        # Either may be the first, so that a judge that prefers one side does not prefer the newer caption.
         return [(place, other) if self._rng.random() < 0.5 else (other, place) for other in others]
 
     def _pairs(self) -> TrainingPairs:
-        """The answers as what is trained on; labelled messages are pairs with one side."""
+        """The answers as what is trained on; labelled captions are pairs with one side."""
         indices = torch.tensor(list(self._answered), dtype=torch.int64)[..., None]  # (m, 1 or 2, 1)
         first = torch.tensor(list(self._answered.values()))[:, None]
         targets = torch.cat([first, 1 - first], dim=1) if self._ranks else first  # (m, 1 or 2)
-        return TrainingPairs(torch.from_numpy(np.stack(self._messages)), indices, targets)
+        return TrainingPairs(list(self._captions), indices, targets)
 
     def _take_over(self) -> bool:
         training = self._training

@@ -1,5 +1,6 @@
-"""Captions: what a segment of NetHack looks like to a judge."""
+"""Captions: what a segment looks like to a judge."""
 
+from collections.abc import Iterable
 from itertools import groupby
 
 import numpy as np
@@ -11,10 +12,7 @@ _HUNGER_WORDS = ("satiated", "not hungry", "hungry", "weak", "fainting", "fainte
 
 
 def caption(messages: NDArray[np.uint8], blstats: NDArray[np.integer] | None = None) -> str:
-    """The text that tells a segment.
-
-    Consecutive equal messages become one line, ``message (xN)``; empty ones are dropped after that, so that what
-    stands on both sides of an empty one is told twice.
+    """The text that tells a segment of NetHack: its messages (see `tell`), and its state if that is given.
 
     Args:
         messages: uint8 (L, 256), NUL-padded; each byte is one character (Latin-1).
@@ -23,14 +21,27 @@ def caption(messages: NDArray[np.uint8], blstats: NDArray[np.integer] | None = N
     Returns:
         Lines joined by a newline, none at the end; empty if there was no message and no ``blstats``.
     """
-    lines = []
-    for text, same in groupby(decode(row) for row in messages):
-        count = len(list(same))
-        if text:
-            lines.append(text if count == 1 else f"{text} (x{count})")
+    lines = _collapsed(map(decode, messages))
     if blstats is not None:
         lines.append(_status(blstats[-1]))
     return "\n".join(lines)
+
+
+def tell(captions: Iterable[str]) -> str:
+    """The text that tells a segment of any world.
+
+    Consecutive equal captions become one, ``caption (xN)``; empty ones are dropped after that, so that what stands on
+    both sides of an empty one is told twice.
+
+    Returns:
+        Captions joined by a newline, none at the end; empty if all were empty.
+    """
+    return "\n".join(_collapsed(captions))
+
+
+def _collapsed(captions: Iterable[str]) -> list[str]:
+    counted = ((caption, len(list(same))) for caption, same in groupby(captions))
+    return [caption if count == 1 else f"{caption} (x{count})" for caption, count in counted if caption]
 
 
 def decode(message: NDArray[np.uint8]) -> str:

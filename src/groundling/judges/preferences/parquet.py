@@ -1,12 +1,15 @@
 """Preference datasets as Parquet files, which Hugging Face's ``load_dataset`` opens.
 
-``DIR/data/pairs.parquet`` has one row per pair: ``first_messages`` and ``second_messages`` are lists of L texts; every
-other array is a pair of columns of nested lists (``first_blstats``, ...), every figure a pair of columns of numbers
-(``first_info_score``, ...). ``DIR/preference/<annotator>.parquet`` has the same number of rows: ``preference`` and the
-probabilities ``first``, ``second`` and ``tie``. ``DIR/README.md`` names them all as configurations.
+``DIR/data/pairs.parquet`` has one row per pair. Of NetHack ``first_messages`` and ``second_messages`` are lists of L
+texts, and every other array is a pair of columns of nested lists (``first_blstats``, ...). Of worlds in words
+``first_context`` is a text and ``first_captions`` a list of texts of any length, and so for the second. Every figure is
+a pair of columns of numbers (``first_info_score``, ...).
+
+``DIR/preference/<annotator>.parquet`` has the same number of rows: ``preference`` and the probabilities ``first``,
+``second`` and ``tie``. ``DIR/README.md`` names them all as configurations.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,10 @@ from numpy.typing import NDArray
 from groundling.errors import ConfigError
 from groundling.files import replace_file
 
+TextSegment = tuple[str, Sequence[str]]
+"""What stands before its captions, the goal or the prompt; and these, at least one."""
+TextSegments = tuple[TextSegment, TextSegment]
+"""A pair of them."""
 _PLACES = ("first", "second")
 _WIDTH = 256
 _CARD = """---
@@ -26,10 +33,86 @@ configs:
 {annotators}---
 # Preference pairs
 
-Pairs of NetHack segments, written by Groundling. `datasets.load_dataset(FOLDER)` gives the pairs, one row each;
+Pairs of segments, written by Groundling. `datasets.load_dataset(FOLDER)` gives the pairs, one row each;
 `datasets.load_dataset(FOLDER, "preference-NAME")` what the annotator NAME said about the same rows: 0 the first, 1 the
 second, 2 a tie, 3 unknown; and its probabilities, where it gave any.
 """
+
+
+def holds_texts(folder: Path) -> bool:
+    """Whether a dataset's captions are texts, and not NetHack's messages."""
+    _, pq = _pyarrow()
+    first = min((folder / "data").glob("*.parquet"))
+    return "first_captions" in pq.read_schema(first).names
+
+
+def _read_table(folder: Path) -> Any:
+    pa, pq = _pyarrow()
+    try:
+        return pa.concat_tables([pq.read_table(path) for path in sorted((folder / "data").glob("*.parquet"))])
+    except pa.ArrowException as error:
+        raise ConfigError(f"{folder / 'data'} cannot be read as Parquet ({error})") from error
+
+
+def read_texts(folder: Path) -> tuple[list[TextSegments], dict[str, NDArray]]:
+    """The segments of a dataset of texts, and the info (N, 2) by key.
+
+    Raises:
+        ConfigError: pyarrow is not installed, or the files are not such a dataset.
+    """
+    table = _read_table(folder)
+    where = f"{folder}: column"
+    try:
+        sides = [
+            list(
+                zip(
+                    *(table.column(f"{place}_{key}").to_pylist() for key in ("context", "captions")),
+                    strict=True,
+                )
+            )
+            for place in _PLACES
+        ]
+        keys = [
+            name.removeprefix("first_info_") for name in table.column_names if name.startswith("first_info_")
+        ]
+        columns = {
+            key: [table.column(f"{place}_info_{key}").combine_chunks() for place in _PLACES] for key in keys
+        }
+    except KeyError as error:
+        raise ConfigError(f"{folder}: {error.args[0]}") from error
+    for context, captions in (segment for side in sides for segment in side):
+        if not isinstance(context, str) or not captions or not all(isinstance(c, str) for c in captions):
+            raise ConfigError(
+                f"{folder}: a segment {captions!r:.80} in {context!r:.80}: expected texts, at least one"
+            )
+    info = {
+        key: np.stack([_numbers(column, f"{where} info_{key}") for column in both], axis=1)
+        for key, both in columns.items()
+    }
+    return list(zip(*sides, strict=True)), info
+
+
+def write_texts(folder: Path, pairs: Sequence[TextSegments], info: Mapping[str, NDArray]) -> None:
+    """Write pairs of segments and figures (N, 2) into an empty folder.
+
+    Raises:
+        ConfigError: pyarrow is not installed.
+    """
+    pa, _ = _pyarrow()
+    columns = {}
+    for number, place in enumerate(_PLACES):
+        columns[f"{place}_context"] = pa.array([pair[number][0] for pair in pairs], pa.string())
+        columns[f"{place}_captions"] = pa.array([pair[number][1] for pair in pairs], pa.list_(pa.string()))
+        for key, array in info.items():
+            columns[f"{place}_info_{key}"] = _nested(array[:, number])
+    _write_data(folder, columns)
+
+
+def _write_data(folder: Path, columns: Mapping[str, Any]) -> None:
+    pa, pq = _pyarrow()
+    (folder / "data").mkdir()
+    pq.write_table(pa.table(columns), folder / "data" / "pairs.parquet", compression="zstd")
+    _write_card(folder)
 
 
 def read(folder: Path) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
@@ -38,12 +121,7 @@ def read(folder: Path) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
     Raises:
         ConfigError: pyarrow is not installed, or the files are not such a dataset.
     """
-    pa, pq = _pyarrow()
-    try:
-        tables = [pq.read_table(path) for path in sorted((folder / "data").glob("*.parquet"))]
-        table = pa.concat_tables(tables)
-    except pa.ArrowException as error:
-        raise ConfigError(f"{folder / 'data'} cannot be read as Parquet ({error})") from error
+    table = _read_table(folder)
     data: dict[str, NDArray] = {}
     info: dict[str, NDArray] = {}
     for name in table.column_names:
@@ -64,12 +142,11 @@ def read(folder: Path) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
 
 
 def write(folder: Path, data: Mapping[str, NDArray], info: Mapping[str, NDArray]) -> None:
-    """Write arrays that `groundling.judges.preferences.pairs.check` found right into an empty folder.
+    """Write arrays that `groundling.judges.preferences.messages.check` found right into an empty folder.
 
     Raises:
         ConfigError: pyarrow is not installed.
     """
-    pa, pq = _pyarrow()
     columns = {}
     for number, place in enumerate(_PLACES):
         columns[f"{place}_messages"] = _decode(data["message"][:, number])
@@ -78,9 +155,7 @@ def write(folder: Path, data: Mapping[str, NDArray], info: Mapping[str, NDArray]
                 columns[f"{place}_{key}"] = _nested(array[:, number])
         for key, array in info.items():
             columns[f"{place}_info_{key}"] = _nested(array[:, number])
-    (folder / "data").mkdir()
-    pq.write_table(pa.table(columns), folder / "data" / "pairs.parquet", compression="zstd")
-    _write_card(folder)
+    _write_data(folder, columns)
 
 
 def read_preferences(folder: Path, name: str) -> tuple[NDArray[np.int8], NDArray[np.float32] | None]:

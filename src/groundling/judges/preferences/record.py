@@ -13,7 +13,9 @@ from groundling.envs.nethack import ACTIONS, make_task
 from groundling.envs.seeds import training_seed
 from groundling.errors import ConfigError
 from groundling.files import write_atomically
-from groundling.judges.preferences.pairs import TAILS, Format, Pairs
+from groundling.judges.preferences.labels import Format
+from groundling.judges.preferences.messages import TAILS, MessagePairs
+from groundling.judges.preferences.pairs import DESCRIPTION
 from groundling.registry import unknown
 
 Observation = Mapping[str, NDArray[Any]]
@@ -23,8 +25,6 @@ Act = Callable[[Observation], int]
 Player = Callable[[int], Act]
 """From an episode's seed, who plays it: with a memory of its own, if it has one, and with nothing left to chance."""
 
-DESCRIPTION = "recording.json"
-"""Beside the data: who played, where and how."""
 _DTYPES = {
     "message": np.uint8,
     "blstats": np.int64,
@@ -63,7 +63,7 @@ def record(
     keys: Collection[str] = ("message", "blstats", "rewards"),
     format: Format = "motif",
     on_segment: Callable[[], None] = lambda: None,
-) -> Pairs:
+) -> MessagePairs:
     """Let ``player`` play episodes and write pairs of segments of them as a dataset.
 
     Of every ``stride`` steps of an episode one segment is kept, which begins at a random place among them; the segments
@@ -119,7 +119,7 @@ def record(
         finally:
             env.close()
         recording.write(format)
-    return Pairs.open(folder)
+    return MessagePairs.open(Path(folder))
 
 
 def _play(env: Any, player: Player, recording: "_Recording", on_segment: Callable[[], None]) -> None:
@@ -228,7 +228,7 @@ class _Recording:
         data = {key: array for key, array in shaped.items() if not key.startswith("info-")}
         info = {key.removeprefix("info-"): array for key, array in shaped.items() if key not in data}
         if not self.folder.exists() or not any(self.folder.iterdir()):
-            Pairs.create(self.folder, data, info, format)
+            MessagePairs.create(self.folder, data, info, format)
         write_atomically(self.folder / DESCRIPTION, json.dumps(self.description, indent=1) + "\n")
         shutil.rmtree(self.partial)
 

@@ -25,7 +25,7 @@ from typing import IO, Any
 
 from groundling.errors import RunError
 from groundling.files import lock_file, replace_file
-from groundling.judges.preferences.pairs import Preference
+from groundling.judges.preferences.labels import Preference
 
 Captions = tuple[str, str]
 """An unordered pair: sorted."""
@@ -45,6 +45,7 @@ class Answer:
         probabilities: Of first, second and tie as shown, where there are any.
         swapped: Whether the second of the sorted captions was shown first.
         captions: The unordered pair.
+        context: What both have in common.
         replies: The judge's words; two if it was asked again.
         prompt_tokens: All that it read for this answer.
         completion_tokens: All that it wrote.
@@ -56,6 +57,7 @@ class Answer:
     probabilities: tuple[float, float, float] | None = None
     swapped: bool = False
     captions: Captions = ("", "")
+    context: str = ""
     replies: tuple[str, ...] = ()
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -73,9 +75,9 @@ def content_hash(content: Any) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def answer_key(question: str, captions: Captions, swapped: bool) -> str:
-    """The key of an answer: ``question`` is the question's hash."""
-    return content_hash([question, *captions, swapped])
+def answer_key(question: str, captions: Captions, swapped: bool, context: str = "") -> str:
+    """The key of an answer: ``question`` is the question's hash, ``context`` what both captions have in common."""
+    return content_hash([question, *captions, swapped, *([context] if context else [])])
 
 
 @dataclass

@@ -8,6 +8,7 @@ from safetensors import SafetensorError
 
 from groundling.devices import find_device
 from groundling.errors import ConfigError
+from groundling.judges.reward_models.characters import CharacterRewardModel
 from groundling.judges.reward_models.language_model import LanguageRewardModel
 from groundling.judges.reward_models.message_network import ClassifierRewardModel, MotifRewardModel
 from groundling.judges.reward_models.message_table import TableRewardModel
@@ -19,6 +20,7 @@ from groundling.judges.reward_models.reward_model import (
 )
 
 __all__ = [
+    "CharacterRewardModel",
     "ClassifierRewardModel",
     "LanguageRewardModel",
     "MotifRewardModel",

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from groundling.errors import ConfigError, RunError
 from groundling.judges.reward_models.calibration import accuracy, best_temperature, calibration_error
-from groundling.judges.reward_models.reward_model import CHUNK, Normalization, RewardModel
+from groundling.judges.reward_models.losses import segment_means
+from groundling.judges.reward_models.reward_model import Normalization, RewardModel, chunks
 from groundling.judges.reward_models.training_pairs import TrainingPairs
 
 
@@ -42,16 +43,16 @@ class Distillation:
 
 
 def segment_scores(model: RewardModel, pairs: TrainingPairs) -> Tensor:
-    """What the model says of each message, computed once for each distinct one.
+    """What the model says of each caption, computed once for each distinct one.
 
     A gather spreads them over the segments, so that the gradient of anything computed from them is that of the plain
-    computation, which reads every message of every pair.
+    computation, which reads every caption of every pair.
 
     Returns:
-        float32 (len(pairs), 2, L), on the model's device, with gradients.
+        float32 (len(pairs), 2, L), on the model's device, with gradients; anything past the end of a shorter segment.
     """
-    distinct, places = torch.unique(pairs.indices, return_inverse=True)
-    scores: Tensor = model(pairs.messages[distinct])  # (num_distinct,)
+    captions, places = pairs.distinct()
+    scores: Tensor = model(captions)  # (num_distinct,)
     return scores[places.to(scores.device)]
 
 
@@ -79,7 +80,7 @@ def train_epoch(
     for rows in torch.randperm(len(pairs), generator=generator).split(batch_size):
         batch = pairs[rows]
         scores = segment_scores(model, batch)
-        loss = model.loss(scores, batch.targets.to(scores.device))
+        loss = model.loss(scores, batch.targets.to(scores.device), batch.mask().to(scores.device))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         if not math.isfinite(loss.item()):
@@ -100,14 +101,14 @@ def evaluate(model: RewardModel, pairs: TrainingPairs) -> dict[str, float]:
         ``temperature`` and the calibration error with it. The latter two are NaN without pairs that are no ties.
     """
     model.eval()
-    distinct, places = torch.unique(pairs.indices, return_inverse=True)
-    messages = pairs.messages[distinct]
-    scores = torch.cat([model(chunk).float().cpu() for chunk in messages.split(CHUNK)])[places]
-    margins = scores.mean(-1)[:, 0] - scores.mean(-1)[:, 1]
+    captions, places = pairs.distinct()
+    scores = torch.cat([model(chunk).float().cpu() for chunk in chunks(captions)])[places]
+    means = segment_means(scores, pairs.mask())
+    margins = means[:, 0] - means[:, 1]
     targets = pairs.targets[:, 0]
     temperature = best_temperature(margins, targets)
     return {
-        "loss": model.loss(scores, pairs.targets).item(),
+        "loss": model.loss(scores, pairs.targets, pairs.mask()).item(),
         "accuracy": accuracy(margins, targets),
         "calibration_error": calibration_error(margins, targets),
         "temperature": temperature,
@@ -116,10 +117,11 @@ def evaluate(model: RewardModel, pairs: TrainingPairs) -> dict[str, float]:
 
 
 def normalize(model: RewardModel, pairs: TrainingPairs) -> None:
-    """Set ``model.normalization`` from its rewards of the training pairs' messages, unless these are labels."""
+    """Set ``model.normalization`` from its rewards of the training pairs' captions, unless these are labels."""
     model.eval()
     if model.gives_labels:
         return
     counts = pairs.counts()
     seen = counts > 0
-    model.normalization = Normalization.of(model.rewards(pairs.messages[seen]), counts[seen])
+    captions = [pairs.captions[place] for place in seen.nonzero()[:, 0].tolist()]
+    model.normalization = Normalization.of(model.rewards(captions), counts[seen])

@@ -1,4 +1,4 @@
-"""A language model that reads messages as text, with a head for the reward."""
+"""A language model that reads captions as text, with a head for the reward."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from groundling.judges.preferences.captions import decode
+from groundling.errors import ConfigError
 from groundling.judges.reward_models.reward_model import WEIGHTS, RewardModel, reward_models
 
 _FOLDER = "language_model"
@@ -16,14 +16,17 @@ _FOLDER = "language_model"
 
 @reward_models.register("language_model")
 class LanguageRewardModel(RewardModel):
-    """A language model's state after the message's text (`LanguageModel.encode`), and an MLP on it.
+    """A language model's state after the caption's text (`LanguageModel.encode`), and an MLP on it.
 
     Args:
         path: A folder, a hub id, or a bundled model: "starter" (encoder-decoder), "starter-causal".
         train_language_model: Train the language model with the head; otherwise the head alone.
         hidden_sizes: Widths of the head's hidden layers.
-        prompt: What the model reads; ``{message}`` stands for the message.
+        prompt: What the model reads; ``{caption}`` stands for the caption.
         lora: Keyword arguments of `peft.LoraConfig`: train an adapter in place of the model. Needs the `lora` extra.
+
+    Raises:
+        ConfigError: the prompt has no place for the caption.
     """
 
     id = "language_model"
@@ -33,9 +36,11 @@ class LanguageRewardModel(RewardModel):
         path: str = "starter",
         train_language_model: bool = True,
         hidden_sizes: Sequence[int] = (256,),
-        prompt: str = "{message}",
+        prompt: str = "{caption}",
         lora: Mapping[str, Any] | None = None,
     ) -> None:
+        if "{caption}" not in prompt:
+            raise ConfigError(f"prompt {prompt!r} has no {{caption}}: put it where the caption is to stand")
         super().__init__(
             path=path,
             train_language_model=train_language_model,
@@ -50,8 +55,8 @@ class LanguageRewardModel(RewardModel):
             self.lm.requires_grad_(False)
         self.head = ValueHead(self.lm.hidden_size, hidden_sizes=tuple(hidden_sizes))
 
-    def forward(self, messages: Tensor) -> Tensor:
-        texts = [self.args["prompt"].replace("{message}", decode(m)) for m in messages.cpu().numpy()]
+    def forward(self, captions: Sequence[str]) -> Tensor:
+        texts = [self.args["prompt"].replace("{caption}", caption) for caption in captions]
         with self.lm.autocast():
             states = self.lm.encode(texts)  # (n, hidden_size) float32
         output: Tensor = self.head(states)

@@ -1,5 +1,6 @@
 """Losses of reward models: pure functions of tensors."""
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -17,11 +18,24 @@ def preference_loss(rewards: Tensor, targets: Tensor) -> Tensor:
     return -(targets * rewards.log_softmax(-1)).sum(-1).mean()
 
 
+def segment_means(scores: Tensor, mask: Tensor) -> Tensor:
+    """The mean of each segment's scores, as Motif compares segments: a long one is not worth more by its length.
+
+    Args:
+        scores: float (..., L).
+        mask: Bool, of the same shape: which of them count; at least one of each segment.
+
+    Returns:
+        float (...).
+    """
+    return torch.where(mask, scores, 0.0).sum(-1) / mask.sum(-1)
+
+
 def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Binary cross-entropy, the mean over messages: what ONI's classifier is trained with.
+    """Binary cross-entropy, the mean over captions: what ONI's classifier is trained with.
 
     Args:
         logits: float, of the same shape as ``labels``.
-        labels: float, the probability that a message is worth a reward.
+        labels: float, the probability that a caption is worth a reward.
     """
     return F.binary_cross_entropy_with_logits(logits, labels)

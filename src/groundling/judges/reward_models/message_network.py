@@ -1,16 +1,18 @@
 """The original's message network, and the two reward models that are made of it."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from groundling.envs.nethack.observation import MESSAGE_LENGTH
 from groundling.errors import ConfigError
 from groundling.judges.reward_models.losses import label_loss
 from groundling.judges.reward_models.reward_model import RewardModel, reward_models
 
+MESSAGE_LENGTH = 256
+"""Bytes of a message of NetHack's."""
 _SMALLEST_BATCH = 8
 _LENGTH_STEP = 16
 _POOL = 3
@@ -89,6 +91,24 @@ def _constant_tail(x: Tensor, length: int) -> Tensor:
     return F.pad(x, (0, missing), mode="replicate") if missing > 0 else x[:, :, :length]
 
 
+def encode(captions: Sequence[str], model: str) -> Tensor:
+    """NetHack's messages as uint8 (n, 256), NUL-padded, on the CPU.
+
+    Raises:
+        ConfigError: a caption is none of them; the message calls the reader ``model``.
+    """
+    rows = []
+    for caption in captions:
+        row = caption.encode("latin-1", "ignore")
+        if len(row) != len(caption) or len(row) > MESSAGE_LENGTH:
+            raise ConfigError(
+                f"--model {model} reads NetHack's messages, of at most {MESSAGE_LENGTH} one-byte characters, and "
+                f"{caption!r:.80} is none: take --model characters or language_model"
+            )
+        rows.append(row.ljust(MESSAGE_LENGTH, b"\0"))
+    return torch.frombuffer(bytearray(b"".join(rows)), dtype=torch.uint8).view(len(rows), MESSAGE_LENGTH)
+
+
 @reward_models.register("motif")
 class MotifRewardModel(RewardModel):
     """Motif's reward model (Klissarov et al. 2023, arXiv 2310.00166): a convolutional network on a message's bytes."""
@@ -99,8 +119,8 @@ class MotifRewardModel(RewardModel):
         super().__init__()
         self.network = MessageNetwork()
 
-    def forward(self, messages: Tensor) -> Tensor:
-        output: Tensor = self.network(messages)
+    def forward(self, captions: Sequence[str]) -> Tensor:
+        output: Tensor = self.network(encode(captions, self.id))
         return output
 
 
@@ -125,14 +145,14 @@ class ClassifierRewardModel(RewardModel):
         self.threshold = threshold
         self.network = MessageNetwork()
 
-    def forward(self, messages: Tensor) -> Tensor:
-        """uint8 (n, 256), on any device, to logits float32 (n,)."""
-        output: Tensor = self.network(messages)
+    def forward(self, captions: Sequence[str]) -> Tensor:
+        """N captions to logits, float32 (n,)."""
+        output: Tensor = self.network(encode(captions, self.id))
         return output
 
-    def loss(self, scores: Tensor, targets: Tensor) -> Tensor:
+    def loss(self, scores: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
         """Binary cross-entropy of each message against its segment's share of the preference."""
-        return label_loss(scores, targets[..., None].expand_as(scores))
+        return label_loss(scores[mask], targets[..., None].expand_as(scores)[mask])
 
-    def _reward(self, messages: Tensor) -> Tensor:
-        return (torch.sigmoid(self(messages)) > self.threshold).float()
+    def _reward(self, captions: Sequence[str]) -> Tensor:
+        return (torch.sigmoid(self(captions)) > self.threshold).float()

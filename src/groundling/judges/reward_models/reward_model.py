@@ -1,9 +1,9 @@
-"""What a reward model is: it reads messages and gives each a number; trained on a judge's preferences."""
+"""What a reward model is: it reads captions and gives each a number; trained on a judge's preferences."""
 
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -15,32 +15,32 @@ from torch import Tensor, nn
 
 from groundling.errors import ConfigError, RunError
 from groundling.files import write_atomically
-from groundling.judges.reward_models.losses import preference_loss
+from groundling.judges.reward_models.losses import preference_loss, segment_means
 from groundling.registry import Registry
 
 QUANTILE_LEVELS = tuple(round(0.05 * i, 2) for i in range(1, 20))
 """0.05, 0.1, ..., 0.95."""
 WEIGHTS, DESCRIPTION = "reward_model.safetensors", "reward_model.json"
 CHUNK = 1024
-"""Messages scored at once."""
+"""Captions scored at once."""
 _PRIOR_COUNT = 1e-4
 """Of the running moments that Motif normalises with: they begin with mean 0 and variance 1, seen so often."""
 
 
 @dataclass(frozen=True)
 class Normalization:
-    """How a reward model's numbers are spread over its training messages."""
+    """How a reward model's numbers are spread over its training captions."""
 
     mean: float
     variance: float
     quantiles: tuple[float, ...]
-    """(19,): the quantiles 0.05, 0.1, ..., 0.95 of the normalised rewards, each distinct message counted once."""
+    """(19,): the quantiles 0.05, 0.1, ..., 0.95 of the normalised rewards, each distinct caption counted once."""
 
     @classmethod
     def of(cls, rewards: Tensor, counts: Tensor) -> Self:
-        """From the rewards of distinct messages and how often each occurs.
+        """From the rewards of distinct captions and how often each occurs.
 
-        Mean and unbiased variance are over the messages with multiplicity, updated from Motif's prior (mean 0, variance
+        Mean and unbiased variance are over the captions with multiplicity, updated from Motif's prior (mean 0, variance
         1, count 1e-4) as running moments are (Chan et al. 1979); quantiles are over the distinct ones, in normalised
         units, interpolated linearly.
 
@@ -65,7 +65,7 @@ class Normalization:
         return cls(mean, variance, tuple(np.quantile(normalized, QUANTILE_LEVELS).tolist()))
 
     def threshold(self, quantile: float) -> float:
-        """The normalised reward below which a share ``quantile`` of the distinct training messages lie.
+        """The normalised reward below which a share ``quantile`` of the distinct training captions lie.
 
         Args:
             quantile: 0 for no threshold (-inf), or from 0.05 to 0.95; between the saved ones, interpolated.
@@ -82,8 +82,13 @@ class Normalization:
         return float(np.interp(quantile, QUANTILE_LEVELS, self.quantiles))
 
 
+def chunks(captions: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Captions in their order, so many at once as are to be scored."""
+    return (captions[start : start + CHUNK] for start in range(0, len(captions), CHUNK))
+
+
 class RewardModel(nn.Module, ABC):
-    """Messages in, one number each out.
+    """Captions in, one number each out: a step's message in NetHack, what an agent saw and did, or a whole text.
 
     ``forward`` gives what training works on, with gradients; `rewards` what an agent gets. For most models both are
     the same.
@@ -105,28 +110,36 @@ class RewardModel(nn.Module, ABC):
         self._fingerprint: int | None = None
 
     @abstractmethod
-    def forward(self, messages: Tensor) -> Tensor:
-        """uint8 (n, 256), on any device, to float32 (n,)."""
+    def forward(self, captions: Sequence[str]) -> Tensor:
+        """N captions to float32 (n,), on the model's device.
 
-    def loss(self, scores: Tensor, targets: Tensor) -> Tensor:
+        Raises:
+            ConfigError: the model cannot read one of them.
+        """
+
+    def loss(self, scores: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
         """What training minimises, of the segments' ``forward``: the pairs' cross-entropy (`preference_loss`).
 
         Args:
-            scores: float32 (batch, 2, L); of labelled messages (batch, 1, 1).
-            targets: float32 (batch, 2), the probability that each of the two is preferred; of labelled messages the
+            scores: float32 (batch, 2, L); of labelled captions (batch, 1, 1).
+            targets: float32 (batch, 2), the probability that each of the two is preferred; of labelled captions the
                 labels (batch, 1).
+            mask: Bool, of the shape of ``scores``: False past the end of a shorter segment.
         """
-        return preference_loss(scores.mean(-1), targets)
+        return preference_loss(segment_means(scores, mask), targets)
 
     @torch.no_grad()
-    def rewards(self, messages: Tensor) -> Tensor:
-        """uint8 (n, 256), on any device, to float32 (n,) on the CPU, without gradients; in chunks."""
-        if not len(messages):
-            return torch.zeros(0)
-        return torch.cat([self._reward(chunk).float().cpu() for chunk in messages.split(CHUNK)])
+    def rewards(self, captions: Sequence[str]) -> Tensor:
+        """N captions to float32 (n,) on the CPU, without gradients; in chunks.
 
-    def _reward(self, messages: Tensor) -> Tensor:
-        return self(messages)
+        Raises:
+            ConfigError: the model cannot read one of them.
+        """
+        return torch.cat([torch.zeros(0), *(self._reward(chunk).float().cpu() for chunk in chunks(captions))])
+
+    def _reward(self, captions: Sequence[str]) -> Tensor:
+        reward: Tensor = self(captions)
+        return reward
 
     @property
     def device(self) -> torch.device:

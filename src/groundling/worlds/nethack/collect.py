@@ -1,7 +1,7 @@
 """Collecting rollouts of NetHack: one group of envs plays while the policy thinks about another."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from groundling.judges.asking.judge import Judge, judges
 from groundling.judges.asking.questions import Question
 from groundling.judges.online.questions import online_judge
 from groundling.judges.online.reward import OnlineLearning, OnlineReward
+from groundling.judges.preferences.captions import decode
 from groundling.judges.reward_models import load_reward_model, reward_models
 from groundling.judges.reward_models.reward_model import RewardModel
 from groundling.policies.nethack import NetHackObservations
@@ -270,11 +271,16 @@ class NetHackCollector(Collector):
         intrinsic, spread = torch.zeros_like(counts), None
         rewards = None
         if self._table is not None and self._reward.needs_reward_model:
-            ids, messages = (torch.from_numpy(play.seen[name][:-1]) for name in ("message_ids", "messages"))
+            ids = torch.from_numpy(play.seen["message_ids"][:-1])
+            messages = play.seen["messages"][:-1].reshape(ids.numel(), -1)
+
+            def read(places: Sequence[int]) -> list[str]:
+                return [decode(messages[place]) for place in places]
+
             if self._online is not None:
-                self._online.observe(ids, messages)
+                self._online.observe(ids, read)
                 self._online.update()  # the table notices that the model is another
-            rewards, spread = self._table(ids, messages), self._table.model.normalization
+            rewards, spread = self._table(ids, read), self._table.model.normalization
             intrinsic = self._reward.intrinsic(rewards, counts, spread)
         mixed = self._reward(play.extrinsic, rewards, counts, spread)
         if self._bootstrap is not None:

@@ -9,6 +9,7 @@ import torch
 
 from groundling.configs.schema import Config
 from groundling.devices import find_device
+from groundling.judges.preferences.captions import decode
 from groundling.judges.reward_models import load_reward_model
 from groundling.judges.reward_models.reward_model import RewardModel
 from groundling.rewards.intrinsic import MotifReward
@@ -39,8 +40,8 @@ class Taste:
         """What it thinks of each message, 256 bytes."""
         new = [message for message in dict.fromkeys(messages) if message not in self._known]
         if new:
-            rows = torch.from_numpy(np.frombuffer(b"".join(new), np.uint8).reshape(len(new), -1).copy())
-            raw = self._model.rewards(rows).cpu()  # (len(new),)
+            rows = np.frombuffer(b"".join(new), np.uint8).reshape(len(new), -1)
+            raw = self._model.rewards(list(map(decode, rows)))  # (len(new),)
             spread = self._model.normalization
             normalised = raw if spread is None else (raw - spread.mean) / spread.variance**0.5
             first = self._reward.intrinsic(raw, torch.ones_like(raw), spread)

@@ -1,0 +1,115 @@
+"""Preference datasets of worlds in words, and what a judge and a reward model read of them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from groundling.errors import ConfigError
+from groundling.judges import Annotation, Comparison, Question, RulesJudge, TextPairs, open_pairs
+from groundling.judges.preferences.parquet import TextSegments
+from groundling.judges.preferences.segments import Segments, caption_id, caption_ids
+
+ROOM: list[TextSegments] = [
+    (
+        ("Goal: win", ["a wall\nAction: go on", "a wall\nAction: go on"]),
+        ("Goal: win", ["a door\nAction: open"]),
+    ),
+    (("Goal: win", ["a door\nAction: open"]), ("Goal: lose", ["a 鍵\nAction: take"])),
+]
+
+
+def make(folder: Path, texts: list[TextSegments] = ROOM, world: str = "text") -> TextPairs:
+    returns = np.arange(2.0 * len(texts)).reshape(-1, 2)
+    return TextPairs.create(folder, texts, {"return": returns}, {"world": world, "env": "Room-v0"})
+
+
+def test_a_dataset_of_texts_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    pairs = make(tmp_path / "pairs")
+    again = open_pairs(tmp_path / "pairs")
+    assert isinstance(again, TextPairs)
+    assert list(again.texts) == ROOM and (len(again), again.world, again.about["env"]) == (
+        2,
+        "text",
+        "Room-v0",
+    )
+    assert again.returns().tolist() == [[0, 1], [2, 3]]
+    pairs.write_preferences("me", np.array([1, 3]), np.array([[0.2, 0.7, 0.1], [np.nan] * 3]))
+    assert again.preferences("me").tolist() == [1, 3] and again.annotators() == ["me"]
+    with pytest.raises(ConfigError, match="holds something"):
+        make(tmp_path / "pairs")
+    with pytest.raises(ConfigError, match="blstats"):
+        again.comparisons(blstats=True)
+    (tmp_path / "pairs/recording.json").write_text("{}")
+    with pytest.raises(ConfigError, match="does not say of which world"):
+        open_pairs(tmp_path / "pairs")
+
+
+def test_what_both_segments_have_in_common_is_told_once(tmp_path: Path) -> None:
+    assert make(tmp_path / "pairs").comparisons() == [
+        Comparison("a wall\nAction: go on (x2)", "a door\nAction: open", "Goal: win"),
+        Comparison("Goal: win\na door\nAction: open", "Goal: lose\na 鍵\nAction: take"),
+    ]
+
+
+def test_a_reward_model_reads_each_caption_with_what_stands_before_it(tmp_path: Path) -> None:
+    segments = make(tmp_path / "pairs").segments()
+    assert [len(caption) for caption in segments.captions] == sorted(len(c) for c in segments.captions)
+    read = [[[segments.captions[i] for i in side if i >= 0] for side in pair] for pair in segments.indices]
+    wall, door = "Goal: win\na wall\nAction: go on", "Goal: win\na door\nAction: open"
+    assert read == [[[wall, wall], [door]], [[door], ["Goal: lose\na 鍵\nAction: take"]]]
+    assert segments.indices[0, 1].tolist()[1] == -1
+    assert len(segments.captions) == 3
+
+
+def test_captions_are_known_by_their_content() -> None:
+    assert (
+        caption_id("é") != caption_id("e")
+        and caption_ids(["a", "b", "a"]).tolist()[0::2] == [caption_id("a")] * 2
+    )
+    assert Segments.of_texts([]).indices.shape == (0, 2, 1)
+
+
+def test_a_pair_is_asked_about_once_with_its_context(tmp_path: Path) -> None:
+    better, worse = ["you won"], ["you lost"]
+    texts: list[TextSegments] = [
+        (("Goal: a", better), ("Goal: a", worse)),
+        (("Goal: a", worse), ("Goal: a", better)),  # the same pair
+        (("Goal: b", worse), ("Goal: b", better)),  # another goal, another question
+        (("Goal: b", worse), ("Goal: b", worse)),
+    ]
+    pairs = make(tmp_path / "pairs", texts)
+    shown = []
+
+    class Judge(RulesJudge):
+        def answer(self, request):  # type: ignore[no-untyped-def]
+            shown.append(request.conversation)
+            return super().answer(request)
+
+    annotation = Annotation(pairs, Judge(rules=[["you won", 1.0]]), Question(world="text"))  # type: ignore[list-item]
+    summary = annotation.run("rules")
+    assert (summary.distinct, summary.asked) == (2, 2)
+    assert pairs.preferences("rules").tolist() == [0, 1, 1, 2]
+    system, user = shown[0]
+    assert "world that is told in words" in system["content"] and "NetHack" not in str(shown)
+    assert "| Goal: a\n--- end goal" in user["content"] and user["content"].count("Goal: a") == 1
+    assert annotation.run("rules").asked == 0
+    stored = [
+        json.loads(line) for path in (pairs.folder / "answers").rglob("*.jsonl") for line in path.open()
+    ]
+    assert [answer["context"] for answer in stored] == ["Goal: a", "Goal: b"]
+
+
+def test_a_judge_or_question_that_does_not_suit_the_world_is_refused(tmp_path: Path) -> None:
+    pairs = make(tmp_path / "pairs", world="writing")
+    with pytest.raises(ConfigError, match="of the world 'writing', the question about 'text'"):
+        Annotation(pairs, RulesJudge(), Question(world="text"))
+    with pytest.raises(ConfigError, match="rules has tables for NetHack's goals"):
+        Annotation(pairs, RulesJudge(), Question(world="writing"))
+    with pytest.raises(ConfigError, match="world 'writing': unknown goal 'gold'.*quality"):
+        Question("gold", world="writing")
+    with pytest.raises(ConfigError, match="world 'text': unknown prompt"):
+        Question(prompt="reworded", world="text")
+    with pytest.raises(ConfigError, match="kind of world"):
+        Question(world="chess")
