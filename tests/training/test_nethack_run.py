@@ -203,9 +203,10 @@ def test_what_was_learnt_online_is_what_evaluation_shows(tmp_path: Path) -> None
     checkpoint = latest(tmp_path / "checkpoints", print)
     assert make_taste(config) is None  # the config names no model, for there was none before
     taste = make_taste(config, checkpoint)
-    message = "You kill the newt!"
-    learnt = run.collector._online.model.rewards([message]).item()
-    assert taste.of([message.encode().ljust(256, b"\0")])[0].raw == pytest.approx(learnt)
+    text = "You kill the newt!"
+    message = text.encode().ljust(256, b"\0")
+    learnt = run.collector._online.model.rewards([text]).item()
+    assert taste.of([message])[0].raw == pytest.approx(learnt)
     target = Target("trained", tmp_path, config, checkpoint)
     assert "intrinsic_return" in evaluate(target, "held-out", 2)["trained"].figures()
     (sample,) = json.loads((tmp_path / "samples" / "held-out.json").read_text())

@@ -107,7 +107,7 @@ def test_a_judge_or_question_that_does_not_suit_the_world_is_refused(tmp_path: P
         Annotation(pairs, RulesJudge(), Question(world="text"))
     with pytest.raises(ConfigError, match="rules has tables for NetHack's goals"):
         Annotation(pairs, RulesJudge(), Question(world="writing"))
-    with pytest.raises(ConfigError, match="world 'writing': unknown goal 'gold'.*quality"):
+    with pytest.raises(ConfigError, match=r"world 'writing': unknown goal 'gold'.*quality"):
         Question("gold", world="writing")
     with pytest.raises(ConfigError, match="world 'text': unknown prompt"):
         Question(prompt="reworded", world="text")
