@@ -15,7 +15,6 @@ from groundling.envs.nethack.vector import NetHackVectorEnv
 from groundling.envs.seeds import held_out_seed
 from groundling.evaluation.evaluate import evaluate
 from groundling.evaluation.target import Target
-from groundling.judges.preferences.record import random_player
 from groundling.judges.reward_models.reward_model import Normalization
 from groundling.policies.nethack import NetHackPolicy
 from groundling.rewards.intrinsic import MotifReward
@@ -23,6 +22,7 @@ from groundling.worlds.episode import Played
 from groundling.worlds.nethack import showing
 from groundling.worlds.nethack.agents import Alone, PolicyAgent, features, mixed
 from groundling.worlds.nethack.episodes import Game, play, record_of
+from groundling.worlds.nethack.pairs import random_player
 from groundling.worlds.nethack.taste import Taste
 from groundling.worlds.nethack.watching import sights
 

@@ -30,18 +30,19 @@ def add_parser(commands: Commands) -> None:
         metavar="SHARE",
         help="the share of the episodes that goes into a split of its own",
     )
-    pairs = parser.add_argument_group("pairs of segments of NetHack, for `groundling annotate`")
+    pairs = parser.add_argument_group("pairs of segments of play, or of texts, for `groundling annotate`")
     pairs.add_argument("--pairs", type=positive, help="how many are recorded in all")
-    pairs.add_argument("--length", type=positive, default=1, help="steps of a segment (default: %(default)s)")
+    pairs.add_argument(
+        "--length",
+        type=_length,
+        help="steps of a segment, or episode for whole ones (default: episode; in NetHack 1)",
+    )
     pairs.add_argument(
         "--stride",
         type=positive,
-        default=10,
-        help="of how many steps one segment is kept (default: %(default)s)",
+        help="of how many steps one segment is kept (default: its length; in NetHack 10)",
     )
-    pairs.add_argument(
-        "--format", choices=("motif", "parquet"), default="motif", help="(default: %(default)s)"
-    )
+    pairs.add_argument("--format", choices=("motif", "parquet"), help="(default: parquet; in NetHack motif)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -50,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if (arguments.pairs is None) == (arguments.episodes is None):
         raise ConfigError(
-            "say how much is to be collected: --episodes N of a text env, or --pairs N of NetHack"
+            "say how much is to be collected: --episodes N of a text env, or --pairs N of segments or texts"
         )
     if arguments.pairs is not None:
         names = arguments.agent.split(",")
@@ -97,6 +98,11 @@ def _record_pairs(arguments: argparse.Namespace, targets: Sequence["Target"]) ->
         pairs = world.record_pairs(players, recording, on_agent(arguments.agent))
     console.print(f"{pairs:,} pairs in {arguments.output}", highlight=False, markup=False)
     return 0
+
+
+def _length(text: str) -> int:
+    """Steps of a segment; 0 for whole episodes."""
+    return 0 if text == "episode" else positive(text)
 
 
 def _fraction(text: str) -> float:

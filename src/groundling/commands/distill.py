@@ -18,7 +18,9 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. learning_rate=1e-4 epochs=20")
     parser.add_argument("--preferences", required=True, metavar="NAME", help="whose: the annotator's name")
     parser.add_argument(
-        "--model", default="motif", help="motif, language_model, table or classifier (default: %(default)s)"
+        "--model",
+        help="motif, characters, language_model, table or classifier (default: motif of NetHack's messages, characters "
+        "of other captions)",
     )
     parser.add_argument(
         "--output",
@@ -57,6 +59,7 @@ def read_config(arguments: argparse.Namespace) -> "DistillationConfig":
 
     from groundling.configs.compose import check_component
     from groundling.configs.trust import check_plain
+    from groundling.judges.preferences.opening import open_pairs
     from groundling.judges.reward_models import reward_models
     from groundling.registry import unknown
     from groundling.training.distillation import DistillationConfig
@@ -72,7 +75,7 @@ def read_config(arguments: argparse.Namespace) -> "DistillationConfig":
     named = {
         "dataset": arguments.dataset,
         "preferences": arguments.preferences,
-        "model": {"id": arguments.model},
+        "model": {"id": arguments.model or open_pairs(arguments.dataset).reward_model},
     }
     try:
         schema = OmegaConf.structured(DistillationConfig)

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from groundling.configs.schema import Config
+from groundling.judges.preferences.labels import Format
 from groundling.policies.policy import Policy
 
 
@@ -40,8 +40,9 @@ class Recording:
     name: str
     """Of who plays, as the dataset tells it."""
     pairs: int
-    length: int = 1
-    """Steps of a segment."""
-    stride: int = 10
-    """Of how many steps one segment is kept."""
-    format: Literal["motif", "parquet"] = "motif"
+    length: int | None = None
+    """Steps of a segment; 0: it is a whole episode; None: as is usual in the world."""
+    stride: int | None = None
+    """Of how many steps one segment is kept; None: as is usual in the world."""
+    format: Format | None = None
+    """Of the files; None: as is usual in the world."""

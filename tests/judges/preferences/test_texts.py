@@ -8,15 +8,15 @@ import pytest
 
 from groundling.errors import ConfigError
 from groundling.judges import Annotation, Comparison, Question, RulesJudge, TextPairs, open_pairs
-from groundling.judges.preferences.parquet import TextSegments
-from groundling.judges.preferences.segments import Segments, caption_id, caption_ids
+from groundling.judges.preferences.segments import Segments, TextSegment, caption_id, caption_ids
+from groundling.judges.preferences.texts import TextSegments
 
 ROOM: list[TextSegments] = [
     (
-        ("Goal: win", ["a wall\nAction: go on", "a wall\nAction: go on"]),
-        ("Goal: win", ["a door\nAction: open"]),
+        TextSegment("Goal: win", ["a wall\nAction: go on", "a wall\nAction: go on"], "a door"),
+        TextSegment("Goal: win", ["a door\nAction: open"]),
     ),
-    (("Goal: win", ["a door\nAction: open"]), ("Goal: lose", ["a 鍵\nAction: take"])),
+    (TextSegment("Goal: win", ["a door\nAction: open"]), TextSegment("Goal: lose", ["a 鍵\nAction: take"])),
 ]
 
 
@@ -48,7 +48,7 @@ def test_a_dataset_of_texts_comes_back_as_it_was_written(tmp_path: Path) -> None
 
 def test_what_both_segments_have_in_common_is_told_once(tmp_path: Path) -> None:
     assert make(tmp_path / "pairs").comparisons() == [
-        Comparison("a wall\nAction: go on (x2)", "a door\nAction: open", "Goal: win"),
+        Comparison("a wall\nAction: go on (x2)\nAfter that:\na door", "a door\nAction: open", "Goal: win"),
         Comparison("Goal: win\na door\nAction: open", "Goal: lose\na 鍵\nAction: take"),
     ]
 
@@ -74,10 +74,10 @@ def test_captions_are_known_by_their_content() -> None:
 def test_a_pair_is_asked_about_once_with_its_context(tmp_path: Path) -> None:
     better, worse = ["you won"], ["you lost"]
     texts: list[TextSegments] = [
-        (("Goal: a", better), ("Goal: a", worse)),
-        (("Goal: a", worse), ("Goal: a", better)),  # the same pair
-        (("Goal: b", worse), ("Goal: b", better)),  # another goal, another question
-        (("Goal: b", worse), ("Goal: b", worse)),
+        (TextSegment("Goal: a", better), TextSegment("Goal: a", worse)),
+        (TextSegment("Goal: a", worse), TextSegment("Goal: a", better)),  # the same pair
+        (TextSegment("Goal: b", worse), TextSegment("Goal: b", better)),  # another goal, another question
+        (TextSegment("Goal: b", worse), TextSegment("Goal: b", worse)),
     ]
     pairs = make(tmp_path / "pairs", texts)
     shown = []

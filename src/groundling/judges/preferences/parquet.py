@@ -2,8 +2,8 @@
 
 ``DIR/data/pairs.parquet`` has one row per pair. Of NetHack ``first_messages`` and ``second_messages`` are lists of L
 texts, and every other array is a pair of columns of nested lists (``first_blstats``, ...). Of worlds in words
-``first_context`` is a text and ``first_captions`` a list of texts of any length, and so for the second. Every figure is
-a pair of columns of numbers (``first_info_score``, ...).
+``first_context`` and ``first_outcome`` are texts and ``first_captions`` a list of texts of any length, and so for the
+second. Every figure is a pair of columns of numbers (``first_info_score``, ...).
 
 ``DIR/preference/<annotator>.parquet`` has the same number of rows: ``preference`` and the probabilities ``first``,
 ``second`` and ``tie``. ``DIR/README.md`` names them all as configurations.
@@ -18,11 +18,9 @@ from numpy.typing import NDArray
 
 from groundling.errors import ConfigError
 from groundling.files import replace_file
+from groundling.judges.preferences.segments import TextSegment
 
-TextSegment = tuple[str, Sequence[str]]
-"""What stands before its captions, the goal or the prompt; and these, at least one."""
-TextSegments = tuple[TextSegment, TextSegment]
-"""A pair of them."""
+_TEXTS = ("context", "captions", "outcome")
 _PLACES = ("first", "second")
 _WIDTH = 256
 _CARD = """---
@@ -54,7 +52,7 @@ def _read_table(folder: Path) -> Any:
         raise ConfigError(f"{folder / 'data'} cannot be read as Parquet ({error})") from error
 
 
-def read_texts(folder: Path) -> tuple[list[TextSegments], dict[str, NDArray]]:
+def read_texts(folder: Path) -> tuple[list[tuple[TextSegment, TextSegment]], dict[str, NDArray]]:
     """The segments of a dataset of texts, and the info (N, 2) by key.
 
     Raises:
@@ -64,27 +62,21 @@ def read_texts(folder: Path) -> tuple[list[TextSegments], dict[str, NDArray]]:
     where = f"{folder}: column"
     try:
         sides = [
-            list(
-                zip(
-                    *(table.column(f"{place}_{key}").to_pylist() for key in ("context", "captions")),
-                    strict=True,
-                )
-            )
+            [
+                TextSegment(*row)
+                for row in zip(*(table.column(f"{place}_{key}").to_pylist() for key in _TEXTS), strict=True)
+            ]
             for place in _PLACES
         ]
-        keys = [
-            name.removeprefix("first_info_") for name in table.column_names if name.startswith("first_info_")
-        ]
+        keys = [name.removeprefix("first_info_") for name in table.column_names if "first_info_" in name]
         columns = {
             key: [table.column(f"{place}_info_{key}").combine_chunks() for place in _PLACES] for key in keys
         }
     except KeyError as error:
         raise ConfigError(f"{folder}: {error.args[0]}") from error
-    for context, captions in (segment for side in sides for segment in side):
-        if not isinstance(context, str) or not captions or not all(isinstance(c, str) for c in captions):
-            raise ConfigError(
-                f"{folder}: a segment {captions!r:.80} in {context!r:.80}: expected texts, at least one"
-            )
+    for one in (segment for side in sides for segment in side):
+        if not one.captions or not all(isinstance(x, str) for x in (one.context, one.outcome, *one.captions)):
+            raise ConfigError(f"{folder}: a segment {one!r:.80}: expected texts, and at least one caption")
     info = {
         key: np.stack([_numbers(column, f"{where} info_{key}") for column in both], axis=1)
         for key, both in columns.items()
@@ -92,7 +84,9 @@ def read_texts(folder: Path) -> tuple[list[TextSegments], dict[str, NDArray]]:
     return list(zip(*sides, strict=True)), info
 
 
-def write_texts(folder: Path, pairs: Sequence[TextSegments], info: Mapping[str, NDArray]) -> None:
+def write_texts(
+    folder: Path, pairs: Sequence[tuple[TextSegment, TextSegment]], info: Mapping[str, NDArray]
+) -> None:
     """Write pairs of segments and figures (N, 2) into an empty folder.
 
     Raises:
@@ -101,8 +95,10 @@ def write_texts(folder: Path, pairs: Sequence[TextSegments], info: Mapping[str, 
     pa, _ = _pyarrow()
     columns = {}
     for number, place in enumerate(_PLACES):
-        columns[f"{place}_context"] = pa.array([pair[number][0] for pair in pairs], pa.string())
-        columns[f"{place}_captions"] = pa.array([pair[number][1] for pair in pairs], pa.list_(pa.string()))
+        segments = [pair[number] for pair in pairs]
+        columns[f"{place}_context"] = pa.array([one.context for one in segments], pa.string())
+        columns[f"{place}_captions"] = pa.array([one.captions for one in segments], pa.list_(pa.string()))
+        columns[f"{place}_outcome"] = pa.array([one.outcome for one in segments], pa.string())
         for key, array in info.items():
             columns[f"{place}_info_{key}"] = _nested(array[:, number])
     _write_data(folder, columns)

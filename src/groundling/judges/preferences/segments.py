@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,17 @@ from groundling.judges.preferences.captions import decode
 
 _ROWS_READ = 16_384
 """Pairs whose messages are read at once from a memory-mapped file."""
+
+
+class TextSegment(NamedTuple):
+    """A segment of a world in words."""
+
+    context: str
+    """What stands before its captions: an agent's goal, the prompt of a text; may be empty."""
+    captions: list[str]
+    """One a step, at least one: what was seen and done, or the text."""
+    outcome: str = ""
+    """What came of the last step: a judge reads it, a reward model does not."""
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,11 @@ from groundling.files import write_atomically
 from groundling.judges.preferences import parquet
 from groundling.judges.preferences.captions import tell
 from groundling.judges.preferences.pairs import DESCRIPTION, Comparison, Pairs, new_folder
-from groundling.judges.preferences.parquet import TextSegment, TextSegments
-from groundling.judges.preferences.segments import Segments
+from groundling.judges.preferences.segments import Segments, TextSegment
 from groundling.registry import unknown
+
+_AFTERWARDS = "After that:"
+TextSegments = tuple[TextSegment, TextSegment]
 
 
 class TextPairs(Pairs):
@@ -24,6 +26,8 @@ class TextPairs(Pairs):
         texts: The pairs.
         about: Which world, and who played there how, as JSON holds it.
     """
+
+    reward_model = "characters"
 
     def __init__(
         self, folder: Path, texts: Sequence[TextSegments], info: Mapping[str, NDArray], about: dict[str, Any]
@@ -83,7 +87,7 @@ class TextPairs(Pairs):
         """Each caption with its context before it: it is read alone."""
         return Segments.of_texts(
             [
-                [[in_context(context, one) for one in captions] for context, captions in pair]
+                [[in_context(one.context, text) for text in one.captions] for one in pair]
                 for pair in self.texts
             ]
         )
@@ -100,7 +104,11 @@ def in_context(context: str, caption: str) -> str:
 
 
 def _compare(first: TextSegment, second: TextSegment) -> Comparison:
-    one, other = tell(first[1]), tell(second[1])
-    if first[0] == second[0]:
-        return Comparison(one, other, context=first[0])
-    return Comparison(in_context(first[0], one), in_context(second[0], other))
+    if first.context == second.context:
+        return Comparison(_told(first), _told(second), first.context)
+    return Comparison(*(in_context(one.context, _told(one)) for one in (first, second)))
+
+
+def _told(segment: TextSegment) -> str:
+    told = tell(segment.captions)
+    return f"{told}\n{_AFTERWARDS}\n{segment.outcome}" if segment.outcome else told

@@ -10,21 +10,23 @@ from groundling.errors import ConfigError
 from groundling.judges.reward_models.message_network import padded_count
 from groundling.judges.reward_models.reward_model import RewardModel, reward_models
 
+_EMBEDDING, _WIDTH, _POOL = 32, 7, 3
 _LENGTH_STEP = 64
-_WIDTH = 5
+_TOGETHER = 64
+"""Captions that are padded to one length; those of a batch come ordered by their lengths."""
 
 
 @reward_models.register("characters")
 class CharacterRewardModel(RewardModel):
     """What Motif's network is to NetHack's messages, for captions of any length in any script.
 
-    A caption's UTF-8 is embedded byte by byte; blocks of a convolution of width 5, ReLU and max-pooling by 2 follow;
-    then the greatest and the mean of each channel over all places, and an MLP. Padding changes nothing: its places are
-    0 before each convolution and count in neither figure.
+    The bytes of a caption's UTF-8 are embedded (32); then come blocks of a convolution of width 7, ReLU and
+    max-pooling by 3; then the greatest and the mean of each channel over all places, and an MLP. Padding changes
+    nothing: its places are 0 before each convolution and count in neither figure.
 
     Args:
-        channels: Of the embedding and of every convolution.
-        blocks: How many; each doubles what a place sees, 5 bytes at first.
+        channels: Of every convolution.
+        blocks: How many; three see 79 bytes at a place.
         hidden_size: Of the MLP.
         max_bytes: A longer caption loses its middle, so that goal and action, or prompt and end, stay.
 
@@ -35,54 +37,53 @@ class CharacterRewardModel(RewardModel):
     id = "characters"
 
     def __init__(
-        self, channels: int = 64, blocks: int = 4, hidden_size: int = 128, max_bytes: int = 4096
+        self, channels: int = 64, blocks: int = 3, hidden_size: int = 128, max_bytes: int = 4096
     ) -> None:
-        for name, value in (
-            ("channels", channels),
-            ("blocks", blocks),
-            ("hidden_size", hidden_size),
-            ("max_bytes", max_bytes),
-        ):
+        super().__init__(channels=channels, blocks=blocks, hidden_size=hidden_size, max_bytes=max_bytes)
+        for name, value in self.args.items():
             if value < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
-        super().__init__(channels=channels, blocks=blocks, hidden_size=hidden_size, max_bytes=max_bytes)
-        self.embedding = nn.Embedding(257, channels, padding_idx=0)  # byte b is b + 1
+        self.embedding = nn.Embedding(257, _EMBEDDING, padding_idx=0)  # byte b is b + 1
+        widths = [_EMBEDDING, *[channels] * blocks]
         self.convolutions = nn.ModuleList(
-            nn.Conv1d(channels, channels, _WIDTH, padding=_WIDTH // 2) for _ in range(blocks)
+            nn.Conv1d(wide_in, channels, _WIDTH, padding=_WIDTH // 2) for wide_in in widths[:-1]
         )
         self.head = nn.Sequential(nn.Linear(2 * channels, hidden_size), nn.ReLU(), nn.Linear(hidden_size, 1))
 
     def forward(self, captions: Sequence[str]) -> Tensor:
-        x = self.embedding(self._encode(captions).to(self.device)).transpose(1, 2)  # (rows, channels, length)
-        lengths = torch.tensor([len(self._bytes(caption)) for caption in captions], device=self.device)
-        lengths = F.pad(lengths.clamp(min=1), (0, len(x) - len(captions)), value=1)  # (rows,)
+        written = [self._bytes(caption) for caption in captions]
+        groups = [written[start : start + _TOGETHER] for start in range(0, len(written), _TOGETHER)]
+        return torch.cat([self._read(group) for group in groups])
+
+    def _read(self, written: Sequence[bytes]) -> Tensor:
+        """float32 (len(written),)."""
+        tokens = _tokens(written).to(self.device)  # (rows, length)
+        lengths = (tokens > 0).sum(1).clamp(min=1)  # (rows,)
+        x = self.embedding(tokens).transpose(1, 2)  # (rows, 32, length)
         for convolution in self.convolutions:
-            x = convolution(x * _inside(lengths, x.shape[2])).relu()
-            x = F.max_pool1d(x * _inside(lengths, x.shape[2]), 2, ceil_mode=True)  # after ReLU 0 is the least
-            lengths = (lengths + 1) // 2
-        x = x * _inside(lengths, x.shape[2])
+            x = convolution(x).relu() * _inside(lengths, x.shape[2])
+            x = F.max_pool1d(x, _POOL, ceil_mode=True)  # after ReLU 0 is the least
+            lengths = (lengths + _POOL - 1) // _POOL
         pooled = torch.cat([x.amax(2), x.sum(2) / lengths[:, None]], dim=1)  # (rows, 2 * channels)
-        output: Tensor = self.head(pooled)[: len(captions), 0]
+        output: Tensor = self.head(pooled)[: len(written), 0]
         return output
 
-    def _encode(self, captions: Sequence[str]) -> Tensor:
-        """int64 (rows, length): bytes plus 1, 0 past a caption's end; both sizes rounded up to few."""
-        encoded = [self._bytes(caption) for caption in captions]
-        longest = max(map(len, encoded), default=1)
-        length = -(-max(longest, 1) // _LENGTH_STEP) * _LENGTH_STEP
-        rows = torch.zeros(padded_count(len(encoded)), length, dtype=torch.int64)
-        for row, content in zip(rows, encoded, strict=False):
-            row[: len(content)] = (
-                torch.frombuffer(bytearray(content), dtype=torch.uint8).long() + 1 if content else 0
-            )
-        return rows
-
     def _bytes(self, caption: str) -> bytes:
-        content = caption.encode("utf-8", "surrogatepass")
-        if len(content) <= self.args["max_bytes"]:
-            return content
-        head = self.args["max_bytes"] // 2
-        return content[:head] + content[len(content) - self.args["max_bytes"] + head :]
+        content, most = caption.encode("utf-8", "surrogatepass"), self.args["max_bytes"]
+        return (
+            content
+            if len(content) <= most
+            else content[: most // 2] + content[len(content) - (most + 1) // 2 :]
+        )
+
+
+def _tokens(written: Sequence[bytes]) -> Tensor:
+    """int64 (rows, length): bytes plus 1, then 0; both sizes rounded up to few, for which there are kernels."""
+    length = -(-max(1, *map(len, written)) // _LENGTH_STEP) * _LENGTH_STEP
+    tokens = torch.zeros(padded_count(len(written)), length, dtype=torch.int64)
+    for row, content in zip(tokens, written, strict=False):
+        row[: len(content)] = torch.tensor(list(content), dtype=torch.int64) + 1
+    return tokens
 
 
 def _inside(lengths: Tensor, size: int) -> Tensor:

@@ -9,9 +9,9 @@ import torch
 from groundling.configs.schema import Config
 from groundling.envs.nethack.observation import COLOURS, WINDOW, View, vector_features
 from groundling.errors import ConfigError
-from groundling.judges.preferences.record import Act, Observation, Player, explorer_player, random_player
 from groundling.policies.nethack import NetHackObservations, NetHackPolicy
 from groundling.policies.policy import Policy
+from groundling.worlds.nethack.pairs import Act, Observation, Player, explorer_player, random_player
 
 PLAYERS: dict[str, Player] = {"random": random_player, "explorer": explorer_player}
 """Those that need no run."""

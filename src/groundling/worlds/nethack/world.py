@@ -10,6 +10,7 @@ from groundling.algorithms.algorithm import Algorithm
 from groundling.envs import nethack
 from groundling.envs.seeds import held_out_seed
 from groundling.envs.spec import WorldSpec
+from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
 from groundling.worlds.collector import Collector
 from groundling.worlds.episode import Played
@@ -72,9 +73,14 @@ class NetHackWorld(World):
         recording: Recording,
         on_segment: Callable[[], None] = lambda: None,
     ) -> int:
-        """See `World.record_pairs` and `groundling.judges.preferences.record.record`."""
-        from groundling.judges.preferences.record import record
+        """See `World.record_pairs` and `groundling.worlds.nethack.pairs.record`."""
         from groundling.worlds.nethack.agents import make_player, mixed
+        from groundling.worlds.nethack.pairs import record
+
+        if recording.length == 0:
+            raise ConfigError(
+                "--length episode is for text worlds, NetHack's segments have one length: give --length N"
+            )
 
         acting = [make_player(one.agent, one.policy, one.config) for one in players]
         pairs = record(
@@ -82,12 +88,12 @@ class NetHackWorld(World):
             recording.output,
             name=recording.name,
             num_pairs=recording.pairs,
-            segment_length=recording.length,
-            stride=recording.stride,
+            segment_length=recording.length or 1,
+            stride=recording.stride or 10,
             task=self.config.env.id,
             task_args=self.config.env.args,
             seed=self.config.seed,
-            format=recording.format,
+            format=recording.format or "motif",
             on_segment=on_segment,
         )
         return len(pairs)

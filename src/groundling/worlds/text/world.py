@@ -19,9 +19,9 @@ from groundling.registry import unknown
 from groundling.rows import Log, Told
 from groundling.worlds.collector import Collector
 from groundling.worlds.episode import Played
-from groundling.worlds.recording import Collected, Demonstrator
+from groundling.worlds.recording import Collected, Demonstrator, Recording
 from groundling.worlds.showing import Moment, ShownEpisode
-from groundling.worlds.text import suites
+from groundling.worlds.text import pairs, suites
 from groundling.worlds.text.collect import EnvCollector
 from groundling.worlds.text.demonstrations import Demonstrations
 from groundling.worlds.text.envs import actions_of, make_envs
@@ -112,6 +112,17 @@ class TextWorld(World):
             validation_fraction=validation_fraction,
             on_episode=on_episode,
         )
+
+    def record_pairs(
+        self,
+        players: Sequence[Demonstrator],
+        recording: Recording,
+        on_segment: Callable[[], None] = lambda: None,
+    ) -> int:
+        """See `World.record_pairs` and `groundling.worlds.text.pairs.record`."""
+        for one in players:
+            self._check_agent(one.agent, one.policy)
+        return pairs.record(players, recording, on_segment)
 
     # ------------------------------------------------------------------------------------------- evaluation
 

@@ -15,8 +15,10 @@ from groundling.policies.policy import Policy
 from groundling.rows import Log, Told
 from groundling.worlds.collector import Collector
 from groundling.worlds.episode import HeldOutEpisode, Played
+from groundling.worlds.recording import Demonstrator, Recording
 from groundling.worlds.showing import Moment
 from groundling.worlds.world import CannotPlay, World
+from groundling.worlds.writing import pairs
 from groundling.worlds.writing.collect import References, WrittenTexts, as_writer, check_lengths
 from groundling.worlds.writing.parts import make_metrics, make_prompt_encoder, make_reward, samples_of
 from groundling.worlds.writing.showing import watched
@@ -86,6 +88,15 @@ class WritingWorld(World):
         self, policy: Policy, algorithm: Algorithm, run_dir: Path, update: int, told: Sequence[Told]
     ) -> list[Log]:
         return [ValidationLog(self.config, policy, run_dir, update, told)]
+
+    def record_pairs(
+        self,
+        players: Sequence[Demonstrator],
+        recording: Recording,
+        on_segment: Callable[[], None] = lambda: None,
+    ) -> int:
+        """See `World.record_pairs` and `groundling.worlds.writing.pairs.record`."""
+        return pairs.record(players, recording, on_segment)
 
     # ------------------------------------------------------------------------------------------- evaluation
 

@@ -16,6 +16,7 @@ from groundling.files import write_atomically
 from groundling.judges.preferences.labels import Format
 from groundling.judges.preferences.messages import TAILS, MessagePairs
 from groundling.judges.preferences.pairs import DESCRIPTION
+from groundling.judges.preferences.recording import check_same
 from groundling.registry import unknown
 
 Observation = Mapping[str, NDArray[Any]]
@@ -177,7 +178,7 @@ class _Recording:
             if state is not None and state["segment"] == len(self._places):
                 return False  # a kill came between the dataset and its description
             raise ConfigError(f"{self.folder} holds something else: name a new folder for the dataset")
-        self._check(json.loads(own.read_text(encoding="utf-8")), self.folder)
+        check_same(self.folder, self.description)
         shutil.rmtree(self.partial, ignore_errors=True)
         return True
 
@@ -191,8 +192,7 @@ class _Recording:
             text = json.dumps(self.description, indent=1) + "\n"
             write_atomically(self.partial / DESCRIPTION, text)
         else:
-            description = json.loads((self.partial / DESCRIPTION).read_text(encoding="utf-8"))
-            self._check(description, self.partial)
+            check_same(self.partial, self.description)
             self.episode, self.segment = state["episode"], state["segment"]
         for key, (shape, dtype) in self._shapes.items():
             self._arrays[key] = np.lib.format.open_memmap(
@@ -238,11 +238,3 @@ class _Recording:
             return None
         state: dict[str, int] = json.loads(path.read_text(encoding="utf-8"))
         return state
-
-    def _check(self, there: Mapping[str, Any], where: Path) -> None:
-        wanted = json.loads(json.dumps(self.description))
-        different = [f"{k}={there.get(k)!r} (now {v!r})" for k, v in wanted.items() if there.get(k) != v]
-        if different:
-            raise ConfigError(
-                f"{where} holds a recording with {', '.join(different)}: name a new folder, or give the same options"
-            )

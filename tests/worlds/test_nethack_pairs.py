@@ -9,7 +9,7 @@ from groundling.envs.nethack import ACTIONS, make_task
 from groundling.envs.seeds import training_seed
 from groundling.errors import ConfigError
 from groundling.judges import MessagePairs, Pairs
-from groundling.judges.preferences.record import Act, Player, explorer_player, random_player, record
+from groundling.worlds.nethack.pairs import Act, Player, explorer_player, random_player, record
 
 
 def _same(a: Pairs, b: Pairs) -> bool:

@@ -1,0 +1,117 @@
+"""Pairs of texts for a judge: two to one prompt, as Stiennon et al. 2020 (arXiv 2009.01325) compare summaries."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from groundling.envs.seeds import training_seed
+from groundling.envs.text_generation import Sample, SampleOrder
+from groundling.errors import ConfigError
+from groundling.judges.preferences.recording import Recorded, TextRecording
+from groundling.judges.preferences.segments import TextSegment
+from groundling.policies.token import TokenPolicy
+from groundling.rewards import Reward
+from groundling.worlds.recording import Demonstrator, Recording
+from groundling.worlds.writing.collect import PromptEncoder, as_writer, check_lengths, texts_so_far
+from groundling.worlds.writing.parts import make_prompt_encoder, make_reward, samples_of
+
+
+class _Author:
+    """Writes texts, and says what they are worth if the config has a reward."""
+
+    def __init__(self, player: Demonstrator) -> None:
+        if player.policy is None:
+            raise ConfigError(f"{player.agent} does not write texts: name a run or an experiment that does")
+        config = player.config
+        self.policy: TokenPolicy = as_writer(player.policy)
+        self._encode: PromptEncoder = make_prompt_encoder(config.env, self.policy)
+        self._num_tokens = config.training.steps_per_update
+        check_lengths(self.policy, self._encode.max_prompt_length, self._num_tokens)
+        self._reward: Reward | None = make_reward(config.reward, self.policy)
+
+    @torch.no_grad()
+    def write(self, samples: Sequence[Sample], seed: int) -> list[Recorded]:
+        """A text to each of these prompts."""
+        generator = torch.Generator().manual_seed(seed)
+        uniforms = torch.rand(len(samples), self._num_tokens, dtype=torch.float64, generator=generator)
+        with self.policy.unchanged():
+            writing = self.policy.write(self._encode(samples), uniforms, self._num_tokens)
+        rows = [ids.tolist() for ids in writing.token_ids()]
+        texts = self.policy.lm.tokenizer.batch_decode(rows, skip_special_tokens=True)
+        figures: list[dict[str, float]] = [{"steps": float(len(row))} for row in rows]
+        if self._reward is not None:
+            for own, worth in zip(figures, self._worth(self._reward, samples, rows), strict=True):
+                own["return"] = worth
+        return [
+            Recorded(TextSegment(sample.prompt, [text]), own)
+            for sample, text, own in zip(samples, texts, figures, strict=True)
+        ]
+
+    def _worth(self, reward: Reward, samples: Sequence[Sample], rows: list[list[int]]) -> list[float]:
+        texts = texts_so_far(rows, self.policy.lm.tokenizer, reward)
+        by_token = reward.at_tokens(
+            [sample.prompt for sample in samples],
+            texts,
+            [list(sample.references) for sample in samples],
+            [dict(sample.meta) for sample in samples],
+        )  # (num_texts, longest)
+        worths: list[float] = by_token.sum(1).tolist()
+        return worths
+
+
+def record(
+    players: Sequence[Demonstrator], recording: Recording, on_segment: Callable[[], None] = lambda: None
+) -> int:
+    """Let policies write two texts to each of the pool's training prompts, drawn as in training.
+
+    Of several writers the first text is one's, the second the next one's, and they take turns by prompts; which of the
+    two texts stands first is a coin's. Everything follows from the config's seed; after a kill the same call goes on
+    with the batch that was cut off.
+
+    Args:
+        players: Who writes.
+        recording: What is wanted.
+        on_segment: Called once for each text that is recorded, or was before.
+
+    Returns:
+        How many pairs there are.
+
+    Raises:
+        ConfigError: somebody does not write, an option does nothing here, or the folder holds something else.
+    """
+    for name, value in (("length", recording.length), ("stride", recording.stride)):
+        if value is not None:
+            raise ConfigError(f"--{name} does nothing where texts are written whole: leave it out")
+    if recording.format not in (None, "parquet"):
+        raise ConfigError(f"--format {recording.format} is NetHack's: pairs of texts are written as parquet")
+    config = players[0].config
+    description = {
+        "world": "writing",
+        "player": recording.name,
+        "pool": config.pool.id,
+        "pool_args": config.pool.args,
+        "prompts": config.env.args,
+        "tokens": config.training.steps_per_update,
+        "reward": config.reward.id,
+        "seed": config.seed,
+    }
+    rounds = TextRecording(recording.output, description, recording.pairs)
+    if rounds.is_written:
+        return recording.pairs
+    for _ in rounds.segments[: 2 * recording.pairs]:
+        on_segment()
+    authors = [_Author(player) for player in players]
+    order = SampleOrder(samples_of(config.pool, "train"), config.seed, replacement=False)
+    order.draw(len(rounds.segments) // 2)
+    while rounds.missing:
+        number = rounds.rounds
+        samples = order.draw(min(config.evaluation.batch_size, rounds.missing // 2))
+        first = authors[number % len(authors)].write(samples, training_seed(config.seed, 0, number))
+        second = authors[(number + 1) % len(authors)].write(samples, training_seed(config.seed, 1, number))
+        rounds.add([text for pair in zip(first, second, strict=True) for text in pair])
+        for _ in range(2 * len(samples)):
+            on_segment()
+    swapped = np.random.default_rng(config.seed).integers(0, 2, recording.pairs)
+    places = [(2 * pair + int(swap), 2 * pair + 1 - int(swap)) for pair, swap in enumerate(swapped)]
+    return len(rounds.write([place for both in places for place in both]))
