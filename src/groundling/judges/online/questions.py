@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Sequence
 
-from groundling.errors import RunError
+from groundling.errors import ConfigError, RunError
 from groundling.judges.asking.answers import parse
 from groundling.judges.asking.judge import Judge, Reply, Request
 from groundling.judges.asking.questions import Question
 from groundling.judges.preferences.labels import Preference
 
 _NOTHING = ""
-"""The caption of a step without a message, which a single message is compared with."""
+"""The caption that says nothing, with which a single one is compared."""
 _EMPTY = (_NOTHING,)
-"""The question about a message that says nothing: it is worth nothing."""
+"""The question about a caption that says nothing: it is worth nothing."""
 _SHARES = {Preference.FIRST: 1.0, Preference.SECOND: 0.0, Preference.TIE: 0.5}
 
 
@@ -20,9 +20,9 @@ def online_judge(
 ) -> Callable[[list[tuple[str, ...]]], list[float | None]]:
     """Have ``judge`` answer the questions of `OnlineReward`.
 
-    Of two messages it is asked which one it prefers, as in annotation. (ONI asks a yes-or-no question about one
-    message; here a single message is compared with one that says nothing, and is worth 1 if it is preferred,
-    otherwise 0, as the empty message is without being asked about. So any judge, goal and prompt serves both.) A
+    Of two captions it is asked which one it prefers, as in annotation. (ONI asks a yes-or-no question about one
+    caption; here a single caption is compared with one that says nothing, and is worth 1 if it is preferred,
+    otherwise 0, as the empty caption is without being asked about. So any judge, goal and prompt serves both.) A
     reply without a verdict is asked for once more, then it is no answer; a request that fails is none either.
 
     Args:
@@ -31,8 +31,13 @@ def online_judge(
 
     Returns:
         A function that raises `RunError` where all requests of a call fail.
+
+    Raises:
+        ConfigError: the judge cannot answer this question.
     """
     asked = question or Question()
+    if (refusal := judge.accepts(asked)) is not None:
+        raise ConfigError(refusal)
 
     def answer(questions: list[tuple[str, ...]]) -> list[float | None]:
         answers: list[float | None] = [0.0 if texts == _EMPTY else None for texts in questions]

@@ -1,0 +1,196 @@
+"""Pairs for a judge from text worlds and from writing: recorded, annotated, distilled."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import examples.shelf  # noqa: F401 (registers its env)
+import numpy as np
+import pytest
+import torch
+
+from groundling.cli import main
+from groundling.configs.schema import Config
+from groundling.envs.observation import TextObservation
+from groundling.envs.seeds import training_seed
+from groundling.evaluation.target import find
+from groundling.judges import TextPairs, open_pairs
+from groundling.judges.preferences.recording import Recorded, TextRecording
+from groundling.judges.reward_models import load_reward_model
+from groundling.policies.random import RandomPolicy
+from groundling.rewards.table import RewardTable
+from groundling.training.tracking import read_metrics
+from groundling.worlds.recording import Demonstrator, Recording
+from groundling.worlds.text.envs import make_envs
+from groundling.worlds.text.pairs import caption, context, record
+
+SHELF = ("collect", "random", "env.id=Shelf-v0", "evaluation.num_envs=4")
+NUMBERS = (
+    "collect",
+    "rl4lms/increasing_numbers_ppo",
+    "model.path=starter-causal",
+    "training.steps_per_update=6",
+)
+
+
+def _pairs(folder: Path) -> TextPairs:
+    pairs = open_pairs(folder)
+    assert isinstance(pairs, TextPairs)
+    return pairs
+
+
+def _distilled(folder: Path, rules: str, epochs: int) -> float:
+    """The held-out accuracy of a reward model that learnt what a judge by these rules prefers."""
+    assert main(["annotate", str(folder), "--name", "rules", "--judge", "rules", f"rules={rules}"]) == 0
+    output = folder.with_name("reward")
+    options = [
+        "learning_rate=1e-2",
+        "batch_size=16",
+        f"epochs={epochs}",
+        "model.args.channels=16",
+        "device=cpu",
+    ]
+    assert main(["distill", str(folder), *options, "--preferences", "rules", "--output", str(output)]) == 0
+    captions = open_pairs(folder).segments().captions
+    model = load_reward_model(output)
+    assert model.id == "characters" and model.normalization is not None
+    assert np.allclose(RewardTable(model).rewards(captions), model.rewards(captions), atol=1e-6)
+    return float(read_metrics(output)[-1]["validation_accuracy"])
+
+
+def test_play_in_a_text_world_becomes_a_reward_model(tmp_path: Path) -> None:
+    folder = tmp_path / "pairs"
+    words = [*SHELF, "--pairs", "60", "--length", "1", "--output", str(folder)]
+    assert main(words) == 0
+    pairs = _pairs(folder)
+    assert (len(pairs), pairs.world, pairs.about["env"], pairs.about["player"]) == (
+        60,
+        "text",
+        "Shelf-v0",
+        "random",
+    )
+    for pair in pairs.texts:
+        for one in pair:
+            assert one.context.startswith("Goal: take the ") and len(one.captions) == 1
+            assert all(line.startswith("You see a ") for line in one.captions[0].splitlines()[:-1])
+            assert one.captions[0].splitlines()[-1].startswith(("Action: take the ", "Action: go on"))
+    assert main(words) == 0, "what is written already is left as it is"
+    assert _distilled(folder, '[["Action: go on",1]]', 5) > 0.9
+
+
+def test_a_segment_is_what_the_env_showed(tmp_path: Path) -> None:
+    folder = tmp_path / "pairs"
+    assert main([*SHELF, "--pairs", "8", "--output", str(folder)]) == 0
+    pairs = _pairs(folder)
+    told = {one.captions[0]: (one, pairs.info["return"][row][side], pairs.info["steps"][row][side])
+            for row, pair in enumerate(pairs.texts) for side, one in enumerate(pair)}  # fmt: skip
+    assert len(told) == 16
+
+    config = _config()
+    envs = make_envs(config.env, 1, lambda env, k: training_seed(config.seed, 0, k))
+    observation = envs.reset()[0]
+    first = next(
+        action for action, name in enumerate(observation.actions) if caption(observation, name) in told
+    )
+    segment, paid, steps = told[caption(observation, observation.actions[first])]
+    assert segment.context == context(observation)
+    total, taken = 0.0, 0
+    for text in segment.captions:
+        action = next(a for a, name in enumerate(observation.actions) if caption(observation, name) == text)
+        step = envs.step([action])
+        total, taken, observation = total + float(step.rewards[0]), taken + 1, step.observations[0]
+    assert (total, taken) == (paid, steps) and step.final_observations
+    assert segment.outcome == "\n".join(step.final_observations[0].descriptions[-1])
+    envs.close()
+
+
+def _config() -> Config:
+    return find("random", SHELF[2:], pytest.fail).config
+
+
+class FirstAction(RandomPolicy):
+    """Always takes the first of the admissible actions, so that each of its episodes has one step."""
+
+    def _log_probs(self, observations: Sequence[TextObservation]) -> torch.Tensor:
+        logits = super()._log_probs(observations)
+        return torch.where(torch.arange(logits.shape[1]) == 0, 0.0, logits - 50).log_softmax(1)
+
+
+def test_several_agents_take_turns_and_segments_have_their_length(tmp_path: Path) -> None:
+    players = [Demonstrator(_config(), "random", None), Demonstrator(_config(), "trained", FirstAction())]
+    segments: list[Recorded] = []
+    add = TextRecording.add
+
+    def kept(self: TextRecording, added: Sequence[Recorded]) -> None:
+        segments.extend(added)
+        rounds.append([len(one.segment.captions) for one in added])
+        add(self, added)
+
+    rounds: list[list[int]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TextRecording, "add", kept)
+        count = record(players, Recording(tmp_path / "pairs", "both", 18, length=2, stride=3))
+    assert count == 18 == len(_pairs(tmp_path / "pairs"))
+    assert max(rounds[0]) == 2 and set(rounds[1]) <= {1}  # one step, of which none or one is in the segment
+    begins = {one.figures["steps"] - len(one.segment.captions) for one in segments}
+    assert begins <= {0, 1, 3, 4} and len(begins) > 2
+
+
+@pytest.mark.parametrize("words", [SHELF, NUMBERS])
+def test_a_killed_recording_goes_on_as_if_nothing_had_been(
+    words: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, torn = tmp_path / "whole", tmp_path / "torn"
+    wanted = [*words, "evaluation.batch_size=4", "--pairs", "12"]
+    assert main([*wanted, "--output", str(whole)]) == 0
+    add = TextRecording.add
+
+    def killed(self: TextRecording, segments: Sequence[Recorded]) -> None:
+        if self.rounds == 1:
+            raise KeyboardInterrupt
+        add(self, segments)
+
+    monkeypatch.setattr(TextRecording, "add", killed)
+    assert main([*wanted, "--output", str(torn)]) != 0
+    monkeypatch.undo()
+    assert not torn.exists()
+    assert main([*wanted, "seed=7", "--output", str(torn)]) != 0, "another recording"
+    assert main([*wanted, "--output", str(torn)]) == 0
+    one, other = _pairs(whole), _pairs(torn)
+    assert list(one.texts) == list(other.texts)
+    assert one.returns().tolist() == other.returns().tolist()
+    assert main([*wanted, "seed=7", "--output", str(torn)]) != 0
+
+
+def test_two_texts_to_each_prompt_become_a_reward_model(tmp_path: Path) -> None:
+    folder = tmp_path / "pairs"
+    assert main([*NUMBERS, "--pairs", "40", "--output", str(folder)]) == 0
+    pairs = _pairs(folder)
+    assert (pairs.world, pairs.about["pool"], len(pairs)) == ("writing", "dummy_pool", 40)
+    assert all(first.context == second.context == "1 2 3" for first, second in pairs.texts)
+    assert len({tuple(one.captions) for pair in pairs.texts for one in pair}) > 40
+    assert pairs.comparisons()[0].context == "1 2 3"
+    _distilled(folder, '[["[0-9]",1]]', 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([*SHELF, "--stride", "3"], "--stride 3 does nothing where segments are whole episodes"),
+        ([*SHELF, "--length", "3", "--stride", "2"], "--stride 2 is less than"),
+        ([*SHELF, "--format", "motif"], "--format motif is NetHack's"),
+        (["collect", "explorer", "env.id=Shelf-v0", "~env.args"], "explorer does not play Shelf-v0"),
+        ([*NUMBERS, "--length", "3"], "--length does nothing where texts are written whole"),
+        ([*NUMBERS, "--format", "motif"], "--format motif is NetHack's"),
+        (
+            ["collect", "random", "env.id=NetHackScore-v1", "--length", "episode"],
+            "--length episode is for text worlds",
+        ),
+    ],
+)
+def test_what_does_nothing_is_refused_in_one_line(
+    words: Sequence[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "--pairs", "2", "--output", str(tmp_path / "pairs")]) != 0
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and said.count("\n") == 1 and told in said
+    assert not any(tmp_path.iterdir())
