@@ -194,7 +194,7 @@ def test_a_trained_agent_records_pairs_and_is_watched_again(
     [
         (["train", "motif/laptop", "run_dir=none", "nethack.reward_model=none/there"], "distill"),
         (["collect", "random", "env.id=NetHackScore-v1", "--episodes", "3", "--output", "x"], "--pairs"),
-        (["collect", "random", "--pairs", "3", "--output", "x"], "no pairs of segments"),
+        (["collect", "random,explorer", "--pairs", "3", "--output", "x"], "another world"),
         (["collect", "random", "--output", "x"], "--episodes"),
         (["evaluate", "random", "env.id=NetHackScore-v1", "--suite", "french"], "held-out"),
         (["evaluate", "expert", "env.id=NetHackScore-v1"], "expert does not play"),

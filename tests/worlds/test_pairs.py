@@ -135,12 +135,12 @@ def test_several_agents_take_turns_and_segments_have_their_length(tmp_path: Path
     assert begins <= {0, 1, 3, 4} and len(begins) > 2
 
 
-@pytest.mark.parametrize("words", [SHELF, NUMBERS])
+@pytest.mark.parametrize("words", [SHELF, (*NUMBERS, "evaluation.batch_size=4")])
 def test_a_killed_recording_goes_on_as_if_nothing_had_been(
     words: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, torn = tmp_path / "whole", tmp_path / "torn"
-    wanted = [*words, "evaluation.batch_size=4", "--pairs", "12"]
+    wanted = [*words, "--pairs", "12"]
     assert main([*wanted, "--output", str(whole)]) == 0
     add = TextRecording.add
 
@@ -178,7 +178,7 @@ def test_two_texts_to_each_prompt_become_a_reward_model(tmp_path: Path) -> None:
         ([*SHELF, "--stride", "3"], "--stride 3 does nothing where segments are whole episodes"),
         ([*SHELF, "--length", "3", "--stride", "2"], "--stride 2 is less than"),
         ([*SHELF, "--format", "motif"], "--format motif is NetHack's"),
-        (["collect", "explorer", "env.id=Shelf-v0", "~env.args"], "explorer does not play Shelf-v0"),
+        (["collect", "expert,random", *SHELF[2:]], "knows BabyAI's envs only"),
         ([*NUMBERS, "--length", "3"], "--length does nothing where texts are written whole"),
         ([*NUMBERS, "--format", "motif"], "--format motif is NetHack's"),
         (

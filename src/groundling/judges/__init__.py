@@ -20,8 +20,8 @@ create = judges.create
 
 __all__ = [
     "Annotation",
+    "AnnotationEstimate",
     "Comparison",
-    "Estimate",
     "FigureJudge",
     "Judge",
     "MessagePairs",

@@ -133,7 +133,7 @@ class World(ABC):
         Raises:
             ConfigError: this world has no datasets.
         """
-        raise ConfigError(f"of {self.spec.name} no datasets of episodes are collected: give --pairs N for a judge")
+        raise ConfigError(f"of {self.spec.name} no datasets of episodes are collected: give --pairs N")
 
     def record_pairs(
         self,

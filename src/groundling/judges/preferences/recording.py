@@ -46,11 +46,8 @@ class TextRecording:
             check_same(folder, self.description)
             shutil.rmtree(self._partial, ignore_errors=True)
             return
-        self._partial.mkdir(parents=True, exist_ok=True)
         if (self._partial / DESCRIPTION).exists():
             check_same(self._partial, self.description)
-        else:
-            write_atomically(self._partial / DESCRIPTION, json.dumps(self.description, indent=1) + "\n")
         self.segments = [one for path in sorted(self._partial.glob("*.jsonl")) for one in _read(path)]
         """What all rounds so far have given."""
 
@@ -66,6 +63,9 @@ class TextRecording:
 
     def add(self, segments: Sequence[Recorded]) -> None:
         """Keep what another round has given."""
+        if not (self._partial / DESCRIPTION).exists():  # not before anything is recorded
+            self._partial.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._partial / DESCRIPTION, json.dumps(self.description, indent=1) + "\n")
         lines = [json.dumps([*one.segment, dict(one.figures)]) + "\n" for one in segments]
         write_atomically(self._partial / f"{self.rounds:06}.jsonl", "".join(lines))
         self.segments += segments
