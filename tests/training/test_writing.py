@@ -183,7 +183,7 @@ def test_metrics_and_rewards_get_the_language_model_under_training_or_the_one_th
 ) -> None:
     own = _config(tmp_path, "reward={id:causal_perplexity}", "~reward.args")
     policy = make_policy(own)
-    reward = make_reward(own, policy)
+    reward = make_reward(own.reward, policy)
     assert isinstance(reward, MetricReward) and reward.metric.lm is policy.lm  # type: ignore[attr-defined]
     judge = "{id:causal_perplexity,args:{lm:starter-causal,device:cpu}}"
     named = _config(
@@ -200,7 +200,7 @@ def test_metrics_and_rewards_get_the_language_model_under_training_or_the_one_th
         .compute(*samples)["fluency_metrics/perplexity"]
         .corpus
     )
-    assert policy.lm.is_encoder_decoder and make_reward(named, policy)(*samples).item() == pytest.approx(
+    assert policy.lm.is_encoder_decoder and make_reward(named.reward, policy)(*samples).item() == pytest.approx(
         found
     )
 

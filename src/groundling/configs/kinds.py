@@ -76,6 +76,8 @@ def check_used(config: Config) -> None:
         if kind not in kinds:
             instead = _INSTEAD.get((kind, key))
             here = f"here it is {instead}" if instead else f"leave it at {_told(usual[key])}"
+            if kinds == ("writing",):
+                here = f"set pool.id too, or {here}"
             users = " and ".join(NAMES[one] for one in kinds)
             raise UnusedKey(
                 key, f"{key}={_told(value)} does nothing in {NAMES[kind]}, it is of {users}: {here}"
