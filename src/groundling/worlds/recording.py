@@ -1,7 +1,8 @@
 """What is recorded of agents at play: datasets of their episodes, and pairs of segments for a judge."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from groundling.configs.schema import Config
 from groundling.judges.preferences.labels import Format
@@ -21,6 +22,15 @@ class Demonstrator:
     run: str | None = None
     """The name of the run's folder whose checkpoint it is."""
     checkpoint: str | None = None
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Who it is, as JSON: another one would play otherwise."""
+        config = self.config
+        model = (
+            {"model": config.model.path, "policy": asdict(config.policy)} if self.policy is not None else {}
+        )
+        return {"agent": self.agent, "run": self.run, "checkpoint": self.checkpoint, **model}
 
 
 @dataclass

@@ -54,6 +54,7 @@ def record(
     description = {
         "world": "text",
         "player": recording.name,
+        "players": [player.about for player in players],
         "env": config.env.id,
         "env_args": config.env.args,
         "language": config.env.language,

@@ -89,6 +89,7 @@ def record(
     description = {
         "world": "writing",
         "player": recording.name,
+        "players": [player.about for player in players],
         "pool": config.pool.id,
         "pool_args": config.pool.args,
         "prompts": config.env.args,
