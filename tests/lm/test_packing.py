@@ -64,14 +64,16 @@ def test_lines_share_nothing(candidates):
     st.lists(st.integers(1, 50), min_size=1, max_size=30),
     st.integers(1, 200),
     st.sampled_from([0.0, 0.05, 0.5]),
+    st.sampled_from([1, 2_000, float("inf")]),
 )
-def test_batches_hold_every_index_once_within_their_limits(lengths, max_tokens, max_waste):
-    groups = batches(lengths, max_tokens, max_waste)
+def test_batches_hold_every_index_once_within_their_limits(lengths, max_tokens, max_waste, max_pairs):
+    groups = batches(lengths, max_tokens, max_waste, max_pairs)
     assert sorted(index for group in groups for index in group) == list(range(len(lengths)))
     for group in groups:
         own = [lengths[index] for index in group]
         cells = max(own) * len(own)
-        assert len(own) == 1 or (cells <= max_tokens and cells - sum(own) <= max_waste * sum(own))
+        within = cells <= max_tokens and cells * max(own) <= max_pairs
+        assert len(own) == 1 or (within and cells - sum(own) <= max_waste * sum(own))
 
 
 @given(token_lists, st.integers(1, 10))

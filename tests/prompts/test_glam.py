@@ -70,3 +70,17 @@ def test_a_french_mission_stands_as_it_is() -> None:
     assert "But de l'agent: ouvrir la porte bleue \n" in prompt
     with pytest.raises(TranslationError, match="german"):
         glam_prompt("g", ["a"], [[]], [], "german")
+
+
+def test_the_present_alone_with_the_actions_that_led_to_it() -> None:
+    observation = TextObservation(
+        goal="find the coin",
+        descriptions=(("a hall",), ("a yard", "north: a hall")),
+        past_actions=("move south",),
+        actions=("move north",),
+        raw={},
+    )
+    wanted = "Goal: find the coin \n Action: move south \n View: a yard, north: a hall, \n Action: "
+    assert PromptReader("present", "english")(observation) == wanted
+    alone = observation.recent(1)
+    assert PromptReader("present", "english")(alone) == PromptReader("brief", "english")(alone)

@@ -102,11 +102,14 @@ def as_lines(candidates: Sequence[Tokens]) -> Tensor:
     return _target_tensor(targets)
 
 
-def batches(lengths: Sequence[int], max_tokens: int, max_waste: float) -> list[list[int]]:
+def batches(
+    lengths: Sequence[int], max_tokens: int, max_waste: float, max_pairs: float = float("inf")
+) -> list[list[int]]:
     """Groups indices of `lengths` so that a padded batch of each group has little padding.
 
     `max_tokens`: cells of a padded batch (a longer single item still gets a batch of its own).
     `max_waste`: padding cells allowed, as a share of the filled ones.
+    `max_pairs`: pairs of a padded batch's tokens of which one attends to the other (likewise).
     """
     groups: list[list[int]] = []
     width = filled = 0
@@ -114,7 +117,8 @@ def batches(lengths: Sequence[int], max_tokens: int, max_waste: float) -> list[l
         length = lengths[index]
         size = len(groups[-1]) + 1 if groups else 1
         cells = width * size
-        if not groups or cells > max_tokens or cells - filled - length > max_waste * (filled + length):
+        too_large = cells > max_tokens or cells * width > max_pairs
+        if not groups or too_large or cells - filled - length > max_waste * (filled + length):
             groups.append([])
             width, filled = length, 0
         groups[-1].append(index)

@@ -1,4 +1,4 @@
-"""A shorter form of GLAM's prompt: the same goal and history without the list of actions and the long headings."""
+"""Shorter forms of GLAM's prompt: the same goal and history without the list of actions and the long headings."""
 
 from collections.abc import Sequence
 
@@ -35,3 +35,29 @@ def brief_prompt(
         taken = past_actions[i] if i < len(past_actions) else ""
         text += f" \n {view}: {sentences}\n {action}: {taken}"
     return text
+
+
+def present_prompt(
+    goal: str,
+    observation: Sequence[str],
+    past_actions: Sequence[str],
+    language: str = "english",
+) -> str:
+    """The goal, the recent actions, and the present observation alone.
+
+    For worlds with long observations: of ten rooms of TextWorldExpress one has some 220 tokens, and each that
+    `brief_prompt` quotes as many again, while a past action, which says where the agent comes from, has 5.
+
+    Args:
+        goal: The mission.
+        observation: The present one, a list of descriptions.
+        past_actions: The recent actions, oldest first.
+        language: ``english`` or ``french``, of the headings.
+
+    Raises:
+        TranslationError: an unknown language.
+    """
+    goal_head, view, action = _HEADINGS[check_language(language)]
+    taken = "".join(f" \n {action}: {past}" for past in past_actions)
+    sentences = "".join(f"{description}, " for description in observation)
+    return f"{goal_head}: {goal}{taken} \n {view}: {sentences}\n {action}: "

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from groundling.envs.observation import TextObservation
-from groundling.prompts.brief import brief_prompt
+from groundling.prompts.brief import brief_prompt, present_prompt
 from groundling.prompts.glam import glam_prompt, tell
 from groundling.registry import Registry
 
@@ -36,6 +36,13 @@ def brief(observation: TextObservation, language: str) -> str:
     """Goal, recent observations and actions, without the list of admissible actions: half of GLAM's length."""
     o = observation
     return brief_prompt(o.goal, o.descriptions, o.past_actions, language)
+
+
+@prompts.register("present")
+def present(observation: TextObservation, language: str) -> str:
+    """Goal, recent actions, and the present observation alone: for worlds with long observations."""
+    o = observation
+    return present_prompt(o.goal, o.descriptions[-1], o.past_actions, language)
 
 
 class PromptReader:
