@@ -17,11 +17,13 @@ from groundling.errors import RunError
 from groundling.evaluation import plots
 from groundling.evaluation.study import Job
 from groundling.files import write_atomically
-from groundling.intervals import IntervalEstimate, area_under_curve, estimate
+from groundling.intervals import IntervalEstimate, area_under_curve, estimate, wilson_interval
 from groundling.training.tracking import read_metrics
 
 SHARED = "(shared)"
 """In place of a suite: all that suit every arm, taken together; without controls, in which who reads fails."""
+_HELD_OUT = "held-out"
+"""The test on episodes like those of training."""
 _CURVE = ("seconds", "episodes", "success_rate", "return_mean", "episode_length", "loss")
 _FIRST_CURVE = ("first_named", "first_other", "first_none", "first_precision", "first_chance")
 """Columns of worlds that tell which thing the agent first deals with."""
@@ -112,7 +114,7 @@ def write_results(study: Study, jobs: Sequence[Job], output: Path, command: Sequ
     summary = about | {"figures": [asdict(line) for line in lines]}
     write_atomically(output / "summary.json", json.dumps(summary, indent=1) + "\n")
     figures = _draw(study, finished, metrics, lines, output)
-    write_atomically(output / "README.md", _readme(study, about, lines, finished, figures))
+    write_atomically(output / "README.md", _readme(study, about, lines, scores, finished, figures))
 
 
 def _scores(job: Job) -> list[Score]:
@@ -253,18 +255,22 @@ def _compared(study: Study, there: Collection[str]) -> list[str]:
 
 
 def _readme(
-    study: Study, about: dict[str, Any], lines: Sequence[Line], jobs: Sequence[Job], figures: dict[str, str]
+    study: Study,
+    about: dict[str, Any],
+    lines: Sequence[Line],
+    scores: Sequence[Score],
+    jobs: Sequence[Job],
+    figures: dict[str, str],
 ) -> str:
     arms = [name for name in study.arms if any(line.arm == name for line in lines)]
     areas = {line.arm: line.estimate for line in lines if line.measure == "area"}
-    held_out = "held-out"
     overview = [
         [
             name,
             study.arms[name].about,
             _told(areas.get(name)),
             *(
-                _told(_by_suite(lines, name, agent).get(held_out))
+                _told(_by_suite(lines, name, agent).get(_HELD_OUT))
                 for agent in ("zero-shot", _own(jobs, name))
             ),
         ]
@@ -296,6 +302,11 @@ def _readme(
     others = [name for name in arms if "trained" not in _agents(lines, name)]
     if others:
         text += ["## Without training", _by_suite_table(lines, others, None)]
+    text += [
+        "## Held-out episodes, run by run",
+        "With 95 % Wilson intervals over the episodes. All runs play the same ones.",
+        _run_table(scores, study.seeds),
+    ]
     if firsts := [(line.arm, line.agent) for line in lines if line.measure == "first_precision"]:
         text += [
             "## The thing first dealt with",
@@ -318,6 +329,25 @@ def _by_suite_table(lines: Sequence[Line], arms: Sequence[str], agent: str | Non
     columns = [_by_suite(lines, arm, agent or _agents(lines, arm)[0]) for arm in arms]
     suites = list(dict.fromkeys(suite for column in columns for suite in column))
     return _table(["test", *arms], [[suite, *(_told(c.get(suite)) for c in columns)] for suite in suites])
+
+
+def _run_table(scores: Sequence[Score], seeds: Sequence[int]) -> str:
+    """One line for each arm's agents, one column for each seed, and one for the episodes of all seeds together."""
+    runs: dict[str, dict[int, Score]] = {}
+    for s in scores:
+        if (s.suite, s.task) == (_HELD_OUT, "all"):
+            runs.setdefault(s.arm if s.agent in ("trained", s.arm) else f"{s.arm}, {s.agent}", {})[s.seed] = s
+    rows = []
+    for name, own in runs.items():
+        each = [_together([own[seed]]) if seed in own else "" for seed in seeds]
+        rows.append([name, *each, _together(list(own.values()))])
+    return _table(["", *(f"seed {seed}" for seed in seeds), "together"], rows)
+
+
+def _together(scores: Sequence[Score]) -> str:
+    """The share of these runs' episodes that succeeded, with its Wilson interval."""
+    successes, episodes = sum(round(s.success * s.episodes) for s in scores), sum(s.episodes for s in scores)
+    return _told(Estimate(successes / episodes, *wilson_interval(successes, episodes)))
 
 
 def _first_table(lines: Sequence[Line], agents: Sequence[tuple[str, str]]) -> str:

@@ -71,8 +71,8 @@ class Batching:
     def for_device(cls, device: torch.device) -> Batching:
         """On CPU a single prompt already fills the cores; an accelerator wants more rows and minds padding less.
 
-        The attention of 2**19 pairs takes 16 MB in each layer of 8 heads. From 32 MB on Linux gives such memory back and
-        takes it anew each time, which doubles the time.
+        The attention of 2**19 pairs takes 16 MB in each layer of 8 heads. From 32 MB on Linux gives such memory back
+        and takes it anew each time, which doubles the time.
         """
         return cls(4096, 0.03, 2**19) if device.type == "cpu" else cls(32_768, 0.25, float("inf"))
 
