@@ -200,9 +200,9 @@ def test_metrics_and_rewards_get_the_language_model_under_training_or_the_one_th
         .compute(*samples)["fluency_metrics/perplexity"]
         .corpus
     )
-    assert policy.lm.is_encoder_decoder and make_reward(named.reward, policy)(*samples).item() == pytest.approx(
-        found
-    )
+    assert policy.lm.is_encoder_decoder and make_reward(named.reward, policy)(
+        *samples
+    ).item() == pytest.approx(found)
 
 
 def test_what_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -347,7 +347,7 @@ def _run_table(scores: Sequence[Score], seeds: Sequence[int]) -> str:
 def _together(scores: Sequence[Score]) -> str:
     """The share of these runs' episodes that succeeded, with its Wilson interval."""
     successes, episodes = sum(round(s.success * s.episodes) for s in scores), sum(s.episodes for s in scores)
-    return _told(Estimate(successes / episodes, *wilson_interval(successes, episodes)))
+    return _told(IntervalEstimate(successes / episodes, *wilson_interval(successes, episodes)))
 
 
 def _first_table(lines: Sequence[Line], agents: Sequence[tuple[str, str]]) -> str:
