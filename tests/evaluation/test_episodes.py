@@ -70,3 +70,4 @@ def test_a_corpus_figure_has_an_interval_only_where_it_is_the_mean_of_the_texts(
     assert figures["bleu"].value == 0.25 and figures["bleu"].low is None
     assert figures["rouge"].value == pytest.approx(0.3) and figures["rouge"].low is not None
     assert figures["perplexity"].value == 12.0 and figures["perplexity"].text() == "12"
+    assert figures["rouge"].text().startswith("0.300 0.2")

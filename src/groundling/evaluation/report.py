@@ -25,6 +25,7 @@ from groundling.files import write_atomically
 from groundling.rows import read_rows
 from groundling.training.tracking import read_metrics
 from groundling.worlds import World, world_of
+from groundling.worlds.episode import number
 from groundling.worlds.showing import Moment, ShownEpisode
 from groundling.worlds.text.probes import read_probes, right_actions
 
@@ -253,8 +254,8 @@ def _told(figure: Mapping[str, Any] | None) -> tuple[str, str]:
     if figure is None or figure["value"] is None:
         return "–", ""
     if figure["low"] is None or figure["low"] == figure["high"]:
-        return f"{figure['value']:.4g}", ""
-    return f"{figure['value']:.4g}", f"{figure['low']:.4g} – {figure['high']:.4g}"
+        return number(figure["value"]), ""
+    return number(figure["value"]), f"{number(figure['low'])} – {number(figure['high'])}"
 
 
 def _messages(evaluation: Mapping[str, Any]) -> list[tuple[str, str, list[str]]]:

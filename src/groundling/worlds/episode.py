@@ -37,11 +37,18 @@ class Figure:
     episodes: int
     """Of how many."""
 
-    def text(self, spec: str = ".4g") -> str:
-        """``0.87 0.827–0.903``; a line may break before the interval, and nowhere else."""
+    def text(self) -> str:
+        """``0.870 0.827–0.903``; a line may break before the interval, and nowhere else."""
         if self.low is None or self.high is None or self.low == self.high:
-            return f"{self.value:{spec}}"
-        return f"{self.value:{spec}} {self.low:{spec}}–{self.high:{spec}}"
+            return number(self.value)
+        return f"{number(self.value)} {number(self.low)}–{number(self.high)}"
+
+
+def number(value: float) -> str:
+    """A figure in a table: three decimals below ten, else four digits."""
+    if value == 0 or 0.001 <= abs(value) < 10:
+        return f"{value:.3f}"
+    return f"{value:.4g}"
 
 
 @dataclass(frozen=True)
