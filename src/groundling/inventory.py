@@ -32,10 +32,9 @@ def inventory() -> dict[str, Callable[[], dict[str, str]]]:
     from groundling.envs.text_generation import pools
     from groundling.judges.asking.judge import judges
     from groundling.lm.loading import STARTERS
-    from groundling.metrics import metrics
     from groundling.policies.policy import policies
     from groundling.prompts.prompt import prompts
-    from groundling.rewards import rewards
+    from groundling.rewards import measures, rewards
     from groundling.worlds import AGENTS
     from groundling.worlds.text.suites import SUITES
 
@@ -45,7 +44,7 @@ def inventory() -> dict[str, Callable[[], dict[str, str]]]:
         "policies": lambda: _components(policies),
         "prompts": lambda: _components(prompts),
         "pools": lambda: _components(pools),
-        "metrics": lambda: _components(metrics),
+        "metrics": lambda: _components(measures),
         "rewards": lambda: _components(rewards),
         "judges": lambda: _components(judges),
         "models": lambda: dict.fromkeys(STARTERS, "bundled") | {"NAME or PATH": "any Transformers model"},

@@ -30,6 +30,7 @@ class Registry(Generic[T]):
         self.kind = kind
         self._factories: dict[str, Callable[..., T]] = {}
         self._origins: dict[str, tuple[str, str]] = {}
+        self._adapted: list[tuple[Registry[Any], Callable[[str], Callable[..., T]]]] = []
 
     def register(self, id: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
         """Decorate a class or function so that ``create(id, ...)`` calls it.
@@ -50,15 +51,25 @@ class Registry(Generic[T]):
 
         return add
 
+    def adapt(self, others: "Registry[Any]", adapt: Callable[[str], Callable[..., T]]) -> None:
+        """Know the components of ``others``, too: ``adapt(id)`` gives what makes one of them a component of this kind.
+
+        One's own come first, then those of whichever registry was adapted first.
+        """
+        self._adapted.append((others, adapt))
+
     def get(self, id: str) -> Callable[..., T]:
         """Return what ``id`` names.
 
         Raises:
             ConfigError: no such id; the message lists the nearest ones.
         """
-        if id not in self._factories:
-            raise ConfigError(unknown(self.kind, id, self))
-        return self._factories[id]
+        if id in self._factories:
+            return self._factories[id]
+        for others, adapt in self._adapted:
+            if id in others:
+                return adapt(id)
+        raise ConfigError(unknown(self.kind, id, self))
 
     def create(self, id: str, *args: Any, **kwargs: Any) -> T:
         """Make the component ``id`` from its arguments.
@@ -90,10 +101,10 @@ class Registry(Generic[T]):
                 raise ConfigError(unknown(f"argument of {self.kind} {id!r}", name, names))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._factories))
+        return iter(sorted({*self._factories, *(id for others, _ in self._adapted for id in others)}))
 
     def __contains__(self, id: object) -> bool:
-        return id in self._factories
+        return id in self._factories or any(id in others for others, _ in self._adapted)
 
 
 def _origin(factory: Callable[..., Any]) -> tuple[str, str]:

@@ -1,5 +1,6 @@
 """What rewards are made of: metrics, sums, tokens; and what happens when one goes wrong."""
 
+import importlib.util
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +10,9 @@ import pytest
 import torch
 
 from groundling import metrics, rewards
-from groundling.errors import ConfigError, RunError
+from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.metrics import Metric, MetricResult
+from groundling.registry import Registry
 from groundling.rewards import MetricReward, Pooled, Reward, TokenReward, WeightedSum
 
 BATCH: tuple[list[str], list[str], list[list[str]]] = (
@@ -41,9 +43,32 @@ class Longer(TokenReward):
 
 
 def test_every_metric_is_a_reward() -> None:
-    assert set(metrics.metrics.own()) <= set(rewards.rewards) and "chrf" in rewards.rewards
+    assert set(metrics.metrics) <= set(rewards.rewards) and "chrf" in rewards.rewards
     found = rewards.create("increasing_numbers", min_tokens=6)(*BATCH)
     assert found.dtype == torch.float32 and found.tolist() == [1.0, 0.0]
+
+
+def test_every_reward_is_a_metric() -> None:
+    assert (
+        set(rewards.measures) == {*metrics.metrics, *rewards.rewards} and "rouge_combined" in rewards.measures
+    )
+    assert rewards.measures.get("ter") is metrics.Ter  # and not the reward of this name
+    found = rewards.measures.create("rouge_combined")
+    assert found.compute(["p", "q"], ["a b", "x"], [["a b"], ["a b"]]) == {
+        "reward/rouge_combined": MetricResult(0.5, [1.0, 0.0])
+    }
+
+
+@pytest.mark.parametrize("registry", [rewards.rewards, rewards.measures])
+def test_a_library_that_is_missing_is_told_without_measuring(
+    registry: Registry[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name, *a: None if name == "rouge_score" else there(name, *a)
+    )
+    with pytest.raises(GroundlingError, match=r"rouge_score is not installed"):
+        registry.create("rouge_combined").check()
 
 
 def test_a_figure_of_corpora_is_taken_of_each_sample_alone() -> None:
@@ -234,7 +259,7 @@ def test_ones_own_metric_is_a_reward_and_ones_own_reward_a_metric() -> None:
     rewards.register("test-given")(Given)
     assert rewards.create("test-vowels", letters="b", scale=2.0)(["p"], ["abba"], [[]]).item() == 4.0
     assert isinstance(rewards.create("test-vowels"), MetricReward)
-    found = metrics.create("test-given", values=[1.0, 3.0]).compute(*BATCH)
+    found = rewards.measures.create("test-given", values=[1.0, 3.0]).compute(*BATCH)
     assert found == {"reward/test-given": MetricResult(2.0, [1.0, 3.0])}
 
 
@@ -261,7 +286,7 @@ def test_ones_own_constructor_needs_no_compat() -> None:
         rewards.create("test-times", k=1, shaping_fn="test-times"),
     ):
         assert reward(["a"], ["b"], [[]]).tolist() == [2]
-    (figure,) = metrics.create("test-scaled", k=3).compute(["a"], ["b"], [[]], None).values()
+    (figure,) = rewards.measures.create("test-scaled", k=3).compute(["a"], ["b"], [[]], None).values()
     assert figure.corpus == 3
     with pytest.raises(ConfigError, match=r"args of reward 'test-scaled' must be a mapping.*got \[1\]"):
         rewards.create("weighted_sum", parts=[{"id": "test-scaled", "args": [1]}])
@@ -276,7 +301,7 @@ def test_which_rewards_can_be_scaled_and_shaped() -> None:
         "intent_accuracy": set(),
         "parent": common - {"key"},
     }
-    for id in [*metrics.metrics.own(), "parent", "sentences_with_dates"]:
+    for id in [*metrics.metrics, "parent", "sentences_with_dates"]:
         assert common & set(inspect.signature(rewards.rewards.get(id)).parameters) == less.get(id, common), id
 
 

@@ -416,14 +416,13 @@ def _check_writing(config: Config) -> None:
     if config.pool.id is None:
         return
     from groundling.envs.text_generation import pools
-    from groundling.metrics import metrics
-    from groundling.rewards import rewards
+    from groundling.rewards import measures, rewards
 
     check_component(pools, "pool", ComponentConfig(config.pool.id, config.pool.args))
     if config.reward.id is not None:
         check_component(rewards, "reward", ComponentConfig(config.reward.id, config.reward.args))
     for number, metric in enumerate(config.evaluation.metrics):
-        check_component(metrics, f"evaluation.metrics[{number}]", metric)
+        check_component(measures, f"evaluation.metrics[{number}]", metric)
     if config.evaluation.post_process is not None:
         from groundling.metrics.post_processing import post_processors
 

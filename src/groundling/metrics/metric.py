@@ -1,7 +1,7 @@
 """What a metric is: prompts, generations and references in, named figures out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -102,33 +102,7 @@ class Metric(ABC):
                     )
 
 
-class MetricRegistry(Registry[Metric]):
-    """Knows every metric, and every reward as the metric that is its mean."""
-
-    def get(self, id: str) -> Callable[..., Metric]:
-        """Return what ``id`` names; `ConfigError` if nothing."""
-        if id not in self._factories:
-            from groundling.rewards.adapters import reward_as_metric  # late: rewards are made of metrics
-
-            found = reward_as_metric(id)
-            if found is not None:
-                return found
-        return super().get(id)
-
-    def own(self) -> Iterator[str]:
-        """The ids of what was registered as a metric, rewards left out."""
-        return super().__iter__()
-
-    def __iter__(self) -> Iterator[str]:
-        from groundling.rewards.reward import rewards  # late: rewards are made of metrics
-
-        return iter(sorted({*self._factories, *rewards.own()}))
-
-    def __contains__(self, id: object) -> bool:
-        return id in set(self)
-
-
-metrics = MetricRegistry("metric")
+metrics: Registry[Metric] = Registry("metric")
 
 
 def check_samples(

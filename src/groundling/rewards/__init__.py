@@ -1,10 +1,11 @@
 """Rewards of generated text: every metric, sums of rewards, and the original's own.
 
 `create(id, **args)(prompts, generations, references, meta=None)` gives ``(batch,)`` float32, `Reward.at_tokens` a
-reward for each token. `docs/metrics.md` lists all ids.
+reward for each token. `measures` knows every metric, and every reward as the metric that is its mean. `docs/metrics.md`
+lists all ids.
 """
 
-from groundling.rewards.adapters import MetricReward, RewardMetric
+from groundling.rewards.adapters import MetricReward, RewardMetric, measures
 from groundling.rewards.common_gen import PreferenceModel, RepeatPenalty
 from groundling.rewards.composite import WeightedSum
 from groundling.rewards.pooled import Pooled
@@ -26,6 +27,7 @@ __all__ = [
     "TokenReward",
     "WeightedSum",
     "create",
+    "measures",
     "register",
     "rewards",
 ]

@@ -8,8 +8,8 @@ from typing import Any, Literal
 from torch import Tensor
 
 from groundling.errors import ConfigError
-from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of
-from groundling.registry import unknown
+from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of, metrics
+from groundling.registry import Registry, unknown
 from groundling.rewards.composite import shaped
 from groundling.rewards.reward import Reward, rewards, shared
 
@@ -131,10 +131,8 @@ class RewardMetric(Metric):
         return {f"reward/{self.id}": mean_of(scores.tolist())}
 
 
-def reward_as_metric(id: str) -> Callable[..., Metric] | None:
-    """A function that makes the reward ``id`` a metric, with its arguments; None if there is no such reward."""
-    if id not in rewards.own():
-        return None
+def reward_as_metric(id: str) -> Callable[..., Metric]:
+    """A function that makes the reward ``id`` a metric, with its arguments."""
     make_reward = rewards.get(id)
 
     def make(**args: Any) -> Metric:
@@ -143,3 +141,11 @@ def reward_as_metric(id: str) -> Callable[..., Metric] | None:
     make.__signature__ = inspect.signature(make_reward)  # type: ignore[attr-defined]
     make.__doc__ = inspect.getdoc(make_reward)
     return make
+
+
+rewards.adapt(metrics, lambda id: metric_as_reward(metrics.get(id)))
+
+measures: Registry[Metric] = Registry("metric")
+"""What texts can be measured by: every metric, and every reward as the metric that is its mean."""
+measures.adapt(metrics, metrics.get)
+measures.adapt(rewards, reward_as_metric)

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from groundling.errors import ConfigError, RunError
-from groundling.metrics.metric import Meta, check_samples, metrics
+from groundling.metrics.metric import Meta, check_samples
 from groundling.registry import Registry
 
 
@@ -232,7 +232,7 @@ def _as_factory(function: Callable[..., Any]) -> Callable[..., Reward]:
 
 
 class RewardRegistry(Registry[Reward]):
-    """Knows every reward, and every metric as the reward that each sample's figure is."""
+    """Takes rewards, and plain functions as rewards."""
 
     def register(self, id: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Decorate a `Reward`, or a plain function of generations (see `FunctionReward`)."""
@@ -245,24 +245,6 @@ class RewardRegistry(Registry[Reward]):
             return add(factory)
 
         return decorate
-
-    def get(self, id: str) -> Callable[..., Reward]:
-        """Return what ``id`` names; `ConfigError` if nothing."""
-        if id not in self._factories and id in metrics.own():
-            from groundling.rewards.adapters import metric_as_reward  # late: it is made of rewards
-
-            return metric_as_reward(metrics.get(id))
-        return super().get(id)
-
-    def own(self) -> Iterator[str]:
-        """The ids of what was registered as a reward, metrics left out."""
-        return super().__iter__()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(sorted({*self._factories, *metrics.own()}))
-
-    def __contains__(self, id: object) -> bool:
-        return id in set(self)
 
 
 rewards = RewardRegistry("reward")

@@ -8,10 +8,10 @@ from groundling.configs.schema import ComponentConfig, EnvConfig, PoolConfig, Re
 from groundling.envs.text_generation import Sample, pools
 from groundling.envs.text_generation.pools import Split
 from groundling.errors import ConfigError
-from groundling.metrics import Metric, metrics
+from groundling.metrics import Metric
 from groundling.policies.token import TokenPolicy
 from groundling.registry import Registry, unknown
-from groundling.rewards import Reward, rewards
+from groundling.rewards import Reward, measures, rewards
 from groundling.worlds.writing.collect import PromptEncoder
 
 
@@ -53,7 +53,7 @@ def make_metrics(named: Sequence[ComponentConfig], policy: TokenPolicy) -> list[
     One with an argument called ``lm`` gets the policy's, unless told another.
     """
     distinct = [metric for place, metric in enumerate(named) if metric not in named[:place]]
-    return [_made_of_text(metrics, metric.id, metric.args, policy) for metric in distinct]
+    return [_made_of_text(measures, metric.id, metric.args, policy) for metric in distinct]
 
 
 def _made_of_text(registry: Registry[Any], id: str, args: Mapping[str, Any], policy: TokenPolicy) -> Any:
