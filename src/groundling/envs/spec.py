@@ -1,10 +1,11 @@
-"""What a world offers a policy: the one thing that both know of each other."""
+"""What a world offers policies and rewards: the one thing that they know of each other."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 Offer = Literal["words", "symbols", "glyphs", "prompt"]
 Experience = Literal["acted", "demonstrated"]
+Evidence = Literal["env", "captions", "counts", "references"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +27,6 @@ class WorldSpec:
     """Whose actions can be learnt from: the policy's own, or those that a dataset or a pool's references show."""
     group_size: int | None = None
     """How many episodes of an update begin alike, as texts to one prompt do; None: all count as alike."""
+    evidence: frozenset[Evidence] = frozenset()
+    """What of a step a reward can look at. ``env``: what the world itself pays; ``captions``: what is to be read;
+    ``counts``: how often that has come up in its episode; ``references``: texts to compare with, and a pool's meta."""

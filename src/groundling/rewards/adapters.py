@@ -29,9 +29,10 @@ class MetricReward(Reward):
     offset: float = 0.0
 
     def __post_init__(self) -> None:
-        """Depend on the batch if the metric does."""
+        """Depend on the batch, and need references, if the metric does."""
         super().__post_init__()
         self.by_sample = self.metric.by_sample
+        self.needs_references = self.metric.needs_references or bool(self.metric.needs_meta)
 
     def check(self) -> None:
         """What the metric needs."""

@@ -64,6 +64,8 @@ class PreferenceModel(Reward):
     A concept is there if a word of its stem is.
     """
 
+    needs_references = True
+
     model_name: str | None = None
     """Folder or hub id of a T5-like model that answers with one of two words; the authors' are not on the hub."""
     model_type: str = "11b"

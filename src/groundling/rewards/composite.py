@@ -33,6 +33,7 @@ class WeightedSum(Reward):
         self.terms = [_term(part, self.compat) for part in self.parts]
         self.per_token = any(reward.per_token for reward, _ in self.terms)
         self.by_sample = all(reward.by_sample for reward, _ in self.terms)
+        self.needs_references = any(reward.needs_references for reward, _ in self.terms)
 
     def score(
         self,

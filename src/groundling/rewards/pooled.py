@@ -55,6 +55,7 @@ class Pooled(Reward):
             self._inner = part_of(self.compat, self.reward["id"], self.reward.get("args"))
         if not self._inner.by_sample or self._inner.per_token:
             raise ConfigError(f"{self._inner.name} cannot be pooled: it does not judge each sample by itself")
+        self.needs_references = self._inner.needs_references
         for name in ("num_processes", "remembered"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must be at least 0, got {getattr(self, name)}")

@@ -29,6 +29,9 @@ class Reward(ABC):
     """Whether a sample's reward is the same whatever other samples are rewarded with it or were before. If not,
     of several processes one rewards the samples of all."""
 
+    needs_references = False
+    """Whether it looks at a sample's references or meta, which only a pool has."""
+
     def __post_init__(self) -> None:
         """Raise `ConfigError` on a ``compat`` that does not exist."""
         if self.compat not in (None, "rl4lms"):
@@ -188,6 +191,7 @@ class FunctionReward(Reward):
         super().__init__()
         self._function, self._args = function, args
         self._taken = [name for name in inspect.signature(function).parameters if name in _OF_SAMPLES]
+        self.needs_references = not {"references", "meta"}.isdisjoint(self._taken)
 
     @property
     def name(self) -> str:

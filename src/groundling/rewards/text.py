@@ -41,6 +41,8 @@ def rouge(
 class RougeCombined(Reward):
     """Mean of ROUGE-1, ROUGE-2 and ROUGE-L."""
 
+    needs_references = True
+
     use_single_ref: bool | None = None
     """As of the metric `rouge`."""
 
@@ -92,6 +94,8 @@ class IntentReward(Reward):
 
     The original's METEOR was the mean of all samples rewarded so far: with ``compat``.
     """
+
+    needs_references = True
 
     intent_coeff: float = 1.0
     """Weight of the intent."""

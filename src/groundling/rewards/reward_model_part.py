@@ -1,0 +1,239 @@
+"""What a reward model thinks of captions (Motif, arXiv 2310.00166), also one that a judge teaches meanwhile (ONI)."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from groundling.arguments import check_types
+from groundling.devices import find_device
+from groundling.errors import ConfigError
+from groundling.judges.asking.judge import Judge, judges
+from groundling.judges.asking.questions import Question
+from groundling.judges.online.questions import online_judge
+from groundling.judges.online.reward import OnlineLearning, OnlineReward
+from groundling.judges.reward_models import RewardModel, load_reward_model, reward_models
+from groundling.judges.reward_models.reward_model import DESCRIPTION, Normalization
+from groundling.registry import unknown
+from groundling.rewards.experience import Experience
+from groundling.rewards.part import Part, Surroundings, parts
+from groundling.rewards.table import RewardTable
+
+MODEL = "model"
+"""Where the part's folder in a checkpoint holds a reward model that learns online."""
+_TABLE, _ANSWERS = "table.safetensors", "answers.safetensors"
+_IDENTITY = Normalization(0.0, 1.0, ())
+
+
+@dataclass(kw_only=True)
+class OnlineJudge:
+    """A judge that is asked about new captions while training runs, which never waits (ONI, arXiv 2410.23022)."""
+
+    judge: str
+    """One of `groundling list judges` but those of figures."""
+    args: dict[str, Any] = field(default_factory=dict)
+    """Of the judge, as `groundling annotate --judge ID key=value` takes them; a server's base_url and api_key_env count
+    only on the command line."""
+    goal: str = ""
+    """What the judge is asked about: one of its world's goals (in NetHack defaultgoal, zeroknowledge, combat, gold,
+    stairs), or a sentence; empty: the world's first."""
+    prompt: str = "default"
+    """How it is asked: default, or in NetHack reworded, Motif's other version."""
+    model: str = "motif"
+    """What learns where the part has no path: motif (ranks captions), or classifier or table (labels: with
+    normalize=false and threshold_quantile=0)."""
+    learning: dict[str, Any] = field(default_factory=dict)
+    """Arguments of `groundling.judges.online.reward.OnlineLearning`: train_every, epochs, learning_rate, …"""
+
+
+@parts.register("reward_model")
+@dataclass(kw_only=True)
+class RewardModelPart(Part):
+    """What a reward model gives for captions, normalised, cut off below a quantile, and less for repetition."""
+
+    needs = frozenset({"captions"})
+
+    path: str | None = None
+    """A folder that `groundling distill` wrote; null: a new model that the online judge teaches."""
+    normalize: bool = True
+    """Shift and scale the model's rewards to mean 0 and deviation 1 over its training captions."""
+    threshold_quantile: float = 0.5
+    """Rewards up to this quantile of the distinct training captions' become 0: 0.05 to 0.95; 0: none do. (In the
+    original "0.0" could not be chosen, and the default -0.5 was no quantile.)"""
+    count_exponent: float = 3.0
+    """The n-th occurrence of a caption in an episode is worth 1 / n to this power."""
+    online: dict[str, Any] | None = None
+    """Lets the model learn from a judge meanwhile: the fields of `OnlineJudge`; null: it stays as it is."""
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` on options that cannot be run."""
+        if not 0 <= self.count_exponent < math.inf:
+            raise ConfigError(f"count_exponent must be at least 0 and finite, got {self.count_exponent}")
+        if self.threshold_quantile != 0 and not 0.05 <= self.threshold_quantile <= 0.95:
+            raise ConfigError(
+                f"threshold_quantile must be 0 (no threshold) or lie between 0.05 and 0.95, got "
+                f"{self.threshold_quantile}"
+            )
+        self._judge = None if self.online is None else _read(OnlineJudge, "online", self.online)
+        if self._judge is not None:
+            _read(OnlineLearning, "online.learning", self._judge.learning)
+        self._table: RewardTable | None = None
+        self._online: OnlineReward | None = None
+
+    def check(self) -> None:
+        """Raise `ConfigError` if there is neither a reward model nor a judge that teaches one."""
+        if self.path is None and self._judge is None:
+            raise ConfigError(
+                "a reward model is missing: set path=FOLDER, as `groundling distill` wrote it (docs/motif.md), or "
+                "online.judge=ID, or take the part out"
+            )
+        if self.path is not None and not (Path(self.path) / DESCRIPTION).is_file():
+            load_reward_model(self.path)  # which says what is missing
+
+    def check_normalization(self, normalization: Normalization | None) -> None:
+        """Raise `ConfigError` if a reward model with this normalisation cannot be used so."""
+        if normalization is None and (self.normalize or self.threshold_quantile):
+            raise ConfigError(
+                "this reward model gives labels 0 and 1, which have no mean and quantiles to normalise with: set "
+                "normalize=false and threshold_quantile=0"
+            )
+
+    def begin(self, run: Surroundings) -> None:
+        """Load the model, and the judge that teaches it.
+
+        Raises:
+            ConfigError: one of them cannot be had, or they do not fit the options.
+        """
+        device = find_device(run.device)
+        if self.path is not None:
+            model = load_reward_model(self.path, device)
+        else:
+            assert self._judge is not None
+            with torch.random.fork_rng():
+                torch.manual_seed(run.seed)
+                model = reward_models.create(self._judge.model).to(device).eval()
+        online = None if self._judge is None else _teaching(self._judge, model, run)
+        self.use(model, online)
+
+    def use(self, model: RewardModel, online: OnlineReward | None = None) -> None:
+        """Reward by ``model``, which ``online`` teaches.
+
+        Raises:
+            ConfigError: it does not fit the options.
+        """
+        self._table, self._online = RewardTable(model), online
+        self.check_normalization(model.normalization)
+
+    def rewards(self, experience: Experience) -> Tensor:
+        """float32 ``(num_steps, num_envs)``; without gradients."""
+        captions, table = experience.captions, self._table
+        assert captions is not None and table is not None
+        if self._online is not None:
+            self._online.observe(captions.ids, captions.read)
+            self._online.update()  # the table notices that the model is another
+        raw = table(captions.ids, captions.read)
+        return experience.at_captions(self.worth(raw, captions.counts, table.model.normalization))
+
+    def worth(self, rewards: Tensor, counts: Tensor, normalization: Normalization | None) -> Tensor:
+        """r̂ = (r - mean) / √variance;   r̂ · [r̂ > ε] / N(caption)^β   (section 3 and appendix of Motif's paper).
+
+        ε is a quantile of the model's own rewards, normalised or not; what is at or below it becomes 0.
+
+        Args:
+            rewards: float, any shape: the reward model's numbers.
+            counts: of the same shape: how often the caption has occurred in the episode, this time included.
+            normalization: Of the reward model.
+
+        Raises:
+            ConfigError: see `check_normalization`.
+        """
+        self.check_normalization(normalization)
+        spread = normalization or _IDENTITY
+        threshold = spread.threshold(self.threshold_quantile) if self.threshold_quantile else -math.inf
+        if self.normalize:
+            rewards = (rewards - spread.mean) / math.sqrt(spread.variance)
+        else:
+            threshold = spread.mean + threshold * math.sqrt(spread.variance)
+        kept = torch.where(rewards > threshold, rewards, 0.0)
+        return kept / counts.to(kept) ** self.count_exponent
+
+    def figures(self) -> dict[str, int]:
+        """Where a judge is asked what `OnlineReward.figures` tells."""
+        return {} if self._online is None else self._online.figures()
+
+    def save(self, folder: Path) -> None:
+        """What the model has said so far; of one that learns online also itself and what it was told."""
+        assert self._table is not None
+        save_file(self._table.state_dict(), folder / _TABLE)
+        if self._online is not None:
+            self._online.model.save(folder / MODEL)
+            save_file(self._online.state_dict(), folder / _ANSWERS)
+
+    def load(self, folder: Path) -> None:
+        """Take up what `save` wrote.
+
+        Raises:
+            ConfigError: the reward model is another one than it was.
+        """
+        assert self._table is not None
+        if self._online is not None:
+            model, saved = self._online.model, load_reward_model(folder / MODEL)
+            if (saved.id, saved.args) != (model.id, model.args):
+                raise ConfigError(
+                    f"{folder} holds a reward model of the kind {saved.id} {saved.args}, the run now has {model.id} "
+                    f"{model.args}: set the part's path to what it was, or run_dir to a new folder"
+                )
+            model.take_up(saved)
+            self._online.load_state_dict(load_file(folder / _ANSWERS))
+        table = load_file(folder / _TABLE)
+        if self._online is None and int(table["version"]) != self._table.model.version:
+            raise ConfigError(
+                f"{folder} was trained with another reward model than {self.path}, and another reward would be learnt "
+                "from here on: bring the first one back, or set run_dir to a new folder"
+            )
+        self._table.load_state_dict(table)
+
+    def close(self) -> None:
+        if self._online is not None:
+            self._online.close()
+
+
+def _read(kind: Any, key: str, values: Mapping[str, Any]) -> Any:
+    """A dataclass from its fields' values.
+
+    Raises:
+        ConfigError: a field that it does not have or that is missing, or a value of the wrong type.
+    """
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{key} must be a mapping, {{name: value}}, got {values!r}")
+    names = [f.name for f in fields(kind)]
+    for name in values:
+        if name not in names:
+            raise ConfigError(unknown(f"argument of {key}", name, names))
+    if "judge" in names and values.get("judge") is None:
+        raise ConfigError(f"{key} needs a judge: one of `groundling list judges`")
+    check_types(kind, f"{key}.", values)
+    return kind(**values)
+
+
+def _teaching(settings: OnlineJudge, model: RewardModel, run: Surroundings) -> OnlineReward:
+    """What lets ``model`` learn from a judge."""
+    if run.processes.size > 1:
+        raise ConfigError(
+            "an online judge is asked in one process: of several, each would learn another reward. Start one "
+            "process, or annotate first and leave online out"
+        )
+    try:
+        check_types(judges.get(settings.judge), "", settings.args)
+        judge = judges.create(settings.judge, **settings.args)
+    except (TypeError, ConfigError) as error:
+        raise ConfigError(f"online.judge={settings.judge}: {error}: see online.args") from error
+    if not isinstance(judge, Judge):
+        raise ConfigError(f"online.judge={settings.judge} knows figures, not captions: choose another")
+    question = Question(settings.goal, settings.prompt, world=run.world)
+    return OnlineReward(model, online_judge(judge, question), OnlineLearning(**settings.learning))

@@ -1,0 +1,166 @@
+"""A run's reward: the sum of its parts, each times its coefficient."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from groundling.envs.spec import Evidence, WorldSpec
+from groundling.errors import ConfigError
+from groundling.rewards.experience import Experience
+from groundling.rewards.part import Part, RewardPartConfig, Surroundings, parts, refusal
+
+FOLDER = "rewards"
+"""Where a checkpoint holds what the parts remember, each in a folder of its name."""
+
+
+@dataclass(frozen=True)
+class Rewarded:
+    """What a stretch of steps is worth; tensors float32 ``(num_steps, num_envs)``, on the CPU."""
+
+    total: Tensor
+    by_part: Mapping[str, Tensor]
+    """By the parts' names, each without its coefficient."""
+
+
+class RewardSum:
+    """Σ coefficient · part, in the order in which they are given.
+
+    Args:
+        parts: By name.
+        coefficients: Of each.
+
+    Attributes:
+        parts: By name.
+    """
+
+    def __init__(self, parts: Mapping[str, Part], coefficients: Mapping[str, float]) -> None:
+        self.parts, self._coefficients = dict(parts), dict(coefficients)
+
+    def __call__(self, experience: Experience) -> Rewarded:
+        """Reward a stretch of steps.
+
+        Raises:
+            GroundlingError: a part cannot be had.
+        """
+        by_part = {name: part.rewards(experience) for name, part in self.parts.items()}
+        first, *others = (self._coefficients[name] * own for name, own in by_part.items())
+        total: Tensor = first
+        for other in others:
+            total = total + other
+        return Rewarded(total, by_part)
+
+    @property
+    def needs(self) -> frozenset[Evidence]:
+        """What any of the parts looks at."""
+        return frozenset[Evidence]().union(*(part.needs for part in self.parts.values()))
+
+    @property
+    def per_token(self) -> bool:
+        """Whether any of the parts looks at every token of a written text."""
+        return any(part.per_token for part in self.parts.values())
+
+    def check(self) -> None:
+        """Raise `GroundlingError` if a library, a model or a file is missing; cheap, and loads no model."""
+        for part in self.parts.values():
+            part.check()
+
+    def begin(self, run: Surroundings) -> None:
+        """Load what the parts need."""
+        for part in self.parts.values():
+            part.begin(run)
+
+    def figures(self) -> dict[str, int]:
+        """What is to be watched of the parts beside their rewards."""
+        return {name: count for part in self.parts.values() for name, count in part.figures().items()}
+
+    def forget(self) -> None:
+        """Reward from here on as if nothing had been rewarded before."""
+        for part in self.parts.values():
+            part.forget()
+
+    def save(self, checkpoint: Path) -> None:
+        """Write into a checkpoint what later rewards depend on."""
+        for name, part in self.parts.items():
+            folder = checkpoint / FOLDER / name
+            folder.mkdir(parents=True)
+            part.save(folder)
+            if not any(folder.iterdir()):
+                folder.rmdir()
+
+    def load(self, checkpoint: Path) -> None:
+        """Take up what `save` wrote.
+
+        Raises:
+            ConfigError: a part is no longer what it was.
+        """
+        for name, part in self.parts.items():
+            if (checkpoint / FOLDER / name).is_dir():
+                part.load(checkpoint / FOLDER / name)
+
+    def close(self) -> None:
+        """Let go of threads and processes."""
+        for part in self.parts.values():
+            part.close()
+
+
+def chosen_parts(
+    settings: Mapping[str, RewardPartConfig | None], world: WorldSpec
+) -> dict[str, RewardPartConfig]:
+    """The parts that a run has, by name.
+
+    Where the world pays, its reward is one of them unless ``env`` is null; a part that is null is left out.
+    """
+    usual = {"env": RewardPartConfig()} if "env" in world.evidence else {}
+    return {name: part for name, part in {**usual, **settings}.items() if part is not None}
+
+
+def check_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpec) -> None:
+    """Check, before anything is made, that the parts suit the world.
+
+    Raises:
+        ConfigError: there is no such part, or one looks at what the world does not have.
+    """
+    for name, part in chosen_parts(settings, world).items():
+        if not re.fullmatch(r"[\w-]{1,100}", name):  # it names a folder
+            raise ConfigError(f"a part of the reward is named by letters, digits, _ and -, got {name!r}")
+        if not math.isfinite(part.coefficient):
+            raise ConfigError(f"reward.{name}.coefficient must be a finite number, got {part.coefficient}")
+        _check_suits(name, refusal(getattr(parts.get(part.id or name), "needs", frozenset()), world))
+
+
+def make_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpec) -> RewardSum:
+    """The parts' sum, checked and with nothing loaded: call `RewardSum.begin` before it rewards.
+
+    Args:
+        settings: By name; null leaves a part out.
+        world: Where they are to reward.
+
+    Raises:
+        ConfigError: there is none, no such part or argument, or one does not suit the world.
+        GroundlingError: what one needs is missing.
+    """
+    check_parts(settings, world)
+    made, chosen = {}, chosen_parts(settings, world)
+    if not chosen:
+        raise ConfigError(
+            f"nothing says what is rewarded in {world.name}: add a part, reward.ID={{}} with one of `groundling list "
+            "rewards`"
+        )
+    for name, part in chosen.items():
+        try:
+            made[name] = parts.create(part.id or name, **part.args)
+        except ConfigError as error:
+            raise ConfigError(f"reward.{name}: {error}") from error
+        _check_suits(name, made[name].accepts(world))
+        made[name].check()
+    return RewardSum(made, {name: part.coefficient for name, part in chosen.items()})
+
+
+def _check_suits(name: str, reason: str | None) -> None:
+    """Raise `ConfigError` if there is a reason why the part cannot reward."""
+    if reason is not None:
+        raise ConfigError(f"reward.{name} does not suit: {reason}; take it out with ~reward.{name}")

@@ -1,0 +1,331 @@
+"""The parts of a run's reward, and their sum."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from groundling import rewards
+from groundling.envs.spec import WorldSpec
+from groundling.errors import ConfigError, RunError
+from groundling.judges.preferences.segments import caption_id, caption_ids
+from groundling.judges.reward_models import reward_models
+from groundling.judges.reward_models.reward_model import QUANTILE_LEVELS, Normalization
+from groundling.processes import Processes
+from groundling.rewards import (
+    Captions,
+    EpisodeCounts,
+    Experience,
+    RewardModelPart,
+    RewardPartConfig,
+    RewardSum,
+    Surroundings,
+    Texts,
+    make_parts,
+)
+
+PLACE = WorldSpec(
+    "Place-v0", frozenset({"words"}), "choice", 6, evidence=frozenset({"env", "captions", "counts"})
+)
+POOL = WorldSpec("pool p", frozenset({"prompt"}), "token", evidence=frozenset({"captions", "references"}))
+NORMALIZATION = Normalization(
+    0.5, 4.0, tuple(2 * q - 1 for q in QUANTILE_LEVELS)
+)  # median 0, spread -0.9 to 0.9
+
+
+def _sum(world: WorldSpec = PLACE, **parts: Any) -> RewardSum:
+    """From the parts' settings; one of reward models is not loaded."""
+    settings = {name: None if part is None else RewardPartConfig(**part) for name, part in parts.items()}
+    return make_parts(settings, world)
+
+
+def _lived(env: Sequence[Sequence[float]], told: Sequence[Sequence[str]], goal: str = "go") -> Experience:
+    """Steps by envs; each caption came up for the first time."""
+    texts = [text for step in told for text in step]
+    captions = Captions(
+        _reading(texts), [goal] * len(texts), torch.from_numpy(caption_ids(texts)), torch.ones(len(texts))
+    )
+    return Experience((len(env), len(env[0])), torch.tensor(env), captions)
+
+
+def _reading(texts: Sequence[str]) -> Callable[[Sequence[int]], list[str]]:
+    return lambda places: [texts[place] for place in places]
+
+
+def _written(*texts: tuple[str, list[str], list[str]]) -> Experience:
+    prompts, so_far, references = zip(*texts, strict=True)
+    return Experience.of_texts(Texts(prompts, so_far, references, [{}] * len(texts)))
+
+
+class Scripted:
+    """A reward model whose number for each caption is given."""
+
+    version = 1
+
+    def __init__(self, numbers: Mapping[str, float], normalization: Normalization | None) -> None:
+        self._numbers, self.normalization = numbers, normalization
+
+    def rewards(self, captions: Sequence[str]) -> Tensor:
+        return torch.tensor([self._numbers[caption] for caption in captions])
+
+
+def _motif(
+    env: Sequence[float],
+    raw: Sequence[float],
+    counts: Sequence[float],
+    normalization: Normalization | None = NORMALIZATION,
+    extrinsic: float = 0.1,
+    intrinsic: float = 0.1,
+    **args: Any,
+) -> Tensor:
+    """Motif's formula as a list of parts, of one env's steps."""
+    part = RewardModelPart(**args)
+    part.use(Scripted({str(i): number for i, number in enumerate(raw)}, normalization))  # type: ignore[arg-type]
+    paid = rewards.parts.create("env", scale=0.1, clip=10)
+    total = RewardSum({"env": paid, "taste": part}, {"env": extrinsic, "taste": intrinsic})
+    places = torch.arange(len(env))
+    captions = Captions(
+        _reading([str(i) for i in places.tolist()]), ["g"] * len(env), places, torch.tensor(counts)
+    )
+    return total(Experience((len(env), 1), torch.tensor(env)[:, None], captions)).total[:, 0]
+
+
+def test_motif_s_formula_by_hand() -> None:
+    env, raw, counts = [50.0, 1000.0, 0.0], [4.5, 400.5, 4.5], [1.0, 1.0, 2.0]
+    # Intrinsic: 2; 200, neither clipped nor scaled; 2 / 8.
+    expected = [0.1 * 5 + 0.1 * 2, 0.1 * 10 + 0.1 * 200, 0.1 * 0.25]
+    assert _motif(env, raw, counts).tolist() == pytest.approx(expected)
+    assert _motif(env, raw, counts, extrinsic=10.0)[0].item() == pytest.approx(50 + 0.2)
+    assert _motif(env, raw, counts, extrinsic=0.0).tolist() == pytest.approx([0.2, 20.0, 0.025])
+    # What equals the threshold is cut off: normalised 1, 2, -0.1; 0, -2, 0.5, of which 0 is the median.
+    found = _motif([0.0] * 6, [2.5, 4.5, 0.3, 0.5, -3.5, 1.5], [1, 2, 1, 1, 1, 3.0], intrinsic=1.0)
+    assert found.tolist() == pytest.approx([1.0, 2 / 8, 0, 0, 0, 0.5 / 27])
+    # β = 0: repetition costs nothing; β = 1: 1 / n.
+    for exponent, value in ((0, 6.0), (1, 2.0), (0.5, 6 / math.sqrt(3))):
+        found = _motif([0.0], [12.5], [3.0], intrinsic=1.0, count_exponent=exponent)
+        assert found.item() == pytest.approx(value)
+
+
+@given(
+    st.lists(st.tuples(st.floats(-50, 50), st.integers(1, 9), st.floats(-500, 500)), min_size=1, max_size=20),
+    st.sampled_from([0, *QUANTILE_LEVELS]),
+)
+@settings(max_examples=50, deadline=None)
+def test_it_is_motif_s_formula_to_the_last_bit(
+    steps: list[tuple[float, int, float]], quantile: float
+) -> None:
+    raw, counts, env = (torch.tensor(column, dtype=torch.float32) for column in zip(*steps, strict=True))
+    normal = (raw - 0.5) / math.sqrt(4.0)
+    kept = torch.where(normal > (NORMALIZATION.threshold(quantile) if quantile else -math.inf), normal, 0.0)
+    expected = 0.1 * (0.1 * env).clamp(-10.0, 10.0) + 0.1 * (kept / counts**3.0)
+    found = _motif(env.tolist(), raw.tolist(), counts.tolist(), threshold_quantile=quantile)
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_the_threshold_is_the_same_caption_with_and_without_normalisation(normalize: bool) -> None:
+    raw = torch.tensor([-3.0, 0.49, 0.51, 1.69, 1.71])  # quantile 0.8 is 0.6 normalised, 1.7 raw
+    for quantile, kept in ((0, 5), (0.5, 3), (0.8, 1), (0.55, 2)):  # 0.55: 0.7 raw
+        part = RewardModelPart(threshold_quantile=quantile, normalize=normalize)
+        found = part.worth(raw, torch.ones(5), NORMALIZATION)
+        assert (found != 0).sum() == kept
+        assert torch.allclose(found[-1], torch.tensor(0.605 if normalize else 1.71))
+
+
+def test_labels_need_no_normalisation() -> None:
+    as_they_are = {"normalize": False, "threshold_quantile": 0}
+    found = _motif([0.0] * 3, [0.0, 1.0, 1.0], [1.0, 1.0, 2.0], None, intrinsic=0.4, **as_they_are)
+    assert found.tolist() == pytest.approx([0, 0.4, 0.05])
+    with pytest.raises(ConfigError, match="normalize=false"):
+        _motif([0.0], [0.0], [1.0], None)
+
+
+def test_what_an_env_pays_is_scaled_and_then_clipped() -> None:
+    lived = _lived([[-0.01, 50.0, 99.0, 150.0, -1000.0]], [[""] * 5])
+    assert _sum()(lived).total.tolist() == lived.env.tolist()  # type: ignore[union-attr]
+    clipped = _sum(env={"args": {"scale": 0.1, "clip": 10}})(lived).total
+    assert clipped[0].tolist() == pytest.approx([-0.001, 5.0, 9.9, 10.0, -10.0])
+
+
+def test_what_is_new_in_an_episode_is_worth_more() -> None:
+    counts = EpisodeCounts(2)
+    seen = [[counts.add(env, caption_id(text)) for env in (0, 1)] for text in ("a", "b", "a")]
+    assert seen == [[1, 1], [1, 1], [2, 2]]
+    counts.end([1])
+    again = EpisodeCounts(2)
+    again.load_state_dict(counts.state_dict())
+    assert [again.add(env, caption_id("a")) for env in (0, 1)] == [3, 1]
+    captions = Captions(
+        _reading(["a"] * 4), ["g"] * 4, torch.zeros(4, dtype=torch.int64), torch.tensor([1.0, 2, 4, 1])
+    )
+    bonus = _sum(env=None, count={"coefficient": 2.0})(Experience((2, 2), captions=captions))
+    assert bonus.total.flatten().tolist() == pytest.approx([2, 2 / math.sqrt(2), 1, 2])
+    assert bonus.by_part["count"][1, 0] == 0.5  # without the coefficient
+
+
+def test_a_plain_function_rewards_what_steps_led_to() -> None:
+    asked = []
+
+    @rewards.register("test-mentions")
+    def mentions(prompts: list[str], generations: list[str], letter: str = "b") -> list[float]:
+        asked.extend(zip(prompts, generations, strict=True))
+        return [float(text.count(letter)) for text in generations]
+
+    lived = _lived([[1.0, 2.0], [3.0, 4.0]], [["ab", "bb"], ["ab", "cc"]])
+    reward = _sum(spoken={"id": "test-mentions", "coefficient": 10})
+    assert reward(lived).total.tolist() == [[11, 22], [13, 4]]
+    assert sorted(asked) == [("go", "ab"), ("go", "bb"), ("go", "cc")]
+    assert _sum(env=None, x={"id": "test-mentions", "args": {"letter": "c"}})(lived).total.sum() == 2
+
+
+def test_written_texts_are_rewarded_at_their_tokens() -> None:
+    written = _written(("p", ["a", "a b"], ["a b"]), ("q", ["1", "1 2", "1 2 3"], ["x"]))
+    found = _sum(
+        POOL, rouge={}, numbers={"id": "increasing_numbers", "args": {"min_tokens": 6}, "coefficient": 2}
+    )
+    assert found(written).total.T.tolist() == [[0, 1, 0], [0, 0, 2]]
+    model = RewardModelPart(normalize=False, threshold_quantile=0)
+    model.use(Scripted({"a b": 5.0, "1 2 3": 7.0}, None))  # type: ignore[arg-type]
+    assert model.rewards(written).T.tolist() == [[0, 5, 0], [0, 0, 7]]
+
+
+class _Two(Processes):
+    """As one of two, the other of which has the same."""
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value, value]
+
+    def from_main(self, work: Any) -> Any:
+        return work()
+
+
+def test_a_reward_of_the_batch_is_asked_about_the_texts_of_all_processes() -> None:
+    @rewards.register("test-share")
+    @dataclass(kw_only=True)
+    class Share(rewards.Reward):
+        by_sample = False
+
+        def score(self, prompts: Any, generations: Sequence[str], references: Any, meta: Any) -> list[float]:
+            return [len(text) / len(generations) for text in generations]
+
+    both = {"env": None, "test-share": {}}
+    for rank in (0, 1):
+        lived = _sum(**both)
+        lived.begin(Surroundings(processes=_Two(rank, 2)))
+        assert lived(_lived([[0.0, 0.0]], [["aaaa", "aaaa"]])).total.tolist() == [[1, 1]]
+        written = _sum(POOL, **{"test-share": {}})
+        written.begin(Surroundings(processes=_Two(rank, 2)))
+        assert written(_written(("p", ["aa", "aaaa"], []), ("p", ["bb"], []))).total.tolist() == [
+            [0, 0.5],
+            [1, 0],
+        ]
+
+
+def test_a_reward_that_reads_the_model_under_training_gets_it() -> None:
+    @rewards.register("test-reader")
+    class Reader(rewards.Reward):
+        def __init__(self, lm: Any) -> None:
+            super().__init__()
+            self._lm = lm
+
+        def score(self, prompts: Any, generations: Sequence[str], references: Any, meta: Any) -> list[float]:
+            return [self._lm.number] * len(generations)
+
+    settings = {"env": None, "test-reader": {}}
+    reward = _sum(**settings)
+    reward.begin(Surroundings(lm=SimpleNamespace(number=3.0)))
+    assert reward(_lived([[0.0]], [["a"]])).total.item() == 3
+    with pytest.raises(RunError, match=r"'test-reader' reads the language model .* args.lm=FOLDER"):
+        _sum(**settings).begin(Surroundings())
+
+
+@pytest.mark.parametrize(
+    ("world", "settings", "message"),
+    [
+        (POOL, {"env": {}, "rouge": {}}, "reward.env does not suit: it looks at what an env pays, and pool p has none"),
+        (POOL, {"count": {}}, "how often that has come up.*take it out with ~reward.count"),
+        (PLACE, {"rouge": {}}, r"reward.rouge does not suit: .*\(references\), and Place-v0 has none"),
+        (PLACE, {"weighted_sum": {"args": {"parts": [{"id": "chrf"}]}}}, "references"),
+        (PLACE, {"shaped": {"id": "diversity", "args": {"shaping_fn": "meteor"}}}, "references"),
+        (PLACE, {"pooled": {"args": {"reward": {"id": "rouge_combined"}}}}, "references"),
+        (PLACE, {"intent_accuracy": {}}, "references"),
+        (POOL, {}, "nothing says what is rewarded in pool p"),
+        (PLACE, {"env": None}, "nothing says what is rewarded in Place-v0"),
+        (PLACE, {"rogue": {}}, "unknown reward 'rogue': did you mean 'rouge'"),
+        (PLACE, {"env": {"args": {"scales": 1}}}, "unknown argument of reward 'env' 'scales': did you mean 'scale'"),
+        (PLACE, {"../env": {"id": "env"}}, "named by letters"),
+        (PLACE, {"env": {"coefficient": math.inf}}, "reward.env.coefficient"),
+        (PLACE, {"env": {"args": {"clip": 0}}}, "reward.env: clip must be greater than 0"),
+        (PLACE, {"env": {"args": {"scale": math.nan}}}, "scale"),
+        (PLACE, {"count": {"args": {"exponent": 0}}}, "exponent"),
+        (PLACE, {"reward_model": {}}, "set path=FOLDER"),
+        (PLACE, {"reward_model": {"args": {"path": "/nowhere"}}}, "no reward model in /nowhere"),
+        (PLACE, {"reward_model": {"args": {"threshold_quantile": -0.5}}}, "threshold_quantile"),
+        (PLACE, {"reward_model": {"args": {"threshold_quantile": 1}}}, "threshold_quantile"),
+        (PLACE, {"reward_model": {"args": {"count_exponent": math.nan}}}, "count_exponent"),
+        (PLACE, {"reward_model": {"args": {"online": {"goal": "gold"}}}}, "online needs a judge"),
+        (PLACE, {"reward_model": {"args": {"online": {"judges": "x"}}}}, "did you mean 'judge'"),
+        (PLACE, {"reward_model": {"args": {"online": {"judge": "rules", "learning": {"epoch": 1}}}}}, "'epochs'"),
+        (PLACE, {"reward_model": {"args": {"online": {"judge": "rules", "args": 3}}}}, "online.args must be"),
+    ],
+)  # fmt: skip
+def test_what_cannot_reward_is_refused_before_anything_is_loaded(
+    world: WorldSpec, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        _sum(world, **settings)
+
+
+def test_what_parts_remember_is_in_the_checkpoint(tmp_path: Path) -> None:
+    @rewards.register("test-memory")
+    @dataclass(kw_only=True)
+    class Memory(rewards.Reward):
+        asked: int = 0
+
+        def score(self, prompts: Any, generations: Sequence[str], references: Any, meta: Any) -> list[float]:
+            self.asked += 1
+            return [float(self.asked)] * len(generations)
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"asked": self.asked}
+
+        def load_state_dict(self, state: Any) -> None:
+            self.asked = state["asked"]
+
+    reward_models.create("motif").save(tmp_path / "distilled")
+    taste = {"args": {"path": str(tmp_path / "distilled"), "normalize": False, "threshold_quantile": 0}}
+    settings = {"env": None, "reward_model": taste, "test-memory": {}}
+    lived = _lived([[0.0]], [["a"]])
+    one = _sum(**settings)
+    one.begin(Surroundings())
+    first = one(lived).total
+    one.save(tmp_path)
+    assert sorted(p.name for p in (tmp_path / "rewards").iterdir()) == ["reward_model", "test-memory"]
+    again = _sum(**settings)
+    again.begin(Surroundings())
+    again.load(tmp_path)
+    assert (again(lived).total - first).item() == pytest.approx(1)
+    again.forget()
+    assert torch.equal(again(lived).total, first)
+
+
+def test_a_judge_teaches_a_new_model_in_one_process() -> None:
+    args = {"normalize": False, "threshold_quantile": 0, "online": {"judge": "rules", "model": "table"}}
+    reward = _sum(env=None, reward_model={"args": args})
+    reward.begin(Surroundings())
+    reward(_lived([[0.0, 0.0]], [["You see here a gold piece.", "You see here a gold piece."]]))
+    assert reward.figures()["online_messages"] == 1
+    reward.close()
+    with pytest.raises(ConfigError, match="one process"):
+        _sum(reward_model={"args": args}).begin(Surroundings(processes=Processes(0, 2)))
+    args["online"] = {"judge": "openai", "model": "table"}
+    with pytest.raises(ConfigError, match=r"online.judge=openai: .*needs model"):
+        _sum(reward_model={"args": args}).begin(Surroundings())
