@@ -37,7 +37,7 @@ demo-motif: install  ## Motif: record NetHack, judge it, learn the judge's taste
 	$(BIN)/groundling collect explorer,random env.id=NetHackScore-v1 --pairs 50000 --stride 2 --output $(MOTIF)/pairs
 	$(BIN)/groundling annotate $(MOTIF)/pairs --name rules
 	$(BIN)/groundling distill $(MOTIF)/pairs learning_rate=1e-3 batch_size=256 --preferences rules --output $(MOTIF)/reward
-	$(BIN)/groundling study motif-laptop seeds=1 --jobs 2 nethack.reward_model=$(MOTIF)/reward --runs $(MOTIF) --output $(MOTIF)/results
+	$(BIN)/groundling study motif-laptop seeds=1 --jobs 2 reward.reward_model.args.path=$(MOTIF)/reward --runs $(MOTIF) --output $(MOTIF)/results
 	$(BIN)/groundling report $(MOTIF)/intrinsic-seed1 $(MOTIF)/extrinsic-seed1
 	$(BIN)/groundling watch $(MOTIF)/intrinsic-seed1 --fast --gif $(MOTIF)/intrinsic.gif
 

@@ -28,7 +28,7 @@ AGENTS = {
         "glam/drrn",
         "training.steps=150000",
         "training.steps_per_update=10",
-        "env.reward_scale=1",
+        "reward.env.args.scale=1",
         "algorithm.args.learning_rate=1e-3",
         "algorithm.args.steps_per_gradient=16",
         "policy.args.temperature=0.1",

@@ -43,8 +43,7 @@ def measure(seconds: float, intrinsic: bool, ahead: bool, workers: int) -> dict[
     from groundling.judges.reward_models.reward_model import Normalization
     from groundling.policies.nethack import NetHackPolicy
     from groundling.processes import Processes
-    from groundling.rewards.intrinsic import MotifReward
-    from groundling.rewards.table import RewardTable
+    from groundling.rewards import EnvPart, Part, RewardModelPart, RewardSum
     from groundling.worlds.nethack.collect import NetHackCollector
 
     torch.set_num_threads(1)
@@ -53,11 +52,12 @@ def measure(seconds: float, intrinsic: bool, ahead: bool, workers: int) -> dict[
     policy, algorithm = NetHackPolicy(23), APPO(minibatch_size=NUM_ENVS * NUM_STEPS)
     algorithm.processes = processes
     algorithm.setup(policy)
-    table = None
+    parts: dict[str, Part] = {"env": EnvPart(scale=0.1, clip=10)}
     if intrinsic:
         model = reward_models.create("motif")
         model.normalization = Normalization(0.0, 1.0, tuple(0.1 * i for i in range(-9, 10)))
-        table = RewardTable(model)
+        parts["reward_model"] = taste = RewardModelPart()
+        taste.use(model)
     started = time.monotonic()
     own = processes.share(NUM_ENVS)
     envs = NetHackVectorEnv(
@@ -67,8 +67,8 @@ def measure(seconds: float, intrinsic: bool, ahead: bool, workers: int) -> dict[
         num_groups=2 if workers else 1,
         first_env=own.start,
     )
-    reward = MotifReward(intrinsic_coefficient=0.1 if intrinsic else 0.0)
-    collector = NetHackCollector(envs, NUM_STEPS, reward, table, rank=processes.rank, ahead=ahead)
+    reward = RewardSum(parts, dict.fromkeys(parts, 0.1))
+    collector = NetHackCollector(envs, NUM_STEPS, reward, rank=processes.rank, ahead=ahead)
     generator = torch.Generator().manual_seed(0)
     frames, update, start_up = 0, 0, 0.0
     while True:

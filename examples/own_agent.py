@@ -10,7 +10,7 @@ from groundling.policies import ActionScoringPolicy, policies
 
 
 class SuccessHead(nn.Module):
-    """Values between 0 and what a success is worth (1, times env.reward_scale)."""
+    """Values between 0 and what a success is worth (1, times reward.env.args.scale)."""
 
     def __init__(self, hidden_size: int, most: float) -> None:
         super().__init__()

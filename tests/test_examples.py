@@ -131,7 +131,7 @@ def test_own_algorithm_and_policy_write(
     ("module", "words"),
     [
         ("examples.shelf", ["shelf", "--config-dir", str(ROOT / "examples"), "env.num_envs=2"]),
-        ("examples.own_reward", ["rl4lms/increasing_numbers_ppo", "~reward.args", "reward.id=no_echo"]),
+        ("examples.own_reward", ["rl4lms/increasing_numbers_ppo", "~reward", "reward.no_echo={}"]),
     ],
 )
 def test_a_run_says_which_modules_it_was_made_with(module: str, words: list[str], tmp_path: Path) -> None:

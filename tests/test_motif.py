@@ -194,7 +194,7 @@ def test_a_trained_agent_records_pairs_and_is_watched_again(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["train", "motif/laptop", "run_dir=none", "nethack.reward_model=none/there"], "distill"),
+        (["train", "motif/laptop", "run_dir=none", "reward.reward_model.args.path=none/there"], "distill"),
         (["collect", "random", "env.id=NetHackScore-v1", "--episodes", "3", "--output", "x"], "--pairs"),
         (["collect", "random,explorer", "--pairs", "3", "--output", "x"], "another world"),
         (["collect", "random", "--output", "x"], "--episodes"),
@@ -220,7 +220,7 @@ def test_mistakes_are_one_line(
 
 
 def _training(run_dir: Path, reward_model: Path, *more: str) -> list[str]:
-    given = [f"nethack.reward_model={reward_model}", f"run_dir={run_dir}"]
+    given = [f"reward.reward_model.args.path={reward_model}", f"run_dir={run_dir}"]
     return ["train", "motif/laptop", *_SMALL, _NETWORK, *given, *more]
 
 

@@ -24,7 +24,7 @@ _WORLDS = {
         "motif/score",
         "~policy.args",
         "nethack.num_workers=0",
-        "nethack.reward.intrinsic_coefficient=0",
+        "~reward.reward_model",
     ],
     "writing": ["rl4lms/increasing_numbers_ppo", "~policy.args"],
 }

@@ -34,7 +34,7 @@ def inventory() -> dict[str, Callable[[], dict[str, str]]]:
     from groundling.lm.loading import STARTERS
     from groundling.policies.policy import policies
     from groundling.prompts.prompt import prompts
-    from groundling.rewards import measures, rewards
+    from groundling.rewards import measures, parts
     from groundling.worlds import AGENTS
     from groundling.worlds.text.suites import SUITES
 
@@ -45,7 +45,7 @@ def inventory() -> dict[str, Callable[[], dict[str, str]]]:
         "prompts": lambda: _components(prompts),
         "pools": lambda: _components(pools),
         "metrics": lambda: _components(measures),
-        "rewards": lambda: _components(rewards),
+        "rewards": lambda: _components(parts),
         "judges": lambda: _components(judges),
         "models": lambda: dict.fromkeys(STARTERS, "bundled") | {"NAME or PATH": "any Transformers model"},
         "agents": lambda: AGENTS | {"RUN, CHECKPOINT or EXPERIMENT": "trained, or as training begins"},

@@ -27,6 +27,11 @@ _PPO, _NLPO, _SUPERVISED = "totto/t5_ppo", "dialog/gpt2_nlpo", "dialog/gpt2_supe
 _NUMBERS = "synthetic_generate_increasing_numbers"
 
 
+def _parts(config: Config) -> dict[str, Any]:
+    """The arguments of each part of the reward."""
+    return {name: part.args for name, part in config.reward.items() if part is not None}
+
+
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
     """`write(name, **changes)`: a file of the original's, with entries changed by their dotted keys."""
@@ -135,7 +140,7 @@ def test_the_arithmetic_and_the_defaults_of_ppo(write: Callable[..., Path]) -> N
         "generation": {"do_sample": True, "top_k": 0, "min_length": 5, "terminate_on_eos": True},
         "context_start_token": 0,
     }
-    assert (made.reward.id, made.reward.args) == ("meteor", {"shaping_fn": "common_gen_repeat_penalty"})
+    assert _parts(made) == {"meteor": {"shaping_fn": "common_gen_repeat_penalty"}}
     assert (made.evaluation.every, made.evaluation.batch_size) == (20, 100)
     assert made.evaluation.generation == {"num_beams": 5, "min_length": 5, "max_new_tokens": 20}
     assert [m.id for m in made.evaluation.metrics][-3:] == ["cider", "spice", "diversity"]
@@ -238,7 +243,7 @@ def test_a_boolean_may_stand_there_as_a_string(write: Callable[..., Path]) -> No
     assert made.evaluation.metrics[4].args["apply_best"] is True
     assert made.training.steps_per_update == 50  # the episode's length, where no max_new_tokens is named
     changed, _ = read(write("narrative_qa/t5_nlpo", reward_fn__args__stemming="False,"))
-    assert changed.reward.args["stemming"] is False
+    assert _parts(changed)["rouge_l_max"]["stemming"] is False
 
 
 def test_a_metric_that_is_named_twice_is_measured_once(write: Callable[..., Path]) -> None:
@@ -294,7 +299,7 @@ def test_sweeps_are_spread_into_runs_of_their_own(
     runs = spread(path, ["seed=3"])
     assert len(runs) == 4 and runs[0][0] == "seed=3"
     made = [read(path, run[1:])[0] for run in runs]
-    assert {(m.algorithm.args["learning_rate"], m.reward.id) for m in made} == {
+    assert {(m.algorithm.args["learning_rate"], *m.reward) for m in made} == {
         (rate, reward) for rate in (1e-6, 1e-5) for reward in ("meteor", "rouge_combined")
     }
     assert len({m.name for m in made}) == 4 and "totto-t5_ppo" in made[0].name
@@ -309,7 +314,7 @@ def test_sweeps_are_spread_into_runs_of_their_own(
         reward_fn={"expand": True, "values": [{"id": "ter"}, {"id": "rouge_l_max", "args": {"alpha": 0.1}}]},
     )
     ter, rouge = (read(whole, run)[0] for run in spread(whole, []))
-    assert (ter.reward.id, ter.reward.args) == ("ter", {}) and rouge.reward.args == {"alpha": 0.1}
+    assert (_parts(ter), _parts(rouge)) == ({"ter": {}}, {"rouge_l_max": {"alpha": 0.1}})
     with pytest.raises(ConfigError, match="list of at least one"):
         read(write(_PPO, alg__args__n_steps={"expand": True, "values": 3}))
 
@@ -389,12 +394,17 @@ def test_overrides_are_told_apart_by_their_keys() -> None:
         "datapool",
     ):
         assert is_original(f"{key}=1")
-    for key in ("env.num_envs", "env.args.max_prompt_length", "algorithm.id", "reward.id", "seed"):
+    for key in ("env.num_envs", "env.args.max_prompt_length", "algorithm.id", "reward.rouge.id", "seed"):
         assert not is_original(f"{key}=1")
 
 
 def test_our_overrides_come_last(write: Callable[..., Path]) -> None:
-    overrides = ["algorithm.args.learning_rate=1e-4", "env.num_envs=8", "~reward.args", "model.lora={r: 4}"]
+    overrides = [
+        "algorithm.args.learning_rate=1e-4",
+        "env.num_envs=8",
+        "reward.rouge={}",
+        "model.lora={r: 4}",
+    ]
     made: Config = read(write(_NLPO), ["alg.args.learning_rate=1e-5", "alg.args.gamma=0.9"], overrides)[0]
     assert (made.algorithm.args["learning_rate"], made.algorithm.args["gamma"]) == (1e-4, 0.9)
-    assert made.env.num_envs == 8 and made.reward.args == {} and made.model.lora == {"r": 4}
+    assert made.env.num_envs == 8 and list(made.reward)[-1] == "rouge" and made.model.lora == {"r": 4}

@@ -26,8 +26,8 @@ def _small(name: str, models: dict[str, str], run_dir: Path) -> list[str]:
     )
     if config.pool.id != "dummy_pool":
         given.append("pool.args.offline=true")
-    if config.reward.id in ("learned_reward", "intent_accuracy"):
-        given.append(f"reward.args.model_name={models['classifier']}")
+    classifying = {"learned_reward", "intent_accuracy"} & set(config.reward)
+    given += [f"reward.{name}.args.model_name={models['classifier']}" for name in classifying]
     kept = []
     for metric in config.evaluation.metrics:
         args = dict(metric.args)

@@ -94,10 +94,10 @@ def test_a_wrong_key_or_value_is_told_in_one_line(override: str, told: str) -> N
     ("overrides", "told"),
     [
         (
-            ["reward.id=learned_reward", "~reward.args"],
-            r"needs reward.args.model_name, reward.args.label_ix$",
+            ["reward.learned_reward={}"],
+            r"needs reward.learned_reward.args.model_name, reward.learned_reward.args.label_ix$",
         ),
-        (["reward.id=weighted_sum", "~reward.args"], r"'weighted_sum' needs reward.args.parts$"),
+        (["reward.weighted_sum={}"], r"'weighted_sum' needs reward.weighted_sum.args.parts$"),
         (["pool.id=jsonl", "~pool.args"], r"'jsonl' needs pool.args.path$"),
         (["pool.id=dummy_pool", "~pool.args"], r"'dummy_pool' needs pool.args.prompt$"),
         (
@@ -153,5 +153,7 @@ def test_a_file_that_is_no_config_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("argument, kind", [("scale", "float"), ("min_tokens", "int")])
 def test_a_metric_that_is_a_reward_is_given_arguments_of_its_types(argument: str, kind: str) -> None:
-    with pytest.raises(ConfigError, match=rf"reward\.args\.{argument} must be of type {kind}, got 'abc'"):
-        compose("rl4lms/increasing_numbers_ppo", [f"reward.args.{argument}=abc"])
+    with pytest.raises(
+        ConfigError, match=rf"reward\.increasing_numbers\.args\.{argument} must be of type {kind}, got 'abc'"
+    ):
+        compose("rl4lms/increasing_numbers_ppo", [f"reward.increasing_numbers.args.{argument}=abc"])

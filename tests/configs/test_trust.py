@@ -32,6 +32,7 @@ SMALL = [
     ),
 ]
 TRUST = "model.trust_remote_code=true"
+_ONLINE = "reward.reward_model.args.online"
 ONLINE = ["motif/score", "device=cpu", "env.num_envs=2", "nethack.num_workers=0", "nethack.ahead=false"]
 
 
@@ -228,13 +229,19 @@ def judged(tmp_path: Path) -> Path:
     return path
 
 
+def _online(config: Config) -> dict[str, Any]:
+    part = config.reward["reward_model"]
+    assert part is not None
+    return part.args["online"]
+
+
 def _write(path: Path, **online: Any) -> None:
     values = yaml.safe_load(path.read_text())
-    values["nethack"]["online"] |= online
+    values["reward"]["reward_model"]["args"].setdefault("online", {}).update(online)
     path.write_text(yaml.safe_dump(values))
 
 
-@pytest.mark.parametrize("more", [[], ["--dry-run"], ["nethack.online.args={model: m}"]])
+@pytest.mark.parametrize("more", [[], ["--dry-run"], [f"{_ONLINE}.args={{model: m}}"]])
 def test_a_received_judge_is_not_asked_and_no_key_is_read(
     judged: Path, more: list[str], asked: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -243,15 +250,18 @@ def test_a_received_judge_is_not_asked_and_no_key_is_read(
         _write(judged, judge="openai", args=args)
         told = _line(capsys, ["train", str(judged), *more])
         assert server.bodies == []
-    words = ["nethack.online.judge=openai", f"nethack.online.args.base_url={server.url}"]
-    words += ["nethack.online.args.api_key_env=GROUNDLING_SECRET"]
+    words = [
+        f"{_ONLINE}.judge=openai",
+        f"{_ONLINE}.args.base_url={server.url}",
+    ]
+    words += [f"{_ONLINE}.args.api_key_env=GROUNDLING_SECRET"]
     assert all(word in told for word in words)
     assert "GROUNDLING_SECRET" not in asked
     config = from_file(judged, words)
-    assert config.nethack.online.args == args
-    assert from_file(judged, unused=TRAINING_ALONE).nethack.online.args == {"model": "m"}  # to be played
-    mine = [*words[:-1], "nethack.online.args.api_key_env=MINE"]
-    assert from_file(judged, mine).nethack.online.args["api_key_env"] == "MINE"
+    assert _online(config)["args"] == args
+    assert _online(from_file(judged, unused=TRAINING_ALONE))["args"] == {"model": "m"}  # to be played
+    mine = [*words[:-1], f"{_ONLINE}.args.api_key_env=MINE"]
+    assert _online(from_file(judged, mine))["args"]["api_key_env"] == "MINE"
     for said in (words[:-1], words[1:]):
         with pytest.raises(ConfigError, match="add to the command"):
             from_file(judged, said)
@@ -260,11 +270,11 @@ def test_a_received_judge_is_not_asked_and_no_key_is_read(
 def test_a_judge_at_the_default_address_is_not_asked_either(judged: Path) -> None:
     """It would be sent OPENAI_API_KEY, by whatever listens on this machine's port."""
     _write(judged, judge="openai", args={"model": "m"})
-    with pytest.raises(ConfigError, match=r"add to the command: nethack.online.judge=openai$"):
+    with pytest.raises(ConfigError, match=rf"add to the command: {_ONLINE}.judge=openai$"):
         from_file(judged)
-    assert from_file(judged, ["nethack.online.judge=openai"]).nethack.online.judge == "openai"
+    assert _online(from_file(judged, [f"{_ONLINE}.judge=openai"]))["judge"] == "openai"
     _write(judged, judge="rules", args={})
-    assert from_file(judged).nethack.online.judge == "rules"
+    assert _online(from_file(judged))["judge"] == "rules"
 
 
 @pytest.mark.parametrize(
@@ -272,7 +282,10 @@ def test_a_judge_at_the_default_address_is_not_asked_either(judged: Path) -> Non
 )
 def test_no_key_gets_into_a_runs_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: str) -> None:
     for args in (wrong, "api_key_env: sk-hunter2"):
-        words = ["nethack.online.judge=openai", f"nethack.online.args={{model: m, {args}}}"]
+        words = [
+            f"{_ONLINE}.judge=openai",
+            f"{_ONLINE}.args={{model: m, {args}}}",
+        ]
         told = _line(capsys, ["train", *ONLINE, f"run_dir={tmp_path / 'run'}", *words])
         assert "hunter2" not in told and not (tmp_path / "run").exists()
 
@@ -305,7 +318,7 @@ def test_what_is_given_away_names_no_server_and_no_key() -> None:
         ("pool.args", {"dataset": "csv", "path": "https://example.org/prompts.csv"}),
         ("pool.args", {"trust_remote_code": True}),
         ("model.lora", {"megatron_config": {"a": 1}, "megatron_core": "os.path"}),
-        ("reward.args", {"options": [{"trust_remote_code": [True]}]}),
+        ("reward.rouge", {"args": {"options": [{"trust_remote_code": [True]}]}}),
         ("policy.args", {"base_url": "http://127.0.0.1:1/v1"}),
         ("algorithm.args", {"api_key_env": "PATH"}),
         ("env.args", {"api_key_env": "PATH"}),
@@ -455,8 +468,8 @@ def test_a_received_run_reads_no_environment(
         ),
         ("model: {trust_remote_code: true}", f"the experiment own sets {TRUST[:-5]}"),
         (
-            "nethack: {online: {args: {base_url: 'http://h/v1'}}}",
-            "command: nethack.online.args.base_url=http://h/v1",
+            "reward: {reward_model: {args: {online: {args: {base_url: 'http://h/v1'}}}}}",
+            "command: reward.reward_model.args.online.args.base_url=http://h/v1",
         ),
     ],
 )

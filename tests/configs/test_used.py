@@ -18,8 +18,8 @@ _SHORT = ["device=cpu", "training.steps=16", "training.steps_per_update=8", "eva
 _WORLDS = {
     "text": ["demo-easy", "env.num_envs=2", *_SHORT, "algorithm.args.minibatch_size=8"],
     "nethack": [
-        *("motif/laptop", "env.num_envs=2", *_SHORT, "nethack.reward_model=null"),
-        *("nethack.reward.intrinsic_coefficient=0", "nethack.reward.extrinsic_coefficient=1"),
+        *("motif/laptop", "env.num_envs=2", *_SHORT, "~reward.reward_model"),
+        "reward.env.coefficient=1",
         *("policy.args={hidden_size: 8, recurrence: 4}", "algorithm.args.minibatch_size=16"),
     ],
     "writing": [
@@ -33,11 +33,6 @@ _OTHER: dict[str, Any] = {
     "env.actions": ["a", "b"],
     "env.language": "french",
     "data.path": "somewhere",
-    "nethack.online.judge": "rules",
-    "nethack.online.goal": "gold",
-    "nethack.online.prompt": "reworded",
-    "nethack.online.model": "table",
-    "nethack.reward_model": "somewhere",
     "model.revision": "main",
     "model.tokenizer": "starter",
     "model.init": "random",
@@ -45,7 +40,6 @@ _OTHER: dict[str, Any] = {
     "model.attention": "sdpa",
     "model.device_map": "auto",
     "model.max_prompt_tokens": 40,
-    "reward.id": "rouge",
     "training.epochs": 1,
     "training.wandb": "project",
     "training.probes": 1,
@@ -105,7 +99,6 @@ def read(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     for f in fields(Config):
         if is_dataclass(f.type):
             names[f.type] = f"{f.name}."
-    names[schema.OnlineConfig] = "nethack.online."
     seen: set[str] = set()
 
     def recording(kind: type, prefix: str) -> Any:

@@ -17,7 +17,7 @@ from groundling.evaluation.evaluate import evaluate
 from groundling.evaluation.target import Target
 from groundling.judges.reward_models.reward_model import Normalization
 from groundling.policies.nethack import NetHackPolicy
-from groundling.rewards.intrinsic import MotifReward
+from groundling.rewards import RewardModelPart
 from groundling.worlds.episode import Played
 from groundling.worlds.nethack import showing
 from groundling.worlds.nethack.agents import Alone, PolicyAgent, features, mixed
@@ -60,7 +60,7 @@ def test_a_policy_sees_what_it_was_trained_on(args: dict[str, Any]) -> None:
 
 
 def test_an_episodes_intrinsic_return_by_hand() -> None:
-    taste = Taste(Lengths(), MotifReward())  # type: ignore[arg-type]  # the median of the quantiles is 0
+    taste = Taste(Lengths(), RewardModelPart())  # type: ignore[arg-type]  # the median of the quantiles is 0
     long, short = _message("sixteen letters!"), _message("short")
     assert taste.of([long])[0].normalised == pytest.approx(3.0) and taste.of([short])[0].first == 0.0
     assert taste.paid(long, 2) == pytest.approx(3.0 / 8)
@@ -145,7 +145,7 @@ def test_a_sample_that_plays_differently_now_is_shown_without_pictures(tmp_path:
 
 
 def test_moments_tell_what_was_paid() -> None:
-    taste = Taste(Lengths(), MotifReward(threshold_quantile=0))  # type: ignore[arg-type]
+    taste = Taste(Lengths(), RewardModelPart(threshold_quantile=0))  # type: ignore[arg-type]
     act = random_player(0)
     seen = list(sights(act, "NetHackScore-v1", {"max_episode_steps": 20}, held_out_seed(0), taste))
     assert [moment.step for moment in seen] == list(range(21)) and seen[-1].ended

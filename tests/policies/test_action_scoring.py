@@ -64,7 +64,9 @@ _SMALL = [
 @pytest.mark.parametrize("more", [[], ["model.lora={r: 2, target_modules: [q]}"]])
 def test_rewards_are_shaped_by_leaving_the_first_policy(more: list[str], tmp_path: Path) -> None:
     """The penalty is one more term of the reward, so that it alone teaches where nothing else is paid."""
-    config = compose("demo-easy", [*_SMALL, *more, "env.reward_scale=0", "algorithm.args.kl_coefficient=0.5"])
+    config = compose(
+        "demo-easy", [*_SMALL, *more, "reward.env.coefficient=0", "algorithm.args.kl_coefficient=0.5"]
+    )
     run = Run(config, tmp_path, warn=print)
     rollout, _ = run.collector.collect(run.policy, generator=torch.Generator().manual_seed(0))
     assert rollout.kl is not None and not rollout.rewards.any()

@@ -23,10 +23,10 @@ from groundling.processes import Processes
 from groundling.rewards import (
     Captions,
     EpisodeCounts,
-    Experience,
     RewardModelPart,
     RewardPartConfig,
     RewardSum,
+    Stretch,
     Surroundings,
     Texts,
     make_parts,
@@ -47,22 +47,22 @@ def _sum(world: WorldSpec = PLACE, **parts: Any) -> RewardSum:
     return make_parts(settings, world)
 
 
-def _lived(env: Sequence[Sequence[float]], told: Sequence[Sequence[str]], goal: str = "go") -> Experience:
+def _lived(env: Sequence[Sequence[float]], told: Sequence[Sequence[str]], goal: str = "go") -> Stretch:
     """Steps by envs; each caption came up for the first time."""
     texts = [text for step in told for text in step]
     captions = Captions(
         _reading(texts), [goal] * len(texts), torch.from_numpy(caption_ids(texts)), torch.ones(len(texts))
     )
-    return Experience((len(env), len(env[0])), torch.tensor(env), captions)
+    return Stretch((len(env), len(env[0])), torch.tensor(env), captions)
 
 
 def _reading(texts: Sequence[str]) -> Callable[[Sequence[int]], list[str]]:
     return lambda places: [texts[place] for place in places]
 
 
-def _written(*texts: tuple[str, list[str], list[str]]) -> Experience:
+def _written(*texts: tuple[str, list[str], list[str]]) -> Stretch:
     prompts, so_far, references = zip(*texts, strict=True)
-    return Experience.of_texts(Texts(prompts, so_far, references, [{}] * len(texts)))
+    return Stretch.of_texts(Texts(prompts, so_far, references, [{}] * len(texts)))
 
 
 class Scripted:
@@ -95,7 +95,7 @@ def _motif(
     captions = Captions(
         _reading([str(i) for i in places.tolist()]), ["g"] * len(env), places, torch.tensor(counts)
     )
-    return total(Experience((len(env), 1), torch.tensor(env)[:, None], captions)).total[:, 0]
+    return total(Stretch((len(env), 1), torch.tensor(env)[:, None], captions)).total[:, 0]
 
 
 def test_motif_s_formula_by_hand() -> None:
@@ -166,7 +166,7 @@ def test_what_is_new_in_an_episode_is_worth_more() -> None:
     captions = Captions(
         _reading(["a"] * 4), ["g"] * 4, torch.zeros(4, dtype=torch.int64), torch.tensor([1.0, 2, 4, 1])
     )
-    bonus = _sum(env=None, count={"coefficient": 2.0})(Experience((2, 2), captions=captions))
+    bonus = _sum(env=None, count={"coefficient": 2.0})(Stretch((2, 2), captions=captions))
     assert bonus.total.flatten().tolist() == pytest.approx([2, 2 / math.sqrt(2), 1, 2])
     assert bonus.by_part["count"][1, 0] == 0.5  # without the coefficient
 
@@ -243,16 +243,16 @@ def test_a_reward_that_reads_the_model_under_training_gets_it() -> None:
     reward = _sum(**settings)
     reward.begin(Surroundings(lm=SimpleNamespace(number=3.0)))
     assert reward(_lived([[0.0]], [["a"]])).total.item() == 3
-    with pytest.raises(RunError, match=r"'test-reader' reads the language model .* args.lm=FOLDER"):
+    with pytest.raises(RunError, match=r"reads the language model .* args.lm=FOLDER"):
         _sum(**settings).begin(Surroundings())
 
 
 @pytest.mark.parametrize(
     ("world", "settings", "message"),
     [
-        (POOL, {"env": {}, "rouge": {}}, "reward.env does not suit: it looks at what an env pays, and pool p has none"),
+        (POOL, {"env": {}, "rouge": {}}, "reward.env does not suit pool p: it looks at what an env pays; take it out"),
         (POOL, {"count": {}}, "how often that has come up.*take it out with ~reward.count"),
-        (PLACE, {"rouge": {}}, r"reward.rouge does not suit: .*\(references\), and Place-v0 has none"),
+        (PLACE, {"rouge": {}}, r"reward.rouge does not suit Place-v0: .*\(references\)"),
         (PLACE, {"weighted_sum": {"args": {"parts": [{"id": "chrf"}]}}}, "references"),
         (PLACE, {"shaped": {"id": "diversity", "args": {"shaping_fn": "meteor"}}}, "references"),
         (PLACE, {"pooled": {"args": {"reward": {"id": "rouge_combined"}}}}, "references"),

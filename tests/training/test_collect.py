@@ -9,6 +9,7 @@ from groundling.configs.schema import ComponentConfig, Config, EnvConfig
 from groundling.envs.observation import TextObservation
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, RunError
+from groundling.rewards import EnvPart, RewardSum
 from groundling.training.build import make_algorithm, make_policy
 from groundling.worlds import world_of
 from groundling.worlds.text.collect import EnvCollector
@@ -71,7 +72,10 @@ class _Fixed(TablePolicy):
 def _collected(action: int, bootstrap: float | None) -> tuple[list[TextObservation], _Fixed, Rollout]:
     envs = TextVectorEnv(Corridor, 3, _ACTIONS, seed_of=lambda i, k: 10 * i + k)
     envs.reset()
-    collector, policy = EnvCollector(envs, 12, reward_scale=2.0, bootstrap=bootstrap), _Fixed(action)
+    collector, policy = (
+        EnvCollector(envs, 12, reward=RewardSum({"env": EnvPart(scale=2.0)}), bootstrap=bootstrap),
+        _Fixed(action),
+    )
     before = envs.observations()
     rollout, _ = collector.collect(policy, generator=torch.Generator().manual_seed(0))
     return before, policy, rollout

@@ -21,8 +21,8 @@ _RUN = [
     "env.args.max_episode_steps=12",
     "nethack.num_workers=0",
     "nethack.ahead=false",
-    "nethack.online.model=table",
-    "nethack.reward={normalize: false, threshold_quantile: 0}",
+    "reward.reward_model.args.online.model=table",
+    "reward.reward_model.args={normalize: false, threshold_quantile: 0}",
     "policy.args={hidden_size: 8, recurrence: 4}",
     "algorithm.args.minibatch_size=16",
     "training.steps=32",
@@ -33,8 +33,14 @@ _RUN = [
 def test_a_dry_run_asks_no_judge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_dir = tmp_path / "dry"
     with serving(ChatServer()) as server:
-        judge = f"nethack.online.args={{model: m, base_url: '{server.url}'}}"
-        arguments = ["train", *_RUN, f"run_dir={run_dir}", "nethack.online.judge=openai", judge]
+        judge = f"reward.reward_model.args.online.args={{model: m, base_url: '{server.url}'}}"
+        arguments = [
+            "train",
+            *_RUN,
+            f"run_dir={run_dir}",
+            "reward.reward_model.args.online.judge=openai",
+            judge,
+        ]
         assert main([*arguments, "--dry-run"]) == 0
         time.sleep(0.5)  # in which a thread would have asked
         assert server.bodies == []
@@ -52,7 +58,7 @@ def test_a_dry_run_asks_no_judge(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_a_dry_run_tells_what_is_wrong_with_the_judge(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], args: str, said: str
 ) -> None:
-    wrong = ["nethack.online.judge=openai", f"nethack.online.args={args}"]
+    wrong = ["reward.reward_model.args.online.judge=openai", f"reward.reward_model.args.online.args={args}"]
     assert main(["train", *_RUN, f"run_dir={tmp_path / 'dry'}", *wrong, "--dry-run"]) != 0
     assert said in capsys.readouterr().err
 

@@ -20,8 +20,7 @@ from groundling.judges.reward_models import reward_models
 from groundling.judges.reward_models.message_table import TableRewardModel
 from groundling.judges.reward_models.reward_model import Normalization
 from groundling.policies.nethack import NetHackObservations, NetHackPolicy
-from groundling.rewards.intrinsic import MotifReward
-from groundling.rewards.table import RewardTable
+from groundling.rewards import EnvPart, Part, RewardModelPart, RewardSum
 from groundling.worlds.collector import summarise
 from groundling.worlds.nethack.collect import NetHackCollector
 
@@ -127,7 +126,22 @@ def _policy() -> NetHackPolicy:
     return NetHackPolicy(23, hidden_size=8, recurrence=4)
 
 
-_EXTRINSIC = MotifReward(intrinsic_coefficient=0.0)
+def _reward(
+    model: Any = None,
+    online: OnlineReward | None = None,
+    extrinsic: float = 0.1,
+    intrinsic: float = 0.1,
+    **args: Any,
+) -> RewardSum:
+    """Motif's parts; without a model what the env pays alone."""
+    parts: dict[str, Part] = {"env": EnvPart(scale=0.1, clip=10)}
+    if model is not None:
+        parts["reward_model"] = taste = RewardModelPart(**args)
+        taste.use(model, online)
+    return RewardSum(parts, {"env": extrinsic, "reward_model": intrinsic})
+
+
+_EXTRINSIC = _reward()
 
 
 def _collect(collector: NetHackCollector, policy: NetHackPolicy, seed: int = 0) -> tuple[Rollout, list]:
@@ -199,8 +213,7 @@ def test_what_was_done_can_be_evaluated_again() -> None:
 
 def test_rewards_are_mixed_as_in_the_paper_and_each_message_is_asked_for_once() -> None:
     model, envs = LengthModel(), ScriptedEnvs()
-    reward = MotifReward(extrinsic_coefficient=0.5, intrinsic_coefficient=0.25, count_exponent=3.0)
-    collector = NetHackCollector(envs, 4, reward, RewardTable(model))
+    collector = NetHackCollector(envs, 4, _reward(model, extrinsic=0.5, intrinsic=0.25))
     policy = _policy()
     _collect(collector, policy)
     rollout, episodes = _collect(collector, policy)
@@ -224,7 +237,7 @@ def test_rewards_are_mixed_as_in_the_paper_and_each_message_is_asked_for_once() 
 
 
 def test_episodes_of_a_task_with_a_goal_tell_success() -> None:
-    collector = NetHackCollector(ScriptedEnvs(), 4, _EXTRINSIC, goal=True)
+    collector = NetHackCollector(ScriptedEnvs(), 4, _EXTRINSIC, "NetHackStaircase-v1")
     _, episodes = _collect(collector, _policy())
     assert [(e.length, e.success) for e in episodes] == [(2, False), (3, True), (2, False), (4, True)]
 
@@ -239,7 +252,7 @@ def test_episodes_tell_how_they_ended_as_shares() -> None:
 def test_a_restart_with_another_reward_model_is_refused(tmp_path: Path) -> None:
     def collector() -> tuple[NetHackCollector, LengthModel]:
         model = LengthModel()
-        return NetHackCollector(ScriptedEnvs(), 8, MotifReward(), RewardTable(model)), model
+        return NetHackCollector(ScriptedEnvs(), 8, _reward(model)), model
 
     one, _ = collector()
     _collect(one, _policy())
@@ -251,12 +264,12 @@ def test_a_restart_with_another_reward_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_restart_with_another_kind_of_online_model_is_refused(tmp_path: Path) -> None:
-    labels = MotifReward(normalize=False, threshold_quantile=0)
+    labels = {"normalize": False, "threshold_quantile": 0}
     collectors = []
     for kind in ("table", "classifier"):
         model = reward_models.create(kind)
         online = OnlineReward(model, lambda questions: [None] * len(questions))
-        collectors.append(NetHackCollector(ScriptedEnvs(), 4, labels, RewardTable(model), online))
+        collectors.append(NetHackCollector(ScriptedEnvs(), 4, _reward(model, online, **labels)))
     collectors[0].save_shared(tmp_path)
     with pytest.raises(ConfigError, match=r"the kind table .* now has classifier"):
         collectors[1].load_shared(tmp_path)
@@ -294,13 +307,13 @@ def test_collected_ahead_is_of_weights_one_update_old() -> None:
 
 def test_a_restart_keeps_the_table_and_goes_on_with_new_episodes(tmp_path: Path) -> None:
     model = LengthModel()
-    collector = NetHackCollector(ScriptedEnvs(), 8, MotifReward(), RewardTable(model))
+    collector = NetHackCollector(ScriptedEnvs(), 8, _reward(model))
     collector.envs.incidents.dead_workers = 2
     _collect(collector, _policy())
     states = collector.state_dict()
     assert [s["next_episode"] for s in states] == [5, 3, 3, 2]
     again_model = LengthModel()
-    again = NetHackCollector(ScriptedEnvs(2), 8, MotifReward(), RewardTable(again_model))
+    again = NetHackCollector(ScriptedEnvs(2), 8, _reward(again_model))
     again.load_state_dict(states[:2])  # as the first of two processes
     collector.save_shared(tmp_path)
     again.load_shared(tmp_path)
@@ -309,17 +322,22 @@ def test_a_restart_keeps_the_table_and_goes_on_with_new_episodes(tmp_path: Path)
     assert model.asked == [4] and again_model.asked == []
 
 
+def _taste(collector: NetHackCollector) -> RewardModelPart:
+    part = collector._reward.parts["reward_model"]
+    assert isinstance(part, RewardModelPart)
+    return part
+
+
 def test_a_judge_teaches_the_model_while_training_runs_and_a_restart_keeps_it(tmp_path: Path) -> None:
     def judge(questions: list[tuple[str, ...]]) -> list[float]:
         return [float("gold" in text) for (text,) in questions]
 
-    labels = MotifReward(extrinsic_coefficient=0, normalize=False, threshold_quantile=0, count_exponent=0)
+    labels = {"extrinsic": 0.0, "normalize": False, "threshold_quantile": 0, "count_exponent": 0}
 
     def collector() -> NetHackCollector:
         model = TableRewardModel()
-        return NetHackCollector(
-            ScriptedEnvs(), 8, labels, RewardTable(model), OnlineReward(model, judge, OnlineLearning())
-        )
+        online = OnlineReward(model, judge, OnlineLearning())
+        return NetHackCollector(ScriptedEnvs(), 8, _reward(model, online, **labels))
 
     one = collector()
     for _ in range(100):
@@ -327,19 +345,20 @@ def test_a_judge_teaches_the_model_while_training_runs_and_a_restart_keeps_it(tm
         if rollout.rewards.any():
             break
         time.sleep(0.01)  # the judge answers when it likes
-    while len(one._table.model.ids) < 4:  # type: ignore[union-attr]
-        one._online.update()  # type: ignore[union-attr]
+    taste = _taste(one)
+    while len(taste._table.model.ids) < 4:  # type: ignore[union-attr]
+        taste._online.update()  # type: ignore[union-attr]
         time.sleep(0.01)
     rollout, _ = _collect(one, _policy())
     told = one.incidents()
     assert (told["online_messages"], told["online_answers"]) == (4, 4) and told["dead_workers"] == 0
-    gold = one._table.model.rewards(list(map(decode, rollout.observations.messages)))  # type: ignore[union-attr]
-    assert torch.allclose(rollout.rewards.flatten(), labels.intrinsic_coefficient * gold) and gold.sum() == 8
+    gold = taste._table.model.rewards(list(map(decode, rollout.observations.messages)))  # type: ignore[union-attr]
+    assert torch.allclose(rollout.rewards.flatten(), 0.1 * gold) and gold.sum() == 8
     one.save_shared(tmp_path)
     again = collector()
     again.load_state_dict(one.state_dict())
     again.load_shared(tmp_path)
-    assert torch.equal(again._table.model.ids, one._table.model.ids)  # type: ignore[union-attr]
+    assert torch.equal(_taste(again)._table.model.ids, taste._table.model.ids)  # type: ignore[union-attr]
     assert _collect(again, _policy())[0].rewards.any()
     one.close()
     again.close()
@@ -358,18 +377,9 @@ def test_rollouts_of_two_processes_come_together_as_one() -> None:
     np.testing.assert_allclose(times, np.arange(4)[:, None] + [0, 0.1, 0, 0.1], rtol=1e-6)
 
 
-def test_an_intrinsic_reward_needs_a_model_that_fits() -> None:
-    with pytest.raises(ConfigError, match="reward model"):
-        NetHackCollector(ScriptedEnvs(), 4, MotifReward())
-    labels = LengthModel()
-    labels.normalization = None
-    with pytest.raises(ConfigError, match="normalize=false"):
-        NetHackCollector(ScriptedEnvs(), 4, MotifReward(), RewardTable(labels))
-
-
 def test_nethack_itself_is_played_and_learnt_from() -> None:
     envs = NetHackVectorEnv("NetHackScore-v1", 4, num_workers=1, num_groups=2)
-    collector = NetHackCollector(envs, 8, MotifReward(), RewardTable(LengthModel()))
+    collector = NetHackCollector(envs, 8, _reward(LengthModel()))
     policy, appo = _policy(), APPO(learning_rate=1e-3, minibatch_size=16)
     appo.setup(policy)
     for _ in range(2):

@@ -19,15 +19,16 @@ from groundling.evaluation.target import Target
 from groundling.judges.asking.questions import Question
 from groundling.judges.reward_models import reward_models
 from groundling.judges.reward_models.reward_model import Normalization
+from groundling.rewards import reward_model_part
 from groundling.training.checkpoint import latest
 from groundling.training.progress import TrainingProgress
 from groundling.training.run import Run, train
 from groundling.training.tracking import read_metrics
-from groundling.worlds.nethack import collect as nethack
 from groundling.worlds.nethack import showing
 from groundling.worlds.nethack.collect import NetHackCollector
 from groundling.worlds.nethack.taste import make_taste
 
+_PART = "reward.reward_model.args"
 _SMALL = [
     "env.num_envs=4",
     "env.args={max_episode_steps: 7}",
@@ -61,13 +62,13 @@ def _update(run: Run) -> dict:
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_resumed_run_has_everything_but_the_games(tmp_path: Path, reward_model: Path, ahead: bool) -> None:
-    config = _config(f"nethack.reward_model={reward_model}", f"nethack.ahead={ahead}")
+    config = _config(f"{_PART}.path={reward_model}", f"nethack.ahead={ahead}")
     first = _run(config, tmp_path)
     rows = [_update(first) for _ in range(3)]
     if ahead:  # a fourth rollout is under way, which is lost
         first.collector._next.result()
     first.save()
-    known = first.collector._table.state_dict()
+    known = first.collector._reward.parts["reward_model"]._table.state_dict()
     assert len(known["ids"]) > 1 and known["rewards"].isfinite().all()
     assert rows[1]["messages"] >= 1 and "score" in rows[1] and rows[1]["success_rate"] is None
     begun = [state["next_episode"] for state in first.collector.state_dict()]
@@ -76,7 +77,7 @@ def test_a_resumed_run_has_everything_but_the_games(tmp_path: Path, reward_model
 
     second = _run(config, tmp_path)
     assert second.counters == first.counters and second.counters.update == 3
-    again = second.collector._table.state_dict()
+    again = second.collector._reward.parts["reward_model"]._table.state_dict()
     assert all(torch.equal(known[name], again[name]) for name in known)
     assert [state["next_episode"] for state in second.collector.state_dict()] == begun
     for a, b in zip(first.policy.parameters(), second.policy.parameters(), strict=True):
@@ -94,7 +95,7 @@ def test_a_resumed_run_has_everything_but_the_games(tmp_path: Path, reward_model
 def test_the_config_has_the_step_limit_valued_with_the_algorithms_discount(tmp_path: Path) -> None:
     rewards = {}
     for valued in (False, True):
-        more = ["nethack.reward.intrinsic_coefficient=0", f"env.bootstrap_truncated={valued}"]
+        more = ["~reward.reward_model", f"env.bootstrap_truncated={valued}"]
         run = _run(_config(*more, "algorithm.args.gamma=0.5", "env.args.max_episode_steps=3"), tmp_path)
         rollout, _ = run.collector.collect(run.policy, generator=run.generators["act"])
         rewards[valued] = rollout.rewards
@@ -107,7 +108,7 @@ def test_the_config_has_the_step_limit_valued_with_the_algorithms_discount(tmp_p
 
 def test_two_processes_train_and_one_goes_on(tmp_path: Path, reward_model: Path) -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    more = [f"nethack.reward_model={reward_model}", "training.steps=32", f"run_dir={tmp_path}"]
+    more = [f"{_PART}.path={reward_model}", "training.steps=32", f"run_dir={tmp_path}"]
     done = subprocess.run(
         [*launcher, "groundling", "train", "motif/score", *_SMALL, *more],
         capture_output=True,
@@ -118,7 +119,8 @@ def test_two_processes_train_and_one_goes_on(tmp_path: Path, reward_model: Path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [row["step"] for row in read_metrics(tmp_path)] == [16, 32]
     alone = _run(_config(*more), tmp_path)
-    assert alone.counters.update == 2 and len(alone.collector._table.state_dict()["ids"]) > 1
+    assert alone.counters.update == 2
+    assert len(alone.collector._reward.parts["reward_model"]._table) > 1
     assert len(alone.collector.state_dict()) == 4
     assert _update(alone)["step"] == 48
     alone.collector.close()
@@ -127,28 +129,34 @@ def test_two_processes_train_and_one_goes_on(tmp_path: Path, reward_model: Path)
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        ([], "nethack.reward_model"),
-        (["nethack.reward.count_exponents=2"], "count_exponent"),
-        (["nethack.reward_model=/nowhere"], "distill"),
-        (["nethack.reward.intrinsic_coefficient=0", "nethack.num_workers=9"], "num_workers"),
-        (["nethack.reward.normalize='no'"], "nethack.reward.normalize must be of type bool, got 'no'"),
+        ([], "set path=FOLDER"),
+        ([f"{_PART}.count_exponents=2"], "count_exponent"),
+        ([f"{_PART}.path=/nowhere"], "distill"),
+        (["~reward.reward_model", "nethack.num_workers=9"], "num_workers"),
         (
-            ["nethack.reward.threshold_quantile=abc"],
-            "nethack.reward.threshold_quantile must be of type float",
+            [f"{_PART}.normalize='no'"],
+            f"{_PART}.normalize must be of type bool, got 'no'",
         ),
         (
-            ["nethack.online.learning.train_every=abc"],
-            "nethack.online.learning.train_every must be of type int",
+            [f"{_PART}.threshold_quantile=abc"],
+            f"{_PART}.threshold_quantile must be of type float",
         ),
-        (["nethack.online.learning.train_all=3"], "train_every"),
-        (["nethack.online.judge=openai"], "nethack.online.judge=openai: .*needs model"),
-        (["nethack.online.judge=rules", "nethack.online.prompt=polite"], "unknown prompt 'polite'"),
-        (["env.reward_scale=1"], "nethack.reward.reward_scale"),
-        (["env.num_workers=2"], "here it is nethack.num_workers"),
-        (["env.history=1"], "leave it at 3"),
-        (["env.language=french"], "env.language=french does nothing"),
         (
-            ["env.args.max_steps=5", "nethack.num_workers=1", "nethack.reward.intrinsic_coefficient=0"],
+            [f"{_PART}.online={{judge: rules, learning: {{train_every: abc}}}}"],
+            r"online.learning.train_every must be of type int",
+        ),
+        ([f"{_PART}.online={{judge: rules, learning: {{train_all: 3}}}}"], "train_every"),
+        ([f"{_PART}.online.judge=openai"], r"online.judge=openai: .*needs model"),
+        (
+            [f"{_PART}.online.judge=rules", f"{_PART}.online.prompt=polite"],
+            "unknown prompt 'polite'",
+        ),
+        (["env.reward_scale=1"], r"reward.env.args.scale$"),
+        (["env.num_workers=2", "~reward.reward_model"], "here it is nethack.num_workers"),
+        (["env.history=1", "~reward.reward_model"], "leave it at 3"),
+        (["env.language=french", "~reward.reward_model"], "env.language=french does nothing"),
+        (
+            ["env.args.max_steps=5", "nethack.num_workers=1", "~reward.reward_model"],
             "max_steps",
         ),
     ],
@@ -170,14 +178,19 @@ def test_a_run_goes_on_elsewhere_but_not_with_another_reward(tmp_path: Path) -> 
     run_dir, model = tmp_path / "run", _save(tmp_path / "model", seed=0)
     small = [*_SMALL, f"run_dir={run_dir}", "training.steps=16"]
     quiet = Console(quiet=True)
-    assert train(compose("motif/score", [*small, f"nethack.reward_model={model}"]), quiet, print)
+    assert train(compose("motif/score", [*small, f"{_PART}.path={model}"]), quiet, print)
     moved = model.rename(tmp_path / "moved")
-    more = ["training.steps=32", f"nethack.reward_model={moved}", "nethack.num_workers=1", "device=auto"]
+    more = [
+        "training.steps=32",
+        f"{_PART}.path={moved}",
+        "nethack.num_workers=1",
+        "device=auto",
+    ]
     assert train(compose("motif/score", [*small, *more]), quiet, print)
     assert [row["step"] for row in read_metrics(run_dir)] == [16, 32]
     other = _save(tmp_path / "other", seed=1)
     with pytest.raises(ConfigError, match="another reward model"):
-        train(compose("motif/score", [*small, *more, f"nethack.reward_model={other}"]), quiet, print)
+        train(compose("motif/score", [*small, *more, f"{_PART}.path={other}"]), quiet, print)
     with pytest.raises(ConfigError, match=r"algorithm.args.gamma"):
         train(compose("motif/score", [*small, *more, "algorithm.args.gamma=0.5"]), quiet, print)
 
@@ -186,16 +199,20 @@ def test_the_judge_is_asked_by_the_prompt_of_the_config(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked: list[Question] = []
-    monkeypatch.setattr(nethack, "online_judge", lambda judge, question: asked.append(question) or len)
+    monkeypatch.setattr(
+        reward_model_part, "online_judge", lambda judge, question: asked.append(question) or len
+    )
     config = _config(
-        "nethack.online.judge=rules", "nethack.online.goal=gold", "nethack.online.prompt=reworded"
+        f"{_PART}.online.judge=rules",
+        f"{_PART}.online.goal=gold",
+        f"{_PART}.online.prompt=reworded",
     )
     _run(config, tmp_path).collector.close()
     assert asked == [Question("gold", "reworded")]
 
 
 def test_what_was_learnt_online_is_what_evaluation_shows(tmp_path: Path) -> None:
-    config = _config("nethack.online.judge=rules", "evaluation.baselines=[]")
+    config = _config(f"{_PART}.online.judge=rules", "evaluation.baselines=[]")
     run = _run(config, tmp_path)
     _update(run)
     run.save()
@@ -205,21 +222,22 @@ def test_what_was_learnt_online_is_what_evaluation_shows(tmp_path: Path) -> None
     taste = make_taste(config, checkpoint)
     text = "You kill the newt!"
     message = text.encode().ljust(256, b"\0")
-    learnt = run.collector._online.model.rewards([text]).item()
+    learnt = run.collector._reward.parts["reward_model"]._online.model.rewards([text]).item()
     assert taste.of([message])[0].raw == pytest.approx(learnt)
     target = Target("trained", tmp_path, config, checkpoint)
     assert "intrinsic_return" in evaluate(target, "held-out", 2)["trained"].figures()
     (sample,) = json.loads((tmp_path / "samples" / "held-out.json").read_text())
     assert "normalised" in showing.shown(config, tmp_path, sample).moments[0].lines[0]
 
-    named = replace(config.nethack, reward_model=str(_save(tmp_path / "model", seed=3)))
-    both = replace(config, nethack=named)
+    part = config.reward["reward_model"]
+    named = replace(part, args={**part.args, "path": str(_save(tmp_path / "model", seed=3))})
+    both = replace(config, reward={"reward_model": named})
     assert make_taste(both, checkpoint).of([message])[0].raw == taste.of([message])[0].raw
     assert make_taste(both).of([message])[0].raw != taste.of([message])[0].raw
 
 
 def test_goals_count_as_success(tmp_path: Path) -> None:
-    overrides = ["env.id=NetHackStaircase-v1", "nethack.reward.intrinsic_coefficient=0"]
+    overrides = ["env.id=NetHackStaircase-v1", "~reward.reward_model"]
     run = _run(compose("motif/goal", [*_SMALL, *overrides]), tmp_path)
     rows = [_update(run) for _ in range(2)]
     run.collector.close()

@@ -99,8 +99,8 @@ _WRITING = [
     "training.steps_per_update=5",
     "training.checkpoint_every=1",
     "~algorithm.args",
-    "~reward.args",
-    "reward.id=chrf",
+    "~reward",
+    "reward.chrf={}",
     "~pool.args",
     "evaluation.metrics=[]",
 ]
@@ -141,7 +141,7 @@ def tell():
 atexit.register(tell)  # before all others, which are called before it
 """
 """A ``sitecustomize``: which threads are there when Python ends?"""
-_OF_THE_BATCH = ["reward={id:weighted_sum,args:{parts:[{id:cider},{id:nth}]}}", "--import", "nth"]
+_OF_THE_BATCH = ["~reward", "reward.weighted_sum={args:{parts:[{id:cider},{id:nth}]}}", "--import", "nth"]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from groundling.envs.text_generation import Sample, SampleOrder
 from groundling.errors import ConfigError, GroundlingError
 from groundling.lm import LanguageModel
 from groundling.policies.token import TokenPolicy
-from groundling.rewards import Reward, TokenReward
+from groundling.rewards import Reward, RewardSum, TextPart, TokenReward
 from groundling.rows import read_rows
 from groundling.training.dry_run import _count, _memory
 from groundling.worlds.writing.collect import PromptEncoder, WrittenTexts
@@ -60,6 +60,10 @@ class Counting(Reward):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.count = state["count"]
+
+
+def _rewarding(reward: Reward) -> RewardSum:
+    return RewardSum({"it": TextPart(reward)})
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bart"])
@@ -107,7 +111,7 @@ def test_a_token_reward_is_summed_over_a_text_as_in_training(
     lm = make_lm("gpt2")
     policy = TokenPolicy(lm, generation={"do_sample": generation == "{}"}, value="shared")
     config = _config(f"evaluation.generation={generation}")
-    written = write_and_measure(policy, config, SAMPLES, [], rewards.create("test-characters"))
+    written = write_and_measure(policy, config, SAMPLES, [], _rewarding(rewards.create("test-characters")))
     torch.manual_seed(config.seed)
     uniforms = torch.rand(len(SAMPLES), 6, dtype=torch.float64)
     wanted = []
@@ -121,9 +125,7 @@ def test_validation_is_told_to_others_after_the_last_update_too(
     tmp_path: Path, make_lm: Callable[..., LanguageModel]
 ) -> None:
     policy = TokenPolicy(make_lm("gpt2"), value="shared")
-    config = _config(
-        "evaluation.every=2", "reward={id:test-counting}", "~reward.args", "evaluation.metrics=[]"
-    )
+    config = _config("evaluation.every=2", "~reward", "reward.test-counting={}", "evaluation.metrics=[]")
     told: list[Any] = []
 
     class Recorder:
@@ -139,14 +141,15 @@ def test_validation_is_told_to_others_after_the_last_update_too(
 
 
 def test_what_a_reward_remembers_is_part_of_where_a_collector_stands(
-    make_lm: Callable[..., LanguageModel],
+    make_lm: Callable[..., LanguageModel], tmp_path: Path
 ) -> None:
     policy = TokenPolicy(make_lm("gpt2"), value="shared")
 
     def collector() -> WrittenTexts:
         order, encode = SampleOrder(SAMPLES, 0, replacement=False), PromptEncoder(policy.lm.tokenizer)
         parts = [{"id": "test-counting"}, {"id": "increasing_numbers", "weight": 0}]
-        return WrittenTexts(order, encode, rewards.create("weighted_sum", parts=parts), 2, slice(0, 2), 3)
+        reward = _rewarding(rewards.create("weighted_sum", parts=parts))
+        return WrittenTexts(order, encode, reward, 2, slice(0, 2), 3)
 
     first = collector()
     generator = torch.Generator().manual_seed(0)
@@ -154,6 +157,8 @@ def test_what_a_reward_remembers_is_part_of_where_a_collector_stands(
     second = collector()
     second.load_state_dict(first.state_dict())
     assert len(first.state_dict()) == 2
+    first.save_shared(tmp_path)
+    second.load_shared(tmp_path)
     assert [text.episode_return for text in second.collect(policy, generator=generator)[1]] == [2, 3]
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ from groundling.training.run import Run, train
 from groundling.training.tracking import TIME_KEYS, read_metrics
 from groundling.worlds import world_of
 from groundling.worlds.writing.collect import PromptEncoder, References
-from groundling.worlds.writing.parts import make_metrics, make_reward
+from groundling.worlds.writing.parts import make_measured_reward, make_metrics, spec_of
 from groundling.worlds.writing.validation import write_rows
 
 
@@ -55,7 +56,7 @@ def _rollout(config: Config, processes: Processes | None = None):
 
 
 def test_texts_are_rewarded_at_their_last_token(tmp_path: Path) -> None:
-    policy, (rollout, texts) = _rollout(_config(tmp_path, "reward.args.min_tokens=2"))
+    policy, (rollout, texts) = _rollout(_config(tmp_path, "reward.increasing_numbers.args.min_tokens=2"))
     assert rollout.actions.shape == (6, 4) and rollout.mask is not None
     for column, text in enumerate(texts):
         length = int(rollout.mask[:, column].sum())
@@ -181,16 +182,16 @@ def test_a_reference_has_its_models_special_tokens_and_ends_only_if_it_is_whole(
 def test_metrics_and_rewards_get_the_language_model_under_training_or_the_one_they_name(
     tmp_path: Path,
 ) -> None:
-    own = _config(tmp_path, "reward={id:causal_perplexity}", "~reward.args")
+    own = _config(tmp_path, "~reward", "reward.causal_perplexity={}")
     policy = make_policy(own)
-    reward = make_reward(own.reward, policy)
+    reward = _measured(own, policy).parts["causal_perplexity"].reward
     assert isinstance(reward, MetricReward) and reward.metric.lm is policy.lm  # type: ignore[attr-defined]
     judge = "{id:causal_perplexity,args:{lm:starter-causal,device:cpu}}"
     named = _config(
         tmp_path,
         "model.path=starter",
-        f"reward={judge}",
-        "~reward.args.min_tokens",
+        "~reward",
+        f"reward.judged={judge}",
         f"evaluation.metrics=[{judge}]",
     )
     policy = make_policy(named)
@@ -200,9 +201,12 @@ def test_metrics_and_rewards_get_the_language_model_under_training_or_the_one_th
         .compute(*samples)["fluency_metrics/perplexity"]
         .corpus
     )
-    assert policy.lm.is_encoder_decoder and make_reward(named.reward, policy)(
-        *samples
-    ).item() == pytest.approx(found)
+    reward = _measured(named, policy).parts["judged"].reward
+    assert policy.lm.is_encoder_decoder and reward(*samples).item() == pytest.approx(found)
+
+
+def _measured(config: Config, policy: Any) -> Any:
+    return make_measured_reward(config.reward, spec_of(config.pool), policy, "cpu")
 
 
 def test_what_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,9 +218,9 @@ def test_what_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.CaptureFi
         assert told.startswith("error: ") and told.count("\n") == 1, told
         return told
 
-    assert "did you mean 'increasing_numbers'" in error("reward.id=increasing_number")
+    assert "did you mean 'increasing_numbers'" in error("reward.increasing_number={}")
     assert "unknown pool" in error("pool.id=nowhere")
-    assert "argument of reward" in error("reward.args.most=3")
+    assert "argument of reward" in error("reward.increasing_numbers.args.most=3")
     assert "does not suit pool dummy_pool" in error("policy.id=action_scoring", "~policy.args")
     assert "max_prompt_length" in error("env.args.max_length=3")
     assert "set pool.id" in error("pool.id=null")

@@ -59,8 +59,8 @@ def train(
             "training.steps_per_update=4",
             "training.steps=80",
             "training.checkpoint_every=1",
-            "~reward.args",
-            "reward.id=dates",
+            "~reward",
+            "reward.dates={}",
             "~algorithm.args",
             "algorithm.args={minibatch_size:16,learning_rate:1e-4}",
             "evaluation.metrics=[]",
@@ -133,7 +133,7 @@ def test_what_cannot_be_meant_of_lengths(train: Train) -> None:
 
 def test_references_that_are_missing(train: Train, tmp_path: Path) -> None:
     pool = _pool(tmp_path / "rows.jsonl", ["go left", "go right"])
-    assert "reference" in _line(train(*pool, "reward.id=chrf"))
+    assert "reference" in _line(train(*pool, "~reward", "reward.chrf={}"))
     assert "reference" in _line(train(*pool, "evaluation.metrics=[{id:chrf}]", "evaluation.every=2"))
     assert "no reference" in _line(train(*pool, "algorithm.id=supervised", "~algorithm.args"))
     assert train(*pool, "evaluation.metrics=[{id:diversity}]", "evaluation.every=2") == (0, "")
@@ -165,7 +165,7 @@ def test_a_metric_that_is_wrong_only_later_is_mended(train: Train, tmp_path: Pat
 )
 def test_a_reward_that_breaks_in_the_third_update(bad: str, told: str, train: Train, tmp_path: Path) -> None:
     name = tmp_path.name
-    reward = [f"reward.id=own-{name}"]
+    reward = ["~reward", f"reward.own-{name}={{}}"]
     assert train(*reward, *_own_reward(tmp_path, name), run="whole") == (0, "")
     whole = read_metrics(tmp_path / "whole")
     assert told in _line(train(*reward, *_own_reward(tmp_path, name, bad, good_calls=2)))
@@ -183,7 +183,9 @@ def test_a_reward_that_breaks_in_the_third_update(bad: str, told: str, train: Tr
 @pytest.mark.parametrize("bad", ["float('inf')", "None", "'good'"])
 def test_a_token_reward_that_is_no_number(bad: str, train: Train, tmp_path: Path) -> None:
     name = tmp_path.name
-    told = _line(train(f"reward.id=own-token-{name}", *_own_reward(tmp_path, name, bad_token=bad)))
+    told = _line(
+        train("~reward", f"reward.own-token-{name}={{}}", *_own_reward(tmp_path, name, bad_token=bad))
+    )
     assert "OwnToken" in told and "number" in told
 
 
@@ -199,6 +201,6 @@ def test_a_hub_that_cannot_be_reached(train: Train, tmp_path: Path) -> None:
     told = _line(train("~pool.args", "pool={id:imdb,args:{}}"))
     assert "cannot be had from the hub" in told and "offline=true" in told
     assert "the hub does not give it" in _line(train("model.path=nobody/nothing"))
-    reward = ["reward={id:learned_reward,args:{model_name:nobody/nothing,label_ix:0}}"]
+    reward = ["reward.learned_reward={args:{model_name:nobody/nothing,label_ix:0}}"]
     assert "nobody/nothing cannot be loaded" in _line(train(*reward))
     assert train("~pool.args", "pool={id:imdb,args:{offline:true}}") == (0, "")  # the folder was not claimed

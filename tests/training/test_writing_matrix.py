@@ -18,7 +18,7 @@ from groundling.algorithms.losses import kl_divergence
 from groundling.configs.compose import compose
 from groundling.configs.schema import Config
 from groundling.policies import TokenPolicy
-from groundling.rewards import Reward, rewards
+from groundling.rewards import Reward, RewardPartConfig, rewards
 from groundling.training.progress import TrainingProgress
 from groundling.training.run import Run
 
@@ -71,7 +71,7 @@ def make_run(model_folder: Callable[[str], Path], tmp_path: Path) -> Callable[..
         config.model.path, config.model.lora = str(model_folder(family)), lora or {}
         config.pool.id, config.pool.args = "commongen", {"offline": True, "max_size": 4}
         config.pool.texts_per_prompt = texts_per_prompt
-        config.reward.id, config.reward.args = "test-vowel-count", {}
+        config.reward = {"test-vowel-count": RewardPartConfig()}
         config.policy.args = {"value": "separate", **policy_args, **policy}
         config.algorithm.id, config.algorithm.args = algorithm, args
         config.training.steps, config.training.steps_per_update = 10**6, NUM_TOKENS

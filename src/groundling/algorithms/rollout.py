@@ -1,7 +1,7 @@
 """What one collection phase gathered, and how it is cut into minibatches."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -60,6 +60,8 @@ class Rollout:
     """log π(a) - log π_ref(a) of each action, both before any filter, which a KL penalty is taken on."""
     raw_log_probs: Tensor | None = None
     """``log_probs`` before any filter or mask; None where there is neither."""
+    parts: Mapping[str, Tensor] = field(default_factory=dict)
+    """By name, what each part of the reward gave, without its coefficient; for the log."""
 
     @classmethod
     def beside(cls, rollouts: Sequence["Rollout"]) -> "Rollout":
@@ -85,6 +87,7 @@ class Rollout:
             groups=None
             if first.groups is None
             else torch.cat([r.groups for r in rollouts if r.groups is not None]),
+            parts={name: torch.cat([r.parts[name] for r in rollouts], dim=1) for name in first.parts},
             **tensors,  # type: ignore[arg-type]
         )
 
@@ -95,6 +98,13 @@ class Rollout:
     def num_transitions(self) -> int:
         """How many steps count."""
         return len(self) if self.mask is None else int(self.mask.sum())
+
+    def part_means(self) -> dict[str, float]:
+        """``reward/NAME``: what each of several parts of the reward gave for a step, or for a whole sequence."""
+        if len(self.parts) < 2:
+            return {}
+        count = self.actions.shape[1] if self.sequences else self.num_transitions
+        return {f"reward/{name}": float(own.double().sum()) / count for name, own in self.parts.items()}
 
     def elements(self, length: int) -> tuple[Sequence[Any], Tensor]:
         """What a policy evaluates at once: single steps, segments of ``length`` steps of one env, or whole sequences.

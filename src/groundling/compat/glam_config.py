@@ -39,6 +39,9 @@ from groundling.envs.babyai_text import ACTIONS, translate_actions
 from groundling.errors import ConfigError
 from groundling.registry import unknown
 
+_REWARD_SCALE = 20
+"""The original's factor on the env's reward, which stands in its code."""
+
 
 def is_original(override: str) -> bool:
     """Whether an override is about an entry of the original's."""
@@ -195,7 +198,11 @@ class _Reader:
 
     def values(self, given: set[str]) -> dict[str, Any]:
         """By key of ours, what the entries come to; those ``given`` come last."""
-        values: dict[str, Any] = {"policy.id": "action_scoring", "algorithm.id": "ppo"}
+        values: dict[str, Any] = {
+            "policy.id": "action_scoring",
+            "algorithm.id": "ppo",
+            "reward.env.args.scale": _REWARD_SCALE,
+        }
         for key, ours in SAME.items():
             if self.entries.get(key) is not None:
                 values[ours] = number(self.entries[key]) if ours.startswith(NUMBERS) else self.entries[key]

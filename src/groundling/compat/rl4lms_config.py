@@ -180,7 +180,7 @@ class _Reader:
         for prefix, ours in OPEN.items():
             for key, value in self._within(prefix).items() if ours else ():
                 values[ours + key.removeprefix(prefix)] = value
-        values |= self._names() | self._model(given) | self._measured()
+        values |= self._names() | self._model(given) | self._reward() | self._measured()
         values |= self._supervised(values) if kind == "supervised" else self._online(kind)
         values.pop("evaluation.generation.post_processing_fn", None)
         return values
@@ -231,6 +231,15 @@ class _Reader:
         if tokenizer is None or tokenizer == model or (replaced and not named):
             return {}
         return {"model.tokenizer": tokenizer}
+
+    def _reward(self) -> dict[str, Any]:
+        """What a text is worth: one part, named by its id."""
+        args = self._within("reward_fn.args.")
+        if not args and self._get("reward_fn.id") is None:
+            return {}
+        part = f"reward.{self._need('reward_fn.id')}"
+        named = {f"{part}.args.{key.removeprefix('reward_fn.args.')}": value for key, value in args.items()}
+        return {part: {}, **named}
 
     def _measured(self) -> dict[str, Any]:
         """What is measured, and how texts are written for it."""

@@ -9,7 +9,6 @@ EVALUATION = "train_evaluation"
 TRAINING = "alg.training_args"
 
 SAME = {
-    "reward_fn.id": "reward.id",
     "datapool.id": "pool.id",
     "env.args.max_prompt_length": "env.args.max_prompt_length",
     "env.args.prompt_truncation_side": "env.args.prompt_truncation_side",
@@ -57,6 +56,7 @@ MASK = {
 }
 """NLPO's, of the same meaning."""
 WORKED_OUT = {
+    "reward_fn.id",
     "tokenizer.model_name",
     "tokenizer.max_length",
     "tokenizer.truncation_side",
@@ -80,7 +80,7 @@ WORKED_OUT = {
 """Entries from which keys here are worked out, in the reader."""
 OPEN = {
     "datapool.args.": "pool.args.",
-    "reward_fn.args.": "reward.args.",
+    "reward_fn.args.": "",
     f"{ROLLOUT}.": "",
     f"{EVALUATION}.generation_kwargs.": "evaluation.generation.",
     "alg.generation_kwargs.": "evaluation.generation.",

@@ -5,6 +5,7 @@ Whatever comes in, by whichever function, leaves by `_checked`, and so through `
 
 import copy
 import functools
+import inspect
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -31,10 +32,13 @@ from groundling.algorithms.algorithm import algorithms
 from groundling.arguments import check_types
 from groundling.configs import trust
 from groundling.configs.kinds import check_used
-from groundling.configs.schema import BASELINES, ComponentConfig, Config, EnvConfig, NetHackConfig
+from groundling.configs.renamed import check_renamed
+from groundling.configs.schema import BASELINES, ComponentConfig, Config, EnvConfig, RewardPartConfig
 from groundling.errors import ConfigError, UnusedKey
 from groundling.policies.policy import policies
 from groundling.registry import Registry, unknown
+from groundling.rewards import measures, parts
+from groundling.rewards.part import check_name
 
 ConfigStore.instance().store(name="schema", node=Config)
 
@@ -49,7 +53,9 @@ class _UsersFiles(FileConfigSource):
     def load_config(self, config_path: str) -> ConfigResult:
         loaded = super().load_config(config_path)
         where = f"{Path(self.path) / self._normalize_file_name(config_path)}"
-        trust.check_plain(OmegaConf.to_container(loaded.config, resolve=False), where)
+        values = OmegaConf.to_container(loaded.config, resolve=False)
+        trust.check_plain(values, where)
+        check_renamed(values, where)
         return loaded
 
 
@@ -161,7 +167,9 @@ def _load(path: Path) -> Any:
     """A run's file over the schema's defaults, not yet resolved."""
     try:
         loaded = OmegaConf.load(path)
-        trust.check_plain(OmegaConf.to_container(loaded, resolve=False), str(path))
+        plain = OmegaConf.to_container(loaded, resolve=False)
+        trust.check_plain(plain, str(path))
+        check_renamed(plain, str(path))
         return OmegaConf.merge(OmegaConf.structured(Config), loaded)
     except FileNotFoundError:
         raise ConfigError(
@@ -184,7 +192,9 @@ def from_values(values: DictConfig, overrides: Sequence[str] = (), where: str = 
     """
     changes = _parse(overrides)
     try:
-        trust.check_plain(OmegaConf.to_container(values, resolve=False), where)
+        plain = OmegaConf.to_container(values, resolve=False)
+        trust.check_plain(plain, where)
+        check_renamed(plain, where)
         merged = OmegaConf.merge(OmegaConf.structured(Config), values)
         return _checked(_changed(merged, changes), where, _said(changes))
     except OmegaConfBaseException as error:
@@ -214,8 +224,10 @@ def changed(
                 continue
             trust.check_plain(override, "an override")
             for key, value in override.items():
+                check_renamed(value, "an override", key)
                 _check_key(key)
                 with open_dict(changing):
+                    _add_part(changing.reward, key, value)
                     OmegaConf.update(changing, key, value, merge=True)
         return _checked(changing, "an override", dict(trust.leaves("", asdict(config))), unused)
     except OmegaConfBaseException as error:
@@ -287,6 +299,9 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
                 f"cannot read the override {text!r}: expected key=value, such as seed=2; quote a value that has "
                 "special characters, as in 'name=\"né\"'"
             ) from error
+        check_renamed(
+            None if override.is_delete() else override.value(), "an override", override.key_or_group
+        )
         _check_key(override.key_or_group)
         parsed.append(override)
     return parsed
@@ -304,17 +319,44 @@ def _changed(config: Any, changes: Sequence[Override]) -> DictConfig:
         for change in changes:
             key = change.key_or_group
             if not change.is_delete():
+                _add_part(config.reward, key, change.value())
                 OmegaConf.update(config, key, change.value(), merge=True)
-            elif key in _FREE:
+            elif key in _FREE or re.fullmatch(_PART_ARGS, key):
                 OmegaConf.update(config, key, {}, merge=False)
+            elif key == "reward":
+                config.reward = {"env": None}
+            elif key.startswith("reward.") and key.count(".") == 1:
+                _take_part_out(config.reward, key.partition(".")[2])
             else:
                 parent, _, name = key.rpartition(".")
-                if not parent.startswith(_FREE) or name not in (OmegaConf.select(config, parent) or {}):
+                free = parent.startswith(_FREE) or re.match(_PART_ARGS, parent)
+                if not free or name not in (OmegaConf.select(config, parent) or {}):
                     raise ConfigError(
-                        f"cannot take {key} out: it is no argument of {' or '.join(_FREE)} that is set"
+                        f"cannot take {key} out: it is no part of the reward and no argument of "
+                        f"{' or '.join(_FREE)} that is set"
                     )
                 del OmegaConf.select(config, parent)[name]
     return config
+
+
+def _add_part(reward: DictConfig, key: str, value: Any) -> None:
+    """Make the part of the reward of which ``key`` sets something, where it is not there or was taken out."""
+    section, _, rest = key.partition(".")
+    name = rest.partition(".")[0]
+    if section != "reward" or not name or (name == rest and value is None):
+        return
+    if name == rest and not isinstance(value, Mapping):
+        raise ConfigError(f"{key} must be a part, {{coefficient: 1, args: {{…}}}}, or null, got {value!r}")
+    if reward.get(name) is None:
+        reward[name] = OmegaConf.structured(RewardPartConfig)
+
+
+def _take_part_out(reward: DictConfig, name: str) -> None:
+    """Leave out a part of the reward; what the world pays, too, which is a part without being named."""
+    if name == "env":
+        reward[name] = None
+    elif reward.pop(name, None) is None:
+        raise ConfigError(f"cannot take reward.{name} out: the parts are {', '.join(reward) or 'env alone'}")
 
 
 def _check_key(key: str) -> None:
@@ -322,23 +364,25 @@ def _check_key(key: str) -> None:
     node: Any = Config
     parts = key.split(".")
     for depth, part in enumerate(parts):
+        if node is _PARTS:
+            node = RewardPartConfig
+            continue
         names = {f.name: f for f in fields(node)}
         if part not in names:
             prefix = "".join(p + "." for p in parts[:depth])
             raise ConfigError(unknown("config key", key, [prefix + name for name in names]))
-        node = names[part].type
-        if not is_dataclass(node):
+        node = _PARTS if parts[: depth + 1] == ["reward"] else names[part].type
+        if node is not _PARTS and not is_dataclass(node):
             break  # a value, or free keyword arguments that their component checks
 
 
+_PARTS = object()
+"""Stands for the mapping of a reward's parts, whose keys are free."""
+_PART_ARGS = r"reward\.[\w-]+\.args"
 _FREE = (
     "env.args",
-    "nethack.reward",
-    "nethack.online.args",
-    "nethack.online.learning",
     "model.lora",
     "pool.args",
-    "reward.args",
     "policy.args",
     "algorithm.args",
     "evaluation.generation",
@@ -388,8 +432,8 @@ def _check_components(config: Config) -> None:
     """
     check_component(algorithms, "algorithm", config.algorithm)
     check_component(policies, "policy", config.policy)
+    _check_reward(config.reward)
     _check_writing(config)
-    _check_nethack(config.nethack)
     check_used(config)
     workers = config.env.num_workers
     if config.env.timeout <= 0:
@@ -411,46 +455,35 @@ def _to_import(config: Config, where: str) -> str:
     return f"; {where} was made with code of its writer's: if you have it and trust it, add {words}"
 
 
+def _check_reward(reward: Mapping[str, RewardPartConfig | None]) -> None:
+    """Check the parts of what is learnt from, and make those that say by themselves whether they can be run."""
+    for name, part in reward.items():
+        check_name(name)
+        if part is None:
+            continue
+        component = ComponentConfig(part.id or name, part.args)
+        check_component(parts, f"reward.{name}", component)
+        factory = parts.get(component.id)
+        if inspect.isclass(factory):
+            try:
+                factory(**component.args)
+            except ConfigError as error:
+                raise ConfigError(f"reward.{name}.args: {error}") from error
+
+
 def _check_writing(config: Config) -> None:
-    """Check what is written, what it is worth and how it is measured."""
+    """Check what is written, and how it is measured."""
     if config.pool.id is None:
         return
     from groundling.envs.text_generation import pools
-    from groundling.rewards import measures, rewards
 
     check_component(pools, "pool", ComponentConfig(config.pool.id, config.pool.args))
-    if config.reward.id is not None:
-        check_component(rewards, "reward", ComponentConfig(config.reward.id, config.reward.args))
     for number, metric in enumerate(config.evaluation.metrics):
         check_component(measures, f"evaluation.metrics[{number}]", metric)
     if config.evaluation.post_process is not None:
         from groundling.metrics.post_processing import post_processors
 
         post_processors.get(config.evaluation.post_process)
-
-
-def _check_nethack(nethack: NetHackConfig) -> None:
-    """Check what NetHack's agents learn from."""
-    online = nethack.online
-    if online.judge is not None and trust.asks_a_server(online.judge):
-        from groundling.judges.asking.server import check_address
-
-        # The run's config.yaml is written before its judge is made.
-        check_address(**{key: str(online.args[key]) for key in trust.SERVERS if key in online.args})
-    if not nethack.reward and not nethack.online.learning:
-        return
-    from groundling.judges.online.reward import OnlineLearning
-    from groundling.rewards.intrinsic import MotifReward
-
-    for key, factory, args in (
-        ("nethack.reward", MotifReward, nethack.reward),
-        ("nethack.online.learning", OnlineLearning, nethack.online.learning),
-    ):
-        names = [f.name for f in fields(factory)]
-        for name in args:
-            if name not in names:
-                raise ConfigError(unknown(f"argument of {key}", name, names))
-        check_types(factory, f"{key}.", args)
 
 
 _MINIMA = {

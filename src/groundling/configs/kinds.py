@@ -8,9 +8,10 @@ from typing import Any, Literal
 from groundling.algorithms.algorithm import algorithms
 from groundling.configs.schema import Config
 from groundling.envs.nethack import TASKS
-from groundling.envs.spec import WorldSpec
+from groundling.envs.spec import Evidence, WorldSpec
 from groundling.errors import UnusedKey
 from groundling.policies.policy import policies
+from groundling.rewards import check_parts
 
 Kind = Literal["text", "nethack", "writing"]
 NAMES: dict[Kind, str] = {
@@ -27,24 +28,25 @@ def kind_of(config: Config) -> Kind:
     return "nethack" if config.env.id in TASKS else "text"
 
 
-_SPECS: dict[Kind, WorldSpec] = {
-    "text": WorldSpec("a text env", frozenset({"words", "symbols"}), "choice"),
-    "nethack": WorldSpec("NetHack", frozenset({"glyphs"}), "choice"),
-    "writing": WorldSpec("a pool", frozenset({"prompt"}), "token"),
+_PAYS: frozenset[Evidence] = frozenset({"env", "captions", "counts"})
+SPECS: dict[Kind, WorldSpec] = {
+    "text": WorldSpec("a text env", frozenset({"words", "symbols"}), "choice", evidence=_PAYS),
+    "nethack": WorldSpec("NetHack", frozenset({"glyphs"}), "choice", evidence=_PAYS),
+    "writing": WorldSpec(
+        "a pool", frozenset({"prompt"}), "token", evidence=frozenset({"captions", "references"})
+    ),
 }
-"""What each kind offers a policy at most."""
+"""What each kind offers a policy at most, and what it offers rewards."""
 _USED: dict[str, tuple[Kind, ...]] = {
     "env.actions": ("text",),
     "env.num_workers": ("text",),
     "env.timeout": ("text",),
     "env.history": ("text",),
     "env.language": ("text",),
-    "env.reward_scale": ("text",),
     "env.bootstrap_truncated": ("text", "nethack"),
     "nethack": ("nethack",),
     "data": ("text",),
     "pool": ("writing",),
-    "reward": ("writing",),
     "training.probes": ("text",),
     "training.entropy_floor": ("text", "nethack"),
     "evaluation.num_envs": ("text", "nethack"),
@@ -56,7 +58,6 @@ _USED: dict[str, tuple[Kind, ...]] = {
 }
 """By key, or by section for all of its keys, the kinds of world that use it; all use the others."""
 _INSTEAD: dict[tuple[Kind, str], str] = {
-    ("nethack", "env.reward_scale"): "nethack.reward.reward_scale",
     ("nethack", "env.num_workers"): "nethack.num_workers",
 }
 """What a kind has in the place of another's key."""
@@ -67,6 +68,7 @@ def check_used(config: Config) -> None:
 
     Raises:
         UnusedKey: something does nothing; the message says who would use it.
+        ConfigError: a part of the reward looks at what there is not.
     """
     kind, usual = kind_of(config), dict(_leaves("", Config(name=config.name)))
     for key, value in _leaves("", config):
@@ -86,6 +88,7 @@ def check_used(config: Config) -> None:
             raise UnusedKey(
                 key, f"{key}={_told(value)} does nothing: {reason}; leave it at {_told(usual[key])}"
             )
+    check_parts(config.reward, SPECS[kind])
 
 
 def _unused_here(config: Config, kind: Kind, key: str) -> str | None:
@@ -94,13 +97,9 @@ def _unused_here(config: Config, kind: Kind, key: str) -> str | None:
     demonstrated = bool(getattr(algorithms.get(config.algorithm.id), "demonstrated", False))
     if section == "model" and not _reads(config) and _suits(config, kind):
         return f"policy {config.policy.id!r} has no language model"
-    if key == "nethack.online.judge" and config.nethack.reward.get("intrinsic_coefficient") == 0:
-        return "nothing is paid for messages (nethack.reward.intrinsic_coefficient is 0)"
-    if key.startswith("nethack.online.") and config.nethack.online.judge is None:
-        return "no judge is asked while training runs (nethack.online.judge is null)"
     if key in ("pool.texts_per_prompt", "pool.replacement") and demonstrated:
         return f"algorithm {config.algorithm.id} reads the references, each in its turn"
-    if key in ("env.reward_scale", "env.bootstrap_truncated") and demonstrated:
+    if demonstrated and (key == "env.bootstrap_truncated" or (key == "reward" and kind != "writing")):
         return f"algorithm {config.algorithm.id} learns from no rewards"
     if key == "training.epochs" and not demonstrated:
         return f"algorithm {config.algorithm.id} learns from what the policy does itself: set training.steps"
@@ -118,7 +117,7 @@ def _reads(config: Config) -> bool:
 def _suits(config: Config, kind: Kind) -> bool:
     """Whether the policy can act in such worlds; if not, it is refused for that, and not for its model's keys."""
     accepts = getattr(policies.get(config.policy.id), "accepts", None)
-    return accepts is None or accepts(_SPECS[kind]) is None
+    return accepts is None or accepts(SPECS[kind]) is None
 
 
 def _kinds_of(key: str) -> tuple[Kind, ...]:

@@ -6,6 +6,8 @@ from typing import Any
 
 from omegaconf import MISSING
 
+from groundling.rewards.part import RewardPartConfig
+
 BASELINES = ("zero-shot", "random", "expert", "explorer")
 """What `groundling evaluate` can compare a trained policy with."""
 
@@ -38,30 +40,8 @@ class EnvConfig:
     """How many observations the prompt quotes, the present one included; 1 makes prompts short and fast."""
     language: str = "english"
     """english or french: the sentences, the mission and the prompt."""
-    reward_scale: float = 20.0
-    """Factor on the reward that the agent learns from; figures are logged without it."""
     bootstrap_truncated: bool = False
     """Whether a time-out is valued as if the episode went on (the usual practice) or as its end (GLAM, Motif)."""
-
-
-@dataclass
-class OnlineConfig:
-    """A judge that is asked about new messages while training runs, which never waits for it (ONI)."""
-
-    judge: str | None = None
-    """One of `groundling list judges` but those of figures; null: the reward model stays as it is."""
-    args: dict[str, Any] = field(default_factory=dict)
-    """Of the judge, as `groundling annotate --judge ID key=value` takes them; a server's base_url and api_key_env count
-    only on the command line."""
-    goal: str = "defaultgoal"
-    """What the judge is asked about: defaultgoal, zeroknowledge, combat, gold or stairs."""
-    prompt: str = "default"
-    """How it is asked: default or reworded, Motif's two versions."""
-    model: str = "motif"
-    """What learns where nethack.reward_model is null: motif (ranks messages), or classifier or table (labels: with
-    nethack.reward={normalize: false, threshold_quantile: 0})."""
-    learning: dict[str, Any] = field(default_factory=dict)
-    """Arguments of `groundling.judges.online.reward.OnlineLearning`: train_every, epochs, learning_rate, …"""
 
 
 @dataclass
@@ -73,12 +53,6 @@ class NetHackConfig:
     for each core."""
     ahead: bool = False
     """Collect the next rollout while the learner is at work on this one; for GPUs, with workers."""
-    reward_model: str | None = None
-    """A folder that `groundling distill` wrote: what the intrinsic reward comes from."""
-    reward: dict[str, Any] = field(default_factory=dict)
-    """Arguments of `groundling.rewards.intrinsic.MotifReward`: extrinsic_coefficient, intrinsic_coefficient,
-    reward_scale, reward_clip, normalize, threshold_quantile, count_exponent."""
-    online: OnlineConfig = field(default_factory=OnlineConfig)
 
 
 @dataclass
@@ -145,15 +119,6 @@ class PoolConfig:
     """How many texts of an update are written to one prompt: the groups of RLOO and GRPO; usually 1, or 4 to 16."""
     replacement: bool = True
     """Draw the prompts independently of each other (as RL4LMs), or in epochs that have every prompt once."""
-
-
-@dataclass
-class RewardConfig:
-    """What a text is worth."""
-
-    id: str | None = None
-    """One of `groundling list rewards`; null where an env rewards."""
-    args: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -227,7 +192,9 @@ class Config:
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     pool: PoolConfig = field(default_factory=PoolConfig)
-    reward: RewardConfig = field(default_factory=RewardConfig)
+    reward: dict[str, RewardPartConfig | None] = field(default_factory=dict)
+    """What is learnt from: the sum of parts, by name. What the world itself pays is the part env, which is always one;
+    null, or ~reward.NAME, takes a part out."""
     policy: ComponentConfig = field(default_factory=ComponentConfig)
     algorithm: ComponentConfig = field(default_factory=ComponentConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)

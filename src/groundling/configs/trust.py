@@ -18,13 +18,14 @@ from groundling.errors import ConfigError
 
 EVERYTHING = ("",)
 """As ``unused`` of a reader: nothing that the file names is going to be made."""
-TRAINING_ALONE = ("nethack.online.",)
+TRAINING_ALONE = (r"reward\..+\.args\.online\.",)
 """As ``unused``: what an agent that is only played does not need."""
 
 _CODE = ("trust_remote_code", "custom_generate", "megatron_core")
 """Arguments of Transformers and peft that have Python loaded: from the hub, a folder, or a module by its name."""
 SERVERS = ("base_url", "api_key_env")
 """Arguments of a judge that asks a server: where it is, and which variable of the environment has the key."""
+_ONLINE_JUDGE = re.compile(r"reward\..+\.args\.online\.judge")
 _URL = re.compile(r"\s*[A-Za-z][\w+.-]*://")
 _PLAIN = re.compile(r"\$\{\.*[A-Za-z_]\w*(\.\w+|\[\w+\])*\}")
 _ABSOLUTE = re.compile(r"(file:/)?/.|~[^/]*/.|[A-Za-z]:[\\/].|\\\\.")
@@ -46,8 +47,8 @@ def only_said(key: str, value: Any) -> bool:
         return False
     if any(name in _CODE + SERVERS for name in re.split(r"[.\[]", key)):
         return True
-    if key == "nethack.online.judge":
-        return asks_a_server(value)
+    if _ONLINE_JUDGE.fullmatch(key):
+        return asks_a_server(str(value))
     if not isinstance(value, str):
         return False
     is_kernel = key == "model.attention" and "/" in value  # compiled code of the hub's, to Transformers
@@ -82,8 +83,8 @@ def admit(
         values: Of a whole `Config`, the command line's among them.
         said: The `leaves` that the command line gives.
         where: Who else gives settings, for a message: a file or an experiment.
-        unused: Beginnings of keys whose settings nobody is going to use: there, what the command line does not give
-            is left out instead of refused.
+        unused: The beginnings of keys whose settings nobody is going to use, as regular expressions: there, what the
+            command line does not give is left out instead of refused.
 
     Returns:
         ``values`` without what is left out.
@@ -93,17 +94,15 @@ def admit(
     """
     unsaid = {key: value for key, value in leaves("", values) if only_said(key, value)}
     unsaid = {key: value for key, value in unsaid.items() if key not in said or said[key] != value}
-    refused = {key: value for key, value in unsaid.items() if not key.startswith(tuple(unused))}
+    refused = {key: value for key, value in unsaid.items() if not any(re.match(one, key) for one in unused)}
     if refused:
         raise ConfigError(
             f"{where} sets {', '.join(refused)}, and no file may run code, choose a server or name an API key: if you "
             f"trust it, add to the command: {' '.join(map(_word, refused, refused.values()))}"
         )
     # Who judged remains: it tells what a run's reward was, and only training makes the judge.
-    return {
-        name: _without(value, name, unsaid.keys() - {"nethack.online.judge"})
-        for name, value in values.items()
-    }
+    left_out = {key for key in unsaid if not _ONLINE_JUDGE.fullmatch(key)}
+    return {name: _without(value, name, left_out) for name, value in values.items()}
 
 
 def _without(node: Any, key: str, keys: Collection[str]) -> Any:

@@ -14,11 +14,11 @@ from groundling.rewards.common_gen import PreferenceModel, RepeatPenalty
 from groundling.rewards.composite import WeightedSum
 from groundling.rewards.count_part import CountBonus
 from groundling.rewards.env_part import EnvPart
-from groundling.rewards.experience import Captions, EpisodeCounts, Experience, Texts
 from groundling.rewards.part import Part, RewardPartConfig, Surroundings, parts
 from groundling.rewards.pooled import Pooled
 from groundling.rewards.reward import Reward, TokenReward, rewards
 from groundling.rewards.reward_model_part import OnlineJudge, RewardModelPart
+from groundling.rewards.stretch import Captions, EpisodeCounts, Stretch, Texts
 from groundling.rewards.sum import Rewarded, RewardSum, check_parts, chosen_parts, make_parts
 from groundling.rewards.text import IntentReward, RougeCombined
 from groundling.rewards.text_part import TextPart
@@ -31,7 +31,6 @@ __all__ = [
     "CountBonus",
     "EnvPart",
     "EpisodeCounts",
-    "Experience",
     "IntentReward",
     "MetricReward",
     "OnlineJudge",
@@ -46,6 +45,7 @@ __all__ = [
     "RewardSum",
     "Rewarded",
     "RougeCombined",
+    "Stretch",
     "Surroundings",
     "TextPart",
     "Texts",

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from groundling.errors import ConfigError
-from groundling.rewards.experience import Experience
 from groundling.rewards.part import Part, parts
+from groundling.rewards.stretch import Stretch
 
 
 @parts.register("count")
@@ -28,7 +28,7 @@ class CountBonus(Part):
         if not 0 < self.exponent < math.inf:
             raise ConfigError(f"exponent must be greater than 0 and finite, got {self.exponent}")
 
-    def rewards(self, experience: Experience) -> Tensor:
+    def rewards(self, stretch: Stretch) -> Tensor:
         """float32 ``(num_steps, num_envs)``."""
-        assert experience.captions is not None
-        return experience.at_captions(experience.captions.counts**-self.exponent)
+        assert stretch.captions is not None
+        return stretch.spread(stretch.captions, stretch.captions.counts**-self.exponent)

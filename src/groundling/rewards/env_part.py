@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from groundling.errors import ConfigError
-from groundling.rewards.experience import Experience
 from groundling.rewards.part import Part, parts
+from groundling.rewards.stretch import Stretch
 
 
 @parts.register("env")
@@ -32,8 +32,8 @@ class EnvPart(Part):
         if self.clip is not None and not self.clip > 0:
             raise ConfigError(f"clip must be greater than 0, or null for none, got {self.clip}")
 
-    def rewards(self, experience: Experience) -> Tensor:
+    def rewards(self, stretch: Stretch) -> Tensor:
         """float32 ``(num_steps, num_envs)``."""
-        assert experience.env is not None
-        scaled = self.scale * experience.env
+        assert stretch.env is not None
+        scaled = self.scale * stretch.env
         return scaled if self.clip is None else scaled.clamp(-self.clip, self.clip)

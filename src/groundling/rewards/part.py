@@ -1,5 +1,6 @@
 """What a part of a run's reward is: it says what it looks at, and gives each step a number."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -9,9 +10,10 @@ from typing import Any
 from torch import Tensor
 
 from groundling.envs.spec import Evidence, WorldSpec
+from groundling.errors import ConfigError
 from groundling.processes import Processes
 from groundling.registry import Registry
-from groundling.rewards.experience import Experience
+from groundling.rewards.stretch import Stretch
 
 _EVIDENCE: dict[Evidence, str] = {
     "env": "what an env pays",
@@ -55,7 +57,7 @@ class Part(ABC):
 
     def accepts(self, world: WorldSpec) -> str | None:
         """Whether it can reward in a world: None, or why not."""
-        return refusal(self.needs, world)
+        return refusal(self.needs, world.evidence)
 
     def check(self) -> None:  # noqa: B027 (many need nothing)
         """Raise `GroundlingError` if a library, a model or a file is missing; cheap, and loads no model."""
@@ -64,7 +66,7 @@ class Part(ABC):
         """Load what it needs; called once, before the first of `rewards`."""
 
     @abstractmethod
-    def rewards(self, experience: Experience) -> Tensor:
+    def rewards(self, stretch: Stretch) -> Tensor:
         """float32 ``(num_steps, num_envs)``, on the CPU, without its coefficient."""
 
     def figures(self) -> dict[str, int]:
@@ -88,7 +90,13 @@ parts: Registry[Part] = Registry("reward")
 """Every kind of part; `groundling.rewards.text_part` adds all rewards of texts."""
 
 
-def refusal(needs: Collection[Evidence], world: WorldSpec) -> str | None:
-    """Why what looks at ``needs`` cannot reward in ``world``; None if it can."""
-    missing = [said for kind, said in _EVIDENCE.items() if kind in needs and kind not in world.evidence]
-    return f"it looks at {' and '.join(missing)}, and {world.name} has none" if missing else None
+def check_name(name: str) -> None:
+    """Raise `ConfigError` if a part cannot be called so: its name is that of a folder."""
+    if not re.fullmatch(r"[\w-]{1,100}", name):
+        raise ConfigError(f"a part of the reward is named by letters, digits, _ and -, got {name!r}")
+
+
+def refusal(needs: Collection[Evidence], evidence: Collection[Evidence]) -> str | None:
+    """Why what looks at ``needs`` cannot reward where there is ``evidence``; None if it can."""
+    missing = [said for kind, said in _EVIDENCE.items() if kind in needs and kind not in evidence]
+    return f"it looks at {' and '.join(missing)}" if missing else None

@@ -1,5 +1,6 @@
 """What a reward model thinks of captions (Motif, arXiv 2310.00166), also one that a judge teaches meanwhile (ONI)."""
 
+import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -15,13 +16,14 @@ from groundling.devices import find_device
 from groundling.errors import ConfigError
 from groundling.judges.asking.judge import Judge, judges
 from groundling.judges.asking.questions import Question
+from groundling.judges.asking.server import check_address
 from groundling.judges.online.questions import online_judge
 from groundling.judges.online.reward import OnlineLearning, OnlineReward
 from groundling.judges.reward_models import RewardModel, load_reward_model, reward_models
 from groundling.judges.reward_models.reward_model import DESCRIPTION, Normalization
 from groundling.registry import unknown
-from groundling.rewards.experience import Experience
 from groundling.rewards.part import Part, Surroundings, parts
+from groundling.rewards.stretch import Stretch
 from groundling.rewards.table import RewardTable
 
 MODEL = "model"
@@ -82,6 +84,7 @@ class RewardModelPart(Part):
         self._judge = None if self.online is None else _read(OnlineJudge, "online", self.online)
         if self._judge is not None:
             _read(OnlineLearning, "online.learning", self._judge.learning)
+            _check_address(self._judge)
         self._table: RewardTable | None = None
         self._online: OnlineReward | None = None
 
@@ -129,15 +132,15 @@ class RewardModelPart(Part):
         self._table, self._online = RewardTable(model), online
         self.check_normalization(model.normalization)
 
-    def rewards(self, experience: Experience) -> Tensor:
+    def rewards(self, stretch: Stretch) -> Tensor:
         """float32 ``(num_steps, num_envs)``; without gradients."""
-        captions, table = experience.captions, self._table
+        captions, table = stretch.judged or stretch.captions, self._table
         assert captions is not None and table is not None
         if self._online is not None:
             self._online.observe(captions.ids, captions.read)
             self._online.update()  # the table notices that the model is another
         raw = table(captions.ids, captions.read)
-        return experience.at_captions(self.worth(raw, captions.counts, table.model.normalization))
+        return stretch.spread(captions, self.worth(raw, captions.counts, table.model.normalization))
 
     def worth(self, rewards: Tensor, counts: Tensor, normalization: Normalization | None) -> Tensor:
         """r̂ = (r - mean) / √variance;   r̂ · [r̂ > ε] / N(caption)^β   (section 3 and appendix of Motif's paper).
@@ -219,6 +222,13 @@ def _read(kind: Any, key: str, values: Mapping[str, Any]) -> Any:
         raise ConfigError(f"{key} needs a judge: one of `groundling list judges`")
     check_types(kind, f"{key}.", values)
     return kind(**values)
+
+
+def _check_address(settings: OnlineJudge) -> None:
+    """Raise `ConfigError` on a server's address that is none or holds a secret: it is soon written to a file."""
+    if "api_key_env" in inspect.signature(judges.get(settings.judge)).parameters:
+        named = ("base_url", "api_key_env")
+        check_address(**{key: str(settings.args[key]) for key in named if key in settings.args})
 
 
 def _teaching(settings: OnlineJudge, model: RewardModel, run: Surroundings) -> OnlineReward:

@@ -1,7 +1,6 @@
 """A run's reward: the sum of its parts, each times its coefficient."""
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +8,9 @@ from pathlib import Path
 from torch import Tensor
 
 from groundling.envs.spec import Evidence, WorldSpec
-from groundling.errors import ConfigError
-from groundling.rewards.experience import Experience
-from groundling.rewards.part import Part, RewardPartConfig, Surroundings, parts, refusal
+from groundling.errors import ConfigError, GroundlingError
+from groundling.rewards.part import Part, RewardPartConfig, Surroundings, check_name, parts, refusal
+from groundling.rewards.stretch import Stretch
 
 FOLDER = "rewards"
 """Where a checkpoint holds what the parts remember, each in a folder of its name."""
@@ -31,22 +30,23 @@ class RewardSum:
 
     Args:
         parts: By name.
-        coefficients: Of each.
+        coefficients: Of each; 1 where nothing is said.
 
     Attributes:
         parts: By name.
     """
 
-    def __init__(self, parts: Mapping[str, Part], coefficients: Mapping[str, float]) -> None:
-        self.parts, self._coefficients = dict(parts), dict(coefficients)
+    def __init__(self, parts: Mapping[str, Part], coefficients: Mapping[str, float] | None = None) -> None:
+        self.parts = dict(parts)
+        self._coefficients = {**dict.fromkeys(parts, 1.0), **(coefficients or {})}
 
-    def __call__(self, experience: Experience) -> Rewarded:
+    def __call__(self, stretch: Stretch) -> Rewarded:
         """Reward a stretch of steps.
 
         Raises:
             GroundlingError: a part cannot be had.
         """
-        by_part = {name: part.rewards(experience) for name, part in self.parts.items()}
+        by_part = {name: part.rewards(stretch) for name, part in self.parts.items()}
         first, *others = (self._coefficients[name] * own for name, own in by_part.items())
         total: Tensor = first
         for other in others:
@@ -65,8 +65,11 @@ class RewardSum:
 
     def check(self) -> None:
         """Raise `GroundlingError` if a library, a model or a file is missing; cheap, and loads no model."""
-        for part in self.parts.values():
-            part.check()
+        for name, part in self.parts.items():
+            try:
+                part.check()
+            except GroundlingError as error:
+                raise type(error)(f"reward.{name}: {error}") from error
 
     def begin(self, run: Surroundings) -> None:
         """Load what the parts need."""
@@ -125,11 +128,11 @@ def check_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpe
         ConfigError: there is no such part, or one looks at what the world does not have.
     """
     for name, part in chosen_parts(settings, world).items():
-        if not re.fullmatch(r"[\w-]{1,100}", name):  # it names a folder
-            raise ConfigError(f"a part of the reward is named by letters, digits, _ and -, got {name!r}")
+        check_name(name)
         if not math.isfinite(part.coefficient):
             raise ConfigError(f"reward.{name}.coefficient must be a finite number, got {part.coefficient}")
-        _check_suits(name, refusal(getattr(parts.get(part.id or name), "needs", frozenset()), world))
+        needs: frozenset[Evidence] = getattr(parts.get(part.id or name), "needs", frozenset())
+        _check_suits(name, world, refusal(needs, world.evidence))
 
 
 def make_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpec) -> RewardSum:
@@ -144,7 +147,8 @@ def make_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpec
         GroundlingError: what one needs is missing.
     """
     check_parts(settings, world)
-    made, chosen = {}, chosen_parts(settings, world)
+    made: dict[str, Part] = {}
+    chosen = chosen_parts(settings, world)
     if not chosen:
         raise ConfigError(
             f"nothing says what is rewarded in {world.name}: add a part, reward.ID={{}} with one of `groundling list "
@@ -155,12 +159,15 @@ def make_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpec
             made[name] = parts.create(part.id or name, **part.args)
         except ConfigError as error:
             raise ConfigError(f"reward.{name}: {error}") from error
-        _check_suits(name, made[name].accepts(world))
-        made[name].check()
-    return RewardSum(made, {name: part.coefficient for name, part in chosen.items()})
+        _check_suits(name, world, made[name].accepts(world))
+    reward = RewardSum(made, {name: part.coefficient for name, part in chosen.items()})
+    reward.check()
+    return reward
 
 
-def _check_suits(name: str, reason: str | None) -> None:
+def _check_suits(name: str, world: WorldSpec, reason: str | None) -> None:
     """Raise `ConfigError` if there is a reason why the part cannot reward."""
     if reason is not None:
-        raise ConfigError(f"reward.{name} does not suit: {reason}; take it out with ~reward.{name}")
+        raise ConfigError(
+            f"reward.{name} does not suit {world.name}: {reason}; take it out with ~reward.{name}"
+        )

@@ -3,7 +3,7 @@
 import functools
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,9 @@ from torch import Tensor
 from groundling.envs.spec import Evidence
 from groundling.errors import RunError
 from groundling.processes import Processes
-from groundling.rewards.experience import Captions, Experience, Texts
 from groundling.rewards.part import Part, Surroundings, parts
 from groundling.rewards.reward import Reward, rewards
+from groundling.rewards.stretch import Captions, Stretch, Texts
 
 _STATE = "state.json"
 
@@ -27,9 +27,7 @@ class TextPart(Part):
     goals the prompts, and there are no references.
 
     Args:
-        id: One of `groundling.rewards.rewards`.
-        args: Its arguments. An argument called ``lm`` that is not among them receives the language model under
-            training; the reward is then made when that is there.
+        reward: What rewards; or a function that makes it of the language model under training, when that is there.
 
     Attributes:
         reward: What rewards; None until it is made.
@@ -37,12 +35,12 @@ class TextPart(Part):
 
     needs: frozenset[Evidence] = frozenset({"captions"})
 
-    def __init__(self, id: str, args: Mapping[str, Any]) -> None:
-        self._id, self._args = id, dict(args)
+    def __init__(self, reward: Reward | Callable[[Any], Reward]) -> None:
         self._processes = Processes()
+        self._make = None if isinstance(reward, Reward) else reward
         self.reward: Reward | None = None
-        if not self._wants_lm():
-            self._make({})
+        if isinstance(reward, Reward):
+            self._take(reward)
 
     def check(self) -> None:
         """What the reward needs."""
@@ -56,25 +54,24 @@ class TextPart(Part):
             GroundlingError: what it needs is missing.
         """
         self._processes = run.processes
-        if self.reward is None:
+        if self._make is not None:
             if run.lm is None:
                 raise RunError(
-                    f"reward {self._id!r} reads the language model under training, and this run has none: name one, "
-                    "args.lm=FOLDER"
+                    "a reward reads the language model under training, and this run has none: name one, args.lm=FOLDER"
                 )
-            self._make({"lm": run.lm})
+            self._take(self._make(run.lm))
             self.check()
 
-    def rewards(self, experience: Experience) -> Tensor:
+    def rewards(self, stretch: Stretch) -> Tensor:
         """float32 ``(num_steps, num_envs)``.
 
         Raises:
             RunError: a reward is missing or not finite.
         """
-        if experience.texts is not None:
-            return self._at_tokens(experience.texts).T
-        assert experience.captions is not None
-        return experience.at_captions(self._of_captions(experience.captions))
+        if stretch.texts is not None:
+            return self._at_tokens(stretch.texts).T
+        assert stretch.captions is not None
+        return stretch.spread(stretch.captions, self._of_captions(stretch.captions))
 
     def forget(self) -> None:
         assert self.reward is not None
@@ -91,13 +88,9 @@ class TextPart(Part):
         if (folder / _STATE).exists():
             self.reward.load_state_dict(json.loads((folder / _STATE).read_text(encoding="utf-8")))
 
-    def _wants_lm(self) -> bool:
-        return "lm" in inspect.signature(rewards.get(self._id)).parameters and "lm" not in self._args
-
-    def _make(self, more: Mapping[str, Any]) -> None:
-        self.reward = rewards.create(self._id, **more, **self._args)
-        self.per_token, self._fresh = self.reward.per_token, self.reward.state_dict()
-        if self.reward.needs_references:
+    def _take(self, reward: Reward) -> None:
+        self.reward, self.per_token, self._fresh = reward, reward.per_token, reward.state_dict()
+        if reward.needs_references:
             self.needs = frozenset({"references"})
 
     def _at_tokens(self, texts: Texts) -> Tensor:
@@ -122,7 +115,9 @@ class TextPart(Part):
         if not reward.by_sample:
             everyones = self._processes.gather((captions.goals, captions.read(range(len(samples)))))
             columns = [_joined(column) for column in zip(*everyones, strict=True)]
-            rewarded = self._processes.from_main(lambda: reward(*columns, [[]] * len(columns[0])))
+            rewarded = self._processes.from_main(
+                lambda: reward(columns[0], columns[1], [[]] * len(columns[0]))
+            )
             first = sum(len(own) for own, _ in everyones[: self._processes.rank])
             return rewarded[first : first + len(samples)]
         places = {sample: place for place, sample in reversed(list(enumerate(samples)))}
@@ -142,12 +137,15 @@ def _joined(columns: Sequence[Sequence[Any]]) -> list[Any]:
 def _as_part(id: str) -> Callable[..., Part]:
     """A function that makes the reward ``id`` a part, with its arguments."""
     factory = rewards.get(id)
+    signature = inspect.signature(factory)
+    reads = "lm" in signature.parameters
 
     @functools.wraps(factory, updated=())
     def make(**args: Any) -> Part:
-        return TextPart(id, args)
+        if reads and args.get("lm") is None:
+            return TextPart(lambda lm: rewards.create(id, **{**args, "lm": lm}))
+        return TextPart(rewards.create(id, **args))
 
-    signature = inspect.signature(factory)
     made_by_run = [p.replace(default=None) if p.name == "lm" else p for p in signature.parameters.values()]
     make.__signature__ = signature.replace(parameters=made_by_run)  # type: ignore[attr-defined]
     make.__doc__ = inspect.getdoc(factory)

@@ -51,11 +51,14 @@ def make_policy(config: Config, checkpoint: Path | None = None, *, learns: bool 
         raise ConfigError(
             "model.load_in_4bit=true keeps weights that cannot be trained: give model.lora={r: 16} too"
         )
-    spec = world_of(config).spec
+    world = world_of(config)
+    spec = world.spec
     check_accepts(config.policy.id, spec)
     if learns:
         algorithm = config.algorithm
         check_trains(algorithm.id, algorithm.args, config.policy.id, config.policy.args, spec)
+        if not getattr(algorithms.get(algorithm.id), "demonstrated", False):
+            world.reward.check()
     factory = policies.get(config.policy.id)
     parameters = inspect.signature(factory).parameters
     args: dict[str, Any] = dict(config.policy.args)

@@ -30,9 +30,10 @@ _MAY_CHANGE = (
     "algorithm.args.micro_batch_size",
     "nethack.num_workers",
     "nethack.ahead",
-    "nethack.reward_model",  # the folder may have been moved: a checkpoint knows which model it was trained with
-    "nethack.online.args.base_url",
-    "nethack.online.args.api_key_env",
+    # The reward model's folder may have been moved: a checkpoint knows which model it was trained with.
+    "reward.reward_model.args.path",
+    "reward.reward_model.args.online.args.base_url",
+    "reward.reward_model.args.online.args.api_key_env",
 )
 """Keys that a run may be resumed with other values of: how long it goes on, what is kept and measured, and where and on
 what it runs."""

@@ -200,6 +200,7 @@ class Run:
             **summarise(episodes),
             "episodes": self.counters.episodes,
             **incidents,
+            **rollout.part_means(),
             **shaped,
             **figures,
         }

@@ -3,15 +3,19 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from groundling.algorithms.algorithm import Algorithm
+from groundling.configs.kinds import kind_of
 from groundling.configs.schema import Config
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
+from groundling.processes import Processes
 from groundling.registry import unknown
+from groundling.rewards import RewardSum, Surroundings, make_parts
 from groundling.rows import Log, Told
 from groundling.worlds.collector import Collector
 from groundling.worlds.episode import HeldOutEpisode, Played
@@ -66,6 +70,22 @@ class World(ABC):
 
     # --------------------------------------------------------------------------------------------- training
 
+    @cached_property
+    def reward(self) -> RewardSum:
+        """What is learnt from, checked and with nothing loaded.
+
+        Raises:
+            ConfigError: a part does not suit this world, or there is none.
+            GroundlingError: what one needs is missing.
+        """
+        return make_parts(self.config.reward, self.spec)
+
+    def begin_reward(self, policy: Policy, processes: Processes) -> RewardSum:
+        """`reward`, with what it needs loaded."""
+        config, lm = self.config, getattr(policy, "lm", None)
+        self.reward.begin(Surroundings(config.device, config.seed, processes, kind_of(config), lm))
+        return self.reward
+
     @abstractmethod
     def collector(self, policy: Policy, algorithm: Algorithm, rows: slice) -> Collector:
         """What a run's rollouts come from, on training seeds.
@@ -86,10 +106,23 @@ class World(ABC):
             recurrence: Of the policy: a rollout has whole segments of so many steps.
             steps_per_gradient: Of the algorithm: fewer steps than these give it nothing to learn from.
         """
-        config = self.config
+        config = self._unpaid()
         steps = max(_REHEARSED_STEPS, -(-steps_per_gradient // config.env.num_envs))
         steps = -(-steps // recurrence) * recurrence
         return type(self)(replace(config, training=replace(config.training, steps_per_update=steps)))
+
+    def _unpaid(self) -> Config:
+        """The config with a table of rules in the place of judges that are asked meanwhile: they may cost money."""
+        config, taught = self.config, {}
+        for name, part in config.reward.items():
+            if part is not None and part.args.get("online"):
+                online = {**part.args["online"], "judge": "rules", "args": {}}
+                taught[name] = replace(part, args={**part.args, "online": online})
+                judged = self.reward.parts[name]
+                run = Surroundings(config.device, config.seed, world=kind_of(config))
+                judged.begin(run)  # whose mistakes are told
+                judged.close()
+        return replace(config, reward={**config.reward, **taught})
 
     def check_measures(self, policy: Policy) -> None:  # noqa: B027 (most measure nothing while a run trains)
         """Raise `GroundlingError` where what is measured while the run trains lacks something."""

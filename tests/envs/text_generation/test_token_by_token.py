@@ -13,8 +13,7 @@ from groundling.envs.text_generation.env import Observation, TextGenerationEnv
 from groundling.lm import LanguageModel
 from groundling.lm.decoding import end_tokens
 from groundling.policies import TokenPolicy
-from groundling.rewards import Reward
-from groundling.rewards.reward import TokenReward
+from groundling.rewards import Reward, RewardSum, TextPart, TokenReward
 from groundling.worlds.writing.collect import PromptEncoder, WrittenTexts
 from tests.lm.conftest import make_lm, tokenizers
 from tests.lm.families import VOCABULARY
@@ -110,7 +109,9 @@ def test_stepping_the_env_gives_what_is_written_at_once(
     samples = _samples(NUM_TEXTS)
     order = SampleOrder(samples, 1, replacement=False)
     encode = PromptEncoder(lm.tokenizer, PROMPT_LENGTH)
-    collector = WrittenTexts(order, encode, reward(), NUM_TEXTS, slice(0, NUM_TEXTS), NUM_TOKENS)
+    collector = WrittenTexts(
+        order, encode, RewardSum({"it": TextPart(reward())}), NUM_TEXTS, slice(0, NUM_TEXTS), NUM_TOKENS
+    )
     rollout, texts = collector.collect(policy, generator=torch.Generator().manual_seed(3))
     numbers = torch.rand(
         NUM_TEXTS, NUM_TOKENS, dtype=torch.float64, generator=torch.Generator().manual_seed(3)
@@ -212,7 +213,7 @@ def _rollout(policy: TokenPolicy) -> Rollout:
     collector = WrittenTexts(
         SampleOrder(_samples(8), 1, replacement=False),
         PromptEncoder(policy.lm.tokenizer, PROMPT_LENGTH),
-        Growth(),
+        RewardSum({"it": TextPart(Growth())}),
         8,
         slice(0, 8),
         4,

@@ -13,7 +13,7 @@ from groundling.judges.online.background import BackgroundJudge
 from groundling.judges.online.questions import online_judge
 from groundling.judges.online.reward import OnlineLearning, OnlineReward
 from groundling.judges.reward_models import ClassifierRewardModel, MotifRewardModel, TableRewardModel
-from groundling.rewards.intrinsic import MotifReward
+from groundling.rewards.reward_model_part import RewardModelPart
 from groundling.rewards.table import RewardTable
 from tests.judges.asking.chat_server import ChatServer, serving
 from tests.judges.reward_models.reward_reference import random_texts
@@ -222,7 +222,7 @@ def test_before_it_has_learnt_anything_a_ranking_model_rewards_next_to_nothing()
     model = MotifRewardModel()
     online = OnlineReward(model, judge_labels)
     raw = model.rewards(["You see", "door"])
-    given = MotifReward().intrinsic(raw, torch.ones(2), model.normalization)
+    given = RewardModelPart().worth(raw, torch.ones(2), model.normalization)
     assert given.abs().max() < 1e-2
     online.close()
 

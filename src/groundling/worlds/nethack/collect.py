@@ -9,33 +9,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from groundling.algorithms.rollout import Rollout
-from groundling.arguments import check_types
 from groundling.configs.schema import Config
-from groundling.devices import find_device
 from groundling.envs.nethack import TASKS
 from groundling.envs.nethack.shared import EndStatus
 from groundling.envs.nethack.vector import NetHackEpisode, NetHackVectorEnv
-from groundling.errors import ConfigError
-from groundling.judges.asking.judge import Judge, judges
-from groundling.judges.asking.questions import Question
-from groundling.judges.online.questions import online_judge
-from groundling.judges.online.reward import OnlineLearning, OnlineReward
 from groundling.judges.preferences.captions import decode
-from groundling.judges.reward_models import load_reward_model, reward_models
-from groundling.judges.reward_models.reward_model import RewardModel
 from groundling.policies.nethack import NetHackObservations
 from groundling.policies.policy import Policy
-from groundling.rewards.intrinsic import MotifReward
-from groundling.rewards.table import RewardTable
+from groundling.rewards import Captions, RewardModelPart, RewardSum, Stretch
 from groundling.worlds.collector import Collector
 
-REWARD_MODEL = "reward_model"
-"""Where a checkpoint holds a reward model that learns online."""
-_TABLE, _ONLINE = "reward_table.safetensors", "online.safetensors"
 _SEEN = ("chars", "colours", "vector", "messages", "message_ids", "counts")
 """Of `groundling.envs.nethack.vector.Frames`, what is to be seen."""
 
@@ -52,55 +38,41 @@ class PlayedEpisode:
     """Whether the task's goal was reached; None where the score is all."""
     figures: Mapping[str, float]
     """Those of `groundling.envs.nethack.shared.FIGURES`, but for ``end_status``, a code, ``death_rate`` and
-    ``abort_rate``: 1 where the hero died or the steps ran out, else 0. And ``intrinsic_return``, the sum of intrinsic
-    rewards without their coefficient, and ``messages``, the number of distinct ones."""
+    ``abort_rate``: 1 where the hero died or the steps ran out, else 0. And ``intrinsic_return``, the sum of what reward
+    models gave, without coefficients, and ``messages``, the number of distinct ones."""
 
 
 class NetHackCollector(Collector):
-    """Lets a policy play in NetHack's envs, and mixes the rewards that it learns from.
+    """Lets a policy play in NetHack's envs.
 
-    The intrinsic reward of a step is that of the message at which its action was chosen, as in Motif, and not of the
-    message that came of it.
+    A step's caption is the message at which its action was chosen, as in Motif, and not the message that came of it.
 
     Args:
         envs: Where; not yet reset.
         num_steps: Steps of each env in a rollout.
-        reward: How extrinsic and intrinsic reward are mixed.
-        table: The reward model's numbers; not needed where ``reward`` has no intrinsic part.
-        online: Lets the table's reward model learn from a judge meanwhile.
-        goal: The task is to reach something: an episode with a return above 0 has succeeded.
+        reward: What is learnt from, ready to be asked.
+        task: One of `groundling.envs.nethack.TASKS`. Where it is to reach something, an episode with a return above 0
+            has succeeded.
         rank: Tells this process from the others, so that each draws actions of its own.
         ahead: Collect the next rollout, in a thread and with a copy of the weights, while the learner is at work on
             this one: rollouts are then of weights one update old. For a learner on a GPU; on a CPU nothing is gained.
         bootstrap: The discount factor with which the reward of a step that was the last allowed gains the value of what
             it led to (Pardo et al. 2018, arXiv 1712.00378). None: the step limit is an end, as in Motif.
-
-    Raises:
-        ConfigError: ``reward`` needs a reward model, or one of another kind.
     """
 
     def __init__(
         self,
         envs: NetHackVectorEnv,
         num_steps: int,
-        reward: MotifReward,
-        table: RewardTable | None = None,
-        online: OnlineReward | None = None,
-        goal: bool = False,
+        reward: RewardSum,
+        task: str = "NetHackScore-v1",
         rank: int = 0,
         ahead: bool = False,
         bootstrap: float | None = None,
     ) -> None:
-        if reward.needs_reward_model:
-            if table is None:
-                raise ConfigError(
-                    "an intrinsic reward needs a reward model: set nethack.reward_model to a folder that "
-                    "`groundling distill` wrote, or nethack.reward.intrinsic_coefficient=0"
-                )
-            reward.check(table.model.normalization)
         self.envs, self.num_steps = envs, num_steps
-        self._reward, self._table, self._online = reward, table, online
-        self._goal, self._rank, self._bootstrap = goal, rank, bootstrap
+        self._reward, self._goal = reward, str(TASKS[task]["goal"])
+        self._rank, self._bootstrap = rank, bootstrap
         self._last: dict[str, np.ndarray] = {}  # what all envs show now
         self._memory: Tensor | None = None
         self._sums = np.zeros(
@@ -149,44 +121,17 @@ class NetHackCollector(Collector):
         )
 
     def incidents(self) -> dict[str, int]:
-        """Of the envs, and where a judge is asked what `OnlineReward.figures` tells."""
-        return asdict(self.envs.incidents) | ({} if self._online is None else self._online.figures())
+        """Of the envs, and what `RewardSum.figures` tells."""
+        return asdict(self.envs.incidents) | self._reward.figures()
 
     def save_shared(self, folder: Path) -> None:
-        """What the reward model has said so far; of one that learns online also itself and what it was told."""
-        if self._table is not None:
-            save_file(self._table.state_dict(), folder / _TABLE)
-        if self._online is not None:
-            self._online.model.save(folder / REWARD_MODEL)
-            save_file(self._online.state_dict(), folder / _ONLINE)
+        self._reward.save(folder)
 
     def load_shared(self, folder: Path) -> None:
-        """Take up what `save_shared` wrote.
-
-        Raises:
-            ConfigError: the run's reward model is another one than it was.
-        """
-        if self._online is not None:
-            model, saved = self._online.model, load_reward_model(folder / REWARD_MODEL)
-            if (saved.id, saved.args) != (model.id, model.args):
-                raise ConfigError(
-                    f"{folder} holds a reward model of the kind {saved.id} {saved.args}, the run now has {model.id} "
-                    f"{model.args}: set nethack.reward_model to what it was, or run_dir to a new folder"
-                )
-            model.take_up(saved)
-            self._online.load_state_dict(load_file(folder / _ONLINE))
-        if self._table is not None:
-            table = load_file(folder / _TABLE)
-            if self._online is None and int(table["version"]) != self._table.model.version:
-                raise ConfigError(
-                    f"{folder} was trained with another reward model than nethack.reward_model names now, and another "
-                    "reward would be learnt from here on: bring the first one back, or set run_dir to a new folder"
-                )
-            self._table.load_state_dict(table)
+        self._reward.load(folder)
 
     def close(self) -> None:
-        if self._online is not None:
-            self._online.close()
+        self._reward.close()
         if self._thread is not None:
             self._thread.shutdown(cancel_futures=True)
         self.envs.close()
@@ -266,26 +211,24 @@ class NetHackCollector(Collector):
         return slice(group * self.envs.group_size, (group + 1) * self.envs.group_size)
 
     def _reap(self, play: "_Play") -> tuple[Rollout, list[PlayedEpisode]]:
-        """The rollout, with its rewards mixed, and its episodes."""
-        counts = torch.from_numpy(play.seen["counts"][:-1])  # (num_steps, num_envs)
-        intrinsic, spread = torch.zeros_like(counts), None
-        rewards = None
-        if self._table is not None and self._reward.needs_reward_model:
-            ids = torch.from_numpy(play.seen["message_ids"][:-1])
-            messages = play.seen["messages"][:-1].reshape(ids.numel(), -1)
+        """The rollout, with its rewards, and its episodes."""
+        ids, counts = (play.seen[name][:-1] for name in ("message_ids", "counts"))  # (num_steps, num_envs)
+        messages = play.seen["messages"][:-1].reshape(ids.size, -1)
 
-            def read(places: Sequence[int]) -> list[str]:
-                return [decode(messages[place]) for place in places]
+        def read(places: Sequence[int]) -> list[str]:
+            return [decode(messages[place]) for place in places]
 
-            if self._online is not None:
-                self._online.observe(ids, read)
-                self._online.update()  # the table notices that the model is another
-            rewards, spread = self._table(ids, read), self._table.model.normalization
-            intrinsic = self._reward.intrinsic(rewards, counts, spread)
-        mixed = self._reward(play.extrinsic, rewards, counts, spread)
+        flat = torch.from_numpy(ids).flatten(), torch.from_numpy(counts).flatten()
+        captions = Captions(read, [self._goal] * ids.size, *flat)
+        rewarded = self._reward(Stretch(ids.shape, play.extrinsic, captions))
+        intrinsic = np.zeros_like(counts)
+        for name, part in self._reward.parts.items():
+            if isinstance(part, RewardModelPart):
+                intrinsic = intrinsic + rewarded.by_part[name].numpy()
+        rewards = rewarded.total
         if self._bootstrap is not None:
-            mixed = mixed + self._bootstrap * play.cut_off
-        return play.rollout(mixed), self._tell(play, np.stack([intrinsic, counts == 1]))
+            rewards = rewards + self._bootstrap * play.cut_off
+        return play.rollout(rewards, rewarded.by_part), self._tell(play, np.stack([intrinsic, counts == 1]))
 
     def _tell(self, play: "_Play", per_step: np.ndarray) -> list[PlayedEpisode]:
         """The episodes that ended, with the sums over their steps of ``per_step`` ``(2, num_steps, num_envs)``."""
@@ -300,86 +243,46 @@ class NetHackCollector(Collector):
                 figures["death_rate"] = float(status == EndStatus.DEATH)
                 figures["abort_rate"] = float(status == EndStatus.ABORTED)
                 figures["intrinsic_return"], figures["messages"] = float(sums[0]), int(sums[1])
-                success = episode.episode_return > 0 if self._goal else None
+                success = None if self._goal == "score" else episode.episode_return > 0
                 told.append(PlayedEpisode(episode.episode_return, episode.length, success, figures))
         for env, first in enumerate(begun.tolist()):
             self._sums[:, env] += per_step[:, first:, env].sum(1)
         return told
 
 
-def make_nethack_collector(config: Config, own: slice, bootstrap: float | None = None) -> NetHackCollector:
+def make_nethack_collector(
+    config: Config, rows: slice, reward: RewardSum, bootstrap: float | None = None
+) -> NetHackCollector:
     """The collector of a config whose env is one of NetHack's tasks.
 
     Args:
         config: The run's.
-        own: Which of the run's envs are this process's.
+        rows: Which of the run's envs are this process's.
+        reward: Ready to be asked.
         bootstrap: See `NetHackCollector`.
 
     Raises:
-        ConfigError: nle is missing, or the reward model, or an option that does not fit.
+        ConfigError: nle is missing, or an option does not fit.
     """
     settings = config.nethack
-    reward = MotifReward(**settings.reward)
-    table = online = None
-    if reward.needs_reward_model and (settings.reward_model is not None or settings.online.judge is not None):
-        model = _reward_model(config)
-        table, online = RewardTable(model), _online(config, model, own)
     envs = NetHackVectorEnv(
         config.env.id,
-        own.stop - own.start,
+        rows.stop - rows.start,
         num_workers=settings.num_workers,
         num_groups=2 if settings.num_workers else 1,
         seed=config.seed,
-        first_env=own.start,
+        first_env=rows.start,
         args=config.env.args,
     )
     return NetHackCollector(
         envs,
         config.training.steps_per_update,
         reward,
-        table,
-        online,
-        goal=TASKS[config.env.id]["goal"] != "score",
-        rank=own.start,
+        task=config.env.id,
+        rank=rows.start,
         ahead=settings.ahead,
         bootstrap=bootstrap,
     )
-
-
-def _reward_model(config: Config) -> RewardModel:
-    """The reward model that was distilled, or a new one that a judge teaches."""
-    settings = config.nethack
-    device = find_device(config.device)
-    if settings.reward_model is not None:
-        return load_reward_model(settings.reward_model, device)
-    with torch.random.fork_rng():
-        torch.manual_seed(config.seed)
-        return reward_models.create(settings.online.model).to(device).eval()
-
-
-def _online(config: Config, model: RewardModel, own: slice) -> OnlineReward | None:
-    """What lets ``model`` learn from the config's judge; None where it names none."""
-    settings = config.nethack.online
-    if settings.judge is None:
-        return None
-    if own.stop - own.start < config.env.num_envs:
-        raise ConfigError(
-            "nethack.online asks its judge in one process: of several, each would learn another reward. Start one "
-            "process, or annotate first and set nethack.online.judge=null"
-        )
-    try:
-        check_types(judges.get(settings.judge), "", settings.args)
-        judge = judges.create(settings.judge, **settings.args)
-    except (TypeError, ConfigError) as error:
-        raise ConfigError(
-            f"nethack.online.judge={settings.judge}: {error}: see nethack.online.args"
-        ) from error
-    if not isinstance(judge, Judge):
-        raise ConfigError(
-            f"nethack.online.judge={settings.judge} knows figures, not messages: choose another"
-        )
-    question = Question(settings.goal, settings.prompt)
-    return OnlineReward(model, online_judge(judge, question), OnlineLearning(**settings.learning))
 
 
 @dataclass
@@ -426,17 +329,18 @@ class _Play:
         """``memory`` ``(n, memory_size)`` before ``step``: 0 where an episode begins."""
         return memory * ~torch.from_numpy(self.seen["dones"][step, own])[:, None]
 
-    def rollout(self, rewards: Tensor) -> Rollout:
+    def rollout(self, rewards: Tensor, parts: Mapping[str, Tensor]) -> Rollout:
         dones = torch.from_numpy(self.seen["dones"])
         return Rollout(
-            observations=self.observations(slice(0, len(rewards))),
+            observations=self.observations(slice(0, len(self.actions))),
             actions=self.actions,
             log_probs=self.log_probs,
             values=self.values,
             rewards=rewards,
             dones=dones[1:],
             last_values=self.last_values,
-            last_observations=self.observations(len(rewards)),
+            last_observations=self.observations(len(self.actions)),
             memories=self.memories,
             starts=None if self.memories is None else dones[:-1],
+            parts=parts,
         )

@@ -48,7 +48,8 @@ def number(value: float | None) -> str:
 def _taste(config: Config, run_dir: Path, sample: Mapping[str, Any]) -> Taste | None:
     """The reward model's of the checkpoint that played, if it is still there: pictures need none."""
     checkpoint = run_dir / "checkpoints" / (sample.get("checkpoint") or "none")
-    if config.nethack.online.judge is not None and not checkpoint.exists():
+    learns = any(part is not None and part.args.get("online") for part in config.reward.values())
+    if learns and not checkpoint.exists():
         return None  # what had been learnt online is gone
     try:
         return make_taste(config, checkpoint)

@@ -12,8 +12,8 @@ from groundling.devices import find_device
 from groundling.judges.preferences.captions import decode
 from groundling.judges.reward_models import load_reward_model
 from groundling.judges.reward_models.reward_model import RewardModel
-from groundling.rewards.intrinsic import MotifReward
-from groundling.worlds.nethack.collect import REWARD_MODEL
+from groundling.rewards.reward_model_part import MODEL, RewardModelPart
+from groundling.rewards.sum import FOLDER
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class Verdict:
 
 
 class Taste:
-    """A reward model's verdicts by message, each asked for once, and what Motif's reward makes of them."""
+    """A reward model's verdicts by message, each asked for once, and what a part of the reward makes of them."""
 
-    def __init__(self, model: RewardModel, reward: MotifReward) -> None:
-        reward.check(model.normalization)
-        self._model, self._reward = model, reward
+    def __init__(self, model: RewardModel, part: RewardModelPart) -> None:
+        part.check_normalization(model.normalization)
+        self._model, self._part = model, part
         self._known: dict[bytes, Verdict] = {}
 
     def of(self, messages: Sequence[bytes]) -> list[Verdict]:
@@ -44,18 +44,18 @@ class Taste:
             raw = self._model.rewards(list(map(decode, rows)))  # (len(new),)
             spread = self._model.normalization
             normalised = raw if spread is None else (raw - spread.mean) / spread.variance**0.5
-            first = self._reward.intrinsic(raw, torch.ones_like(raw), spread)
+            first = self._part.worth(raw, torch.ones_like(raw), spread)
             figures = zip(raw.tolist(), normalised.tolist(), first.tolist(), strict=True)
             self._known |= {message: Verdict(*own) for message, own in zip(new, figures, strict=True)}
         return [self._known[message] for message in messages]
 
     def paid(self, message: bytes, count: int) -> float:
         """The intrinsic reward of a message's ``count``-th occurrence in an episode, without the coefficient."""
-        return self.of([message])[0].first / count**self._reward.count_exponent
+        return self.of([message])[0].first / count**self._part.count_exponent
 
     def intrinsic_return(self, counts: Mapping[bytes, int]) -> float:
         """The sum of an episode's intrinsic rewards, from how often each message came up in it."""
-        exponent = self._reward.count_exponent
+        exponent = self._part.count_exponent
         return sum(
             verdict.first * float((np.arange(1.0, count + 1) ** -exponent).sum())
             for verdict, count in zip(self.of(list(counts)), counts.values(), strict=True)
@@ -63,7 +63,8 @@ class Taste:
 
 
 def make_taste(config: Config, checkpoint: Path | None = None) -> Taste | None:
-    """That of a run's reward model, whether the agent is paid by it or not; None where it has none.
+    """That of a run's reward model, whether the agent is paid by it or not; None where it has none. Of several it is
+    the first one's.
 
     Args:
         config: The run's.
@@ -71,13 +72,17 @@ def make_taste(config: Config, checkpoint: Path | None = None) -> Taste | None:
             instead of the model that the config names.
 
     Raises:
-        ConfigError: there is no such reward model, or ``nethack.reward`` does not fit it.
+        ConfigError: there is no such reward model, or the options of its part do not fit it.
     """
-    folder: str | Path | None = config.nethack.reward_model
-    if checkpoint is not None and (checkpoint / REWARD_MODEL).exists():
-        folder = checkpoint / REWARD_MODEL
-    if folder is None:
+    named = [
+        (name, part)
+        for name, part in config.reward.items()
+        if part is not None and (part.id or name) == "reward_model"
+    ]
+    if not named:
         return None
-    # A run that learns from the score alone is measured by the same yardstick.
-    reward = MotifReward(**{**config.nethack.reward, "intrinsic_coefficient": 1.0})
-    return Taste(load_reward_model(folder, find_device(config.device)), reward)
+    name, settings = named[0]
+    part = RewardModelPart(**settings.args)
+    learnt = None if checkpoint is None else checkpoint / FOLDER / name / MODEL
+    folder = learnt if learnt is not None and learnt.exists() else part.path
+    return None if folder is None else Taste(load_reward_model(folder, find_device(config.device)), part)

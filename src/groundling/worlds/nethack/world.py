@@ -1,15 +1,16 @@
 """The world of NetHack's tasks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from groundling.algorithms.algorithm import Algorithm
+from groundling.configs.kinds import SPECS
 from groundling.envs import nethack
 from groundling.envs.seeds import held_out_seed
-from groundling.envs.spec import WorldSpec
+from groundling.envs.spec import Offer, WorldSpec
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
 from groundling.worlds.collector import Collector
@@ -32,7 +33,9 @@ class NetHackWorld(World):
 
     @cached_property
     def spec(self) -> WorldSpec:
-        return WorldSpec(self.config.env.id, frozenset({"glyphs"}), "choice", len(nethack.ACTIONS))
+        offers: frozenset[Offer] = frozenset({"glyphs"})
+        actions, evidence = len(nethack.ACTIONS), SPECS["nethack"].evidence
+        return WorldSpec(self.config.env.id, offers, "choice", actions, evidence=evidence)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -52,20 +55,9 @@ class NetHackWorld(World):
     def collector(self, policy: Policy, algorithm: Algorithm, rows: slice) -> Collector:
         from groundling.worlds.nethack.collect import make_nethack_collector
 
+        reward = self.begin_reward(policy, algorithm.processes)
         bootstrap = algorithm.gamma if self.config.env.bootstrap_truncated else None
-        return make_nethack_collector(self.config, rows, bootstrap)
-
-    def rehearsal(self, recurrence: int, steps_per_gradient: int) -> World:
-        """See `World.rehearsal`: in the place of the online judge, which may cost money, a table of rules is asked."""
-        short = super().rehearsal(recurrence, steps_per_gradient)
-        config, online = short.config, short.config.nethack.online
-        if online.judge is None:
-            return short
-        from groundling.worlds.nethack.collect import make_nethack_collector
-
-        make_nethack_collector(config, slice(0, config.env.num_envs)).close()  # whose mistakes are told
-        online = replace(online, judge="rules", args={})
-        return NetHackWorld(replace(config, nethack=replace(config.nethack, online=online)))
+        return make_nethack_collector(self.config, rows, reward, bootstrap)
 
     def record_pairs(
         self,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from groundling.algorithms.algorithm import Algorithm
+from groundling.configs.kinds import SPECS
 from groundling.configs.schema import Config, DataConfig
 from groundling.envs.babyai_text import CONTROLS, ExpertError, TranslationError
 from groundling.envs.make import has_symbols
@@ -54,7 +55,9 @@ class TextWorld(World):
         offers: set[Offer] = {"words"}
         if has_symbols(env.id, env.args, env.language):
             offers.add("symbols")
-        return WorldSpec(env.id, frozenset(offers), "choice", most, env.language)
+        return WorldSpec(
+            env.id, frozenset(offers), "choice", most, env.language, evidence=SPECS["text"].evidence
+        )
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -76,7 +79,7 @@ class TextWorld(World):
             num_steps,
             policy.initial_memory(count),
             others=(rows.start, env.num_envs - rows.stop),
-            reward_scale=env.reward_scale,
+            reward=self.begin_reward(policy, algorithm.processes),
             bootstrap=algorithm.gamma if env.bootstrap_truncated else None,
         )
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,8 +16,7 @@ from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
 from groundling.policies.texts import TokenPrompt, Writing, Written
 from groundling.policies.token import TokenPolicy
-from groundling.processes import Processes
-from groundling.rewards import Reward
+from groundling.rewards import RewardSum, Stretch, Texts
 from groundling.worlds.collector import Collector, Finished
 
 
@@ -93,13 +93,11 @@ class WrittenTexts(_PoolCollector):
     Args:
         order: Of the prompts.
         encode: Reads them.
-        reward: Of the texts.
+        reward: Of the texts, ready to be asked.
         num_texts: Texts of a rollout, of all processes together.
         own: Which of them this process writes.
         num_tokens: Tokens of a text at most.
         texts_per_prompt: How many texts are written to each prompt: a group, for RLOO and GRPO.
-        processes: A reward that depends on other texts, too, is asked about those of all of them at once, by the main
-            one.
 
     Raises:
         ConfigError: the texts cannot be dealt out to whole groups.
@@ -109,12 +107,11 @@ class WrittenTexts(_PoolCollector):
         self,
         order: SampleOrder,
         encode: PromptEncoder,
-        reward: Reward,
+        reward: RewardSum,
         num_texts: int,
         own: slice,
         num_tokens: int,
         texts_per_prompt: int = 1,
-        processes: Processes | None = None,
     ) -> None:
         if texts_per_prompt < 1 or num_texts % texts_per_prompt:
             raise ConfigError(
@@ -122,7 +119,7 @@ class WrittenTexts(_PoolCollector):
                 f"pool.texts_per_prompt={texts_per_prompt}"
             )
         super().__init__(order, encode, num_texts, own, num_tokens)
-        self._reward, self._group_size, self._processes = reward, texts_per_prompt, processes or Processes()
+        self._reward, self._group_size = reward, texts_per_prompt
         self._texts: list[Text] = []  # of the last rollout
 
     @torch.no_grad()
@@ -147,17 +144,15 @@ class WrittenTexts(_PoolCollector):
         uniforms = torch.rand(self._num_texts, self._num_tokens, dtype=torch.float64, generator=generator)
         writing = writer.write(self._encode(samples), uniforms[self._own], self._num_tokens)
         rows = [ids.tolist() for ids in writing.token_ids()]
-        texts = texts_so_far(rows, self._encode.tokenizer, self._reward)
-        by_text = self._rewards(everyones, texts)  # (num_texts, longest)
+        texts = texts_so_far(rows, self._encode.tokenizer, self._reward.per_token)
+        rewarded = self._reward(stretch_of(samples, texts))  # (longest, num_texts)
         nothing = torch.zeros(writing.mask.shape)  # (num_tokens, num_texts)
-        rewards = nothing.clone()
-        rewards[: by_text.shape[1]] = by_text.T
         rollout = Rollout(
             observations=writing.observations,
             actions=writing.actions,
             log_probs=writing.log_probs,
             values=nothing if writing.values is None else writing.values,
-            rewards=rewards,
+            rewards=_padded(rewarded.total, self._num_tokens),
             dones=writing.dones,
             last_values=torch.zeros(len(samples)),  # every text has ended
             last_observations=[],
@@ -166,12 +161,13 @@ class WrittenTexts(_PoolCollector):
             groups=torch.arange(self._num_texts)[self._own] // self._group_size,
             kl=writing.kl,
             raw_log_probs=writing.raw_log_probs,
+            parts={name: _padded(own, self._num_tokens) for name, own in rewarded.by_part.items()},
         )
         on_step(rollout.num_transitions)
         self._texts = [
             Text(sample, text[-1], total, len(text), own)
             for sample, text, total, own in zip(
-                samples, texts, by_text.sum(1).tolist(), _figures(writing), strict=True
+                samples, texts, rewarded.total.sum(0).tolist(), _figures(writing), strict=True
             )
         ]
         return rollout, list(self._texts)
@@ -187,28 +183,17 @@ class WrittenTexts(_PoolCollector):
             for text in self._texts
         ]
 
-    def _rewards(self, everyones: Sequence[Sample], texts: Sequence[Sequence[str]]) -> Tensor:
-        """Of this process's ``texts``, to its share of the samples."""
-        if self._reward.by_sample:
-            return self._at_tokens(everyones[self._own], texts)
-        gathered = [text for own in self._processes.gather(texts) for text in own]
-        return self._processes.from_main(lambda: self._at_tokens(everyones, gathered))[self._own]
+    def incidents(self) -> dict[str, int]:
+        return self._reward.figures()
 
-    def _at_tokens(self, samples: Sequence[Sample], texts: Sequence[Sequence[str]]) -> Tensor:
-        return self._reward.at_tokens(
-            [sample.prompt for sample in samples],
-            texts,
-            [list(sample.references) for sample in samples],
-            [dict(sample.meta) for sample in samples],
-        )
+    def save_shared(self, folder: Path) -> None:
+        self._reward.save(folder)
 
-    def state_dict(self) -> list[dict[str, Any]]:
-        """The reward's memory, if it has one, is the main process's, whose texts are the first."""
-        return [own | {"reward": self._reward.state_dict()} for own in super().state_dict()]
+    def load_shared(self, folder: Path) -> None:
+        self._reward.load(folder)
 
-    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
-        super().load_state_dict(states)
-        self._reward.load_state_dict(states[0]["reward"])
+    def close(self) -> None:
+        self._reward.close()
 
 
 class References(_PoolCollector):
@@ -301,16 +286,33 @@ class References(_PoolCollector):
 
 
 def texts_so_far(
-    rows: list[list[int]], tokenizer: PreTrainedTokenizerBase, reward: Reward
+    rows: list[list[int]], tokenizer: PreTrainedTokenizerBase, per_token: bool
 ) -> list[list[str]]:
     """Of each text, what stood there after each of its tokens; where only whole texts are rewarded, the last alone."""
-    if reward.per_token:
+    if per_token:
         return [
             tokenizer.batch_decode([row[: i + 1] for i in range(len(row))], skip_special_tokens=True)
             for row in rows
         ]
     whole = tokenizer.batch_decode(rows, skip_special_tokens=True)
     return [[""] * (len(row) - 1) + [text] for row, text in zip(rows, whole, strict=True)]
+
+
+def stretch_of(samples: Sequence[Sample], texts: Sequence[Sequence[str]]) -> Stretch:
+    """What was written to samples, so that it can be rewarded; ``texts`` as of `texts_so_far`."""
+    return Stretch.of_texts(
+        Texts(
+            [sample.prompt for sample in samples],
+            texts,
+            [list(sample.references) for sample in samples],
+            [dict(sample.meta) for sample in samples],
+        )
+    )
+
+
+def _padded(rewards: Tensor, num_tokens: int) -> Tensor:
+    """``(longest, num_texts)`` as ``(num_tokens, num_texts)``."""
+    return torch.nn.functional.pad(rewards, (0, 0, 0, num_tokens - len(rewards)))
 
 
 def as_writer(policy: Policy) -> TokenPolicy:

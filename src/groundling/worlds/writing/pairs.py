@@ -11,10 +11,16 @@ from groundling.errors import ConfigError
 from groundling.judges.preferences.recording import Recorded, TextRecording
 from groundling.judges.preferences.segments import TextSegment
 from groundling.policies.token import TokenPolicy
-from groundling.rewards import Reward
+from groundling.rewards import RewardSum
 from groundling.worlds.recording import Demonstrator, Recording
-from groundling.worlds.writing.collect import PromptEncoder, as_writer, check_lengths, texts_so_far
-from groundling.worlds.writing.parts import make_prompt_encoder, make_reward, samples_of
+from groundling.worlds.writing.collect import (
+    PromptEncoder,
+    as_writer,
+    check_lengths,
+    stretch_of,
+    texts_so_far,
+)
+from groundling.worlds.writing.parts import make_measured_reward, make_prompt_encoder, samples_of, spec_of
 
 
 class _Author:
@@ -28,7 +34,7 @@ class _Author:
         self._encode: PromptEncoder = make_prompt_encoder(config.env, self.policy)
         self._num_tokens = config.training.steps_per_update
         check_lengths(self.policy, self._encode.max_prompt_length, self._num_tokens)
-        self._reward: Reward | None = make_reward(config.reward, self.policy)
+        self._reward = make_measured_reward(config.reward, spec_of(config.pool), self.policy, config.device)
 
     @torch.no_grad()
     def write(self, samples: Sequence[Sample], seed: int) -> list[Recorded]:
@@ -48,15 +54,9 @@ class _Author:
             for sample, text, own in zip(samples, texts, figures, strict=True)
         ]
 
-    def _worth(self, reward: Reward, samples: Sequence[Sample], rows: list[list[int]]) -> list[float]:
-        texts = texts_so_far(rows, self.policy.lm.tokenizer, reward)
-        by_token = reward.at_tokens(
-            [sample.prompt for sample in samples],
-            texts,
-            [list(sample.references) for sample in samples],
-            [dict(sample.meta) for sample in samples],
-        )  # (num_texts, longest)
-        worths: list[float] = by_token.sum(1).tolist()
+    def _worth(self, reward: RewardSum, samples: Sequence[Sample], rows: list[list[int]]) -> list[float]:
+        texts = texts_so_far(rows, self.policy.lm.tokenizer, reward.per_token)
+        worths: list[float] = reward(stretch_of(samples, texts)).total.sum(0).tolist()
         return worths
 
 
@@ -94,7 +94,7 @@ def record(
         "pool_args": config.pool.args,
         "prompts": config.env.args,
         "tokens": config.training.steps_per_update,
-        "reward": config.reward.id,
+        "reward": {name: part.id or name for name, part in config.reward.items() if part is not None},
         "seed": config.seed,
     }
     rounds = TextRecording(recording.output, description, recording.pairs)

@@ -2,17 +2,30 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from groundling.configs.schema import ComponentConfig, EnvConfig, PoolConfig, RewardConfig
+from groundling.configs.kinds import SPECS
+from groundling.configs.schema import ComponentConfig, EnvConfig, PoolConfig, RewardPartConfig
+from groundling.envs.spec import WorldSpec
 from groundling.envs.text_generation import Sample, pools
 from groundling.envs.text_generation.pools import Split
 from groundling.errors import ConfigError
 from groundling.metrics import Metric
 from groundling.policies.token import TokenPolicy
-from groundling.registry import Registry, unknown
-from groundling.rewards import Reward, measures, rewards
+from groundling.registry import unknown
+from groundling.rewards import RewardSum, Surroundings, chosen_parts, make_parts, measures
 from groundling.worlds.writing.collect import PromptEncoder
+
+
+def spec_of(pool: PoolConfig) -> WorldSpec:
+    """What a pool offers."""
+    return WorldSpec(
+        f"pool {pool.id}",
+        frozenset({"prompt"}),
+        "token",
+        experience=frozenset({"acted", "demonstrated"}),
+        group_size=pool.texts_per_prompt,
+        evidence=SPECS["writing"].evidence,
+    )
 
 
 def samples_of(pool: PoolConfig, split: Split) -> Sequence[Sample]:
@@ -39,11 +52,18 @@ def make_prompt_encoder(env: EnvConfig, policy: TokenPolicy) -> PromptEncoder:
     return PromptEncoder(policy.lm.tokenizer, **env.args)
 
 
-def make_reward(reward: RewardConfig, policy: TokenPolicy) -> Reward | None:
-    """What a text is worth; None if nothing is said. As for ``lm``: see `make_metrics`."""
-    if reward.id is None:
+def make_measured_reward(
+    reward: Mapping[str, RewardPartConfig | None], spec: WorldSpec, policy: TokenPolicy, device: str
+) -> RewardSum | None:
+    """What texts are worth as they are measured; None if nothing is said.
+
+    What a judge teaches while training runs is left out: it is known where it is learnt, and judges cost money.
+    """
+    settled = {name: part for name, part in reward.items() if part is None or not part.args.get("online")}
+    if not chosen_parts(settled, spec):
         return None
-    made: Reward = _made_of_text(rewards, reward.id, reward.args, policy)
+    made = make_parts(settled, spec)
+    made.begin(Surroundings(device, lm=policy.lm))
     return made
 
 
@@ -53,12 +73,12 @@ def make_metrics(named: Sequence[ComponentConfig], policy: TokenPolicy) -> list[
     One with an argument called ``lm`` gets the policy's, unless told another.
     """
     distinct = [metric for place, metric in enumerate(named) if metric not in named[:place]]
-    return [_made_of_text(measures, metric.id, metric.args, policy) for metric in distinct]
+    return [_made(metric, policy) for metric in distinct]
 
 
-def _made_of_text(registry: Registry[Any], id: str, args: Mapping[str, Any], policy: TokenPolicy) -> Any:
-    """A metric or reward that has what it needs: what is missing is told before anything is written for it."""
-    asks = "lm" in inspect.signature(registry.get(id)).parameters
-    made = registry.create(id, **({"lm": policy.lm} if asks else {}) | dict(args))
+def _made(metric: ComponentConfig, policy: TokenPolicy) -> Metric:
+    """A metric that has what it needs: what is missing is told before anything is written for it."""
+    asks = "lm" in inspect.signature(measures.get(metric.id)).parameters
+    made = measures.create(metric.id, **({"lm": policy.lm} if asks else {}) | metric.args)
     made.check()
     return made

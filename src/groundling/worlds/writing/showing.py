@@ -8,7 +8,8 @@ from groundling.configs.schema import Config
 from groundling.errors import RunError
 from groundling.policies.token import TokenPolicy
 from groundling.worlds.showing import Moment, Summary
-from groundling.worlds.writing.parts import make_prompt_encoder, make_reward, samples_of
+from groundling.worlds.writing.collect import stretch_of
+from groundling.worlds.writing.parts import make_measured_reward, make_prompt_encoder, samples_of, spec_of
 
 _ALTERNATIVES = 5
 
@@ -46,8 +47,8 @@ def watched(config: Config, policy: TokenPolicy, number: int) -> Iterator[Moment
         )
     (text,) = tokenizer.batch_decode([ids], skip_special_tokens=True)
     title = f"text {number} · {len(ids)} tokens"
-    reward = make_reward(config.reward, policy)
+    reward = make_measured_reward(config.reward, spec_of(config.pool), policy, config.device)
     if reward is not None and not reward.per_token:
-        worth = reward([sample.prompt], [text], [list(sample.references)], [dict(sample.meta)]).item()
+        worth = reward(stretch_of([sample], [[text]])).total.sum().item()
         title += f" · reward {worth:.4g}"
     yield Moment([sample.prompt, f"> {text}"], summary=Summary(title))

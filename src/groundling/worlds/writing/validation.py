@@ -20,10 +20,16 @@ from groundling.metrics import Metric, MetricResult
 from groundling.metrics.post_processing import post_processors
 from groundling.policies.texts import TokenPrompt
 from groundling.policies.token import TokenPolicy
-from groundling.rewards import Reward
+from groundling.rewards import RewardSum
 from groundling.rows import RowFile, Told, due
-from groundling.worlds.writing.collect import as_writer, texts_so_far
-from groundling.worlds.writing.parts import make_metrics, make_prompt_encoder, make_reward, samples_of
+from groundling.worlds.writing.collect import as_writer, stretch_of, texts_so_far
+from groundling.worlds.writing.parts import (
+    make_measured_reward,
+    make_metrics,
+    make_prompt_encoder,
+    samples_of,
+    spec_of,
+)
 
 
 @dataclass(frozen=True)
@@ -58,14 +64,15 @@ class Written:
 
 def make_validation(
     config: Config, policy: TokenPolicy
-) -> tuple[Sequence[Sample], list[Metric], Reward | None]:
+) -> tuple[Sequence[Sample], list[Metric], RewardSum | None]:
     """The first evaluation.episodes samples of the validation split, and the metrics and the reward of what is written.
 
     Raises:
         GroundlingError: the split cannot be had, or what a metric or the reward needs is missing.
     """
     samples = samples_of(config.pool, "val")[: config.evaluation.episodes]
-    return samples, make_metrics(config.evaluation.metrics, policy), make_reward(config.reward, policy)
+    reward = make_measured_reward(config.reward, spec_of(config.pool), policy, config.device)
+    return samples, make_metrics(config.evaluation.metrics, policy), reward
 
 
 def write_and_measure(
@@ -73,7 +80,7 @@ def write_and_measure(
     config: Config,
     samples: Sequence[Sample],
     metrics: Sequence[Metric],
-    reward: Reward | None,
+    reward: RewardSum | None,
     on_text: Callable[[], None] = lambda: None,
 ) -> Written:
     """Let ``policy`` write to ``samples`` as evaluation.generation says, and measure what came of it.
@@ -114,12 +121,10 @@ def write_and_measure(
                 )
             results[name], owners[name] = result, metric
     rewards: list[float] | None = None
-    if reward is not None and reward.per_token:
-        # As training's return_mean has it: of the tokens as they were written, not of what became of the text.
-        texts = texts_so_far(rows, tokenizer, reward)
-        rewards = reward.at_tokens(prompts, texts, references, meta).sum(1).tolist()
-    elif reward is not None:
-        rewards = reward(prompts, generations, references, meta).tolist()
+    if reward is not None:
+        # At every token, as training's return_mean has it: as they were written, not of what became of the text.
+        texts = texts_so_far(rows, tokenizer, True) if reward.per_token else [[text] for text in generations]
+        rewards = reward(stretch_of(samples, texts)).total.sum(0).tolist()
     return Written(samples, generations, rewards, results)
 
 
@@ -180,7 +185,6 @@ class ValidationLog:
             return
         self._policy = as_writer(policy)
         self._samples, self._metrics, self._reward = make_validation(config, self._policy)
-        self._fresh = {} if self._reward is None else self._reward.state_dict()
         self._rows = RowFile(run_dir / "validation.jsonl", update)
         if not update and self._rows.is_empty:
             self._measure(0, 0)
@@ -192,7 +196,7 @@ class ValidationLog:
 
     def _measure(self, update: int, step: int) -> None:
         if self._reward is not None:
-            self._reward.load_state_dict(self._fresh)  # no measurement depends on those before it
+            self._reward.forget()  # no measurement depends on those before it
         written = write_and_measure(self._policy, self._config, self._samples, self._metrics, self._reward)
         write_rows(self._run_dir / "predictions" / f"val-{update:06}.jsonl", written.rows())
         self._rows.append({"update": update, "step": step, "metrics": as_json(written.figures())})

@@ -10,7 +10,6 @@ from groundling.algorithms.algorithm import Algorithm
 from groundling.envs.spec import WorldSpec
 from groundling.envs.text_generation import SampleOrder
 from groundling.envs.text_generation.pools import Split
-from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
 from groundling.rows import Log, Told
 from groundling.worlds.collector import Collector
@@ -20,7 +19,13 @@ from groundling.worlds.showing import Moment
 from groundling.worlds.world import CannotPlay, World
 from groundling.worlds.writing import pairs
 from groundling.worlds.writing.collect import References, WrittenTexts, as_writer, check_lengths
-from groundling.worlds.writing.parts import make_metrics, make_prompt_encoder, make_reward, samples_of
+from groundling.worlds.writing.parts import (
+    make_measured_reward,
+    make_metrics,
+    make_prompt_encoder,
+    samples_of,
+    spec_of,
+)
 from groundling.worlds.writing.showing import watched
 from groundling.worlds.writing.validation import ValidationLog, make_validation, write_and_measure
 
@@ -38,14 +43,7 @@ class WritingWorld(World):
 
     @cached_property
     def spec(self) -> WorldSpec:
-        pool = self.config.pool
-        return WorldSpec(
-            f"pool {pool.id}",
-            frozenset({"prompt"}),
-            "token",
-            experience=frozenset({"acted", "demonstrated"}),
-            group_size=pool.texts_per_prompt,
-        )
+        return spec_of(self.config.pool)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -64,19 +62,14 @@ class WritingWorld(World):
         if algorithm.demonstrated:
             order = SampleOrder(samples, config.seed, replacement=False)
             return References(order, encode, num_texts, rows, num_tokens, writer.lm.is_encoder_decoder)
-        reward = make_reward(config.reward, writer)
-        if reward is None:
-            raise ConfigError(
-                "a run that writes needs a reward: set reward.id (see `groundling list rewards`)"
-            )
         check_lengths(writer, encode.max_prompt_length, num_tokens)
         order = SampleOrder(samples, config.seed, pool.replacement)
-        group = pool.texts_per_prompt
-        return WrittenTexts(order, encode, reward, num_texts, rows, num_tokens, group, algorithm.processes)
+        reward = self.begin_reward(policy, algorithm.processes)
+        return WrittenTexts(order, encode, reward, num_texts, rows, num_tokens, pool.texts_per_prompt)
 
     def rehearsal(self, recurrence: int, steps_per_gradient: int) -> World:
         """See `World.rehearsal`: texts are only written whole, so there are few of them."""
-        config, group = self.config, self.config.pool.texts_per_prompt
+        config, group = self._unpaid(), self.config.pool.texts_per_prompt
         texts = min(config.env.num_envs, group * -(-_REHEARSED_TEXTS // group))
         return WritingWorld(replace(config, env=replace(config.env, num_envs=texts)))
 
@@ -119,7 +112,7 @@ class WritingWorld(World):
         assert suite in get_args(Split)
         samples = samples_of(config.pool, suite)[:num_episodes]  # type: ignore[arg-type]
         metrics = make_metrics(config.evaluation.metrics, writer)
-        reward = make_reward(config.reward, writer)
+        reward = make_measured_reward(config.reward, self.spec, writer, config.device)
         written = write_and_measure(writer, config, samples, metrics, reward, on_episode)
         episodes = [
             HeldOutEpisode(number, row["metrics"], {"sample": row["sample_id"]}, row)

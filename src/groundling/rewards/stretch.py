@@ -14,11 +14,7 @@ from groundling.metrics.metric import Meta
 
 @dataclass(frozen=True)
 class Captions:
-    """What was to be read at ``n`` steps of a stretch, in the order of its steps and, within a step, of its envs.
-
-    The world says which text is a step's: of text envs the descriptions that the step led to, of NetHack the message at
-    which its action was chosen (as in Motif), of written texts the whole text, at its last token.
-    """
+    """What was to be read at ``n`` steps of a stretch, in the order of its steps and, within a step, of its envs."""
 
     read: Callable[[Sequence[int]], Sequence[str]]
     """Gives the texts at these places of the ``n``."""
@@ -44,7 +40,7 @@ class Texts:
 
 
 @dataclass(frozen=True)
-class Experience:
+class Stretch:
     """A stretch of steps, as far as rewards look at it. What its world does not have is None."""
 
     shape: tuple[int, int]
@@ -52,6 +48,10 @@ class Experience:
     env: Tensor | None = None
     """float32 ``(num_steps, num_envs)``: what the envs paid."""
     captions: Captions | None = None
+    """Of text envs the descriptions that a step led to, a line each; of NetHack the message at which its action was
+    chosen, as in Motif; of written texts the whole text, at its last token."""
+    judged: Captions | None = None
+    """What judges and reward models read instead, where that is another text: of text envs what was seen and done."""
     texts: Texts | None = None
 
     @classmethod
@@ -68,13 +68,12 @@ class Experience:
         )
         return cls((int(lengths.max()), len(lengths)), captions=captions, texts=texts)
 
-    def at_captions(self, values: Tensor) -> Tensor:
+    def spread(self, captions: Captions, values: Tensor) -> Tensor:
         """``(num_steps, num_envs)`` with ``values`` ``(n,)`` where the captions are, and 0 elsewhere."""
-        assert self.captions is not None
-        if self.captions.places is None:
+        if captions.places is None:
             return values.view(self.shape)
         spread = torch.zeros(self.shape).flatten()
-        spread[self.captions.places] = values
+        spread[captions.places] = values
         return spread.view(self.shape)
 
 

@@ -1,0 +1,91 @@
+"""Runs that learn from several parts of a reward, in every world, and go on to the last bit."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+from groundling import rewards
+from groundling.configs.compose import compose
+from groundling.judges.reward_models import reward_models
+from groundling.training.run import train
+from groundling.training.tracking import TIME_KEYS, read_metrics
+
+_WORLDS = {
+    "text": ["demo-easy", "training.steps_per_update=6", "training.steps=36", "env.args.max_steps=4"],
+    "nethack": [
+        *("motif/score", "training.steps_per_update=4", "training.steps=24", "nethack.num_workers=0"),
+        *(
+            "nethack.ahead=false",
+            "policy.args={hidden_size: 8, recurrence: 4}",
+            "env.args.max_episode_steps=5",
+        ),
+    ],
+    "writing": [
+        *(
+            "rl4lms/increasing_numbers_ppo",
+            "training.steps_per_update=4",
+            "training.steps=24",
+            "evaluation.every=1",
+        ),
+        "evaluation.episodes=2",
+    ],
+}
+
+
+@rewards.register("test-letters")
+def letters(generations: list[str], letter: str = "a") -> list[float]:
+    """How often a letter comes up."""
+    return [float(text.count(letter)) for text in generations]
+
+
+@pytest.fixture(scope="module")
+def distilled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("distilled")
+    torch.manual_seed(0)
+    reward_models.create("motif").save(folder)
+    return folder
+
+
+@pytest.mark.parametrize("world", _WORLDS)
+def test_a_sum_of_parts_is_learnt_from_in_every_world_and_a_run_goes_on(
+    world: str, distilled: Path, tmp_path: Path
+) -> None:
+    if world == "nethack":
+        pytest.importorskip("nle")
+    experiment, *words = _WORLDS[world]
+    count = [] if world == "writing" else ["reward.count={coefficient: 0.5, args: {exponent: 1}}"]
+    words += [
+        *(
+            "device=cpu",
+            "env.num_envs=2",
+            "algorithm.args={minibatch_size: 4, learning_rate_schedule: constant}",
+            *count,
+        ),
+        "reward.reward_model={args: {normalize: false, threshold_quantile: 0}, coefficient: 100}",
+        *(f"reward.reward_model.args.path={distilled}", "reward.spoken={id: test-letters, coefficient: -1}"),
+        *("training.checkpoint_every=1", f"run_dir={tmp_path}/whole"),
+    ]
+    assert train(compose(experiment, words), Console(quiet=True), pytest.fail)
+    rows = read_metrics(tmp_path / "whole")
+    named = {"reward/reward_model", "reward/spoken", *(["reward/count"] if count else [])}
+    assert len(rows) >= 3 and named <= rows[-1].keys()
+    assert any(row["reward/reward_model"] for row in rows) and any(row["reward/spoken"] for row in rows)
+    words[-1] = f"run_dir={tmp_path}/cut"
+    for steps in (rows[1]["step"], rows[-1]["step"]):
+        assert train(
+            compose(experiment, [*words, f"training.steps={steps}"]), Console(quiet=True), pytest.fail
+        )
+    if world == "nethack":
+        return  # whose episodes begin anew
+    again = read_metrics(tmp_path / "cut")
+    assert [_timeless(row) for row in again] == [_timeless(row) for row in rows]
+    last = [sorted((tmp_path / name / "checkpoints").iterdir())[-1] for name in ("whole", "cut")]
+    whole, cut = (load_file(path / "model.safetensors") for path in last)
+    assert all(torch.equal(whole[name], cut[name]) for name in whole)
+
+
+def _timeless(row: dict) -> dict:
+    return {name: value for name, value in row.items() if name not in TIME_KEYS}
