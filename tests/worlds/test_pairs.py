@@ -21,7 +21,7 @@ from groundling.rewards.table import RewardTable
 from groundling.training.tracking import read_metrics
 from groundling.worlds.recording import Demonstrator, Recording
 from groundling.worlds.text.envs import make_envs
-from groundling.worlds.text.pairs import caption, context, record
+from groundling.worlds.text.pairs import caption, caption_in_context, context, record
 
 SHELF = ("collect", "random", "env.id=Shelf-v0", "evaluation.num_envs=4")
 NUMBERS = (
@@ -93,6 +93,8 @@ def test_a_segment_is_what_the_env_showed(tmp_path: Path) -> None:
     )
     segment, paid, steps = told[caption(observation, observation.actions[first])]
     assert segment.context == context(observation)
+    read = pairs.segments().captions
+    assert caption_in_context(observation, observation.actions[first]) in read
     total, taken = 0.0, 0
     for text in segment.captions:
         action = next(a for a, name in enumerate(observation.actions) if caption(observation, name) == text)

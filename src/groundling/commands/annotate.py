@@ -193,8 +193,17 @@ def _annotate(
 
 def _label(pairs: "Pairs", judge: "FigureJudge", arguments: argparse.Namespace, console: "Console") -> int:
     """Labels from figures: nothing is asked, so there is nothing to share."""
-    if arguments.chunks != 1:
-        raise ConfigError(f"--judge {arguments.judge[0]} asks nothing: leave --chunks out")
+    options = {
+        "--chunks": arguments.chunks != 1,
+        "--goal": arguments.goal,
+        "--question": arguments.question,
+        "--blstats": arguments.blstats,
+        "--both-orders": arguments.both_orders,
+        "--store": arguments.store,
+    }
+    for option, given in options.items():
+        if given:
+            raise ConfigError(f"--judge {arguments.judge[0]} asks nothing: leave {option} out")
     name = arguments.name or arguments.judge[0]
     labels = judge.prefer(pairs)
     counts = ", ".join(
@@ -216,7 +225,7 @@ def _label(pairs: "Pairs", judge: "FigureJudge", arguments: argparse.Namespace, 
 def _default_name(id: str, judge: "Judge", question: Any) -> str:
     """Like the published files' names: judge and model, what it reads, goal, prompt."""
     model = str(judge.identity().get("model") or "").rstrip("/").rpartition("/")[2]
-    reads = question.world if question.world != "nethack" else "msg_blstats" if question.blstats else "msg"
+    reads = question.subject.reads + ("_blstats" if question.blstats else "")
     prompt = "own" if question.own is not None else question.prompt
     goal = question.goal if question.goal in question.subject.goals else "own"
     parts = [id, *([model] if model else []), reads, goal, prompt]

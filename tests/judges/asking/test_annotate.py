@@ -508,6 +508,8 @@ def test_judges_by_figures(tmp_path: Path) -> None:
     assert command(folder, "--judge", "random", "seed=3", "--name", "other") == 0
     with pytest.raises(ConfigError, match="from elsewhere"):
         command(folder, "--judge", "random", "seed=4", "--name", "other")
+    with pytest.raises(ConfigError, match="leave --goal out"):
+        command(folder, "--judge", "return", "--goal", "gold")
     with pytest.raises(ConfigError, match="leave --chunks out"):
         command(folder, "--judge", "random", "--chunks", "2", "--chunk", "0")
     assert not (tmp_path / "pairs" / "answers").exists()

@@ -232,10 +232,10 @@ def test_what_was_answered_is_not_asked_again_after_a_resume() -> None:
 
     def judge(questions: Sequence[tuple[str, ...]]) -> list[float | None]:
         asked.extend(text for (text,) in questions)
-        return [None if text == "door" else _fits(text) for (text,) in questions]
+        return [None if text == "door 鍵" else _fits(text) for (text,) in questions]
 
     online = OnlineReward(TableRewardModel(), judge)
-    online.observe_captions(["You see", "door", "kill"])
+    online.observe_captions(["You see", "door 鍵", "kill"])
     _until(lambda: online._judge.asked == 3)
     online.update()
     state = online.state_dict()
@@ -251,9 +251,9 @@ def test_what_was_answered_is_not_asked_again_after_a_resume() -> None:
     resumed = OnlineReward(TableRewardModel(), judge)
     resumed.load_state_dict(state)
     assert resumed.state_dict()["answers"].tolist() == state["answers"].tolist()
-    resumed.observe_captions(["You see", "door", "kill", "new"])
+    resumed.observe_captions(["You see", "door 鍵", "kill", "new"])
     _until(lambda: resumed._judge.asked == 2)
-    assert sorted(asked) == ["door", "new"]
+    assert sorted(asked) == ["door 鍵", "new"]
     resumed.close()
     ranking = OnlineReward(MotifRewardModel(), judge)
     with pytest.raises(RunError, match="about 1 captions each"):

@@ -114,7 +114,7 @@ class Question:
         template = subject.prompts[self.prompt] if self.own is None else self.own
         instructions = template.replace("{goal}", subject.goals.get(self.goal, self.goal))
         shown = {f"{self.noun} 1": first, f"{self.noun} 2": second}
-        if context:
+        if context and subject.context is not None:
             shown = {subject.context: context, **shown}
         code = fence.code(list(shown.values()))
         parts = [
@@ -144,12 +144,14 @@ class Question:
     def identity(self, answer: AnswerFormat) -> dict[str, Any]:
         """All its words and what else decides its answers, for the store."""
         alone = self.conversation("FIRST", "SECOND", answer)
-        together = self.conversation("FIRST", "SECOND", answer, context="CONTEXT")
-        return {
+        identity = {
             "goal": self.goal,
             "prompt": "own" if self.own is not None else self.prompt,
             "blstats": self.blstats,
             "answer": answer,
             "conversation": self.retry(alone, "REPLY", answer),
-            **({} if self.world == "nethack" else {"world": self.world, "together": together}),
         }
+        if self.subject.context is not None:
+            together = self.conversation("FIRST", "SECOND", answer, context="CONTEXT")
+            identity |= {"world": self.world, "together": together}
+        return identity

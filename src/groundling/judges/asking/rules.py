@@ -48,6 +48,8 @@ _STUCK: Table = [
     (r"\bkick at empty space|\bouch!|\bwhat a strange direction|\bunknown command", -0.5),
     (r"\breally attack the (peaceful|kitten|housecat|little dog|dog|pony)\b", -0.5),
 ]
+WORLD = "nethack"
+"""Whose messages the tables are about."""
 TABLES: dict[str, Table] = {
     "defaultgoal": [*_FIGHT, *_GOLD, *_DOWN, *_DEATH, *_DISCOVERY, *_STUCK],
     "zeroknowledge": [*_DEATH, *_DISCOVERY, *_STUCK, *_FIGHT],
@@ -85,7 +87,7 @@ class RulesJudge(Judge):
         }
 
     def accepts(self, question: Question) -> str | None:
-        if self.rules or (question.world == "nethack" and question.goal in TABLES):
+        if self.rules or (question.world == WORLD and question.goal in TABLES):
             return None
         return (
             f"--judge rules has tables for NetHack's goals ({', '.join(TABLES)}) and none for {question.goal!r} in the "

@@ -11,6 +11,7 @@ from groundling.envs.vector import Step
 from groundling.errors import ConfigError
 from groundling.judges.preferences.recording import Recorded, TextRecording
 from groundling.judges.preferences.segments import TextSegment
+from groundling.judges.preferences.texts import in_context
 from groundling.worlds.recording import Demonstrator, Recording
 from groundling.worlds.text.envs import make_envs
 from groundling.worlds.text.episodes import Choice, play, player_of
@@ -20,13 +21,18 @@ _EPISODES_PER_ROUND = 16
 
 
 def caption(observation: TextObservation, action: str) -> str:
-    """What a step looks like to a judge and to a reward model: what was seen, and the action that was taken."""
+    """What a step looks like to a judge: what was seen, and the action that was taken."""
     return "\n".join([*observation.descriptions[-1], f"Action: {action}"])
 
 
 def context(observation: TextObservation) -> str:
     """What stands before a step's caption: the episode's goal."""
     return f"Goal: {observation.goal}"
+
+
+def caption_in_context(observation: TextObservation, action: str) -> str:
+    """What a reward model reads that was distilled from this world's pairs, to reward this action."""
+    return in_context(context(observation), caption(observation, action))
 
 
 def record(
