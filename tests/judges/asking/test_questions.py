@@ -69,7 +69,10 @@ texts = st.text(max_size=80) | st.lists(st.sampled_from(_PIECES)).map("".join)
 @example("(no message was shown)", "")
 @example("\n", "\n\n")
 def test_nothing_outside_the_marks_depends_on_a_caption_but_the_code(first: str, second: str) -> None:
-    for question in (Question(), Question(prompt="reworded"), Question(own="Which is nicer?")):
+    own = Question(own="Which is nicer?")
+    worlds = (Question(world="text"), Question(world="writing"))
+    for question in (Question(), Question(prompt="reworded"), own, *worlds):
+        nothing = question.subject.nothing
         user = question.conversation(first, second, "line")[1]["content"]
         code = fence.code((first, second))
         inside = re.compile(
@@ -79,8 +82,8 @@ def test_nothing_outside_the_marks_depends_on_a_caption_but_the_code(first: str,
         assert len(bodies) == 2
         for body, caption in zip(bodies, (first, second), strict=True):
             lines = body.split("\n")
-            assert body == NETHACK.nothing if not caption else all(line.startswith("| ") for line in lines)
-            assert (body == NETHACK.nothing) == (not caption)
+            assert body == nothing if not caption else all(line.startswith("| ") for line in lines)
+            assert (body == nothing) == (not caption)
             # One line stays one line to whoever splits it, and none of them opens or closes a fence.
             assert body.splitlines() == lines
             assert not re.search(r"---|[<>]|\[/?[A-Z][A-Z_]{2,}\]", body)
@@ -88,12 +91,29 @@ def test_nothing_outside_the_marks_depends_on_a_caption_but_the_code(first: str,
         blank = question.conversation("", "", "line")[1]["content"]
         outside = inside.sub(r"\1\3", user).replace(code, "CODE")
         empty = fence.code(("", ""))
-        assert outside == re.sub(rf"(· {empty} ---\n){re.escape(NETHACK.nothing)}", r"\1", blank).replace(
+        assert outside == re.sub(rf"(· {empty} ---\n){re.escape(nothing)}", r"\1", blank).replace(
             empty, "CODE"
         )
         for number, caption in ((1, first), (2, second)):
             read = fence.read(user, number)
             assert read == "\n".join(map(fence.neutralise, caption.split("\n"))) if caption else read == ""
+
+
+@given(texts)
+@example("\n")
+def test_nothing_outside_its_marks_depends_on_what_both_have_in_common(context: str) -> None:
+    for world, label in (("text", "goal"), ("writing", "prompt")):
+        question = Question(world=world)
+        user = question.conversation("A", "B", "line", context=context)[1]["content"]
+        plain = question.conversation("A", "B", "line")[1]["content"]
+        if not context:
+            assert user == plain
+            continue
+        code = fence.code((context, "A", "B"))
+        shown = "\n".join(f"| {fence.neutralise(line)}" for line in context.split("\n"))
+        block = f"--- begin {label} · {code} ---\n{shown}\n--- end {label} · {code} ---\n\n"
+        assert block in user and user.replace(block, "").replace(code, fence.code(("A", "B"))) == plain
+        assert fence.read_both(user) == ("A", "B")
 
 
 def test_ordinary_messages_stay_as_they_are() -> None:

@@ -46,6 +46,26 @@ def test_a_dataset_of_texts_comes_back_as_it_was_written(tmp_path: Path) -> None
         open_pairs(tmp_path / "pairs")
 
 
+def test_files_that_hold_no_texts_are_named(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pairs = make(tmp_path / "pairs")
+    file = pairs.folder / "data/pairs.parquet"
+    table = pq.read_table(file)
+    for column, values in (("captions", [1, 2]), ("captions", [["a"], []]), ("context", [None, "b"])):
+        place = table.column_names.index(f"first_{column}")
+        pq.write_table(table.set_column(place, f"first_{column}", pa.array(values)), file)
+        with pytest.raises(ConfigError, match="expected texts"):
+            open_pairs(pairs.folder)
+    pq.write_table(table.drop_columns("second_outcome"), file)
+    with pytest.raises(ConfigError, match="second_outcome"):
+        open_pairs(pairs.folder)
+    file.write_bytes(b"no Parquet")
+    with pytest.raises(ConfigError, match="cannot be read as Parquet"):
+        open_pairs(pairs.folder)
+
+
 def test_what_both_segments_have_in_common_is_told_once(tmp_path: Path) -> None:
     assert make(tmp_path / "pairs").comparisons() == [
         Comparison("a wall\nAction: go on (x2)\nAfter that:\na door", "a door\nAction: open", "Goal: win"),

@@ -38,10 +38,16 @@ second, 2 a tie, 3 unknown; and its probabilities, where it gave any.
 
 
 def holds_texts(folder: Path) -> bool:
-    """Whether a dataset's captions are texts, and not NetHack's messages."""
-    _, pq = _pyarrow()
-    first = min((folder / "data").glob("*.parquet"))
-    return "first_captions" in pq.read_schema(first).names
+    """Whether a dataset's captions are texts, and not NetHack's messages.
+
+    Raises:
+        ConfigError: pyarrow is not installed, or its file cannot be read.
+    """
+    pa, pq = _pyarrow()
+    try:
+        return "first_captions" in pq.read_schema(min((folder / "data").glob("*.parquet"))).names
+    except pa.ArrowException as error:
+        raise ConfigError(f"{folder / 'data'} cannot be read as Parquet ({error})") from error
 
 
 def _read_table(folder: Path) -> Any:
@@ -75,7 +81,8 @@ def read_texts(folder: Path) -> tuple[list[tuple[TextSegment, TextSegment]], dic
     except KeyError as error:
         raise ConfigError(f"{folder}: {error.args[0]}") from error
     for one in (segment for side in sides for segment in side):
-        if not one.captions or not all(isinstance(x, str) for x in (one.context, one.outcome, *one.captions)):
+        captions = one.captions if isinstance(one.captions, list) else []
+        if not captions or not all(isinstance(x, str) for x in (one.context, one.outcome, *captions)):
             raise ConfigError(f"{folder}: a segment {one!r:.80}: expected texts, and at least one caption")
     info = {
         key: np.stack([_numbers(column, f"{where} info_{key}") for column in both], axis=1)
