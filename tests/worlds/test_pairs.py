@@ -68,6 +68,10 @@ def test_play_in_a_text_world_becomes_a_reward_model(tmp_path: Path) -> None:
         "Shelf-v0",
         "random",
     )
+    alone = [pair for pair in pairs.texts if pair[0].context != pair[1].context]
+    assert len({one.context for pair in alone for one in pair}) == 2 * len(alone) < 40, (
+        "paired by goals first"
+    )
     for pair in pairs.texts:
         for one in pair:
             assert one.context.startswith("Goal: take the ") and len(one.captions) == 1

@@ -41,8 +41,9 @@ def record(
     """Let agents play training episodes in turns, and write pairs of segments of them.
 
     Of every ``stride`` steps of an episode one segment is kept, which begins at a random place among them and may be
-    shorter where the episode ends; or a segment is a whole episode. Segments are paired at random. Everything follows
-    from the config's seed; after a kill the same call goes on with the round that was cut off.
+    shorter where the episode ends; or a segment is a whole episode. Segments are paired at random, with one of the same
+    goal as long as there is one. Everything follows from the config's seed; after a kill the same call goes on with the
+    round that was cut off.
 
     Args:
         players: Who plays; they draw their actions unless ``evaluation.deterministic``.
@@ -80,8 +81,22 @@ def record(
         rounds.add(segments)
         for _ in segments[:missing]:
             on_segment()
-    order = np.random.default_rng(config.seed).permutation(2 * recording.pairs)
-    return len(rounds.write(order.tolist()))
+    goals = [one.segment.context for one in rounds.segments[: 2 * recording.pairs]]
+    return len(rounds.write(_paired(goals, np.random.default_rng(config.seed))))
+
+
+def _paired(goals: Sequence[str], rng: np.random.Generator) -> list[int]:
+    """The places of these segments in another order, two for each pair."""
+    alone: dict[str, int] = {}
+    pairs: list[tuple[int, int]] = []
+    for place in rng.permutation(len(goals)).tolist():
+        if (other := alone.pop(goals[place], None)) is None:
+            alone[goals[place]] = place
+        else:
+            pairs.append((other, place))
+    rest = list(alone.values())  # at most one of each goal
+    pairs += zip(rest[::2], rest[1::2], strict=True)
+    return [place for pair in rng.permutation(len(pairs)) for place in pairs[pair]]
 
 
 def _checked(recording: Recording) -> tuple[int, int]:
