@@ -103,7 +103,9 @@ def test_trpo_goes_with_checkpointed_gradients(config: Callable[..., Config]) ->
 
 @pytest.mark.parametrize("algorithm", ["grpo", "rloo", "reinforce_pp", "supervised"])
 def test_algorithms_without_a_critic_keep_none(algorithm: str, config: Callable[..., Config]) -> None:
-    made = config(f"algorithm.id={algorithm}", "~algorithm.args", "policy.args.value=separate")
+    group = "1" if algorithm == "supervised" else "4"
+    words = [f"algorithm.id={algorithm}", "~algorithm.args", f"pool.texts_per_prompt={group}"]
+    made = config(*words, "policy.args.value=separate")
     policy = _policy(made)
     assert policy.reference is None and policy.value_lm is None and policy.value_head is None
     assert {id(p) for p in policy.parameters()} == {id(p) for p in policy.lm.parameters()}
