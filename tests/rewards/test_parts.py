@@ -193,7 +193,7 @@ def test_written_texts_are_rewarded_at_their_tokens() -> None:
     )
     assert found(written).total.T.tolist() == [[0, 1, 0], [0, 0, 2]]
     model = RewardModelPart(normalize=False, threshold_quantile=0)
-    model.use(Scripted({"a b": 5.0, "1 2 3": 7.0}, None))  # type: ignore[arg-type]
+    model.use(Scripted({"p\na b": 5.0, "q\n1 2 3": 7.0}, None))  # type: ignore[arg-type]
     assert model.rewards(written).T.tolist() == [[0, 5, 0], [0, 0, 7]]
 
 

@@ -35,7 +35,7 @@ _WORLDS = {
 }
 
 
-@rewards.register("test-letters")
+@rewards.register("test-spoken")
 def letters(generations: list[str], letter: str = "a") -> list[float]:
     """How often a letter comes up."""
     return [float(text.count(letter)) for text in generations]
@@ -45,7 +45,7 @@ def letters(generations: list[str], letter: str = "a") -> list[float]:
 def distilled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("distilled")
     torch.manual_seed(0)
-    reward_models.create("motif").save(folder)
+    reward_models.create("characters", channels=8, hidden_size=8).save(folder)
     return folder
 
 
@@ -65,7 +65,7 @@ def test_a_sum_of_parts_is_learnt_from_in_every_world_and_a_run_goes_on(
             *count,
         ),
         "reward.reward_model={args: {normalize: false, threshold_quantile: 0}, coefficient: 100}",
-        *(f"reward.reward_model.args.path={distilled}", "reward.spoken={id: test-letters, coefficient: -1}"),
+        *(f"reward.reward_model.args.path={distilled}", "reward.spoken={id: test-spoken, coefficient: -1}"),
         *("training.checkpoint_every=1", f"run_dir={tmp_path}/whole"),
     ]
     assert train(compose(experiment, words), Console(quiet=True), pytest.fail)

@@ -17,9 +17,12 @@ from groundling.judges import TextPairs, open_pairs
 from groundling.judges.preferences.recording import Recorded, TextRecording
 from groundling.judges.reward_models import load_reward_model
 from groundling.policies.random import RandomPolicy
+from groundling.rewards import RewardSum, Stretch, Texts
+from groundling.rewards.part import Part
 from groundling.rewards.table import RewardTable
 from groundling.training.tracking import read_metrics
 from groundling.worlds.recording import Demonstrator, Recording
+from groundling.worlds.text.collect import EnvCollector
 from groundling.worlds.text.envs import make_envs
 from groundling.worlds.text.pairs import caption, caption_in_context, context, record
 
@@ -121,6 +124,33 @@ class FirstAction(RandomPolicy):
         return torch.where(torch.arange(logits.shape[1]) == 0, 0.0, logits - 50).log_softmax(1)
 
 
+class Heard(Part):
+    """Rewards nothing, and keeps what a reward model would have read."""
+
+    needs = frozenset({"captions"})
+
+    def __init__(self) -> None:
+        self.captions: list[str] = []
+
+    def rewards(self, stretch: Stretch) -> torch.Tensor:
+        assert stretch.judged is not None
+        self.captions += stretch.judged.read(range(len(stretch.judged.ids)))
+        return torch.zeros(stretch.shape)
+
+
+def test_a_run_is_rewarded_for_captions_as_the_pairs_have_them(tmp_path: Path) -> None:
+    config, heard = _config(), Heard()
+    player = Demonstrator(config, "trained", FirstAction())
+    record([player], Recording(tmp_path / "pairs", "first", 8, length=1))
+    envs = make_envs(config.env, 1, lambda env, k: training_seed(config.seed, 0, k))
+    envs.reset()
+    collector = EnvCollector(envs, 5, reward=RewardSum({"heard": heard}))
+    collector.collect(FirstAction(), generator=torch.Generator().manual_seed(0))
+    collector.close()
+    assert len(heard.captions) == 5
+    assert set(heard.captions) <= set(_pairs(tmp_path / "pairs").segments().captions)
+
+
 def test_several_agents_take_turns_and_segments_have_their_length(tmp_path: Path) -> None:
     players = [Demonstrator(_config(), "random", None), Demonstrator(_config(), "trained", FirstAction())]
     segments: list[Recorded] = []
@@ -175,6 +205,9 @@ def test_two_texts_to_each_prompt_become_a_reward_model(tmp_path: Path) -> None:
     assert all(first.context == second.context == "1 2 3" for first, second in pairs.texts)
     assert len({tuple(one.captions) for pair in pairs.texts for one in pair}) > 40
     assert pairs.comparisons()[0].context == "1 2 3"
+    texts = [one.captions[0] for one in pairs.texts[0]]
+    stretch = Stretch.of_texts(Texts(["1 2 3"] * 2, [[text] for text in texts], [[], []], [{}, {}]))
+    assert stretch.judged is not None and set(stretch.judged.read([0, 1])) <= set(pairs.segments().captions)
     _distilled(folder, '[["[0-9]",1]]', 1)
 
 

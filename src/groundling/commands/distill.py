@@ -59,6 +59,7 @@ def read_config(arguments: argparse.Namespace) -> "DistillationConfig":
 
     from groundling.configs.compose import check_component
     from groundling.configs.trust import check_plain
+    from groundling.judges.asking.subjects import find_subject
     from groundling.judges.preferences.opening import open_pairs
     from groundling.judges.reward_models import reward_models
     from groundling.registry import unknown
@@ -75,7 +76,7 @@ def read_config(arguments: argparse.Namespace) -> "DistillationConfig":
     named = {
         "dataset": arguments.dataset,
         "preferences": arguments.preferences,
-        "model": {"id": arguments.model or open_pairs(arguments.dataset).reward_model},
+        "model": {"id": arguments.model or find_subject(open_pairs(arguments.dataset).world).reward_model},
     }
     try:
         schema = OmegaConf.structured(DistillationConfig)

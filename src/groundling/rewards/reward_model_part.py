@@ -17,6 +17,7 @@ from groundling.errors import ConfigError
 from groundling.judges.asking.judge import Judge, judges
 from groundling.judges.asking.questions import Question
 from groundling.judges.asking.server import check_address
+from groundling.judges.asking.subjects import find_subject
 from groundling.judges.online.questions import online_judge
 from groundling.judges.online.reward import OnlineLearning, OnlineReward
 from groundling.judges.reward_models import RewardModel, load_reward_model, reward_models
@@ -46,8 +47,9 @@ class OnlineJudge:
     stairs), or a sentence; empty: the world's first."""
     prompt: str = "default"
     """How it is asked: default, or in NetHack reworded, Motif's other version."""
-    model: str = "motif"
-    """What learns where the part has no path: motif (ranks captions), or classifier or table (labels: with
+    model: str | None = None
+    """What learns where the part has no path: motif of NetHack's messages or characters of other captions (they rank
+    captions; null: the one of these that suits the world), or table or, of NetHack's messages, classifier (labels: with
     normalize=false and threshold_quantile=0)."""
     learning: dict[str, Any] = field(default_factory=dict)
     """Arguments of `groundling.judges.online.reward.OnlineLearning`: train_every, epochs, learning_rate, …"""
@@ -119,7 +121,8 @@ class RewardModelPart(Part):
             assert self._judge is not None
             with torch.random.fork_rng():
                 torch.manual_seed(run.seed)
-                model = reward_models.create(self._judge.model).to(device).eval()
+                kind = self._judge.model or find_subject(run.world).reward_model
+                model = reward_models.create(kind).to(device).eval()
         online = None if self._judge is None else _teaching(self._judge, model, run)
         self.use(model, online)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from groundling.judges.preferences.segments import caption_ids
+from groundling.judges.preferences.texts import in_context
 from groundling.metrics.metric import Meta
 
 
@@ -51,7 +52,8 @@ class Stretch:
     """Of text envs the descriptions that a step led to, a line each; of NetHack the message at which its action was
     chosen, as in Motif; of written texts the whole text, at its last token."""
     judged: Captions | None = None
-    """What judges and reward models read instead, where that is another text: of text envs what was seen and done."""
+    """What judges and reward models read instead, where that is another text, as in pairs that were collected for them:
+    of text envs the goal, what was seen and what was done; of written texts the prompt and the text."""
     texts: Texts | None = None
 
     @classmethod
@@ -59,14 +61,17 @@ class Stretch:
         """Written texts: ``(longest, num_texts)``, each with its whole as the caption of its last token."""
         lengths = torch.tensor([len(written) for written in texts.so_far])
         wholes, columns = [written[-1] for written in texts.so_far], torch.arange(len(lengths))
-        captions = Captions(
-            lambda places: [wholes[place] for place in places],
-            texts.prompts,
-            ids=torch.from_numpy(caption_ids(wholes)),
-            counts=torch.ones(len(wholes)),
-            places=(lengths - 1) * len(lengths) + columns,
-        )
-        return cls((int(lengths.max()), len(lengths)), captions=captions, texts=texts)
+        places = (lengths - 1) * len(lengths) + columns
+
+        def captions(read: Sequence[str]) -> Captions:
+            ids = torch.from_numpy(caption_ids(read))
+            return Captions(
+                lambda rows: [read[row] for row in rows], texts.prompts, ids, torch.ones(len(read)), places
+            )
+
+        in_contexts = [in_context(prompt, whole) for prompt, whole in zip(texts.prompts, wholes, strict=True)]
+        shape = (int(lengths.max()), len(lengths))
+        return cls(shape, captions=captions(wholes), judged=captions(in_contexts), texts=texts)
 
     def spread(self, captions: Captions, values: Tensor) -> Tensor:
         """``(num_steps, num_envs)`` with ``values`` ``(n,)`` where the captions are, and 0 elsewhere."""

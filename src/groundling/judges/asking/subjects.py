@@ -27,6 +27,8 @@ class Subject:
     """What labels' names call the captions."""
     nothing: str = "(nothing was said)"
     """Stands for an empty caption."""
+    reward_model: str = "characters"
+    """The id of the reward model that usually reads its captions."""
 
 
 NETHACK = Subject(
@@ -66,6 +68,7 @@ for at the end.""",
     nouns={"reworded": "message"},
     reads="msg",
     nothing="(no message was shown)",
+    reward_model="motif",
 )
 """The goals and prompts of Motif, in our words."""
 

@@ -46,7 +46,6 @@ class MessagePairs(Pairs):
     """
 
     world = "nethack"
-    reward_model = "motif"
 
     def __init__(self, folder: Path, format: Format, data: Arrays, info: Arrays) -> None:
         check(data, info, str(folder))

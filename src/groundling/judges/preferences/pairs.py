@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
-from typing import ClassVar
 
 from numpy.typing import NDArray
 
@@ -36,11 +35,9 @@ class Pairs(Labels, ABC):
     Attributes:
         world: Its kind: an id of `groundling.judges.asking.subjects`.
         info: By key, the arrays (N, 2), one figure per segment.
-        reward_model: The id of the reward model that usually reads such captions.
     """
 
     world: str
-    reward_model: ClassVar[str]
 
     def __init__(self, folder: Path, format: Format, count: int, info: Mapping[str, NDArray]) -> None:
         super().__init__(folder, format, count)

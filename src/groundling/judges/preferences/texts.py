@@ -27,8 +27,6 @@ class TextPairs(Pairs):
         about: Which world, and who played there how, as JSON holds it.
     """
 
-    reward_model = "characters"
-
     def __init__(
         self, folder: Path, texts: Sequence[TextSegments], info: Mapping[str, NDArray], about: dict[str, Any]
     ) -> None:

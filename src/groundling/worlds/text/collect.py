@@ -17,7 +17,7 @@ from groundling.judges.preferences.segments import caption_id, caption_ids
 from groundling.policies.policy import Policy
 from groundling.rewards import Captions, EnvPart, EpisodeCounts, RewardSum, Stretch
 from groundling.worlds.collector import Collector
-from groundling.worlds.text.pairs import caption
+from groundling.worlds.text.pairs import caption_in_context
 
 
 class EnvCollector(Collector):
@@ -146,7 +146,7 @@ class EnvCollector(Collector):
         for env, (before, action) in enumerate(zip(seen, actions, strict=True)):
             reached = step.final_observations.get(env, step.observations[env])
             read["captions"].add(env, "\n".join(reached.descriptions[-1]), reached.goal)
-            read["judged"].add(env, caption(before, before.actions[action]), before.goal)
+            read["judged"].add(env, caption_in_context(before, before.actions[action]), before.goal)
         for counts in self._counts.values():
             counts.end(step.final_observations)
 
