@@ -83,15 +83,15 @@ class OnlineReward:
             # Until it is trained first, its rewards are next to nothing (about 1e-4) and stay so.
             model.normalization = Normalization(0.0, 1.0, (0.0,) * len(QUANTILE_LEVELS))
         self._rng = np.random.default_rng(self.learning.seed)
-        self._captions: dict[str, int] = {}  # and their places
+        self._captions: list[str] = []
+        self._distinct: set[str] = set()  # the same
         self._known: set[int] = set()  # ids that need not be read again
         self._answered: dict[_Places, float] = {}
         self._trained_on = 0
         self._training: _Training | None = None
 
         def ask(questions: list[_Places]) -> Sequence[float | None]:
-            texts = list(self._captions)
-            return judge([tuple(texts[place] for place in places) for places in questions])
+            return judge([tuple(self._captions[place] for place in places) for places in questions])
 
         self._judge = BackgroundJudge(ask, self.learning.judge_batch_size, warn=warn)
 
@@ -107,7 +107,7 @@ class OnlineReward:
         self._known.update(flat[new].tolist())
         questions: list[_Places] = []
         for caption in read(np.sort(first[new]).tolist()):
-            if caption not in self._captions:
+            if caption not in self._distinct:
                 questions += self._add(caption)
         if questions:
             self._judge.offer(questions)
@@ -130,8 +130,7 @@ class OnlineReward:
         self._answered |= new
         if isinstance(self.model, TableRewardModel):
             if new:
-                texts = list(self._captions)
-                captions = [texts[place] for (place,) in new]
+                captions = [self._captions[place] for (place,) in new]
                 self.model.set(captions, np.array(list(new.values()), dtype=np.float32))
             return bool(new)
         changed = self._take_over()
@@ -159,8 +158,7 @@ class OnlineReward:
         """
         questions = np.array(list(self._answered), dtype=np.int64).reshape(len(self._answered), self._sides)
         used, places = np.unique(questions, return_inverse=True)
-        texts = list(self._captions)
-        written = [texts[place].encode("utf-8", "surrogatepass") for place in used]
+        written = [self._captions[place].encode("utf-8", "surrogatepass") for place in used]
         return {
             "captions": torch.tensor(list(b"".join(written)), dtype=torch.uint8),
             "lengths": torch.tensor([len(text) for text in written], dtype=torch.int64),
@@ -203,7 +201,8 @@ class OnlineReward:
             The questions that it raises.
         """
         place = len(self._captions)
-        self._captions[caption] = place
+        self._captions.append(caption)
+        self._distinct.add(caption)
         if not self._ranks:
             return [(place,)]
         count = min(self.learning.comparisons, place)
