@@ -18,7 +18,7 @@ from groundling.configs.studies import read_study, studies
 from groundling.evaluation import study as study_module
 from groundling.evaluation.evaluate import evaluate
 from groundling.evaluation.study import make_jobs, run_beside
-from groundling.intervals import Estimate, wilson_interval
+from groundling.intervals import IntervalEstimate, wilson_interval
 
 _STUDY = """
 # A tiny study.
@@ -141,8 +141,8 @@ def test_the_results_are_those_of_the_runs(study: Path) -> None:
     assert ("random", "area", "random") not in summary
     page = (out / "README.md").read_text()
     assert "groundling study" in page and "| quick | learns fast |" in page and "Unfinished" not in page
-    each = [Estimate(share, *wilson_interval(round(4 * share), 4)) for share in own]
-    together = Estimate(sum(own) / 2, *wilson_interval(round(4 * sum(own)), 8))
+    each = [IntervalEstimate(share, *wilson_interval(round(4 * share), 4)) for share in own]
+    together = IntervalEstimate(sum(own) / 2, *wilson_interval(round(4 * sum(own)), 8))
     assert "| slow | " + " | ".join(one.text(".3f") for one in [*each, together]) + " |" in page
     assert len(json.loads((out / "summary.json").read_text())["figures"]) == len(_rows(out / "summary.csv"))
 
