@@ -14,7 +14,7 @@ from groundling.configs.schema import (
     EvaluationConfig,
     ModelConfig,
     PoolConfig,
-    RewardConfig,
+    RewardPartConfig,
     TrainingConfig,
 )
 from groundling.rows import read_rows
@@ -37,7 +37,7 @@ def _parts(folder: Path, algorithm: ComponentConfig, model: ModelConfig, **polic
     return {
         "env": EnvConfig(id="TextGeneration-v0", num_envs=4, args={"max_prompt_length": 8}),
         "pool": PoolConfig("jsonl", {"path": {"train": str(rows), "val": str(rows)}, **columns}),
-        "reward": RewardConfig("chrf"),
+        "reward": {"chrf": RewardPartConfig()},
         "model": model,
         "policy": ComponentConfig("token", {"generation": generation, **policy}),
         "algorithm": algorithm,
