@@ -1,7 +1,9 @@
 """A run's reward: the sum of its parts, each times its coefficient."""
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,19 +68,25 @@ class RewardSum:
     def check(self) -> None:
         """Raise `GroundlingError` if a library, a model or a file is missing; cheap, and loads no model."""
         for name, part in self.parts.items():
-            try:
+            with naming(name):
                 part.check()
-            except GroundlingError as error:
-                raise type(error)(f"reward.{name}: {error}") from error
 
     def begin(self, run: Surroundings) -> None:
-        """Load what the parts need."""
-        for part in self.parts.values():
-            part.begin(run)
+        """Load what the parts need.
+
+        Raises:
+            GroundlingError: one cannot be had; the message names the part.
+        """
+        for name, part in self.parts.items():
+            with naming(name):
+                part.begin(run)
 
     def figures(self) -> dict[str, int]:
-        """What is to be watched of the parts beside their rewards."""
-        return {name: count for part in self.parts.values() for name, count in part.figures().items()}
+        """What is to be watched of the parts beside their rewards; of several parts in sum."""
+        counts: Counter[str] = Counter()
+        for part in self.parts.values():
+            counts.update(part.figures())
+        return dict(counts)
 
     def forget(self) -> None:
         """Reward from here on as if nothing had been rewarded before."""
@@ -155,14 +163,21 @@ def make_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpec
             "rewards`"
         )
     for name, part in chosen.items():
-        try:
+        with naming(name):
             made[name] = parts.create(part.id or name, **part.args)
-        except ConfigError as error:
-            raise ConfigError(f"reward.{name}: {error}") from error
         _check_suits(name, world, made[name].accepts(world))
     reward = RewardSum(made, {name: part.coefficient for name, part in chosen.items()})
     reward.check()
     return reward
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Let errors say which part of the reward they are of."""
+    try:
+        yield
+    except GroundlingError as error:
+        raise type(error)(f"reward.{name}: {error}") from error
 
 
 def _check_suits(name: str, world: WorldSpec, reason: str | None) -> None:

@@ -16,6 +16,7 @@ from groundling.policies.policy import Policy
 from groundling.processes import Processes
 from groundling.registry import unknown
 from groundling.rewards import RewardSum, Surroundings, make_parts
+from groundling.rewards.sum import naming
 from groundling.rows import Log, Told
 from groundling.worlds.collector import Collector
 from groundling.worlds.episode import HeldOutEpisode, Played
@@ -120,7 +121,8 @@ class World(ABC):
                 taught[name] = replace(part, args={**part.args, "online": online})
                 judged = self.reward.parts[name]
                 run = Surroundings(config.device, config.seed, world=kind_of(config))
-                judged.begin(run)  # whose mistakes are told
+                with naming(name):
+                    judged.begin(run)  # whose mistakes are told
                 judged.close()
         return replace(config, reward={**config.reward, **taught})
 
