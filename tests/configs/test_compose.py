@@ -1,6 +1,9 @@
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from groundling.configs.compose import compose, experiments, from_file, sweep, to_yaml
 from groundling.errors import ConfigError
@@ -157,3 +160,67 @@ def test_a_metric_that_is_a_reward_is_given_arguments_of_its_types(argument: str
         ConfigError, match=rf"reward\.increasing_numbers\.args\.{argument} must be of type {kind}, got 'abc'"
     ):
         compose("rl4lms/increasing_numbers_ppo", [f"reward.increasing_numbers.args.{argument}=abc"])
+
+
+_DATES = "rl4lms/dates_ppo"
+
+
+@pytest.mark.parametrize(
+    ("experiment", "overrides", "parts"),
+    [
+        ("demo", [], {}),
+        ("demo", ["reward.env.args.scale=2"], {"env": (1, {"scale": 2})}),
+        ("glam/mixed", ["~reward.env.args.scale", "reward.env.coefficient=3"], {"env": (3, {})}),
+        ("glam/mixed", ["~reward.env.args"], {"env": (1, {})}),
+        ("demo", ["reward.count={coefficient: 2}", "~reward.env"], {"count": (2, {}), "env": None}),
+        ("demo", ["reward.mine={id: count, args: {exponent: 1}}"], {"mine": (1, {"exponent": 1})}),
+        (_DATES, ["~reward.sentences_with_dates", "reward.rouge={}"], {"rouge": (1, {})}),
+        (_DATES, ["~reward", "reward.count.args.exponent=1", "~reward.count"], {"env": None}),
+        (_DATES, ["reward.sentences_with_dates=null", "reward.ter={}"], {"sentences_with_dates": None, "ter": (1, {})}),
+        ("rl4lms/summarization_ppo", [], {"meteor": None, "rouge": (1, {"rouge_type": "rouge1"})}),
+    ],
+)  # fmt: skip
+def test_parts_of_a_reward_are_added_changed_and_taken_out(
+    experiment: str, overrides: list[str], parts: dict[str, Any], tmp_path: Path
+) -> None:
+    config = compose(experiment, overrides)
+    assert {name: p and (p.coefficient, p.args) for name, p in config.reward.items()} == parts
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    assert from_file(tmp_path / "config.yaml").reward == config.reward
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("reward.env=3", "reward.env must be a part"),
+        (
+            "reward.env.coeff=2",
+            r"unknown config key 'reward.env.coeff': did you mean 'reward.env.coefficient'",
+        ),
+        ("reward.env.args.scales=2", "'scale'"),
+        ("~reward.rouge", "the parts are env alone"),
+        (
+            "reward.reward_model.args.threshold_quantile=3",
+            "reward.reward_model.args: threshold_quantile must be",
+        ),
+        ("env.reward_scale=2", r"the key env.reward_scale is now reward.env.args.scale$"),
+        ("env={reward_scale: 2}", r"is now reward.env.args.scale$"),
+        ("nethack.reward={reward_clip: 1}", r"the key nethack.reward is now reward.reward_model.args$"),
+        ("nethack.reward.reward_clip=1", r"is now reward.env.args.clip$"),
+        ("nethack.online.judge=rules", r"is now reward.reward_model.args.online.judge$"),
+        ("reward.id=rouge", "the key reward.id is now the name of a part"),
+    ],
+)
+def test_what_is_no_part_of_a_reward_is_told(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        compose("demo", [override])
+
+
+def test_old_keys_of_a_file_are_refused_with_their_new_names(tmp_path: Path) -> None:
+    values = asdict(compose("demo"))
+    values["env"]["reward_scale"] = 1.0
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(values | {"model": {}}))
+    with pytest.raises(
+        ConfigError, match=r"config.yaml: the key env.reward_scale is now reward.env.args.scale$"
+    ):
+        from_file(tmp_path / "config.yaml")

@@ -32,6 +32,7 @@ from groundling.algorithms.algorithm import algorithms
 from groundling.arguments import check_types
 from groundling.configs import trust
 from groundling.configs.kinds import check_used
+from groundling.configs.parts import PART_ARGS, add_part, take_part_out
 from groundling.configs.renamed import check_renamed
 from groundling.configs.schema import BASELINES, ComponentConfig, Config, EnvConfig, RewardPartConfig
 from groundling.errors import ConfigError, UnusedKey
@@ -227,7 +228,7 @@ def changed(
                 check_renamed(value, "an override", key)
                 _check_key(key)
                 with open_dict(changing):
-                    _add_part(changing.reward, key, value)
+                    add_part(changing.reward, key, value)
                     OmegaConf.update(changing, key, value, merge=True)
         return _checked(changing, "an override", dict(trust.leaves("", asdict(config))), unused)
     except OmegaConfBaseException as error:
@@ -319,17 +320,15 @@ def _changed(config: Any, changes: Sequence[Override]) -> DictConfig:
         for change in changes:
             key = change.key_or_group
             if not change.is_delete():
-                _add_part(config.reward, key, change.value())
+                add_part(config.reward, key, change.value())
                 OmegaConf.update(config, key, change.value(), merge=True)
-            elif key in _FREE or re.fullmatch(_PART_ARGS, key):
+            elif key in _FREE or re.fullmatch(PART_ARGS, key):
                 OmegaConf.update(config, key, {}, merge=False)
-            elif key == "reward":
-                config.reward = {"env": None}
-            elif key.startswith("reward.") and key.count(".") == 1:
-                _take_part_out(config.reward, key.partition(".")[2])
+            elif key == "reward" or (key.startswith("reward.") and key.count(".") == 1):
+                take_part_out(config, key.partition(".")[2])
             else:
                 parent, _, name = key.rpartition(".")
-                free = parent.startswith(_FREE) or re.match(_PART_ARGS, parent)
+                free = parent.startswith(_FREE) or re.match(PART_ARGS, parent)
                 if not free or name not in (OmegaConf.select(config, parent) or {}):
                     raise ConfigError(
                         f"cannot take {key} out: it is no part of the reward and no argument of "
@@ -337,26 +336,6 @@ def _changed(config: Any, changes: Sequence[Override]) -> DictConfig:
                     )
                 del OmegaConf.select(config, parent)[name]
     return config
-
-
-def _add_part(reward: DictConfig, key: str, value: Any) -> None:
-    """Make the part of the reward of which ``key`` sets something, where it is not there or was taken out."""
-    section, _, rest = key.partition(".")
-    name = rest.partition(".")[0]
-    if section != "reward" or not name or (name == rest and value is None):
-        return
-    if name == rest and not isinstance(value, Mapping):
-        raise ConfigError(f"{key} must be a part, {{coefficient: 1, args: {{…}}}}, or null, got {value!r}")
-    if reward.get(name) is None:
-        reward[name] = OmegaConf.structured(RewardPartConfig)
-
-
-def _take_part_out(reward: DictConfig, name: str) -> None:
-    """Leave out a part of the reward; what the world pays, too, which is a part without being named."""
-    if name == "env":
-        reward[name] = None
-    elif reward.pop(name, None) is None:
-        raise ConfigError(f"cannot take reward.{name} out: the parts are {', '.join(reward) or 'env alone'}")
 
 
 def _check_key(key: str) -> None:
@@ -378,7 +357,6 @@ def _check_key(key: str) -> None:
 
 _PARTS = object()
 """Stands for the mapping of a reward's parts, whose keys are free."""
-_PART_ARGS = r"reward\.[\w-]+\.args"
 _FREE = (
     "env.args",
     "model.lora",

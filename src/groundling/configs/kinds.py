@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any, Literal
 
 from groundling.algorithms.algorithm import algorithms
@@ -138,6 +138,8 @@ def _leaves(prefix: str, node: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _told(value: Any) -> str:
+    if is_dataclass(value) and not isinstance(value, type):
+        return _told(asdict(value))
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{name}: {one}" for name, one in value.items()) + "}"
+        return "{" + ", ".join(f"{name}: {_told(one)}" for name, one in value.items()) + "}"
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
