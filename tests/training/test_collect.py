@@ -9,7 +9,7 @@ from groundling.configs.schema import ComponentConfig, Config, EnvConfig
 from groundling.envs.observation import TextObservation
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, RunError
-from groundling.rewards import EnvPart, RewardSum
+from groundling.rewards import EnvPart, Part, RewardSum, Stretch
 from groundling.training.build import make_algorithm, make_policy
 from groundling.worlds import world_of
 from groundling.worlds.text.collect import EnvCollector
@@ -109,3 +109,36 @@ def test_the_config_has_time_outs_valued_with_the_algorithms_discount() -> None:
     policy = make_policy(config)
     algorithm = make_algorithm(config, policy)
     assert world_of(config).collector(policy, algorithm, slice(0, 2))._bootstrap == 0.75
+
+
+class _Heard(Part):
+    """Rewards nothing, and keeps what there was to be read."""
+
+    needs = frozenset({"captions"})
+
+    def __init__(self) -> None:
+        self.read: list[tuple[str, str, float]] = []
+
+    def rewards(self, stretch: Stretch) -> torch.Tensor:
+        captions = stretch.captions
+        assert captions is not None
+        texts = captions.read(range(len(captions.ids)))
+        self.read += zip(captions.goals, texts, captions.counts.tolist(), strict=True)
+        return torch.zeros(stretch.shape)
+
+
+def test_a_step_s_caption_is_what_it_led_to_counted_within_its_episode() -> None:
+    heard = _Heard()
+    envs = TextVectorEnv(Corridor, 1, _ACTIONS, seed_of=lambda i, k: k)
+    (first,) = envs.reset()
+    collector = EnvCollector(envs, 14, reward=RewardSum({"heard": heard}))
+    collector.collect(_Fixed(2), generator=torch.Generator())  # who stays is cut off after 12 steps
+    (second,) = envs.observations()
+    told = [(o.goal, "\n".join(o.descriptions[-1])) for o in (first, second)]
+    assert heard.read == [(*told[0], n) for n in range(1, 13)] + [(*told[1], n) for n in (1, 2)]
+    again = EnvCollector(
+        TextVectorEnv(Corridor, 1, _ACTIONS, lambda i, k: k), 1, reward=RewardSum({"heard": heard})
+    )
+    again.load_state_dict(collector.state_dict())
+    again.collect(_Fixed(2), generator=torch.Generator())
+    assert heard.read[-1] == (*told[1], 3)
