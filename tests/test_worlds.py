@@ -1,12 +1,13 @@
-"""Every policy and algorithm in every world: it trains, or one line says before anything is loaded why it cannot."""
+"""What does not suit each other is refused in one line that names what does; tests/training/test_combinations.py tries
+every combination."""
 
 import functools
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from groundling.algorithms.algorithm import algorithms
 from groundling.cli import main
 from groundling.configs.compose import compose
 from groundling.configs.schema import ComponentConfig, Config
@@ -17,6 +18,7 @@ from groundling.worlds import WorldSpec, world_of
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
 
 _SHORT = ["env.num_envs=4", "training.steps=32", "training.steps_per_update=8", "device=cpu"]
+_ACT = {"a2c", "appo", "grpo", "ppo", "reinforce_pp", "rloo", "trpo"}  # they learn from what a policy does
 _WORLDS = {
     "babyai": ["demo", "~policy.args"],
     "own": ["demo", "~policy.args", "~env.args", "env.id=test/Doors-v0"],
@@ -28,70 +30,10 @@ _WORLDS = {
     ],
     "writing": ["rl4lms/increasing_numbers_ppo", "~policy.args"],
 }
-_SUITED = {
-    "babyai": {"action_head", "action_scoring", "drrn", "random", "symbolic"},
-    "own": {"action_head", "action_scoring", "drrn", "random"},
-    "nethack": {"nethack"},
-    "writing": {"token"},
-}
-_POLICIES = ("action_head", "action_scoring", "drrn", "nethack", "random", "symbolic", "token")
-_ALGORITHMS = (
-    *("a2c", "appo", "bc", "drrn", "grpo", "nlpo", "ppo", "reinforce_pp", "rloo", "supervised"),
-    "trpo",
-)
-_ACT = {"a2c", "appo", "grpo", "ppo", "reinforce_pp", "rloo", "trpo"}  # they learn from what a policy does
-# Which algorithms train a policy in a world, their other settings being the defaults.
-_TRAINED = {
-    ("babyai", "action_head"): _ACT,
-    ("babyai", "action_scoring"): _ACT,
-    ("babyai", "drrn"): _ACT | {"drrn"},
-    ("babyai", "symbolic"): _ACT,
-    ("own", "action_head"): _ACT,
-    ("own", "action_scoring"): _ACT,
-    ("own", "drrn"): _ACT | {"drrn"},
-    ("nethack", "nethack"): _ACT,
-    ("writing", "token"): _ACT - {"grpo", "rloo"} | {"bc", "supervised"},
-    ("dataset", "action_head"): set(),
-    ("dataset", "action_scoring"): {"bc", "supervised"},
-    ("dataset", "drrn"): set(),
-}
 
 
 class _Loaded(Exception):
     """Building came so far as to load a model."""
-
-
-def test_the_lists_are_complete() -> None:
-    for registry, names in ((policies, _POLICIES), (algorithms, _ALGORITHMS)):
-        assert {id for id in registry if registry.get(id).__module__.startswith("groundling.")} == set(names)
-
-
-@pytest.mark.parametrize("world", _WORLDS)
-@pytest.mark.parametrize("policy", _POLICIES)
-def test_a_policy_suits_a_world_or_is_refused_at_once(
-    policy: str, world: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if world == "nethack":
-        pytest.importorskip("nle")
-    experiment, *words = _WORLDS[world]
-    words += [f"policy.id={policy}", *_SHORT]
-    if policy in _SUITED[world] - {"random"}:
-        words += ["~algorithm.args", "algorithm.id=drrn"] if policy == "drrn" else []
-        words += ["policy.args.num_actions=5"] if (policy, world) == ("action_head", "own") else []
-        words += ["policy.args.recurrence=8"] if policy in ("symbolic", "nethack") else []
-        assert main(["train", experiment, *words, "--dry-run"]) == 0
-        return
-
-    def load(*args: object, **kwargs: object) -> None:
-        raise AssertionError("a language model was loaded")
-
-    monkeypatch.setattr(build, "_make_language_model", load)
-    assert main(["train", experiment, *words, "--dry-run"]) == 1
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == 1 and told[0].startswith(f"error: policy '{policy}' ")
-    if policy not in _SUITED[world]:  # random has no weights to train, wherever it suits
-        named = told[0].partition("set policy.id to one of ")[2].split(", ")
-        assert set(named) & set(_POLICIES) == _SUITED[world]  # beside those of other tests
 
 
 def test_a_policy_of_ones_own_says_what_it_needs() -> None:
@@ -135,21 +77,29 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policies, "create", load)
 
 
-@pytest.mark.parametrize("algorithm", _ALGORITHMS)
-@pytest.mark.parametrize(("world", "policy"), _TRAINED)
+@pytest.mark.parametrize(
+    ("world", "policy", "algorithm", "named"),
+    [
+        ("babyai", "action_head", "nlpo", {"algorithm.id": _ACT}),
+        ("babyai", "action_head", "drrn", {"policy.id": {"drrn"}, "algorithm.id": _ACT}),
+        ("babyai", "random", "ppo", {"policy.id": {"action_head", "action_scoring", "drrn", "symbolic"}}),
+        ("dataset", "drrn", "bc", {"policy.id": {"action_scoring"}}),
+        ("dataset", "action_scoring", "ppo", {"algorithm.id": {"bc", "supervised"}}),
+        ("writing", "token", "grpo", {"algorithm.id": _ACT - {"grpo", "rloo"} | {"bc", "supervised"}}),
+    ],
+)
 @pytest.mark.usefixtures("no_model")
-def test_an_algorithm_suits_a_policy_or_is_refused_at_once(world: str, policy: str, algorithm: str) -> None:
-    suited = _TRAINED[world, policy]
-    args = {"num_actions": 5} if (world, policy) == ("own", "action_head") else {}
-    with pytest.raises(_Loaded if algorithm in suited else ConfigError) as met:
-        _make(world, ComponentConfig(policy, args), ComponentConfig(algorithm))
-    if algorithm not in suited:
-        told = str(met.value)
-        assert told.startswith(f"algorithm {algorithm!r} does not suit policy {policy!r} in ")
-        named = told.partition("algorithm.id to one of ")[2].split(", ")
-        assert set(named) & set(_ALGORITHMS) == suited  # beside those of other tests
-        if algorithm == "drrn" and world != "dataset" and "drrn" in _SUITED[world]:
-            assert "set policy.id to one of drrn or " in told
+def test_a_refusal_names_what_would_do(
+    world: str, policy: str, algorithm: str, named: dict[str, set[str]]
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        _make(world, ComponentConfig(policy), ComponentConfig(algorithm))
+    told = str(refused.value)
+    assert told.startswith(f"algorithm {algorithm!r} does not suit policy {policy!r} in ")
+    for key in ("policy.id", "algorithm.id"):
+        ids = told.partition(f"{key} to one of ")[2].partition(" or ")[0].split(", ")
+        bundled = {id for id in ids if id and not id.startswith("test-")}  # beside those of other tests
+        assert bundled == named.get(key, set())
 
 
 _NO_MASK, _MASK = ComponentConfig("token"), ComponentConfig("token", {"mask_type": "learned_top_p"})
@@ -180,16 +130,32 @@ def test_what_an_algorithm_needs_depends_on_settings(
         _make(world, policy, algorithm, **pool)
 
 
+_SYMBOLIC = ["policy.id=symbolic", "policy.args.recurrence=5", *_SHORT]  # of 8 steps an update
+_PERPLEXITY = ["policy.id=drrn", "reward.causal_perplexity.coefficient=-1"]
+
+
+@pytest.mark.parametrize("command", [["--dry-run"], []])
+@pytest.mark.parametrize(
+    ("world", "words", "said"),
+    [
+        ("babyai", ["policy.id=token"], "policy 'token' does not suit BabyAI-MixedTrainLocal-v0: it looks at prompt"),
+        ("nethack", ["policy.id=drrn"], "shows glyphs; set policy.id to one of nethack"),
+        ("babyai", ["~algorithm.args", "algorithm.id=drrn"], "algorithm 'drrn' does not suit policy 'action_scoring'"),
+        ("own", ["policy.id=action_head"], "set policy.args.num_actions to the length of its longest list"),
+        ("babyai", _SYMBOLIC, "training.steps_per_update=8 is no multiple of the policy's recurrence, which is 5"),
+        ("babyai", _PERPLEXITY, "reward.causal_perplexity reads the language model under training, and policy 'drrn'"),
+        ("babyai", ["model.load_in_4bit=true"], "keeps weights that cannot be trained"),
+    ],
+)  # fmt: skip
 @pytest.mark.usefixtures("no_model")
-def test_a_dry_run_tells_it_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", *_WORLDS["babyai"], "~algorithm.args", "algorithm.id=drrn", "--dry-run"]) == 1
+def test_a_run_is_refused_in_one_line_before_anything_is_loaded(
+    world: str,
+    words: list[str],
+    said: str,
+    command: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["train", *_WORLDS[world], *words, f"run_dir={tmp_path}", *command]) == 1
     told = capsys.readouterr().err.splitlines()
-    assert len(told) == 1 and told[0].startswith(
-        "error: algorithm 'drrn' does not suit policy 'action_scoring'"
-    )
-
-
-def test_a_dry_run_cuts_rollouts_as_training_does(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["policy.id=symbolic", "policy.args.recurrence=5", *_SHORT]  # of 8 steps an update
-    assert main(["train", *_WORLDS["babyai"], *words, "--dry-run"]) == 1
-    assert "training.steps_per_update=8 is no multiple" in capsys.readouterr().err
+    assert len(told) == 1 and told[0].startswith("error: ") and said in told[0]

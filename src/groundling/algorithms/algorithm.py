@@ -42,6 +42,8 @@ class Algorithm(ABC):
             args: What it will be called with, but for what is loaded.
             world: Where the policy acts, or what shows it how to.
         """
+        if not getattr(policy, "trainable", True):  # a function that makes a policy does not say
+            return "that policy has no weights to train"
         if self.demonstrated and "demonstrated" not in world.experience:
             return "it learns from a dataset (data.path=FOLDER, see `groundling collect`) or from a pool's references"
         if not self.demonstrated and "acted" not in world.experience:

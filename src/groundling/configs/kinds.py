@@ -6,7 +6,7 @@ from dataclasses import asdict, fields, is_dataclass
 from typing import Any, Literal
 
 from groundling.algorithms.algorithm import algorithms
-from groundling.configs.schema import Config
+from groundling.configs.schema import ComponentConfig, Config
 from groundling.envs.nethack import TASKS
 from groundling.envs.spec import Evidence, WorldSpec
 from groundling.errors import UnusedKey
@@ -31,9 +31,13 @@ def kind_of(config: Config) -> Kind:
 _PAYS: frozenset[Evidence] = frozenset({"env", "captions", "counts"})
 SPECS: dict[Kind, WorldSpec] = {
     "text": WorldSpec("a text env", frozenset({"words", "symbols"}), "choice", evidence=_PAYS),
-    "nethack": WorldSpec("NetHack", frozenset({"glyphs"}), "choice", evidence=_PAYS),
+    "nethack": WorldSpec("NetHack", frozenset({"glyphs"}), "choice", evidence=_PAYS, subject="nethack"),
     "writing": WorldSpec(
-        "a pool", frozenset({"prompt"}), "token", evidence=frozenset({"captions", "references"})
+        "a pool",
+        frozenset({"prompt"}),
+        "token",
+        evidence=frozenset({"captions", "references"}),
+        subject="writing",
     ),
 }
 """What each kind offers a policy at most, and what it offers rewards."""
@@ -95,7 +99,7 @@ def _unused_here(config: Config, kind: Kind, key: str) -> str | None:
     """Why nothing that the config chooses uses a key of its world; None where something does."""
     section = key.partition(".")[0]
     demonstrated = bool(getattr(algorithms.get(config.algorithm.id), "demonstrated", False))
-    if section == "model" and not _reads(config) and _suits(config, kind):
+    if section == "model" and not has_model(config.policy) and _suits(config, kind):
         return f"policy {config.policy.id!r} has no language model"
     if key in ("pool.texts_per_prompt", "pool.replacement") and demonstrated:
         return f"algorithm {config.algorithm.id} reads the references, each in its turn"
@@ -108,9 +112,9 @@ def _unused_here(config: Config, kind: Kind, key: str) -> str | None:
     return None
 
 
-def _reads(config: Config) -> bool:
-    """Whether the policy has a language model, or may have one."""
-    parameters = inspect.signature(policies.get(config.policy.id)).parameters
+def has_model(policy: ComponentConfig) -> bool:
+    """Whether a policy has a language model, or may have one."""
+    parameters = inspect.signature(policies.get(policy.id)).parameters
     return "lm" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 

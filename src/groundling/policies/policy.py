@@ -112,6 +112,8 @@ class Policy(nn.Module, ABC):
     """Steps of a `Segment`: how far back in time gradients go."""
     needs: ClassVar[frozenset[Offer]] = frozenset()
     """What of an observation it looks at; empty: it does not say, and is let into any world."""
+    trainable: ClassVar[bool] = True
+    """Whether it has weights to train."""
 
     @classmethod
     def accepts(cls, world: WorldSpec) -> str | None:

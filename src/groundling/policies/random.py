@@ -16,6 +16,7 @@ class RandomPolicy(Policy):
     """Chooses uniformly among the admissible actions; has no weights and values everything at 0."""
 
     needs = frozenset({"words"})
+    trainable = False
 
     def __init__(self) -> None:
         super().__init__()

@@ -54,6 +54,8 @@ class Part(ABC):
     """What it looks at; known of the class, but where it depends on arguments."""
     per_token = False
     """Whether it looks at every token of a written text, and not only at the whole."""
+    needs_model = False
+    """Whether it reads the language model under training."""
 
     def accepts(self, world: WorldSpec) -> str | None:
         """Whether it can reward in a world: None, or why not."""

@@ -65,6 +65,11 @@ class RewardSum:
         """Whether any of the parts looks at every token of a written text."""
         return any(part.per_token for part in self.parts.values())
 
+    @property
+    def needs_model(self) -> list[str]:
+        """The names of the parts that read the language model under training."""
+        return [name for name, part in self.parts.items() if part.needs_model]
+
     def check(self) -> None:
         """Raise `GroundlingError` if a library, a model or a file is missing; cheap, and loads no model."""
         for name, part in self.parts.items():

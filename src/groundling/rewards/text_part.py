@@ -38,6 +38,7 @@ class TextPart(Part):
     def __init__(self, reward: Reward | Callable[[Any], Reward]) -> None:
         self._processes = Processes()
         self._make = None if isinstance(reward, Reward) else reward
+        self.needs_model = self._make is not None
         self.reward: Reward | None = None
         if isinstance(reward, Reward):
             self._take(reward)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from groundling.algorithms.algorithm import Algorithm, algorithms, check_trains
+from groundling.configs.kinds import has_model
 from groundling.configs.schema import ComponentConfig, Config
 from groundling.devices import find_device
 from groundling.errors import ConfigError
@@ -34,6 +35,33 @@ def in_steps(config: Config, collector: Collector) -> Config:
     return replace(config, training=replace(config.training, steps=collector.steps_of(epochs)))
 
 
+def check_suits(config: Config) -> None:
+    """Check that a config's policy can be trained in its world, by its algorithm and reward. Nothing is loaded or made.
+
+    Raises:
+        ConfigError: two of them do not suit each other; the message says why, and names those that would.
+        GroundlingError: what the reward needs is missing.
+    """
+    if config.model.load_in_4bit and not config.model.lora:
+        raise ConfigError(
+            "model.load_in_4bit=true keeps weights that cannot be trained: give model.lora={r: 16} too"
+        )
+    world = world_of(config)
+    policy, algorithm = config.policy, config.algorithm
+    check_accepts(policy.id, world.spec)
+    check_trains(algorithm.id, algorithm.args, policy.id, policy.args, world.spec)
+    if "num_actions" in inspect.signature(policies.get(policy.id)).parameters:
+        _num_actions(policy, world.spec)
+    _check_recurrence(policy, config.training.steps_per_update)
+    if not getattr(algorithms.get(algorithm.id), "demonstrated", False):
+        world.reward.check()
+        if world.reward.needs_model and not has_model(policy):
+            raise ConfigError(
+                f"reward.{world.reward.needs_model[0]} reads the language model under training, and policy "
+                f"{policy.id!r} has none: name one, reward.{world.reward.needs_model[0]}.args.lm=FOLDER"
+            )
+
+
 def make_policy(config: Config, checkpoint: Path | None = None, *, learns: bool = False) -> Policy:
     """The config's policy: as training begins, or with the weights of ``checkpoint``.
 
@@ -47,18 +75,10 @@ def make_policy(config: Config, checkpoint: Path | None = None, *, learns: bool 
     Raises:
         ConfigError: it cannot act in the world; or it is going to be trained, and cannot be.
     """
-    if learns and config.model.load_in_4bit and not config.model.lora:
-        raise ConfigError(
-            "model.load_in_4bit=true keeps weights that cannot be trained: give model.lora={r: 16} too"
-        )
-    world = world_of(config)
-    spec = world.spec
-    check_accepts(config.policy.id, spec)
     if learns:
-        algorithm = config.algorithm
-        check_trains(algorithm.id, algorithm.args, config.policy.id, config.policy.args, spec)
-        if not getattr(algorithms.get(algorithm.id), "demonstrated", False):
-            world.reward.check()
+        check_suits(config)
+    spec = world_of(config).spec
+    check_accepts(config.policy.id, spec)
     factory = policies.get(config.policy.id)
     parameters = inspect.signature(factory).parameters
     args: dict[str, Any] = dict(config.policy.args)
@@ -99,6 +119,19 @@ def _num_actions(policy: ComponentConfig, spec: WorldSpec) -> int:
     return most
 
 
+def _check_recurrence(policy: ComponentConfig, num_steps: int) -> None:
+    """Raise `ConfigError` where rollouts of ``num_steps`` cannot be cut into a recurrent policy's segments."""
+    factory = policies.get(policy.id)
+    parameter = inspect.signature(factory).parameters.get("recurrence")
+    usual = getattr(factory, "recurrence", 1) if parameter is None else parameter.default
+    length = policy.args.get("recurrence", usual)
+    if length > 0 and num_steps % length:  # the policy itself refuses others
+        raise ConfigError(
+            f"training.steps_per_update={num_steps} is no multiple of the policy's recurrence, which is {length}: make "
+            "it one, or set policy.args.recurrence"
+        )
+
+
 def _penalises(config: Config) -> bool:
     """Whether the algorithm has a KL penalty, for which the policy needs the weights that training began with."""
     default = getattr(algorithms.get(config.algorithm.id), "kl_coefficient", 0)
@@ -131,11 +164,6 @@ def make_algorithm(config: Config, policy: Policy, processes: Processes | None =
             f"model.dtype={config.model.dtype} rounds away updates of less than about 0.4 % of a weight, as small "
             "learning rates make them: keep float32 (GPUs compute in bfloat16 all the same) or train model.lora",
             stacklevel=2,
-        )
-    if config.training.steps_per_update % policy.recurrence:
-        raise ConfigError(
-            f"training.steps_per_update={config.training.steps_per_update} is no multiple of the policy's recurrence, "
-            f"which is {policy.recurrence}: make it one, or set policy.args.recurrence"
         )
     algorithm: Algorithm = algorithms.create(config.algorithm.id, **config.algorithm.args)
     algorithm.processes = processes or Processes()
