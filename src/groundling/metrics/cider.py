@@ -1,6 +1,7 @@
 """CIDEr (Vedantam et al. 2015) and SPICE (Anderson et al. 2016), which were made for captions."""
 
 import functools
+import importlib.util
 import math
 import shutil
 from collections import Counter
@@ -118,11 +119,13 @@ class Spice(Metric):
     needs_references = True
 
     def check(self) -> None:
-        """Java."""
+        """Java and pycocoevalcap."""
         if shutil.which("java") is None:
             raise GroundlingError(
                 "SPICE needs Java: apt install default-jre-headless (and pip install pycocoevalcap)"
             )
+        if importlib.util.find_spec("pycocoevalcap") is None:
+            raise GroundlingError("SPICE needs pycocoevalcap: pip install pycocoevalcap")
 
     def measure(
         self,
@@ -133,12 +136,8 @@ class Spice(Metric):
     ) -> dict[str, MetricResult]:
         """``lexical/spice``."""
         self.check()
-        try:
-            from pycocoevalcap.spice.spice import Spice as Scorer
-        except ImportError as error:
-            raise GroundlingError(
-                f"SPICE needs pycocoevalcap: pip install pycocoevalcap ({error})"
-            ) from error
+        from pycocoevalcap.spice.spice import Spice as Scorer
+
         ids = range(len(generations))
         _, found = Scorer().compute_score(
             {i: list(references[i]) for i in ids}, {i: [generations[i]] for i in ids}
