@@ -275,6 +275,9 @@ def test_a_reward_that_reads_the_model_under_training_gets_it() -> None:
         (PLACE, {"reward_model": {"args": {"online": {"judges": "x"}}}}, "did you mean 'judge'"),
         (PLACE, {"reward_model": {"args": {"online": {"judge": "rules", "learning": {"epoch": 1}}}}}, "'epochs'"),
         (PLACE, {"reward_model": {"args": {"online": {"judge": "rules", "args": 3}}}}, "online.args must be"),
+        (PLACE, {"reward_model": {"args": {"online": {"judge": "rules"}}}}, "none for 'mission' in the world 'text'"),
+        (POOL, {"reward_model": {"args": {"online": {"judge": "rules", "goal": "gold"}}}}, "unknown goal 'gold'"),
+        (PLACE, {"reward_model": {"args": {"online": {"judge": "return"}}}}, "knows figures, not captions"),
     ],
 )  # fmt: skip
 def test_what_cannot_reward_is_refused_before_anything_is_loaded(
@@ -318,7 +321,12 @@ def test_what_parts_remember_is_in_the_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_judge_teaches_a_new_model_in_one_process() -> None:
-    args = {"normalize": False, "threshold_quantile": 0, "online": {"judge": "rules", "model": "table"}}
+    rules = {"rules": [["gold", 1.0]]}
+    args = {
+        "normalize": False,
+        "threshold_quantile": 0,
+        "online": {"judge": "rules", "args": rules, "model": "table"},
+    }
     reward = _sum(env=None, reward_model={"args": args})
     reward.begin(Surroundings())
     reward(_lived([[0.0, 0.0]], [["You see here a gold piece.", "You see here a gold piece."]]))

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from groundling.arguments import check_types
 from groundling.devices import find_device
+from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
-from groundling.judges.asking.judge import Judge, judges
+from groundling.judges.asking.judge import FigureJudge, Judge, judges
 from groundling.judges.asking.questions import Question
 from groundling.judges.asking.server import check_address
 from groundling.judges.asking.subjects import find_subject
@@ -89,6 +90,11 @@ class RewardModelPart(Part):
             _check_address(self._judge)
         self._table: RewardTable | None = None
         self._online: OnlineReward | None = None
+
+    def accepts(self, world: WorldSpec) -> str | None:
+        """As of `Part`; and whether the judge that teaches it can be asked about this world."""
+        reason = super().accepts(world)
+        return reason if reason or self._judge is None else _judge_refusal(self._judge, world.subject)
 
     def check(self) -> None:
         """Raise `ConfigError` if there is neither a reward model nor a judge that teaches one."""
@@ -234,13 +240,23 @@ def _check_address(settings: OnlineJudge) -> None:
         check_address(**{key: str(settings.args[key]) for key in named if key in settings.args})
 
 
-def _teaching(settings: OnlineJudge, model: RewardModel, run: Surroundings) -> OnlineReward:
-    """What lets ``model`` learn from a judge."""
-    if run.processes.size > 1:
-        raise ConfigError(
-            "an online judge is asked in one process: of several, each would learn another reward. Start one "
-            "process, or annotate first and leave online out"
+def _judge_refusal(settings: OnlineJudge, world: str) -> str | None:
+    """Why a judge cannot be asked about this kind of world, as far as is known before it is loaded; None if it can."""
+    try:
+        question, kind = _question(settings, world), judges.get(settings.judge)
+        light = isinstance(kind, type) and (
+            issubclass(kind, FigureJudge) or getattr(kind, "effortless", False)
         )
+        return _make_judge(settings).accepts(question) if light else None
+    except ConfigError as error:
+        return str(error)
+
+
+def _question(settings: OnlineJudge, world: str) -> Question:
+    return Question(settings.goal, settings.prompt, world=world)
+
+
+def _make_judge(settings: OnlineJudge) -> Judge:
     try:
         check_types(judges.get(settings.judge), "", settings.args)
         judge = judges.create(settings.judge, **settings.args)
@@ -248,5 +264,15 @@ def _teaching(settings: OnlineJudge, model: RewardModel, run: Surroundings) -> O
         raise ConfigError(f"online.judge={settings.judge}: {error}: see online.args") from error
     if not isinstance(judge, Judge):
         raise ConfigError(f"online.judge={settings.judge} knows figures, not captions: choose another")
-    question = Question(settings.goal, settings.prompt, world=run.world)
+    return judge
+
+
+def _teaching(settings: OnlineJudge, model: RewardModel, run: Surroundings) -> OnlineReward:
+    """What lets ``model`` learn from a judge."""
+    if run.processes.size > 1:
+        raise ConfigError(
+            "an online judge is asked in one process: of several, each would learn another reward. Start one "
+            "process, or annotate first and leave online out"
+        )
+    judge, question = _make_judge(settings), _question(settings, run.world)
     return OnlineReward(model, online_judge(judge, question), OnlineLearning(**settings.learning))

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from groundling.algorithms.algorithm import Algorithm
-from groundling.configs.kinds import kind_of
 from groundling.configs.schema import Config
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
@@ -24,6 +23,8 @@ from groundling.worlds.recording import Collected, Demonstrator, Recording
 from groundling.worlds.showing import Moment, ShownEpisode
 
 _REHEARSED_STEPS = 3
+_ANY_TABLE = [["a", 1.0]]
+"""Of a judge whose answers do not matter, in any world."""
 
 
 class CannotPlay(ConfigError):
@@ -84,7 +85,7 @@ class World(ABC):
     def begin_reward(self, policy: Policy, processes: Processes) -> RewardSum:
         """`reward`, with what it needs loaded."""
         config, lm = self.config, getattr(policy, "lm", None)
-        self.reward.begin(Surroundings(config.device, config.seed, processes, kind_of(config), lm))
+        self.reward.begin(Surroundings(config.device, config.seed, processes, self.spec.subject, lm))
         return self.reward
 
     @abstractmethod
@@ -117,10 +118,10 @@ class World(ABC):
         config, taught = self.config, {}
         for name, part in config.reward.items():
             if part is not None and part.args.get("online"):
-                online = {**part.args["online"], "judge": "rules", "args": {}}
+                online = {**part.args["online"], "judge": "rules", "args": {"rules": _ANY_TABLE}}
                 taught[name] = replace(part, args={**part.args, "online": online})
                 judged = self.reward.parts[name]
-                run = Surroundings(config.device, config.seed, world=kind_of(config))
+                run = Surroundings(config.device, config.seed, world=self.spec.subject)
                 with naming(name):
                     judged.begin(run)  # whose mistakes are told
                 judged.close()

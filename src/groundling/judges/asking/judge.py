@@ -62,7 +62,7 @@ class Judge:
         parallel: How many requests it works on at once.
         expected_tokens: How many tokens a reply has, about; for estimates.
         expected_seconds: How long a request takes, about; None if that cannot be said.
-        effortless: Asking again costs nothing, so its answers need not reach the disk one by one.
+        effortless: Making it loads nothing, asking again costs nothing: its answers need not reach the disk one by one.
     """
 
     answer_format: AnswerFormat = "line"

@@ -90,8 +90,8 @@ class RulesJudge(Judge):
         if self.rules or (question.world == WORLD and question.goal in TABLES):
             return None
         return (
-            f"--judge rules has tables for NetHack's goals ({', '.join(TABLES)}) and none for {question.goal!r} in the "
-            f"world {question.world!r}: give yours, as in --judge rules 'rules=[[\"you won\", 1.0]]'"
+            f"judge rules has tables for NetHack's goals ({', '.join(TABLES)}) and none for {question.goal!r} in the "
+            f"world {question.world!r}: give yours, as in 'rules=[[\"you won\", 1.0]]'"
         )
 
     def identity(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The world of NetHack's tasks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -10,7 +10,7 @@ from groundling.algorithms.algorithm import Algorithm
 from groundling.configs.kinds import SPECS
 from groundling.envs import nethack
 from groundling.envs.seeds import held_out_seed
-from groundling.envs.spec import Offer, WorldSpec
+from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
 from groundling.worlds.collector import Collector
@@ -33,9 +33,7 @@ class NetHackWorld(World):
 
     @cached_property
     def spec(self) -> WorldSpec:
-        offers: frozenset[Offer] = frozenset({"glyphs"})
-        actions, evidence = len(nethack.ACTIONS), SPECS["nethack"].evidence
-        return WorldSpec(self.config.env.id, offers, "choice", actions, evidence=evidence)
+        return replace(SPECS["nethack"], name=self.config.env.id, num_actions=len(nethack.ACTIONS))
 
     @property
     def settings(self) -> dict[str, Any]:

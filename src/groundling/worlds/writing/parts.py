@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from groundling.configs.kinds import SPECS
 from groundling.configs.schema import ComponentConfig, EnvConfig, PoolConfig, RewardPartConfig
@@ -18,13 +19,11 @@ from groundling.worlds.writing.collect import PromptEncoder
 
 def spec_of(pool: PoolConfig) -> WorldSpec:
     """What a pool offers."""
-    return WorldSpec(
-        f"pool {pool.id}",
-        frozenset({"prompt"}),
-        "token",
+    return replace(
+        SPECS["writing"],
+        name=f"pool {pool.id}",
         experience=frozenset({"acted", "demonstrated"}),
         group_size=pool.texts_per_prompt,
-        evidence=SPECS["writing"].evidence,
     )
 
 
