@@ -4,10 +4,15 @@ import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from groundling.algorithms import DRRN
 from groundling.algorithms.replay import ReplayFile, Transition
-from groundling.errors import RunError
+from groundling.configs.schema import ComponentConfig, Config, EnvConfig, TrainingConfig
+from groundling.errors import ConfigError, RunError
+from groundling.training.progress import TrainingProgress
+from groundling.training.run import Run
+from tests.conftest import TablePolicy
 
 
 def _transitions(count: int, first: int = 0) -> list[Transition]:
@@ -65,3 +70,27 @@ def test_a_state_that_holds_all_of_it_is_read(tmp_path: Path) -> None:
     for algorithm, source in ((again, kept), (DRRN(replay_size=3), alone)):
         algorithm.load_state_dict(json.loads(json.dumps(source.state_dict())))
         assert algorithm._replay == expected and algorithm._steps == 7
+
+
+def test_drrn_learns_from_its_replay_and_takes_it_up_again(tmp_path: Path) -> None:
+    policy, args = {"embedding_size": 8, "hidden_size": 8}, {"batch_size": 8, "steps_per_gradient": 4}
+    config = Config(
+        name="replay",
+        device="cpu",
+        env=EnvConfig(id="test/Corridor-v0", num_envs=4, actions=["left", "right", "stay"]),
+        policy=ComponentConfig("drrn", policy),
+        algorithm=ComponentConfig("drrn", {**args, "replay_size": 20}),
+        training=TrainingConfig(steps=32, steps_per_update=4),
+    )
+    run = Run(config, tmp_path, warn=print)
+    rows = [run.update(TrainingProgress(Console(quiet=True), 32, 0)) for _ in range(2)]
+    assert [row["replay"] for row in rows] == [16, 20]
+    assert all(row["grad_norm"] > 0 for row in rows)
+    state = json.loads(json.dumps(run.algorithm.state_dict()))
+    assert len(json.dumps(state)) < 100  # however much is remembered
+    again = DRRN(**args, replay_size=20)
+    again.keep_in(tmp_path)
+    again.load_state_dict(state)
+    assert again.state_dict() == run.algorithm.state_dict() and again._replay == run.algorithm._replay
+    with pytest.raises(ConfigError, match=r"policy\.id=drrn"):
+        again.setup(TablePolicy())

@@ -99,7 +99,7 @@ def _changed(policy: torch.nn.Module, before: dict[str, Tensor]) -> set[str]:
     return {name.split(".")[0] for name, p in policy.named_parameters() if not torch.equal(p, before[name])}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["llama", "bart"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_two_updates_train_every_part(algorithm: str, family: str, make_run: Callable[..., Run]) -> None:
     run = make_run(algorithm, family)

@@ -1,0 +1,233 @@
+"""Which worlds, policies, algorithms and rewards train together: a test walks this list, docs/combinations.md tells it.
+
+python -m scripts.combinations     # writes docs/combinations.md anew
+"""
+
+import copy
+import itertools
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
+
+from groundling.configs.compose import from_values
+from groundling.configs.kinds import check_used, has_model, kind_of
+from groundling.configs.schema import ComponentConfig, Config
+from groundling.errors import GroundlingError
+from groundling.judges.reward_models import reward_models
+from groundling.rewards import RewardPartConfig
+from groundling.training.build import check_suits
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "combinations.md"
+
+_WORLDS: dict[str, dict[str, Any]] = {
+    "text": {"env": {"id": "BabyAI-GoToObj-v0", "history": 1}},
+    "text, actions change": {"env": {"id": "test/Doors-v0", "history": 1}},
+    "NetHack": {"env": {"id": "NetHackScore-v1", "args": {"max_episode_steps": 5}}},
+    "writing": {
+        "env": {"id": "TextGeneration-v0", "args": {"max_prompt_length": 5}},
+        "pool": {"id": "commongen", "args": {"offline": True, "max_size": 4}},
+    },
+}
+WORLDS = tuple(_WORLDS)
+PAID = "what the world pays"
+_TASTE = {"normalize": False, "threshold_quantile": 0}
+_ONLINE = {"judge": "rules", "args": {"rules": [["you", 1.0]]}, "model": "table"}
+_REWARDS: dict[str, dict[str, dict[str, Any]]] = {
+    PAID: {"env": {}},
+    "count bonus": {"count": {}},
+    "metric": {"increasing_numbers": {}},
+    "metric with references": {"rouge": {}},
+    "distilled judge": {"reward_model": {"args": {**_TASTE, "path": ""}}},
+    "judge asked online": {"reward_model": {"args": {**_TASTE, "online": _ONLINE}}},
+    "composite": {
+        "reward_model": {"args": {**_TASTE, "path": ""}},
+        "increasing_numbers": {"coefficient": 0.5},
+    },
+}
+"""Where the world pays, that is part of the reward besides."""
+REWARDS = tuple(_REWARDS)
+_POLICY_ARGS: dict[str, dict[str, Any]] = {
+    "action_head": {"hidden_sizes": [8], "prompt": "brief"},
+    "action_scoring": {"value_hidden_sizes": [8], "prompt": "brief"},
+    "drrn": {"embedding_size": 8, "hidden_size": 8, "prompt": "brief"},
+    "nethack": {"hidden_size": 8, "recurrence": 2},
+    "symbolic": {"channels": 8, "hidden_size": 8, "recurrence": 2},
+    "token": {"value": "shared"},
+}
+_STEPS: dict[str, Any] = {"learning_rate": 1e-2, "minibatch_size": 4, "micro_batch_size": 2}
+# Where nothing is rewarded and there is no value function, the bonus is what is left to learn from.
+_CRITIC_FREE = {**_STEPS, "entropy_coefficient": 0.01}
+_ALGORITHM_ARGS: dict[str, dict[str, Any]] = {
+    "a2c": {"learning_rate": 1e-2, "micro_batch_size": 2},
+    "appo": {"learning_rate": 1e-2, "minibatch_size": 4},
+    "bc": _STEPS,
+    "drrn": {"batch_size": 4, "steps_per_gradient": 4},
+    "grpo": _CRITIC_FREE,
+    "nlpo": {**_STEPS, "epochs": 1},
+    "ppo": {**_STEPS, "epochs": 1},
+    "reinforce_pp": _CRITIC_FREE,
+    "rloo": _CRITIC_FREE,
+    "supervised": _STEPS,
+    "trpo": {
+        "minibatch_size": 4,
+        "micro_batch_size": 2,
+        "conjugate_gradient_steps": 1,
+        "line_search_steps": 2,
+        "critic_epochs": 1,
+    },
+}
+POLICIES, ALGORITHMS = (*_POLICY_ARGS, "random"), tuple(_ALGORITHM_ARGS)
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """What a run is put together from, by the names of this list."""
+
+    world: str
+    policy: str
+    algorithm: str
+    reward: str
+
+    @property
+    def clones(self) -> bool:
+        """Whether it learns what is shown, and not what the policy does."""
+        return self.algorithm in ("bc", "supervised")
+
+
+def learners() -> Iterator[Combination]:
+    """Every world, policy and algorithm, with a reward that the world has."""
+    for world, policy, algorithm in itertools.product(WORLDS, POLICIES, ALGORITHMS):
+        yield Combination(world, policy, algorithm, "metric" if world == "writing" else PAID)
+
+
+def rewarded() -> Iterator[Combination]:
+    """Every world and reward, with a policy and an algorithm that suit the world."""
+    for world, reward in itertools.product(WORLDS, REWARDS):
+        policy = {"NetHack": "nethack", "writing": "token"}.get(world, "action_scoring")
+        yield Combination(world, policy, "ppo", reward)
+
+
+def config_of(one: Combination, distilled: Path, model: str = "starter", dataset: str = "FOLDER") -> Config:
+    """The smallest run of a combination, with the settings that its parts need of each other.
+
+    Args:
+        one: Which.
+        distilled: A reward model's folder.
+        model: The language model of policies that read.
+        dataset: A folder of what was done in text worlds, for algorithms that clone.
+    """
+    config = copy.deepcopy(_world(one.world))
+    config.policy = ComponentConfig(one.policy, dict(_POLICY_ARGS.get(one.policy, {})))
+    config.algorithm = ComponentConfig(one.algorithm, dict(_ALGORITHM_ARGS[one.algorithm]))
+    if has_model(config.policy):
+        config.model.path = model
+    if one.policy == "action_head" and one.world == "text, actions change":
+        config.policy.args["num_actions"] = 5
+    if (one.policy, one.algorithm) == ("token", "nlpo"):
+        config.policy.args |= {"mask_type": "learned_top_p", "min_tokens_to_keep": 5}
+    if one.clones and kind_of(config) == "text":
+        config.data.path = dataset
+        config.algorithm.args["objective"] = "text" if one.policy == "action_scoring" else "choice"
+    if one.algorithm in ("grpo", "rloo") and kind_of(config) == "writing":
+        config.pool.texts_per_prompt = 2
+    if (
+        one.reward != PAID or kind_of(config) == "writing"
+    ):  # elsewhere that is the reward where nothing is said
+        for name, part in copy.deepcopy(_REWARDS[one.reward]).items():
+            config.reward[name] = RewardPartConfig(**part)
+            if "path" in config.reward[name].args:
+                config.reward[name].args["path"] = str(distilled)
+    return config
+
+
+@cache
+def _world(name: str) -> Config:
+    values = copy.deepcopy(_WORLDS[name])
+    values["env"]["num_envs"] = 4 if "pool" in values else 2
+    values |= {"name": "combination", "device": "cpu", "training": {"steps": 10**6, "steps_per_update": 4}}
+    usual = {"policy": {"id": "token" if "pool" in values else "random"}, "algorithm": {"id": "ppo"}}
+    return from_values(OmegaConf.create(values | usual))
+
+
+def verdict(config: Config) -> str | None:
+    """Whether a run trains, by what every run is asked before anything is loaded: None, or the line that refuses it."""
+    try:
+        check_used(config)
+        check_suits(config)
+    except GroundlingError as error:
+        return str(error)
+    return None
+
+
+def page() -> str:
+    """What docs/combinations.md says."""
+    with tempfile.TemporaryDirectory() as folder:
+        distilled = Path(folder)
+        reward_models.create("table").save(distilled)
+        trained = {one: verdict(config_of(one, distilled)) for one in learners()}
+        paid = {one: verdict(config_of(one, distilled)) for one in rewarded()}
+    notes: list[str] = []
+    lines = [_HEAD]
+    for world in WORLDS:
+        rows = [
+            [f"`{policy}`", *(_cell(told, notes) for told in _of(trained, world=world, policy=policy))]
+            for policy in POLICIES
+        ]
+        lines += [f"## Learning: {world}", "", *_table(["", *(f"`{a}`" for a in ALGORITHMS)], rows), ""]
+    rows = [[reward, *(_cell(told, notes) for told in _of(paid, reward=reward))] for reward in REWARDS]
+    lines += ["## Rewards", "", _REWARDS_HEAD, "", *_table(["", *WORLDS], rows), ""]
+    lines += ["## Why not", "", *(f"{number}. {note}" for number, note in enumerate(notes, 1)), ""]
+    return "\n".join(lines)
+
+
+_HEAD = """# What trains together
+
+Written by `python -m scripts.combinations`; a test holds it up to date, and trains what is ticked here for two
+updates. A number is the reason why a run is refused, in one line, before anything is loaded.
+[architecture.md](architecture.md) tells what worlds, policies, algorithms and rewards are.
+
+The worlds are a BabyAI env, an env that lists other actions at every step, NetHack, and a pool of prompts. Each
+combination has the settings that it needs: an action head as many outputs as the longest list has actions, NLPO a mask,
+GRPO and RLOO several texts to a prompt, and cloning in text worlds a dataset.
+"""
+_REWARDS_HEAD = """Rewards do not depend on the policy and algorithm, but that cloning learns from none.
+In a world that pays, each comes on top of that, unless `reward.env` is null."""
+
+
+def _of(verdicts: dict[Combination, str | None], **names: str) -> list[str | None]:
+    """Of those that have these names, in their order."""
+    return [
+        told
+        for one, told in verdicts.items()
+        if all(getattr(one, key) == name for key, name in names.items())
+    ]
+
+
+def _cell(told: str | None, notes: list[str]) -> str:
+    """A tick, or the number of the reason among ``notes``, to which it is added."""
+    if told is None:
+        return "✓"
+    suits = re.fullmatch(r"(policy|algorithm|reward)\S* .*?does not suit .*?: (.*?)(; (set|take) .*)?", told)
+    note = told if suits is None else f"The {suits[1]}: {suits[2]}."
+    if note not in notes:
+        notes.append(note)
+    return str(notes.index(note) + 1)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    rule = "|---" + "|:-:" * (len(head) - 1) + "|"
+    return ["| " + " | ".join(row) + " |" for row in [head]] + [
+        rule,
+        *("| " + " | ".join(row) + " |" for row in rows),
+    ]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,140 @@
+"""Every world, policy, algorithm and reward together: it trains, or one line says before anything is loaded why not.
+
+The list is that of `scripts/combinations.py`, from which docs/combinations.md is written. To an algorithm a reward is a
+number, and to a world a learner is what acts. So every policy and algorithm is trained in every world with one reward,
+and every reward in every world with one policy and algorithm. Whether they are refused is asked of the whole product.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from scripts.combinations import (
+    ALGORITHMS,
+    PAGE,
+    PAID,
+    POLICIES,
+    REWARDS,
+    WORLDS,
+    Combination,
+    config_of,
+    learners,
+    page,
+    rewarded,
+    verdict,
+)
+
+from groundling.algorithms.algorithm import algorithms
+from groundling.cli import main
+from groundling.errors import GroundlingError
+from groundling.judges.reward_models import reward_models
+from groundling.policies.policy import policies
+from groundling.training import build
+from groundling.training.dry_run import dry_run
+from groundling.training.progress import TrainingProgress
+from groundling.training.run import Run
+
+_LEARNERS, _REWARDED = list(learners()), list(rewarded())
+
+
+def _named(one: Any) -> str:
+    return "-".join((one.world, one.policy, one.algorithm, one.reward)).replace(" ", "_")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What runs read: made once."""
+
+    models: Callable[[str], Path]
+    distilled: Path
+    datasets: Callable[[str], Path]
+
+    def config_of(self, one: Combination) -> Any:
+        clones = one.clones and one.world.startswith("text")
+        dataset = str(self.datasets(one.world)) if clones else ""
+        family = "t5" if one.world == "text" else "gpt2"  # an encoder-decoder, and a causal model
+        return config_of(one, self.distilled, str(self.models(family)), dataset)
+
+
+@pytest.fixture(scope="session")
+def parts(model_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Parts:
+    distilled, recorded = tmp_path_factory.mktemp("distilled"), tmp_path_factory.mktemp("recorded")
+    reward_models.create("table").save(distilled)
+
+    def dataset(world: str) -> Path:
+        folder = recorded / world.replace(" ", "_")
+        if not folder.exists():
+            config = config_of(Combination(world, "random", "ppo", PAID), distilled)
+            words = [f"env.id={config.env.id}", "device=cpu", "evaluation.num_envs=2"]
+            assert main(["collect", "random", *words, "--episodes", "2", "--output", str(folder)]) == 0
+        return folder
+
+    return Parts(model_folder, distilled, dataset)
+
+
+@pytest.fixture
+def unloadable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing can be made or loaded."""
+
+    def load(*args: object, **kwargs: object) -> None:
+        raise AssertionError("something was loaded")
+
+    monkeypatch.setattr(build, "_make_language_model", load)
+    monkeypatch.setattr(policies, "create", load)
+
+
+def test_the_lists_are_complete() -> None:
+    for registry, names in ((policies, POLICIES), (algorithms, ALGORITHMS)):
+        assert {id for id in registry if registry.get(id).__module__.startswith("groundling.")} == set(names)
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "python -m scripts.combinations writes it anew"
+
+
+@pytest.mark.usefixtures("unloadable")
+def test_the_whole_product_is_settled_before_anything_is_loaded(parts: Parts) -> None:
+    """A learner and a reward that each suit a world suit each other; but who clones the dataset of an env has none."""
+    suited = {(one.world, one.reward) for one in _REWARDED if verdict(parts.config_of(one)) is None}
+    for learner in _LEARNERS:
+        trains = verdict(parts.config_of(learner)) is None
+        for reward in REWARDS:
+            told = verdict(parts.config_of(replace(learner, reward=reward)))
+            asked = not learner.clones or learner.world == "writing" or reward == PAID
+            assert (told is None) == (trains and asked and (learner.world, reward) in suited), (learner, told)
+            assert told is None or (told and "\n" not in told)
+
+
+@pytest.mark.parametrize("one", [*_LEARNERS, *(one for one in _REWARDED if one not in _LEARNERS)], ids=_named)
+def test_two_updates_change_the_weights_or_a_run_is_refused(
+    one: Combination, parts: Parts, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    config = parts.config_of(one)
+    told = verdict(config)
+    if told is not None:
+        request.getfixturevalue("unloadable")
+        with pytest.raises(GroundlingError) as refused:
+            Run(config, tmp_path, warn=pytest.fail)
+        assert "does not suit" in str(refused.value) and "\n" not in str(refused.value)
+        return
+    if one.world == "NetHack":
+        pytest.importorskip("nle")
+    run = Run(config, tmp_path, warn=pytest.fail)
+    before = {name: p.detach().clone() for name, p in run.policy.named_parameters()}
+    progress = TrainingProgress(Console(quiet=True), config.training.steps, 0)
+    rows = [run.update(progress) for _ in range(2)]
+    run.collector.close()
+    assert [row["update"] for row in rows] == [1, 2] and 0 < rows[0]["step"] < rows[1]["step"]
+    assert all(row["grad_norm"] > 0 for row in rows)
+    assert any(not p.equal(before[name]) for name, p in run.policy.named_parameters())
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_dry_run_asks_rules_in_a_judges_place_in_every_world(world: str, parts: Parts) -> None:
+    if world == "NetHack":
+        pytest.importorskip("nle")
+    (one,) = (one for one in _REWARDED if one.world == world and one.reward == "judge asked online")
+    assert dry_run(parts.config_of(one)).updates > 0
