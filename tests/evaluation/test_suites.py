@@ -6,15 +6,16 @@ from pathlib import Path
 import pytest
 
 from groundling.cli import main
-from groundling.configs.compose import changed, compose
+from groundling.configs.compose import changed, compose, to_yaml
 from groundling.configs.schema import Config
 from groundling.envs.babyai_text import ACTIONS
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
-from groundling.evaluation.target import Target
+from groundling.evaluation.target import Target, find
 from groundling.prompts import PromptReader
 from groundling.worlds.text.envs import actions_of
 from groundling.worlds.text.suites import SUITES, find_suites
+from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
 
 _THREE = ["turn left", "turn right", "go forward"]
 
@@ -139,3 +140,26 @@ def test_a_world_that_no_suite_suits_is_told_as_an_error(
     printed = capsys.readouterr()
     assert "none of the suites of --suite controls suits this run" in printed.err
     assert "written to" not in printed.out
+
+
+@pytest.mark.parametrize(
+    ("overrides", "suite", "told"),
+    [
+        (["policy.args.prompt=brief"], "introduction-1", "which the prompt 'brief' does not say"),
+        (["env.id=test/Doors-v0"], "unseen-objects", "the run's env is test/Doors-v0"),
+        (["env.id=test/Doors-v0"], "pick-up-seq-go-to", "the run's env is test/Doors-v0"),
+    ],
+)
+def test_a_suite_that_would_test_nothing_of_the_run_is_refused(
+    overrides: list[str], suite: str, told: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"suite '{suite}' does not suit this run: .*{told}"):
+        _target(*overrides).under(suite)
+
+
+def test_what_a_checkpoint_was_trained_with_cannot_be_changed(tmp_path: Path) -> None:
+    config = compose("demo-easy", [f"run_dir={tmp_path}"])
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    for text in ("model.path=starter-causal", "algorithm.id=a2c", "policy.id=drrn"):
+        with pytest.raises(ConfigError, match=f"{text} would change what the checkpoint"):
+            find(str(tmp_path), [text], print)

@@ -53,6 +53,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             "say how much is to be collected: --episodes N of a text env, or --pairs N of segments or texts"
         )
+    if arguments.pairs is not None and (arguments.only_success or arguments.validation):
+        raise ConfigError(
+            "--only-success and --validation are of --episodes, and not of --pairs: leave them out"
+        )
     if arguments.pairs is not None:
         names = arguments.agent.split(",")
         return _record_pairs(arguments, [find(name, arguments.overrides, warn) for name in names])

@@ -50,7 +50,7 @@ def episode_bars(
         def on_agent(name: str) -> Callable[[], None]:
             task = progress.add_task(name, total=num_episodes)
             if not console.is_terminal:
-                console.print(f"{name}: {num_episodes} {what}", highlight=False)
+                console.print(f"{name}: {num_episodes} {what} to go", highlight=False)
             return lambda: progress.advance(task)
 
         yield on_agent

@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     film = None if arguments.gif is None else Film()
     pause = 0.0 if arguments.fast else _SECONDS_PER_STEP
     for number in range(arguments.episodes):
-        _show(world.watch(target.agent, policy, number), console, pause, film)
+        _show(world.watch(target.agent, policy, suites[0], number), console, pause, film)
         if console.is_terminal and not arguments.fast and number + 1 < arguments.episodes:
             console.input("Enter for the next episode ")
     if film is not None:

@@ -383,7 +383,7 @@ def _checked(composed: Any, where: str, said: Mapping[str, Any], unused: Sequenc
         raise ConfigError(f"{error}{_to_import(config, where)}") from error
     for key, minimum in _MINIMA.items():
         value = OmegaConf.select(composed, key)
-        if value is not None and value < minimum:
+        if value is not None and not value >= minimum:
             raise ConfigError(f"{key} must be at least {minimum}, got {value}")
     if config.seed >= 2**31:
         raise ConfigError(f"seed must be less than 2**31, got {config.seed}")
@@ -473,6 +473,7 @@ _MINIMA = {
     "env.num_workers": 0,
     "nethack.num_workers": 0,
     "training.steps": 1,
+    "training.entropy_floor": 0,
     "training.epochs": 1,
     "training.steps_per_update": 1,
     "training.checkpoint_every": 1,

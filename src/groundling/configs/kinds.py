@@ -101,6 +101,8 @@ def _unused_here(config: Config, kind: Kind, key: str) -> str | None:
     demonstrated = bool(getattr(algorithms.get(config.algorithm.id), "demonstrated", False))
     if section == "model" and not has_model(config.policy) and _suits(config, kind):
         return f"policy {config.policy.id!r} has no language model"
+    if key == "env.id" and kind == "writing" and config.env.id != "TextGeneration-v0":
+        return "the pool is what is written to (env.id=TextGeneration-v0)"
     if key in ("pool.texts_per_prompt", "pool.replacement") and demonstrated:
         return f"algorithm {config.algorithm.id} reads the references, each in its turn"
     if demonstrated and (key == "env.bootstrap_truncated" or (key == "reward" and kind != "writing")):

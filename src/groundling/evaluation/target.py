@@ -14,6 +14,8 @@ from groundling.training.build import make_policy
 from groundling.worlds import AGENTS, World, experiment_of, world_of
 from groundling.worlds.recording import Demonstrator
 
+_OF_THE_CHECKPOINT = ("model.path=", "model.init=", "policy.id=", "algorithm.")
+
 
 @dataclass(frozen=True)
 class Target:
@@ -96,6 +98,13 @@ def find(
         RunError: the checkpoint is broken, or the run has no whole one.
     """
     path, changes = Path(name).resolve(), tuple(overrides)
+    is_run = (path / "config.yaml").exists() or path.parent.name == "checkpoints"
+    for text in changes if is_run else ():
+        if text.startswith(_OF_THE_CHECKPOINT):
+            raise ConfigError(
+                f"{text} would change what the checkpoint of {path} was trained with, and not the checkpoint: leave it "
+                "out, or train another run"
+            )
     if (path / "config.yaml").exists():
         config = from_file(path / "config.yaml", overrides, unused)
         newest = checkpoint.latest(path / "checkpoints", warn)

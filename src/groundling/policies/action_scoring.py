@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from groundling.envs.observation import TextObservation
+from groundling.errors import ConfigError
 from groundling.lm import LanguageModel, ValueHead
 from groundling.policies.policy import Work, policies
 from groundling.policies.reading import ReadingPolicy
@@ -52,6 +53,8 @@ class ActionScoringPolicy(ReadingPolicy):
         self.reference = None if reference is None else Reference(reference, lm)
         self.value_head: nn.Module = ValueHead(lm.hidden_size, tuple(value_hidden_sizes)).to(lm.device)
         self.normalize: Literal["sum", "token", "word"] = normalize
+        if not temperature > 0:
+            raise ConfigError(f"policy.args.temperature must be greater than 0, got {temperature}")
         self.temperature = temperature
         self.compat = compat
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from groundling.envs.observation import TextObservation
+from groundling.errors import ConfigError
 from groundling.policies.policy import policies
 from groundling.policies.reading import ReadingPolicy
 from groundling.policies.weights import read_into
@@ -46,6 +47,8 @@ class DRRNPolicy(ReadingPolicy):
 
         self._tokenizer = load_tokenizer(Source(resolve(tokenizer)))
         self._tokens = lru_cache(maxsize=100_000)(self._tokenize)
+        if not temperature > 0:
+            raise ConfigError(f"policy.args.temperature must be greater than 0, got {temperature}")
         self.temperature = temperature
         self.embedding = nn.Embedding(len(self._tokenizer), embedding_size)
         self.prompt_encoder = nn.GRU(embedding_size, hidden_size)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from groundling.envs.observation import TextObservation
+from groundling.errors import ConfigError
 from groundling.prompts.brief import brief_prompt, present_prompt
 from groundling.prompts.glam import glam_prompt, tell
 from groundling.registry import Registry
@@ -58,6 +59,8 @@ class PromptReader:
     def __init__(self, prompt: str, language: str, replacements: Mapping[str, str] | None = None) -> None:
         self._prompt: Prompt = prompts.get(prompt)
         self._language = language
+        if not isinstance(replacements, Mapping | None):
+            raise ConfigError(f"replacements must be a mapping, {{word: another}}, got {replacements!r}")
         self._replacements = dict(replacements or {})
 
     def __call__(self, observation: TextObservation) -> str:

@@ -258,12 +258,13 @@ class World(ABC):
         raise NotImplementedError
 
     @abstractmethod
-    def watch(self, agent: str, policy: Policy | None, number: int) -> Iterator[Moment]:
+    def watch(self, agent: str, policy: Policy | None, suite: str, number: int) -> Iterator[Moment]:
         """Let an agent play a held-out episode, moment by moment.
 
         Args:
             agent: As in `play`.
             policy: As in `play`.
+            suite: As in `play`.
             number: Which of the held-out episodes.
 
         Raises:

@@ -84,6 +84,7 @@ class TextRecording:
                 [[one.figures[key], other.figures[key]] for one, other in zip(firsts, seconds, strict=True)]
             )
             for key in taken[0].figures
+            if all(key in one.figures for one in taken)
         }
         pairs = TextPairs.create(self.folder, texts, info, self.description)
         shutil.rmtree(self._partial)

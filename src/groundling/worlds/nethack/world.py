@@ -1,7 +1,7 @@
 """The world of NetHack's tasks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -37,7 +37,8 @@ class NetHackWorld(World):
 
     @property
     def settings(self) -> dict[str, Any]:
-        return asdict(self.config.env)
+        env = self.config.env
+        return {"id": env.id, "args": env.args}
 
     @cached_property
     def taste(self) -> "Taste | None":
@@ -113,7 +114,7 @@ class NetHackWorld(World):
         )
         return Played([record_of(game) for game in games])
 
-    def watch(self, agent: str, policy: Policy | None, number: int) -> Iterator[Moment]:
+    def watch(self, agent: str, policy: Policy | None, suite: str, number: int) -> Iterator[Moment]:
         from groundling.worlds.nethack.agents import make_player
         from groundling.worlds.nethack.watching import sights, watched
 

@@ -4,7 +4,7 @@ GLAM's tests of generalisation; and controls, which tell the missions otherwise 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from groundling.configs.schema import EnvConfig
@@ -25,6 +25,8 @@ class Suite:
     """Of a French run what changes in place of the overrides, by key; None: the same."""
     language: str | None = None
     """What is spoken; None: what the run speaks."""
+    form: Mapping[str, str] = field(default_factory=dict)
+    """By language, words of the prompt's own form that the overrides replace: a prompt without them stays as it is."""
     is_tried: bool = False
     """Whether it takes an env to tell if the suite suits it."""
 
@@ -51,6 +53,13 @@ def _words(about: str, english: Mapping[str, str], french: Mapping[str, str]) ->
     return Suite(
         about, (f"policy.args.replacements={{{pairs}}}",), french={"policy.args.replacements": dict(french)}
     )
+
+
+def _introduction(about: str, english: str, french: str) -> Suite:
+    """Other words for GLAM's introduction of the goal."""
+    form = {"english": "Goal of the agent", "french": "But de l'agent"}
+    suite = _words(about, {form["english"]: english}, {form["french"]: french})
+    return replace(suite, form=form)
 
 
 def _actions(about: str, english: Sequence[str], french: Sequence[str]) -> Suite:
@@ -122,15 +131,11 @@ SUITES = {
         _INVENTED_NOUNS | _INVENTED_ADJECTIVES,
         _INVENTED_NOUNS_FRENCH | _INVENTED_ADJECTIVES_FRENCH,
     ),
-    "introduction-1": _words(
-        "another introduction of the goal",
-        {"Goal of the agent": "Task to do"},
-        {"But de l'agent": "Tâche à accomplir"},
-    ),
-    "introduction-2": _words(
+    "introduction-1": _introduction("another introduction of the goal", "Task to do", "Tâche à accomplir"),
+    "introduction-2": _introduction(
         "yet another introduction of the goal",
-        {"Goal of the agent": "You are an agent and you have to"},
-        {"But de l'agent": "Tu es un agent et tu dois"},
+        "You are an agent and you have to",
+        "Tu es un agent et tu dois",
     ),
     "synonym-actions": _actions(
         "synonyms of the actions; for your own: --suite held-out env.actions=[…]",

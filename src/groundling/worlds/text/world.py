@@ -11,18 +11,20 @@ from groundling.configs.kinds import SPECS
 from groundling.configs.schema import Config, DataConfig
 from groundling.envs.babyai_text import CONTROLS, ExpertError, TranslationError
 from groundling.envs.make import has_symbols
+from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import training_seed
 from groundling.envs.spec import Experience, Offer, WorldSpec
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
 from groundling.policies.random import RandomPolicy
+from groundling.prompts import PromptReader
 from groundling.registry import unknown
 from groundling.rows import Log, Told
 from groundling.worlds.collector import Collector
 from groundling.worlds.episode import Played
 from groundling.worlds.recording import Collected, Demonstrator, Recording
 from groundling.worlds.showing import Moment, ShownEpisode
-from groundling.worlds.text import pairs, suites
+from groundling.worlds.text import pairs
 from groundling.worlds.text.collect import EnvCollector
 from groundling.worlds.text.demonstrations import Demonstrations
 from groundling.worlds.text.envs import actions_of, make_envs
@@ -32,13 +34,14 @@ from groundling.worlds.text.probes import ProbeLog
 from groundling.worlds.text.recording import collect_dataset
 from groundling.worlds.text.samples import record, selected
 from groundling.worlds.text.showing import shown, watched
+from groundling.worlds.text.suites import SUITES, Suite, find_suites
 from groundling.worlds.world import CannotPlay, World
 
 
 class TextWorld(World):
     """Any Gymnasium env that is told in words, or a dataset of what somebody did there."""
 
-    suites: ClassVar[Mapping[str, str]] = {name: suite.about for name, suite in suites.SUITES.items()}
+    suites: ClassVar[Mapping[str, str]] = {name: suite.about for name, suite in SUITES.items()}
     told_by = "success"
     baselines: ClassVar[Mapping[str, str]] = {
         "random": "uniform over the admissible actions",
@@ -61,7 +64,8 @@ class TextWorld(World):
 
     @property
     def settings(self) -> dict[str, Any]:
-        return asdict(self.config.env)
+        idle = ("num_envs", "num_workers", "timeout", "bootstrap_truncated")
+        return {key: value for key, value in asdict(self.config.env).items() if key not in idle}
 
     # --------------------------------------------------------------------------------------------- training
 
@@ -131,7 +135,7 @@ class TextWorld(World):
 
     @classmethod
     def find_suites(cls, names: str) -> list[str]:
-        return suites.find_suites(names)
+        return find_suites(names)
 
     def changes(self, suite: str, overrides: Sequence[str] = ()) -> list[str | Mapping[str, Any]]:
         """See `World.changes`.
@@ -139,21 +143,36 @@ class TextWorld(World):
         Where each env of the run keeps a task drawn by chance, held-out episodes draw theirs by their seeds instead: as
         often each, and the same for all agents.
         """
-        if suite not in suites.SUITES:
-            raise ConfigError(unknown("suite", suite, suites.SUITES))
+        if suite not in SUITES:
+            raise ConfigError(unknown("suite", suite, SUITES))
         if suite in CONTROLS and any("env.args.control" in text for text in overrides):
             raise ConfigError("it sets env.args.control itself: take yours out, or evaluate held-out")
         env = self.config.env
+        self._check_suite(SUITES[suite])
         if any(text.startswith("env.actions=") for text in overrides):
             env = replace(env, actions=None)  # the caller's need no translation
         by_seed = ["env.args.draw_task=reset"] if env.args.get("draw_task") == "construction" else []
         try:
-            return [*suites.SUITES[suite].changes(env), *overrides, *by_seed]
+            return [*SUITES[suite].changes(env), *overrides, *by_seed]
         except TranslationError as error:
             raise ConfigError(str(error)) from error
 
+    def _check_suite(self, suite: Suite) -> None:
+        """Raise `ConfigError` where a suite would change nothing, or set another world in the place of the run's."""
+        env, args = self.config.env, self.config.policy.args
+        level = next((text.partition("=")[2] for text in suite.overrides if text.startswith("env.id=")), None)
+        if level is not None and not env.id.startswith("BabyAI-"):
+            raise ConfigError(f"it is BabyAI's level {level}, and the run's env is {env.id}")
+        if suite.form and self.config.policy.id != "symbolic":
+            nothing = TextObservation("", ((),), (), (), {})
+            text = PromptReader(str(args.get("prompt", "glam")), env.language)(nothing)
+            if suite.form[env.language] not in text:
+                raise ConfigError(
+                    f"it replaces {suite.form[env.language]!r}, which the prompt {args.get('prompt')!r} does not say"
+                )
+
     def try_suite(self, suite: str) -> None:
-        if not suites.SUITES[suite].is_tried:
+        if not SUITES[suite].is_tried:
             return
         try:
             envs = make_envs(self.config.env, 1, held_out_seed_of(1))
@@ -184,7 +203,7 @@ class TextWorld(World):
             envs.close()
         return Played([record_of(number, episode) for number, episode in enumerate(episodes)])
 
-    def watch(self, agent: str, policy: Policy | None, number: int) -> Iterator[Moment]:
+    def watch(self, agent: str, policy: Policy | None, suite: str, number: int) -> Iterator[Moment]:
         self._check_agent(agent, policy)
         try:
             yield from watched(self.config, agent, policy, number)

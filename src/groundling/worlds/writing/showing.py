@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from groundling.configs.schema import Config
+from groundling.envs.text_generation.pools import Split
 from groundling.errors import RunError
 from groundling.policies.token import TokenPolicy
 from groundling.worlds.showing import Moment, Summary
@@ -15,15 +16,17 @@ _ALTERNATIVES = 5
 
 
 @torch.no_grad()
-def watched(config: Config, policy: TokenPolicy, number: int) -> Iterator[Moment]:
-    """The policy writes to a prompt of the test split, as in training; each token with the likeliest ones beside it.
+def watched(config: Config, policy: TokenPolicy, split: Split, number: int) -> Iterator[Moment]:
+    """The policy writes to a prompt of a split, as in training; each token with the likeliest ones beside it.
 
     Raises:
         RunError: the split has fewer samples.
     """
-    samples = samples_of(config.pool, "test")
+    samples = samples_of(config.pool, split)
     if number >= len(samples):
-        raise RunError(f"the test split of pool {config.pool.id!r} has {len(samples)} samples: ask for fewer")
+        raise RunError(
+            f"the {split} split of pool {config.pool.id!r} has {len(samples)} samples: ask for fewer"
+        )
     sample, tokenizer = samples[number], policy.lm.tokenizer
     num_tokens = config.training.steps_per_update
     generator = torch.Generator().manual_seed(config.seed + number)
@@ -34,15 +37,14 @@ def watched(config: Config, policy: TokenPolicy, number: int) -> Iterator[Moment
     likely = policy.evaluate(writing.observations, actions).log_distributions()[0].exp()  # (length, tokens)
     for position, token in enumerate(ids):
         values, tokens = likely[position].topk(min(_ALTERNATIVES, likely.shape[-1]))
-        named = dict(zip(tokens.tolist(), values.tolist(), strict=True))
-        named[token] = likely[position, token].item()
+        likeliest = dict(zip(tokens.tolist(), values.tolist(), strict=True))
+        likeliest[token] = likely[position, token].item()
+        named = {one: f"{tokenizer.batch_decode([[one]])[0]!r}" for one in likeliest}
         (text,) = tokenizer.batch_decode([ids[: position + 1]], skip_special_tokens=True)
         yield Moment(
             [sample.prompt, f"> {text}"],
-            action=tokenizer.batch_decode([[token]])[0],
-            probabilities=dict(
-                zip(tokenizer.batch_decode([[one] for one in named]), named.values(), strict=True)
-            ),
+            action=named[token],
+            probabilities={named[one]: value for one, value in likeliest.items()},
             is_news=False,
         )
     (text,) = tokenizer.batch_decode([ids], skip_special_tokens=True)

@@ -120,10 +120,11 @@ class WritingWorld(World):
         ]
         return Played(episodes, written.figures())
 
-    def watch(self, agent: str, policy: Policy | None, number: int) -> Iterator[Moment]:
+    def watch(self, agent: str, policy: Policy | None, suite: str, number: int) -> Iterator[Moment]:
         if policy is None:
             raise CannotPlay(f"{agent} does not write texts")
-        yield from watched(self.config, as_writer(policy), number)
+        assert suite in get_args(Split)
+        yield from watched(self.config, as_writer(policy), suite, number)  # type: ignore[arg-type]
 
     def predictions(self, episodes: Sequence[HeldOutEpisode]) -> list[dict[str, Any]]:
         return [episode.record for episode in episodes]
