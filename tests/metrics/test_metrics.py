@@ -196,10 +196,14 @@ def test_words_are_cut_as_before_nltk_changed_its_rules() -> None:
     assert words.words("I can't go. She'll go.") == ["I", "ca", "n't", "go.", "She", "'ll", "go", "."]
 
 
-def test_spice_without_java_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spice_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(GroundlingError, match="needs Java: apt install"):
         corpus("spice", ["a"], [["a"]])
+    monkeypatch.setattr(cider.shutil, "which", lambda name: name)
+    monkeypatch.setattr(cider.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(GroundlingError, match="pip install pycocoevalcap"):
+        metrics.create("spice").check()
 
 
 def test_meteor_without_wordnet_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Every algorithm trains a writer of every family, by the run itself."""
+"""What each algorithm trains of a writer, by the run itself, and what families of models must not change."""
 
 import copy
 import functools
@@ -99,10 +99,9 @@ def _changed(policy: torch.nn.Module, before: dict[str, Tensor]) -> set[str]:
     return {name.split(".")[0] for name, p in policy.named_parameters() if not torch.equal(p, before[name])}
 
 
-@pytest.mark.parametrize("family", ["llama", "bart"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_two_updates_train_every_part(algorithm: str, family: str, make_run: Callable[..., Run]) -> None:
-    run = make_run(algorithm, family)
+def test_two_updates_train_every_part(algorithm: str, make_run: Callable[..., Run]) -> None:
+    run = make_run(algorithm, "bart")
     before = _weights(run.policy)
     rows = [_update(run) for _ in range(2)]
     assert [row["update"] for row in rows] == [1, 2] and 0 < rows[0]["step"] < rows[1]["step"]
