@@ -1,6 +1,7 @@
 """What a reward model thinks of captions (Motif, arXiv 2310.00166), also one that a judge teaches meanwhile (ONI)."""
 
 import inspect
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -92,9 +93,24 @@ class RewardModelPart(Part):
         self._online: OnlineReward | None = None
 
     def accepts(self, world: WorldSpec) -> str | None:
-        """As of `Part`; and whether the judge that teaches it can be asked about this world."""
-        reason = super().accepts(world)
+        """As of `Part`; and whether its model was distilled in such a world, and its judge can be asked about it."""
+        reason = super().accepts(world) or self._model_refusal(world)
         return reason if reason or self._judge is None else _judge_refusal(self._judge, world.subject)
+
+    def _model_refusal(self, world: WorldSpec) -> str | None:
+        """Why the model knows nothing of such a world; None also of one that does not say where it was distilled."""
+        told = None if self.path is None else Path(self.path) / DESCRIPTION
+        if told is None or not told.is_file():
+            return None  # what is missing is told by `check`
+        try:
+            distilled: str = json.loads(told.read_text(encoding="utf-8"))["about"].get("world", world.subject)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{told} cannot be read: {error!r}") from error
+        if distilled == world.subject:
+            return None
+        return (
+            f"{self.path} was distilled from pairs of the world {distilled!r}, and this is {world.subject!r}"
+        )
 
     def check(self) -> None:
         """Raise `ConfigError` if there is neither a reward model nor a judge that teaches one."""

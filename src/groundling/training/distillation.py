@@ -93,7 +93,7 @@ def distill(
         highlight=False,
     )
     row = run.loop(console)
-    run.model.save(output, run.about(row))
+    run.model.save(output, {"world": open_pairs(config.dataset).world, **run.about(row)})
     return row
 
 

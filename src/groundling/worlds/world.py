@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from groundling.algorithms.algorithm import Algorithm
 from groundling.configs.schema import Config
 from groundling.envs.spec import WorldSpec
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, RunError
 from groundling.policies.policy import Policy
 from groundling.processes import Processes
 from groundling.registry import unknown
@@ -240,6 +240,12 @@ class World(ABC):
             CannotPlay: it is a baseline that does not know this world.
         """
 
+    def check_agent(self, agent: str, policy: Policy | None) -> None:
+        """Raise `CannotPlay` where an agent without a policy is none of the `baselines`."""
+        if policy is None and agent not in self.baselines:
+            known = f"there are {', '.join(self.baselines)}" if self.baselines else "it takes a policy"
+            raise CannotPlay(f"{agent} does not play {self.spec.name}: {known}")
+
     def details(self, played: Mapping[str, Played]) -> dict[str, Any]:
         """What else an evaluation tells of what the agents did, as JSON."""
         return {}
@@ -254,8 +260,13 @@ class World(ABC):
         Args:
             run_dir: The run's folder.
             sample: As JSON.
+
+        Raises:
+            RunError: this world has no episodes to show.
         """
-        raise NotImplementedError
+        raise RunError(
+            f"{run_dir / 'samples'} holds an episode, and {self.spec.name} has none to show: delete it"
+        )
 
     @abstractmethod
     def watch(self, agent: str, policy: Policy | None, suite: str, number: int) -> Iterator[Moment]:

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,7 @@ def record(
     folder: str | Path,
     *,
     name: str,
+    players: Sequence[Mapping[str, Any]] = (),
     num_pairs: int,
     segment_length: int = 1,
     stride: int = 10,
@@ -75,6 +76,7 @@ def record(
         player: Who plays.
         folder: The dataset's; must not exist, be empty, or be what this call has written.
         name: What the player is called in the dataset's description.
+        players: Who it is: others would play otherwise, and cannot go on with what it recorded.
         num_pairs: N.
         segment_length: L, steps of a segment.
         stride: At least ``segment_length``.
@@ -99,6 +101,7 @@ def record(
             raise ConfigError(unknown("key of a recording", key, _DTYPES))
     description = {
         "player": name,
+        "players": list(players),
         "task": task,
         "task_args": dict(task_args or {}),
         "num_pairs": num_pairs,

@@ -17,7 +17,7 @@ from groundling.worlds.collector import Collector
 from groundling.worlds.episode import Played
 from groundling.worlds.recording import Demonstrator, Recording
 from groundling.worlds.showing import Moment, ShownEpisode
-from groundling.worlds.world import CannotPlay, World
+from groundling.worlds.world import World
 
 if TYPE_CHECKING:
     from groundling.worlds.nethack.taste import Taste
@@ -78,6 +78,7 @@ class NetHackWorld(World):
             acting[0] if len(acting) == 1 else mixed(acting),
             recording.output,
             name=recording.name,
+            players=[one.about for one in players],
             num_pairs=recording.pairs,
             segment_length=recording.length or 1,
             stride=recording.stride or 10,
@@ -101,7 +102,7 @@ class NetHackWorld(World):
         from groundling.worlds.nethack.episodes import play, record_of
 
         env, evaluation = self.config.env, self.config.evaluation
-        self._check_agent(agent, policy)
+        self.check_agent(agent, policy)
         games = play(
             make_agent(agent, policy, self.config),
             env.id,
@@ -118,7 +119,7 @@ class NetHackWorld(World):
         from groundling.worlds.nethack.agents import make_player
         from groundling.worlds.nethack.watching import sights, watched
 
-        self._check_agent(agent, policy)
+        self.check_agent(agent, policy)
         env, seed = self.config.env, held_out_seed(number)
         act = make_player(agent, policy, self.config)(seed)
         yield from watched(sights(act, env.id, env.args, seed, self.taste), number, self.taste)
@@ -127,10 +128,6 @@ class NetHackWorld(World):
         from groundling.worlds.nethack.showing import shown
 
         return shown(self.config, run_dir, sample)
-
-    def _check_agent(self, agent: str, policy: Policy | None) -> None:
-        if policy is None and agent not in self.baselines:
-            raise CannotPlay(f"{agent} does not play NetHack: there are {', '.join(self.baselines)}")
 
     def details(self, played: Mapping[str, Played]) -> dict[str, Any]:
         """The messages that came up most often, and what they are worth."""

@@ -65,6 +65,8 @@ def record(
         "env": config.env.id,
         "env_args": config.env.args,
         "language": config.env.language,
+        "actions": config.env.actions,
+        "history": config.env.history,
         "length": length or "episode",
         "stride": stride,
         "deterministic": config.evaluation.deterministic,

@@ -128,7 +128,7 @@ class TextWorld(World):
     ) -> int:
         """See `World.record_pairs` and `groundling.worlds.text.pairs.record`."""
         for one in players:
-            self._check_agent(one.agent, one.policy)
+            self.check_agent(one.agent, one.policy)
         return pairs.record(players, recording, on_segment)
 
     # ------------------------------------------------------------------------------------------- evaluation
@@ -190,7 +190,7 @@ class TextWorld(World):
         on_episode: Callable[[], None] = lambda: None,
     ) -> Played:
         config = self.config
-        self._check_agent(agent, policy)
+        self.check_agent(agent, policy)
         plays = player_of(agent, policy, config.evaluation.deterministic, config.seed)
         num_envs = min(config.evaluation.num_envs, num_episodes)
         envs = make_envs(config.env, num_envs, held_out_seed_of(num_envs))
@@ -204,7 +204,7 @@ class TextWorld(World):
         return Played([record_of(number, episode) for number, episode in enumerate(episodes)])
 
     def watch(self, agent: str, policy: Policy | None, suite: str, number: int) -> Iterator[Moment]:
-        self._check_agent(agent, policy)
+        self.check_agent(agent, policy)
         try:
             yield from watched(self.config, agent, policy, number)
         except ExpertError as error:
@@ -212,10 +212,6 @@ class TextWorld(World):
 
     def shown(self, run_dir: Path, sample: Mapping[str, Any]) -> ShownEpisode:
         return shown(self.config, sample)
-
-    def _check_agent(self, agent: str, policy: Policy | None) -> None:
-        if policy is None and agent not in self.baselines:
-            raise CannotPlay(f"{agent} does not play {self.spec.name}: there are {', '.join(self.baselines)}")
 
     def samples(self, policy: Policy | None, played: Played) -> list[dict[str, Any]]:
         chosen = selected([e.record for e in played.episodes])

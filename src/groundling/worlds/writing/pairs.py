@@ -1,6 +1,7 @@
 """Pairs of texts for a judge: two to one prompt, as Stiennon et al. 2020 (arXiv 2009.01325) compare summaries."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
 import numpy as np
 import torch
@@ -94,7 +95,7 @@ def record(
         "pool_args": config.pool.args,
         "prompts": config.env.args,
         "tokens": config.training.steps_per_update,
-        "reward": {name: part.id or name for name, part in config.reward.items() if part is not None},
+        "reward": {name: asdict(part) for name, part in config.reward.items() if part is not None},
         "seed": config.seed,
     }
     rounds = TextRecording(recording.output, description, recording.pairs)

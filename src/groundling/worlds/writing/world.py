@@ -16,7 +16,7 @@ from groundling.worlds.collector import Collector
 from groundling.worlds.episode import HeldOutEpisode, Played
 from groundling.worlds.recording import Demonstrator, Recording
 from groundling.worlds.showing import Moment
-from groundling.worlds.world import CannotPlay, World
+from groundling.worlds.world import World
 from groundling.worlds.writing import pairs
 from groundling.worlds.writing.collect import References, WrittenTexts, as_writer, check_lengths
 from groundling.worlds.writing.parts import (
@@ -106,8 +106,8 @@ class WritingWorld(World):
         Raises:
             GroundlingError: the split cannot be had, or what a metric or the reward needs is missing.
         """
-        if policy is None:
-            raise CannotPlay(f"{agent} does not write texts")
+        self.check_agent(agent, policy)
+        assert policy is not None
         config, writer = self.config, as_writer(policy)
         assert suite in get_args(Split)
         samples = samples_of(config.pool, suite)[:num_episodes]  # type: ignore[arg-type]
@@ -121,8 +121,8 @@ class WritingWorld(World):
         return Played(episodes, written.figures())
 
     def watch(self, agent: str, policy: Policy | None, suite: str, number: int) -> Iterator[Moment]:
-        if policy is None:
-            raise CannotPlay(f"{agent} does not write texts")
+        self.check_agent(agent, policy)
+        assert policy is not None
         assert suite in get_args(Split)
         yield from watched(self.config, as_writer(policy), suite, number)  # type: ignore[arg-type]
 
