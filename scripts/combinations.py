@@ -13,11 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from groundling.configs.kinds import check_used, has_model, kind_of
 from omegaconf import OmegaConf
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
 
 from groundling.configs.compose import from_values
-from groundling.configs.kinds import check_used, has_model, kind_of
 from groundling.configs.schema import ComponentConfig, Config
 from groundling.errors import GroundlingError
 from groundling.judges.reward_models import reward_models

@@ -14,9 +14,9 @@ from groundling.evaluation.target import find
 from groundling.worlds.text.suites import SUITES
 
 _SMALL = [
-    "env.num_envs=4",
+    "world.num_envs=4",
     "training.steps=48",
-    "training.steps_per_update=4",
+    "world.num_steps=4",
     "algorithm.args.minibatch_size=8",
     "algorithm.args.micro_batch_size=null",
     "device=cpu",
@@ -59,7 +59,7 @@ def test_train_evaluate_report(trained: Path, capsys: pytest.CaptureFixture[str]
 def test_suites_change_the_world_and_the_words(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     suites = "french,invented-words,synonym-actions,pick-up-then-pick-up"
     arguments = ["evaluate", str(trained), "--suite", suites, "--episodes", "2"]
-    few = ["evaluation.baselines=[zero-shot]", "evaluation.num_envs=2", "env.args.max_steps=8"]
+    few = ["evaluation.baselines=[zero-shot]", "evaluation.num_envs=2", "world.args.max_steps=8"]
     assert main([*arguments, *few]) == 0
     assert "zero-shot" in capsys.readouterr().out
 
@@ -78,9 +78,9 @@ def test_suites_change_the_world_and_the_words(trained: Path, capsys: pytest.Cap
 def test_every_suite_suits_every_policy_that_reads() -> None:
     for experiment in ("demo-easy", "glam/action_head", "glam/drrn"):
         for language in ("english", "french"):
-            config = compose(experiment, [f"env.language={language}"])
+            config = compose(experiment, [f"world.language={language}"])
             for suite in SUITES.values():
-                changed(config, suite.changes(config.env))
+                changed(config, suite.changes(config.world))
     words = changed(compose("demo-easy"), SUITES["introduction-1"].overrides).policy.args["replacements"]
     assert words == {"Goal of the agent": "Task to do"}
 
@@ -88,7 +88,7 @@ def test_every_suite_suits_every_policy_that_reads() -> None:
 def test_agents_and_experiments_are_evaluated_by_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    few = ["--episodes", "3", "env.id=BabyAI-GoToObj-v0", "evaluation.num_envs=3", "device=cpu"]
+    few = ["--episodes", "3", "world.env=BabyAI-GoToObj-v0", "evaluation.num_envs=3", "device=cpu"]
     assert main(["evaluate", "expert", *few, f"run_dir={tmp_path / 'bot'}"]) == 0
     figures = json.loads((tmp_path / "bot" / "evaluation" / "held-out.json").read_text())
     assert figures["agents"]["expert"]["figures"]["success"]["value"] == 1 and figures["checkpoint"] is None
@@ -136,7 +136,7 @@ def test_the_checkpoint_is_a_language_model(trained: Path) -> None:
 
 def test_dry_run_tells_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_dir = tmp_path / "dry"
-    assert main(["train", "demo-easy", f"run_dir={run_dir}", "env.num_envs=2", "--dry-run"]) == 0
+    assert main(["train", "demo-easy", f"run_dir={run_dir}", "world.num_envs=2", "--dry-run"]) == 0
     told = capsys.readouterr().out
     for word in ("parameters", "memory", "updates", "time", "pick up the "):
         assert word in told
@@ -164,9 +164,9 @@ def test_list_and_doctor(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        (["env.id=BabyAI-GoToRedBal-v0"], "BabyAI-GoToRedBall-v0"),
-        (["env.args.colour=red"], "colour"),
-        (["env.language=klingon"], "klingon"),
+        (["world.env=BabyAI-GoToRedBal-v0"], "BabyAI-GoToRedBall-v0"),
+        (["world.args.colour=red"], "colour"),
+        (["world.language=klingon"], "klingon"),
         (["model.path=nowhere/to-be-found"], "nowhere/to-be-found"),
         (["device=cuda"], "device=cuda"),
         (["device=tpu9"], "tpu9"),
@@ -188,12 +188,12 @@ def test_other_mistakes_are_told_in_one_line(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "demo-easy" in _error(capsys, "train", "dmo")
-    assert "env.num_envs" in _error(capsys, "train", "demo-easy", "env.num_env=3")
+    assert "world.num_envs" in _error(capsys, "train", "demo-easy", "world.num_env=3")
     assert "learning_rate" in _error(
         capsys, "train", "demo-easy", f"run_dir={trained}", *_SMALL, "algorithm.args.learning_rate=1"
     )
-    assert "steps_per_update=4 (now 8)" in _error(
-        capsys, "train", "demo-easy", f"run_dir={trained}", *_SMALL, "training.steps_per_update=8"
+    assert "world.num_steps=4 (now 8)" in _error(
+        capsys, "train", "demo-easy", f"run_dir={trained}", *_SMALL, "world.num_steps=8"
     )
     assert "~policy.args" in _error(capsys, "train", "demo-easy", "policy.id=symbolic")
     assert "held-out" in _error(capsys, "evaluate", str(trained), "--suite", "heldout")
@@ -238,7 +238,7 @@ def test_a_checkpoint_has_results_of_its_own(trained: Path) -> None:
 
 
 def test_a_baseline_that_cannot_play_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    env = ["env.id=MiniGrid-Empty-5x5-v0", "~env.args.task=pickup", "~env.args.num_dists=0"]
+    env = ["world.env=MiniGrid-Empty-5x5-v0", "~world.args.task=pickup", "~world.args.num_dists=0"]
     assert main(["train", "demo-easy", f"run_dir={tmp_path}", *_SMALL, *env]) == 0
     assert main(["evaluate", str(tmp_path), "--episodes", "2"]) == 0
     assert "expert is left out" in capsys.readouterr().err
@@ -247,7 +247,7 @@ def test_a_baseline_that_cannot_play_is_left_out(tmp_path: Path, capsys: pytest.
 
 def test_options_may_stand_among_the_overrides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_dir = f"run_dir={tmp_path / 'dry'}"
-    assert main(["train", "demo-easy", "env.num_envs=2", "--dry-run", "seed=7", run_dir]) == 0
+    assert main(["train", "demo-easy", "world.num_envs=2", "--dry-run", "seed=7", run_dir]) == 0
     assert "seed: 7" in capsys.readouterr().out
     assert "run_dir" in _error(capsys, "train", "demo-easy", "seed=1,2", run_dir)
 

@@ -22,7 +22,7 @@ def test_hallway_trains_an_own_env_with_an_own_algorithm(
 ) -> None:
     monkeypatch.chdir(ROOT)
     own = ["--config-dir", "examples", "--import", "examples.hallway"]
-    small = ["training.steps=16", "training.steps_per_update=4", "env.num_envs=2", "evaluation.num_envs=2"]
+    small = ["training.steps=16", "world.num_steps=4", "world.num_envs=2", "evaluation.num_envs=2"]
     assert main(["train", "hallway", *own, f"run_dir={tmp_path}", *small]) == 0
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert len(rows) == 2 and all(row["policy_loss"] != 0 for row in rows)
@@ -83,7 +83,7 @@ def test_own_agent_trains_its_head_and_leaves_what_is_frozen(
     monkeypatch.chdir(ROOT)
     assert len((ROOT / "examples" / "own_agent.py").read_text().splitlines()) < 40
     own = ["demo-easy", "--import", "examples.own_agent", "policy.id=frozen_encoder", "~policy.args"]
-    small = ["training.steps_per_update=4", "env.num_envs=4", "algorithm.args.minibatch_size=8", "device=cpu"]
+    small = ["world.num_steps=4", "world.num_envs=4", "algorithm.args.minibatch_size=8", "device=cpu"]
     small += [f"run_dir={tmp_path}", "training.keep_checkpoints=3", "training.checkpoint_every=1"]
     for steps in (16, 32):  # the second resumes, with its own weights read back
         assert main(["train", *own, *small, f"training.steps={steps}"]) == 0
@@ -112,8 +112,8 @@ def test_own_algorithm_and_policy_write(
     small = [
         f"run_dir={tmp_path}",
         "device=cpu",
-        "env.num_envs=4",
-        "training.steps_per_update=6",
+        "world.num_texts=4",
+        "world.num_tokens=6",
         "training.steps=25",
     ]
     words = ["train", "rl4lms/increasing_numbers_ppo", "--import", f"examples.{module}", *changes, *small]
@@ -130,16 +130,26 @@ def test_own_algorithm_and_policy_write(
 @pytest.mark.parametrize(
     ("module", "words"),
     [
-        ("examples.shelf", ["shelf", "--config-dir", str(ROOT / "examples"), "env.num_envs=2"]),
-        ("examples.own_reward", ["rl4lms/increasing_numbers_ppo", "~reward", "reward.no_echo={}"]),
+        (
+            "examples.shelf",
+            ["shelf", "--config-dir", str(ROOT / "examples"), "world.num_envs=2", "world.num_steps=4"],
+        ),
+        (
+            "examples.own_reward",
+            [
+                "rl4lms/increasing_numbers_ppo",
+                "~reward",
+                "reward.no_echo={}",
+                "world.num_texts=2",
+                "world.num_tokens=4",
+            ],
+        ),
     ],
 )
 def test_a_run_says_which_modules_it_was_made_with(module: str, words: list[str], tmp_path: Path) -> None:
     run = tmp_path / "run"
     short = [
         "training.steps=8",
-        "training.steps_per_update=4",
-        "env.num_envs=2",
         f"run_dir={run}",
         "device=cpu",
     ]

@@ -54,9 +54,9 @@ def test_7_one_env_and_a_minibatch_that_does_not_divide_the_rollout(
 ) -> None:
     run = _run(
         tmp_path,
-        "env.num_envs=1",
+        "world.num_envs=1",
         "training.steps=10",
-        "training.steps_per_update=5",
+        "world.num_steps=5",
         "algorithm.args.minibatch_size=4",
         "algorithm.args.epochs=1",
     )
@@ -78,9 +78,9 @@ def test_9_checkpoints_are_written_as_often_as_asked_and_at_the_end(
 ) -> None:
     run = _run(
         tmp_path,
-        "env.num_envs=2",
+        "world.num_envs=2",
         "training.steps=28",
-        "training.steps_per_update=2",
+        "world.num_steps=2",
         "training.checkpoint_every=3",
         "training.keep_checkpoints=2",
         "algorithm.args.epochs=1",

@@ -22,16 +22,16 @@ from groundling.judges import open_pairs
 from groundling.training.tracking import read_metrics
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "motif.md"
-_WORLD = ["env.args.max_episode_steps=12", "device=cpu"]
+_WORLD = ["world.args.max_episode_steps=12", "device=cpu"]
 _NETWORK = "policy.args={hidden_size: 8, recurrence: 4}"
 _SMALL = [
     *_WORLD,
-    "env.num_envs=2",
-    "nethack.num_workers=0",
-    "nethack.ahead=false",
+    "world.num_envs=2",
+    "world.num_workers=0",
+    "world.ahead=false",
     "algorithm.args.minibatch_size=16",
     "training.steps=32",
-    "training.steps_per_update=8",
+    "world.num_steps=8",
     "training.checkpoint_every=1",
 ]
 _ADDED = {
@@ -166,7 +166,7 @@ def test_the_study_tells_of_every_arm(folder: Path) -> None:
 def test_every_root_env_has_a_command_that_trains(folder: Path, tmp_path: Path) -> None:
     trained = []
     for words in _documented():
-        task = next((word.removeprefix("env.id=") for word in words if word.startswith("env.id=")), "")
+        task = next((word.removeprefix("world.env=") for word in words if word.startswith("world.env=")), "")
         if words[0] == "train" and task in TASKS:
             assert main([*_small(words), "training.steps=16", f"run_dir={tmp_path / task}"]) == 0
             trained.append(task)
@@ -195,13 +195,13 @@ def test_a_trained_agent_records_pairs_and_is_watched_again(
     ("words", "told"),
     [
         (["train", "motif/laptop", "run_dir=none", "reward.reward_model.args.path=none/there"], "distill"),
-        (["collect", "random", "env.id=NetHackScore-v1", "--episodes", "3", "--output", "x"], "--pairs"),
+        (["collect", "random", "world.env=NetHackScore-v1", "--episodes", "3", "--output", "x"], "--pairs"),
         (["collect", "random,explorer", "--pairs", "3", "--output", "x"], "another world"),
         (["collect", "random", "--output", "x"], "--episodes"),
-        (["evaluate", "random", "env.id=NetHackScore-v1", "--suite", "french"], "held-out"),
-        (["evaluate", "expert", "env.id=NetHackScore-v1"], "expert does not play"),
+        (["evaluate", "random", "world.env=NetHackScore-v1", "--suite", "french"], "held-out"),
+        (["evaluate", "expert", "world.env=NetHackScore-v1"], "expert does not play"),
         (
-            ["evaluate", "explorer", "env.id=BabyAI-GoToLocal-v0"],
+            ["evaluate", "explorer", "world.env=BabyAI-GoToLocal-v0"],
             "explorer does not play BabyAI-GoToLocal-v0",
         ),
     ],
@@ -257,7 +257,7 @@ def test_a_killed_training_goes_on_from_its_last_checkpoint(
 
 
 def test_a_worker_that_dies_costs_its_episodes_and_not_the_run(tmp_path: Path, reward_model: Path) -> None:
-    process = _start(_training(tmp_path, reward_model, "training.steps=480", "nethack.num_workers=1"))
+    process = _start(_training(tmp_path, reward_model, "training.steps=480", "world.num_workers=1"))
     _wait_for_rows(tmp_path, 2, process)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     workers = [int(pid) for pid in children if b"nethack" in Path(f"/proc/{pid}/cmdline").read_bytes()]

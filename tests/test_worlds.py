@@ -11,22 +11,23 @@ import pytest
 from groundling.algorithms.algorithm import algorithms
 from groundling.cli import main
 from groundling.configs.compose import compose
-from groundling.configs.schema import ComponentConfig, Config
+from groundling.configs.schema import Config
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy, policies
+from groundling.registry import ComponentConfig
 from groundling.training import build
-from groundling.worlds import WorldSpec, world_of
+from groundling.worlds import WorldSpec
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
 
-_SHORT = ["env.num_envs=4", "training.steps=32", "training.steps_per_update=8", "device=cpu"]
+_SHORT = ["world.num_envs=4", "training.steps=32", "world.num_steps=8", "device=cpu"]
 _ACT = {"a2c", "appo", "grpo", "ppo", "reinforce_pp", "rloo", "trpo"}  # they learn from what a policy does
 _WORLDS = {
     "babyai": ["demo", "~policy.args"],
-    "own": ["demo", "~policy.args", "~env.args", "env.id=test/Doors-v0"],
+    "own": ["demo", "~policy.args", "~world.args", "world.env=test/Doors-v0"],
     "nethack": [
         "motif/score",
         "~policy.args",
-        "nethack.num_workers=0",
+        "world.num_workers=0",
         "~reward.reward_model",
     ],
     "writing": ["rl4lms/increasing_numbers_ppo", "~policy.args"],
@@ -48,7 +49,7 @@ def test_a_policy_of_ones_own_says_what_it_needs() -> None:
 
 def test_a_policy_that_a_function_makes_is_let_in() -> None:
     config = compose("demo", ["~policy.args"])
-    spec = world_of(config).spec
+    spec = build.world_of(config).spec
     assert spec.observation == {"words", "symbols"} and spec.num_actions == 6
     with pytest.raises(
         ConfigError, match=r"'symbolic' does not suit test/Doors-v0: it looks at symbols, and"
@@ -59,13 +60,13 @@ def test_a_policy_that_a_function_makes_is_let_in() -> None:
 @functools.cache
 def _composed(world: str) -> Config:
     experiment, *words = _WORLDS["babyai" if world == "dataset" else world]
-    words += ["data.path=/nowhere"] if world == "dataset" else []
+    words += ["world.dataset=/nowhere"] if world == "dataset" else []
     return compose(experiment, [*words, *_SHORT])
 
 
-def _make(world: str, policy: ComponentConfig, algorithm: ComponentConfig, **pool: Any) -> None:
+def _make(world: str, policy: ComponentConfig, algorithm: ComponentConfig, **more: Any) -> None:
     config = _composed(world)
-    config = replace(config, policy=policy, algorithm=algorithm, pool=replace(config.pool, **pool))
+    config = replace(config, policy=policy, algorithm=algorithm, world=replace(config.world, **more))
     build.make_policy(config, learns=True)
 
 
@@ -110,7 +111,7 @@ _CHOICE = ComponentConfig("bc", {"objective": "choice"})
 
 
 @pytest.mark.parametrize(
-    ("world", "policy", "algorithm", "pool", "reason"),
+    ("world", "policy", "algorithm", "more", "reason"),
     [
         ("writing", _NO_MASK, ComponentConfig("nlpo"), {}, "policy.args.mask_type=learned_top_p"),
         ("writing", _MASK, ComponentConfig("nlpo"), {}, None),
@@ -126,10 +127,10 @@ _CHOICE = ComponentConfig("bc", {"objective": "choice"})
 )
 @pytest.mark.usefixtures("no_model")
 def test_what_an_algorithm_needs_depends_on_settings(
-    world: str, policy: ComponentConfig, algorithm: ComponentConfig, pool: dict[str, Any], reason: str | None
+    world: str, policy: ComponentConfig, algorithm: ComponentConfig, more: dict[str, Any], reason: str | None
 ) -> None:
     with pytest.raises(_Loaded if reason is None else ConfigError, match=reason):
-        _make(world, policy, algorithm, **pool)
+        _make(world, policy, algorithm, **more)
 
 
 _SYMBOLIC = ["policy.id=symbolic", "policy.args.recurrence=5", *_SHORT]  # of 8 steps an update
@@ -144,7 +145,7 @@ _PERPLEXITY = ["policy.id=drrn", "reward.causal_perplexity.coefficient=-1"]
         ("nethack", ["policy.id=drrn"], "shows glyphs; set policy.id to one of nethack"),
         ("babyai", ["~algorithm.args", "algorithm.id=drrn"], "algorithm 'drrn' does not suit policy 'action_scoring'"),
         ("own", ["policy.id=action_head"], "set policy.args.num_actions to the length of its longest list"),
-        ("babyai", _SYMBOLIC, "training.steps_per_update=8 is no multiple of the policy's recurrence, which is 5"),
+        ("babyai", _SYMBOLIC, "world.num_steps=8 is no multiple of the policy's recurrence, which is 5"),
         ("babyai", _PERPLEXITY, "reward.causal_perplexity reads the language model under training, and policy 'drrn'"),
         ("babyai", ["model.load_in_4bit=true"], "keeps weights that cannot be trained"),
     ],

@@ -3,13 +3,34 @@
 import collections.abc
 import inspect
 from collections.abc import Mapping
-from dataclasses import is_dataclass, make_dataclass
+from dataclasses import field, fields, is_dataclass, make_dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from groundling.errors import ConfigError
+
+
+def at_least(minimum: float, default: Any) -> Any:
+    """A dataclass's field whose value `check_minima` holds to be no less; None passes."""
+    return field(default=default, metadata={"minimum": minimum})
+
+
+def check_minima(section: Any, prefix: str) -> None:
+    """Check the fields of a dataclass that are declared `at_least`.
+
+    Args:
+        section: The dataclass's instance.
+        prefix: Stands before a field's name in a message: ``world.``, say.
+
+    Raises:
+        ConfigError: a value is less.
+    """
+    for f in fields(section):
+        value, minimum = getattr(section, f.name), f.metadata.get("minimum")
+        if minimum is not None and value is not None and not value >= minimum:
+            raise ConfigError(f"{prefix}{f.name} must be at least {minimum}, got {value}")
 
 
 def check_types(factory: Any, prefix: str, args: Mapping[str, Any]) -> None:

@@ -5,14 +5,26 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from omegaconf import MISSING
+
+from groundling.arguments import check_types
 from groundling.errors import ConfigError
 
 T = TypeVar("T")
 _MOST_NAMES = 25
 """A message lists no more names than these."""
 _NAMED = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+@dataclass
+class ComponentConfig:
+    """A registered component as a config names it: `groundling list` tells the ids."""
+
+    id: str = MISSING
+    args: dict[str, Any] = field(default_factory=dict)
 
 
 class Registry(Generic[T]):
@@ -105,6 +117,37 @@ class Registry(Generic[T]):
 
     def __contains__(self, id: object) -> bool:
         return id in self._factories or any(id in others for others, _ in self._adapted)
+
+
+def check_component(
+    registry: Registry[Any], component: ComponentConfig, key: str, filled_in: Collection[str] = ()
+) -> None:
+    """Check a component's id, and its arguments' names and types, before anything is built.
+
+    Args:
+        registry: Which knows it.
+        component: As the config names it.
+        key: Where it stands in the config, for messages: ``policy``, say, for policy.args.
+        filled_in: Arguments that it gets otherwise.
+
+    Raises:
+        ConfigError: an unknown id, an unknown argument, one that is missing, or a value of the wrong type.
+    """
+    factory = registry.get(component.id)
+    if not isinstance(component.args.get("lm", ""), str):
+        raise ConfigError(
+            f"{key}.args.lm must be the folder or hub id of a language model, got {component.args['lm']!r}"
+        )
+    try:
+        registry.check_arguments(component.id, component.args)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; ~{key}.args takes an experiment's own arguments out") from error
+    missing = registry.missing_arguments(component.id, {*component.args, *filled_in})
+    if missing:
+        raise ConfigError(
+            f"{registry.kind} {component.id!r} needs {key}.args.{f', {key}.args.'.join(missing)}"
+        )
+    check_types(factory, f"{key}.args.", component.args)
 
 
 def _origin(factory: Callable[..., Any]) -> tuple[str, str]:

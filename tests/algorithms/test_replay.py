@@ -8,10 +8,12 @@ from rich.console import Console
 
 from groundling.algorithms import DRRN
 from groundling.algorithms.replay import ReplayFile, Transition
-from groundling.configs.schema import ComponentConfig, Config, EnvConfig, TrainingConfig
+from groundling.configs.schema import Config, TrainingConfig
 from groundling.errors import ConfigError, RunError
+from groundling.registry import ComponentConfig
 from groundling.training.progress import TrainingProgress
 from groundling.training.run import Run
+from groundling.worlds.text.config import TextConfig
 from tests.conftest import TablePolicy
 
 
@@ -77,10 +79,10 @@ def test_drrn_learns_from_its_replay_and_takes_it_up_again(tmp_path: Path) -> No
     config = Config(
         name="replay",
         device="cpu",
-        env=EnvConfig(id="test/Corridor-v0", num_envs=4, actions=["left", "right", "stay"]),
+        world=TextConfig(env="test/Corridor-v0", num_envs=4, actions=["left", "right", "stay"], num_steps=4),
         policy=ComponentConfig("drrn", policy),
         algorithm=ComponentConfig("drrn", {**args, "replay_size": 20}),
-        training=TrainingConfig(steps=32, steps_per_update=4),
+        training=TrainingConfig(steps=32),
     )
     run = Run(config, tmp_path, warn=print)
     rows = [run.update(TrainingProgress(Console(quiet=True), 32, 0)) for _ in range(2)]

@@ -233,7 +233,7 @@ def test_every_shape_trains(name: str, tmp_path: Path, capsys: pytest.CaptureFix
         "model.path=starter",
         "device=cpu",
         "training.steps=8",
-        "training.steps_per_update=2",
+        "world.num_steps=2",
         f"run_dir={tmp_path}/run",
     ]
     arguments = ["train", "--glam-config", str(path), *_needed(name, tmp_path), *small]
@@ -248,10 +248,10 @@ def test_glams_entries_mean_what_they_meant(tmp_path: Path) -> None:
     config, notes = read(_write(tmp_path, "glam-local"), _needed("glam-local", tmp_path))
     assert (config.name, config.run_dir) == ("llm_mtrl-T5small", f"{tmp_path}/llm_mtrl-T5small-seed1")
     assert (config.device, config.model.path, config.model.init) == ("cpu", "t5-small", "pretrained")
-    assert config.env.id == "BabyAI-MixedTestLocal-v0" and config.env.actions == [
+    assert config.world.env == "BabyAI-MixedTestLocal-v0" and config.world.actions == [
         a.replace("_", " ") for a in _ACTIONS
     ]
-    assert (config.env.num_envs, config.env.history, config.training.steps_per_update) == (2, 3, 40)
+    assert (config.world.num_envs, config.world.history, config.world.num_steps) == (2, 3, 40)
     assert (config.training.steps, config.evaluation.episodes) == (1000, 10)
     assert config.algorithm.args == {
         "learning_rate": 1e-6,
@@ -270,7 +270,7 @@ def test_glams_entries_mean_what_they_meant(tmp_path: Path) -> None:
         "minibatch_size": 16,
         "micro_batch_size": 1,
     }
-    assert config.training.probes == 1  # template_test
+    assert config.world.probes == 1  # template_test
     told = "\n".join(notes)
     for entry in (
         "max_episode_steps",
@@ -312,9 +312,9 @@ def test_lamorels_epochs_are_updates(tmp_path: Path) -> None:
     config, notes = read(_write(tmp_path, "lamorel-ppo-lora"), _needed("lamorel-ppo-lora", tmp_path))
     assert config.run_dir == str(tmp_path) and config.name == "lamorel-ppo-lora"
     assert config.model.lora == {"r": 16, "lora_alpha": 32}
-    assert (config.training.steps_per_update, config.training.steps) == (5, 100 * 10)
+    assert (config.world.num_steps, config.training.steps) == (5, 100 * 10)
     # max_ep_len=100 must not lengthen episodes, nor change 1 - 0.9 · steps / max_steps: the level has its own limit
-    assert config.env.id == "BabyAI-GoToRedBall-v0" and config.env.args == {}
+    assert config.world.env == "BabyAI-GoToRedBall-v0" and config.world.args == {}
     assert any("rl_script_args.max_ep_len" in note and "max_steps" in note for note in notes)
     assert any("gloo_timeout" in note and "wait for hours" in note for note in notes)
     args = config.algorithm.args
@@ -348,7 +348,7 @@ def test_action_heads_are_a_policy_of_their_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_every_entry_is_known(name: str, tmp_path: Path) -> None:
     path = _write(tmp_path, name)
-    env = ["env.id=BabyAI-GoToObj-v0", "run_dir=x"]
+    env = ["world.env=BabyAI-GoToObj-v0", "run_dir=x"]
     _, notes = read(path, _needed(name, tmp_path) if name in _NEEDED else (), env)
     assert not [note for note in notes if "unknown" in note or "no section" in note]
 
@@ -372,7 +372,7 @@ def test_a_file_without_an_env_says_what_is_missing(name: str, told: str, tmp_pa
     [
         ("rl_script_args.sede=1", "'rl_script_args.seed'"),
         ("rl_script_args.seed=1,2", "seed=1,2,3"),
-        ("rl_script_args.number_envs=many", "env.num_envs.*many"),
+        ("rl_script_args.number_envs=many", "world.num_envs.*many"),
         ("rl_script_args.batch_size=many", "batch_size must be a whole number"),
         ("rl_script_args.name_environment=???", "name_environment=…"),
         ("rl_script_args.loading_path=old", "pickled"),
@@ -463,7 +463,7 @@ def test_without_a_language_model_the_agent_is_drrn(tmp_path: Path) -> None:
     config, notes = read(path, _drrn_job(tmp_path))
     assert (config.policy.id, config.policy.args) == ("drrn", {})
     assert (config.algorithm.id, config.algorithm.args) == ("drrn", {"steps_per_gradient": 4 * 8})
-    assert (config.training.steps_per_update, config.training.steps) == (4, 1_500_000)
+    assert (config.world.num_steps, config.training.steps) == (4, 1_500_000)
     told = "\n".join(notes)
     assert "rl_script_args.lr," in told and "policy.args.tokenizer" in told and "do not train" not in told
     small = ["device=cpu", "training.steps=64", f"run_dir={tmp_path}/run", "algorithm.args.batch_size=4"]
@@ -481,25 +481,25 @@ def test_a_french_run_is_french_throughout(tmp_path: Path) -> None:
     path = _write(tmp_path, "glam-local")
     french = [*_needed("glam-local", tmp_path), "rl_script_args.language=french"]
     config, notes = read(path, french)
-    assert config.env.language == "french" and config.env.actions == [
+    assert config.world.language == "french" and config.world.actions == [
         *("tourner à gauche", "tourner à droite", "aller tout droit", "ramasser", "lâcher", "basculer")
     ]
-    assert config.training.probes is None and any("template_test: left out" in note for note in notes)
-    small = ["model.path=starter", "device=cpu", "training.steps=4", "training.steps_per_update=2"]
+    assert config.world.probes is None and any("template_test: left out" in note for note in notes)
+    small = ["model.path=starter", "device=cpu", "training.steps=4", "world.num_steps=2"]
     assert main(["train", "--glam-config", str(path), *french, *small, f"run_dir={tmp_path}/run"]) == 0
     own, _ = read(path, [*french, "rl_script_args.action_space=[avancer,reculer]"])
-    assert own.env.actions == ["avancer", "reculer"]  # a French file's own
+    assert own.world.actions == ["avancer", "reculer"]  # a French file's own
     with pytest.raises(GroundlingError, match="cannot tell the action 'sleep' in french"):
         read(path, [*french, "rl_script_args.action_space=[turn_left,sleep]"])
-    given = ["env.actions=[pivoter,dormir]"]
+    given = ["world.actions=[pivoter,dormir]"]
     own, _ = read(path, [*french, "rl_script_args.action_space=[turn_left,sleep]"], given)
-    assert own.env.actions == ["pivoter", "dormir"]
+    assert own.world.actions == ["pivoter", "dormir"]
 
 
 @pytest.mark.parametrize(
     ("name", "given", "instead"),
     [
-        ("glam-local", ["bot=true"], "groundling evaluate expert env.id=BabyAI-MixedTestLocal-v0"),
+        ("glam-local", ["bot=true"], "groundling evaluate expert world.env=BabyAI-MixedTestLocal-v0"),
         ("glam-local", ["random_agent=true"], "groundling evaluate random"),
         ("glam-local", ["zero_shot=true"], "groundling evaluate RUN --suite all"),
         ("glam-local", ["im_learning=true"], "glam/bc"),
@@ -507,7 +507,7 @@ def test_a_french_run_is_french_throughout(tmp_path: Path) -> None:
         (
             "glam-local",
             ["modified_action_space=true", "new_action_space=[rotate_left,take]"],
-            r"evaluate RUN 'env\.actions=\[rotate left, take\]'",
+            r"evaluate RUN 'world\.actions=\[rotate left, take\]'",
         ),
         ("glam-multi-node-test", ["path=experiments/post-training_tests.py"], "groundling evaluate RUN"),
         ("glam-local", ["path=post-training_tests.py"], "groundling evaluate random"),

@@ -84,11 +84,11 @@ def test_every_file_is_read_unchanged(name: str, write: Callable[..., Path]) -> 
     made, notes = read(write(name))
     assert made.name == name.replace("/", "-") and len(set(notes)) == len(notes)
     entries = config(name)
-    assert made.pool.id == entries["datapool"]["id"] and made.algorithm.id == entries["alg"]["id"]
-    tokens = made.env.num_envs * made.training.steps_per_update
+    assert made.world.pool == entries["datapool"]["id"] and made.algorithm.id == entries["alg"]["id"]
+    tokens = made.world.num_texts * made.world.num_tokens
     if "env" in entries:
         asked = entries["env"]["n_envs"] * entries["alg"]["args"]["n_steps"]
-        assert asked <= tokens < asked + made.training.steps_per_update
+        assert asked <= tokens < asked + made.world.num_tokens
         assert made.training.steps == asked * entries["train_evaluation"]["n_iters"]
 
 
@@ -98,8 +98,8 @@ def test_every_file_trains(
 ) -> None:
     small = [
         "device=cpu",
-        "env.num_envs=2",
-        "training.steps_per_update=4",
+        "world.num_texts=2",
+        "world.num_tokens=4",
         "training.steps=9",  # at most 8 tokens an update
         "training.epochs=null",
         "training.checkpoint_every=100",
@@ -119,9 +119,9 @@ def test_every_file_trains(
 
 def test_the_arithmetic_and_the_defaults_of_ppo(write: Callable[..., Path]) -> None:
     made, notes = read(write("common_gen/t5_ppo"))
-    assert (made.env.num_envs, made.training.steps_per_update) == (128, 20)  # 10 × 256 tokens
+    assert (made.world.num_texts, made.world.num_tokens) == (128, 20)  # 10 × 256 tokens
     assert made.training.steps == 200 * 2560 and made.training.checkpoint_every == 1
-    assert made.env.args == {"max_prompt_length": 20, "prompt_truncation_side": "right"}
+    assert (made.world.max_prompt_length, made.world.prompt_truncation_side) == (20, "right")
     assert made.algorithm.args == {
         "learning_rate": 2e-6,
         "epochs": 5,
@@ -174,7 +174,7 @@ def test_what_a_file_does_not_say_is_what_the_original_takes(write: Callable[...
 
 def test_texts_of_an_odd_number_of_tokens_are_rounded_up(write: Callable[..., Path]) -> None:
     made, _ = read(write("synthetic_generate_dates/gpt2_ppo"))
-    assert (made.env.num_envs, made.training.steps_per_update) == (43, 30)  # 1280 = 42 × 30 + 20
+    assert (made.world.num_texts, made.world.num_tokens) == (43, 30)  # 1280 = 42 × 30 + 20
 
 
 def test_nlpos_mask_is_the_policys_and_its_refresh_the_algorithms(write: Callable[..., Path]) -> None:
@@ -190,7 +190,7 @@ def test_nlpos_mask_is_the_policys_and_its_refresh_the_algorithms(write: Callabl
 
 def test_algorithms_keep_the_originals_defaults(write: Callable[..., Path]) -> None:
     a2c, _ = read(write("imdb_text_continuation/gpt2_a2c"))
-    assert (a2c.env.num_envs, a2c.training.steps_per_update) == (2, 48)
+    assert (a2c.world.num_texts, a2c.world.num_tokens) == (2, 48)
     assert a2c.algorithm.args["value_coefficient"] == 1.0 and "epochs" not in a2c.algorithm.args
     assert a2c.policy.args["generation"]["top_k"] == 50  # Transformers' own default then
     trpo, _ = read(write(f"{_NUMBERS}/gpt2_trpo"))
@@ -200,7 +200,7 @@ def test_algorithms_keep_the_originals_defaults(write: Callable[..., Path]) -> N
 def test_supervised_epochs_and_evaluations_are_counted_in_updates(write: Callable[..., Path]) -> None:
     made, _ = read(write("totto/t5_supervised"))
     assert (made.training.epochs, made.training.keep_checkpoints) == (5, 1)
-    assert made.env.num_envs == 8 * 100 and made.evaluation.every == 20000 // 100
+    assert made.world.num_texts == 8 * 100 and made.evaluation.every == 20000 // 100
     assert made.algorithm.args == {
         "minibatch_size": 8,
         "learning_rate": 1e-4,
@@ -211,7 +211,7 @@ def test_supervised_epochs_and_evaluations_are_counted_in_updates(write: Callabl
     generation = {"do_sample": True, "num_beams": 10, "min_length": 10, "max_new_tokens": 50, "top_k": 50}
     assert made.evaluation.generation == generation
     dialog, _ = read(write(_SUPERVISED))
-    assert (dialog.env.args["max_prompt_length"], dialog.training.steps_per_update) == (128, 128)
+    assert (dialog.world.max_prompt_length, dialog.world.num_tokens) == (128, 128)
 
 
 def test_supervised_training_goes_through_the_references_as_often_as_asked(
@@ -219,7 +219,7 @@ def test_supervised_training_goes_through_the_references_as_often_as_asked(
 ) -> None:
     path = write(_SUPERVISED)
     given = [
-        f"run_dir={tmp_path}/run", "training.epochs=2", "env.num_envs=4", "algorithm.args.minibatch_size=4",
+        f"run_dir={tmp_path}/run", "training.epochs=2", "world.num_texts=4", "algorithm.args.minibatch_size=4",
         "evaluation.every=null", "device=cpu", "datapool.args.max_size=6",
     ]  # fmt: skip
     assert main(["train", "--rl4lms-config", str(path), *_put_in(_SUPERVISED, models), *given]) == 0
@@ -241,7 +241,7 @@ def test_epochs_are_of_data(
 def test_a_boolean_may_stand_there_as_a_string(write: Callable[..., Path]) -> None:
     made, _ = read(write("narrative_qa/t5_nlpo"))  # as in the original's file
     assert made.evaluation.metrics[4].args["apply_best"] is True
-    assert made.training.steps_per_update == 50  # the episode's length, where no max_new_tokens is named
+    assert made.world.num_tokens == 50  # the episode's length, where no max_new_tokens is named
     changed, _ = read(write("narrative_qa/t5_nlpo", reward_fn__args__stemming="False,"))
     assert _parts(changed)["rouge_l_max"]["stemming"] is False
 
@@ -391,20 +391,21 @@ def test_overrides_are_told_apart_by_their_keys() -> None:
         "reward_fn.id",
         "env.n_envs",
         "~env.args.context_start_token",
+        "env.args.max_prompt_length",
         "datapool",
     ):
         assert is_original(f"{key}=1")
-    for key in ("env.num_envs", "env.args.max_prompt_length", "algorithm.id", "reward.rouge.id", "seed"):
+    for key in ("world.num_texts", "world.max_prompt_length", "algorithm.id", "reward.rouge.id", "seed"):
         assert not is_original(f"{key}=1")
 
 
 def test_our_overrides_come_last(write: Callable[..., Path]) -> None:
     overrides = [
         "algorithm.args.learning_rate=1e-4",
-        "env.num_envs=8",
+        "world.num_texts=8",
         "reward.rouge={}",
         "model.lora={r: 4}",
     ]
     made: Config = read(write(_NLPO), ["alg.args.learning_rate=1e-5", "alg.args.gamma=0.9"], overrides)[0]
     assert (made.algorithm.args["learning_rate"], made.algorithm.args["gamma"]) == (1e-4, 0.9)
-    assert made.env.num_envs == 8 and list(made.reward)[-1] == "rouge" and made.model.lora == {"r": 4}
+    assert made.world.num_texts == 8 and list(made.reward)[-1] == "rouge" and made.model.lora == {"r": 4}

@@ -17,15 +17,15 @@ def _small(name: str, models: dict[str, str], run_dir: Path) -> list[str]:
     config = compose(name)
     model = models["causal" if "gpt2" in config.model.path else "seq2seq"]
     given = [
-        f"run_dir={run_dir}", f"model.path={model}", "device=cpu", "env.num_envs=2", "training.steps_per_update=4",
+        f"run_dir={run_dir}", f"model.path={model}", "device=cpu", "world.num_texts=2", "world.num_tokens=4",
         "training.epochs=null", "training.steps=9", "evaluation.episodes=2", "evaluation.generation.max_new_tokens=4",
         "evaluation.generation.min_length=0", "evaluation.generation.min_new_tokens=0",
     ]  # fmt: skip
     given.append(
         "algorithm.args.minibatch_size=2" if name.endswith("supervised") else "algorithm.args.epochs=1"
     )
-    if config.pool.id != "dummy_pool":
-        given.append("pool.args.offline=true")
+    if config.world.pool != "dummy_pool":
+        given.append("world.args.offline=true")
     classifying = {"learned_reward", "intent_accuracy"} & set(config.reward)
     given += [f"reward.{name}.args.model_name={models['classifier']}" for name in classifying]
     kept = []

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import yaml
 
-from groundling.configs.compose import compose, experiments, from_file, sweep, to_yaml
+from groundling.configs.compose import compose, experiments, from_file, to_yaml
+from groundling.configs.overrides import sweep
 from groundling.errors import ConfigError
 
 
@@ -23,47 +24,47 @@ def test_increasing_numbers_is_one_task_for_all_algorithms() -> None:
     for config in configs:
         assert config.name == f"increasing-numbers-{config.algorithm.id.replace('_', '-')}"
         assert (config.model, config.reward) == (configs[0].model, configs[0].reward)
-        assert config.pool.args == configs[0].pool.args == {"n_samples": 50, "prompt": "1 2 3"}
-        assert (config.training.steps, config.training.steps_per_update) == (16_000, 20)
+        assert config.world.args == configs[0].world.args == {"n_samples": 50, "prompt": "1 2 3"}
+        assert (config.training.steps, config.world.num_tokens) == (16_000, 20)
 
 
 def test_overrides_have_the_last_word() -> None:
     config = compose(
-        "demo-easy", ["seed=7", "algorithm.args.learning_rate=1e-4", "env.actions=[go forward,turn left]"]
+        "demo-easy", ["seed=7", "algorithm.args.learning_rate=1e-4", "world.actions=[go forward,turn left]"]
     )
     assert config.seed == 7
     assert config.algorithm.args["learning_rate"] == 1e-4
-    assert config.env.actions == ["go forward", "turn left"]
+    assert config.world.actions == ["go forward", "turn left"]
     config = compose(
-        "demo-easy", ["env.args={num_dists: 2}", "algorithm.args.target_kl=0.02", "model.lora={r: 4}"]
+        "demo-easy", ["world.args={num_dists: 2}", "algorithm.args.target_kl=0.02", "model.lora={r: 4}"]
     )
-    assert config.env.args["num_dists"] == 2 and config.algorithm.args["target_kl"] == 0.02
+    assert config.world.args["num_dists"] == 2 and config.algorithm.args["target_kl"] == 0.02
     assert config.model.lora == {"r": 4}
 
 
 def test_overrides_mean_the_same_for_an_experiment_and_for_a_runs_file(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(to_yaml(compose("demo-easy")))
     overrides = [
-        "~env.args.task",
-        "env.args={num_dists: 3}",
+        "~world.args.task",
+        "world.args={num_dists: 3}",
         "algorithm.args.epochs=3",
         'name="né \u00e0"',
         "seed=4",
     ]
     config = compose("demo-easy", overrides)
     assert config == from_file(tmp_path / "config.yaml", [*overrides, 'run_dir="runs/né à-seed4"'])
-    assert config.env.args == {"num_dists": 3} and config.name == "né à"
-    assert compose("demo-easy", ["~env.args"]).env.args == {}
-    assert compose("demo-easy", ["~env.args", "env.args.task=goto"]).env.args == {"task": "goto"}
+    assert config.world.args == {"num_dists": 3} and config.name == "né à"
+    assert compose("demo-easy", ["~world.args"]).world.args == {}
+    assert compose("demo-easy", ["~world.args", "world.args.task=goto"]).world.args == {"task": "goto"}
 
 
 @pytest.mark.parametrize(
     ("override", "told"),
     [
-        ("env.num_env=3", "env.num_envs"),
+        ("world.num_env=3", "world.num_envs"),
         ("sed=3", "'seed'"),
-        ("env.num_envs=many", "env.num_envs.*many"),
-        ("env.num_envs=0", "env.num_envs must be at least 1"),
+        ("world.num_envs=many", "world.num_envs.*many"),
+        ("world.num_envs=0", "world.num_envs must be at least 1"),
         ("training.steps=-5", "training.steps must be at least 1"),
         ("algorithm.id=pppo", "'ppo'"),
         ("algorithm.args.learning_rat=1", "learning_rate"),
@@ -78,9 +79,9 @@ def test_overrides_mean_the_same_for_an_experiment_and_for_a_runs_file(tmp_path:
         ("seed=4294967296", "less than"),
         ("model.max_prompt_tokens=0", "at least 1"),
         ("evaluation.baselines=[nobody]", "zero-shot"),
-        ("env.actions=[]", "env.actions"),
-        ("env.actions=[drop,drop]", "twice"),
-        ("~env.args.colour", "cannot take env.args.colour out"),
+        ("world.actions=[]", "world.actions"),
+        ("world.actions=[drop,drop]", "twice"),
+        ("~world.args.colour", "cannot take world.args.colour out"),
         ("~seed", "cannot take seed out"),
         ("name=né", "quote"),
         ("policy.args.lm=big", "model.path"),
@@ -101,8 +102,8 @@ def test_a_wrong_key_or_value_is_told_in_one_line(override: str, told: str) -> N
             r"needs reward.learned_reward.args.model_name, reward.learned_reward.args.label_ix$",
         ),
         (["reward.weighted_sum={}"], r"'weighted_sum' needs reward.weighted_sum.args.parts$"),
-        (["pool.id=jsonl", "~pool.args"], r"'jsonl' needs pool.args.path$"),
-        (["pool.id=dummy_pool", "~pool.args"], r"'dummy_pool' needs pool.args.prompt$"),
+        (["world.pool=jsonl", "~world.args"], r"'jsonl' needs world.args.path$"),
+        (["world.pool=dummy_pool", "~world.args"], r"'dummy_pool' needs world.args.prompt$"),
         (
             ["evaluation.metrics=[{id:learned_reward,args:{label_ix:1}}]"],
             r"needs evaluation.metrics\[0\].args.m",
@@ -126,19 +127,19 @@ def test_an_unknown_experiment_lists_the_nearest() -> None:
 def test_own_experiments_come_from_a_folder(tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_text(
-        "# @package _global_\nname: mine\nenv: {id: BabyAI-GoToObj-v0, num_envs: 5}\n"
+        "# @package _global_\nname: mine\nworld: {id: text, env: BabyAI-GoToObj-v0, num_envs: 5}\n"
     )
     config = compose("mine", config_dir=tmp_path)
-    assert (config.name, config.env.num_envs, config.algorithm.id) == ("mine", 5, "ppo")
+    assert (config.name, config.world.num_envs, config.algorithm.id) == ("mine", 5, "ppo")
     assert config.run_dir == "runs/mine-seed1"
 
 
 def test_sweeps_spread_into_runs() -> None:
-    assert sweep(["seed=1,2", "env.num_envs=8"]) == [
-        ["seed=1", "env.num_envs=8"],
-        ["seed=2", "env.num_envs=8"],
+    assert sweep(["seed=1,2", "world.num_envs=8"]) == [
+        ["seed=1", "world.num_envs=8"],
+        ["seed=2", "world.num_envs=8"],
     ]
-    assert len(sweep(["seed=range(0,5)", "env.history=1,3"])) == 10
+    assert len(sweep(["seed=range(0,5)", "world.history=1,3"])) == 10
     with pytest.raises(ConfigError, match="key=value"):
         sweep(["=["])
 
@@ -149,7 +150,7 @@ def test_a_file_that_is_no_config_is_told(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("a: [1, 2")
     with pytest.raises(ConfigError, match="cannot read"):
         from_file(tmp_path / "config.yaml")
-    (tmp_path / "config.yaml").write_text("colour: red\n")
+    (tmp_path / "config.yaml").write_text("colour: red\nworld: {id: text}\n")
     with pytest.raises(ConfigError, match="colour"):
         from_file(tmp_path / "config.yaml")
 
@@ -205,7 +206,7 @@ def test_parts_of_a_reward_are_added_changed_and_taken_out(
         ),
         ("env.reward_scale=2", r"the key env.reward_scale is now reward.env.args.scale$"),
         ("env={reward_scale: 2}", r"is now reward.env.args.scale$"),
-        ("nethack.reward={reward_clip: 1}", r"the key nethack.reward is now reward.reward_model.args$"),
+        ("nethack.reward={reward_clip: 1}", r"the key nethack.reward.reward_clip is now reward.env.args.clip$"),
         ("nethack.reward.reward_clip=1", r"is now reward.env.args.clip$"),
         ("nethack.online.judge=rules", r"is now reward.reward_model.args.online.judge$"),
         ("reward.id=rouge", "the key reward.id is now the name of a part"),
@@ -218,7 +219,7 @@ def test_what_is_no_part_of_a_reward_is_told(override: str, message: str) -> Non
 
 def test_old_keys_of_a_file_are_refused_with_their_new_names(tmp_path: Path) -> None:
     values = asdict(compose("demo"))
-    values["env"]["reward_scale"] = 1.0
+    values["env"] = {"reward_scale": 1.0}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(values | {"model": {}}))
     with pytest.raises(
         ConfigError, match=r"config.yaml: the key env.reward_scale is now reward.env.args.scale$"

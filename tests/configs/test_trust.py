@@ -23,7 +23,7 @@ from tests.judges.asking.chat_server import ChatServer, serving
 
 SECRET = "swordfish-in-the-environment"
 SMALL = [
-    *("env.num_envs=2", "training.steps=4", "training.steps_per_update=2", "algorithm.args.minibatch_size=2"),
+    *("world.num_envs=2", "training.steps=4", "world.num_steps=2", "algorithm.args.minibatch_size=2"),
     *(
         "algorithm.args.micro_batch_size=null",
         "device=cpu",
@@ -33,7 +33,7 @@ SMALL = [
 ]
 TRUST = "model.trust_remote_code=true"
 _ONLINE = "reward.reward_model.args.online"
-ONLINE = ["motif/score", "device=cpu", "env.num_envs=2", "nethack.num_workers=0", "nethack.ahead=false"]
+ONLINE = ["motif/score", "device=cpu", "world.num_envs=2", "world.num_workers=0", "world.ahead=false"]
 
 
 @functools.cache
@@ -44,6 +44,12 @@ def demo() -> Config:
 def demo_values() -> dict[str, Any]:
     """As a run's file has them."""
     return copy.deepcopy(_demo_values())
+
+
+def writing_values() -> dict[str, Any]:
+    """As a run's file has them that writes texts."""
+    values: dict[str, Any] = yaml.safe_load(to_yaml(compose("rl4lms/increasing_numbers_ppo")))
+    return values
 
 
 @functools.cache
@@ -315,18 +321,18 @@ def test_what_is_given_away_names_no_server_and_no_key() -> None:
         ("evaluation.generation", {"custom_generate": "somebody/generate"}),
         ("evaluation.metrics", [{"id": "bert_score", "args": {"model_name": "https://example.org/m"}}]),
         ("evaluation.metrics", [{"id": "perplexity", "args": {"trust_remote_code": True}}]),
-        ("pool.args", {"dataset": "csv", "path": "https://example.org/prompts.csv"}),
-        ("pool.args", {"trust_remote_code": True}),
+        ("world.args", {"dataset": "csv", "path": "https://example.org/prompts.csv"}),
+        ("world.args", {"trust_remote_code": True}),
         ("model.lora", {"megatron_config": {"a": 1}, "megatron_core": "os.path"}),
         ("reward.rouge", {"args": {"options": [{"trust_remote_code": [True]}]}}),
         ("policy.args", {"base_url": "http://127.0.0.1:1/v1"}),
         ("algorithm.args", {"api_key_env": "PATH"}),
-        ("env.args", {"api_key_env": "PATH"}),
+        ("world.args", {"api_key_env": "PATH"}),
     ],
 )
 def test_a_file_alone_cannot_say_it(tmp_path: Path, key: str, value: Any) -> None:
-    values = demo_values()
     section, name = key.split(".")
+    values = writing_values() if section == "evaluation" else demo_values()
     values[section][name] = value
     if value == "${model.fsdp}":
         values["model"]["fsdp"] = True
@@ -336,14 +342,14 @@ def test_a_file_alone_cannot_say_it(tmp_path: Path, key: str, value: Any) -> Non
     with pytest.raises(
         ConfigError, match=r"add to the command: .*"
     ):  # an empty mapping is merged, and takes nothing
-        from_file(tmp_path / "config.yaml", ["env.args={}", "seed=3"])
+        from_file(tmp_path / "config.yaml", ["world.args={}", "seed=3"])
 
 
 def test_the_words_that_are_told_are_safe_in_a_shell(tmp_path: Path) -> None:
     values = demo_values()
     values["policy"]["args"] = {"base_url": "http://x/$(touch y)`touch y`'; touch y; '"}
-    values["env"]["args"] = {"x; touch y; .trust_remote_code": 1, "base_url": "http://\x1b[2J"}
-    values["env"]["args"]["$(touch y).trust_remote_code"] = True
+    values["world"]["args"] = {"x; touch y; .trust_remote_code": 1, "base_url": "http://\x1b[2J"}
+    values["world"]["args"]["$(touch y).trust_remote_code"] = True
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
     with pytest.raises(ConfigError) as error:
         from_file(tmp_path / "config.yaml")
@@ -360,7 +366,7 @@ def test_the_words_that_are_told_are_safe_in_a_shell(tmp_path: Path) -> None:
         "_target_: os.system",
         "policy: {_target_: os.system}",
         "policy: {id: os.system}",
-        "env: {id: 'os:Env-v0', args: {_target_: os.system}}",
+        "world: {id: text, env: 'os:Env-v0', args: {_target_: os.system}}",
         "name: !!python/object/apply:os.getcwd []",
         "name: !!python/name:os.system",
     ],
@@ -370,7 +376,7 @@ def test_a_file_that_is_more_than_settings_is_refused(
 ) -> None:
     path = tmp_path / "config.yaml"
     settings = {
-        "env": "{id: BabyAI-GoToObj-v0}",
+        "world": "{id: text, env: BabyAI-GoToObj-v0}",
         "name": "x",
         "policy": "{id: random}",
         "algorithm": "{id: ppo}",
@@ -388,7 +394,7 @@ RESOLVERS = [
     "a ${ oc.env : GROUNDLING_SECRET } b",
     "${oc.decode:${oc.env:GROUNDLING_SECRET}}",
     "${oc.create:{a:1}}",
-    "${oc.dict.values:env}",
+    "${oc.dict.values:world}",
     "${oc.deprecated:name}",
     "${oc.select:name}",
     "${hydra:runtime.cwd}",
@@ -402,7 +408,11 @@ RESOLVERS = [
 @pytest.mark.parametrize("text", RESOLVERS)
 def test_no_file_and_no_override_has_a_resolver(tmp_path: Path, text: str, asked: list[str]) -> None:
     values = demo_values()
-    for key, value in (("device", text), ("policy", {"id": text}), ("env", {"args": {"a": [{"b": text}]}})):
+    for key, value in (
+        ("device", text),
+        ("policy", {"id": text}),
+        ("world", values["world"] | {"args": {"a": [{"b": text}]}}),
+    ):
         (tmp_path / "config.yaml").write_text(yaml.safe_dump(values | {key: value}))
         for read in (from_file, recorded):
             with pytest.raises(ConfigError, match="resolvers") as error:
@@ -427,7 +437,7 @@ def test_a_resolver_that_is_put_together_is_none(tmp_path: Path, asked: list[str
 
 def test_references_to_other_keys_stay(tmp_path: Path) -> None:
     assert compose("demo-easy", ["name=a", "seed=3"]).run_dir == "runs/a-seed3"
-    assert compose("demo-easy", ["run_dir=x/${env.id}/${seed}"]).run_dir == "x/BabyAI-MixedTrainLocal-v0/1"
+    assert compose("demo-easy", ["run_dir=x/${world.env}/${seed}"]).run_dir == "x/BabyAI-MixedTrainLocal-v0/1"
     own = tmp_path / "experiment" / "own.yaml"
     own.parent.mkdir()
     own.write_text(
@@ -480,7 +490,7 @@ def test_an_experiment_of_another_is_settings_too(
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "more.yaml").write_text("# @package _global_\nname: ${oc.env:GROUNDLING_SECRET}\n")
     (tmp_path / "own" / "copying.yaml").write_text("env_copy: [GROUNDLING_SECRET]\n")
-    text = "# @package _global_\nname: own\nenv: {id: BabyAI-GoToObj-v0}\n"
+    text = "# @package _global_\nname: own\nworld: {id: text, env: BabyAI-GoToObj-v0}\n"
     text = text.replace("name: own\n", "") if "name:" in content else text
     (tmp_path / "experiment" / "own.yaml").write_text(f"{text}{content}\n")
     words = ["--config-dir", str(tmp_path), f"run_dir={tmp_path / 'new'}", "--dry-run"]

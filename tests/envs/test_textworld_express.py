@@ -67,6 +67,6 @@ def test_what_the_engine_does_not_have_is_told() -> None:
 
 
 def test_drrn_trains_in_it(tmp_path: Path) -> None:
-    words = ["env.num_envs=2", "training.steps=16", "training.steps_per_update=4", "device=cpu"]
+    words = ["world.num_envs=2", "training.steps=16", "world.num_steps=4", "device=cpu"]
     assert main(["train", "worlds/coin_drrn", *words, f"run_dir={tmp_path / 'run'}"]) == 0
     assert main(["evaluate", str(tmp_path / "run"), "--episodes", "2"]) == 0

@@ -11,9 +11,9 @@ from groundling.worlds.text.suites import SUITES
 
 _SMALL = [
     "model.path=starter",
-    "env.num_envs=2",
-    "env.history=1",
-    "training.steps_per_update=4",
+    "world.num_envs=2",
+    "world.history=1",
+    "world.num_steps=4",
     "training.steps=16",
     "evaluation.num_envs=2",
     "evaluation.baselines=[]",
@@ -36,7 +36,7 @@ def _train(agent: str, run_dir: Path, *more: str) -> None:
 @pytest.mark.parametrize("agent", _AGENTS)
 def test_every_agent_trains_two_updates_and_is_evaluated(agent: str, tmp_path: Path) -> None:
     more = ["algorithm.args.micro_batch_size=4"] if agent in ("mixed", "npa", "npae", "action_head") else []
-    _train(agent, tmp_path, "env.id=BabyAI-GoToRedBallNoDists-v0", *more)
+    _train(agent, tmp_path, "world.env=BabyAI-GoToRedBallNoDists-v0", *more)
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
     assert main(["evaluate", str(tmp_path), "--episodes", "2"]) == 0
     assert (
@@ -48,7 +48,7 @@ def test_every_agent_trains_two_updates_and_is_evaluated(agent: str, tmp_path: P
 @pytest.mark.parametrize("agent", ["mixed", "action_head", "drrn"])
 def test_every_suite_runs_on_every_agent_that_reads(agent: str, tmp_path: Path) -> None:
     more = ["algorithm.args.micro_batch_size=4"] if agent != "drrn" else []
-    _train(agent, tmp_path, "env.args.max_steps=8", *more)
+    _train(agent, tmp_path, "world.args.max_steps=8", *more)
     assert main(["evaluate", str(tmp_path), "--suite", "all", "--episodes", "1"]) == 0
     assert {path.stem for path in (tmp_path / "evaluation").glob("*.json")} == set(SUITES)
 
@@ -56,8 +56,8 @@ def test_every_suite_runs_on_every_agent_that_reads(agent: str, tmp_path: Path) 
 def test_an_expert_that_lacks_an_action_is_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world = ["env.id=BabyAI-PickupLoc-v0", "env.actions=[turn left, turn right, go forward]"]
-    words = ["demo-easy", "~env.args", *world, "evaluation.baselines=[expert,random]", "device=cpu"]
+    world = ["world.env=BabyAI-PickupLoc-v0", "world.actions=[turn left, turn right, go forward]"]
+    words = ["demo-easy", "~world.args", *world, "evaluation.baselines=[expert,random]", "device=cpu"]
     assert main(["evaluate", *words, f"run_dir={tmp_path}", "--episodes", "2"]) == 0
     assert "expert is left out: the expert wants action 3" in capsys.readouterr().err
     found = json.loads((tmp_path / "evaluation" / "held-out.json").read_text())
@@ -68,11 +68,11 @@ def test_an_expert_that_lacks_an_action_is_left_out(
 
 
 def test_all_agents_play_the_same_episodes_where_training_draws_tasks_by_chance(tmp_path: Path) -> None:
-    args = "env.args={draw_task: construction, max_steps: 2}"
+    args = "world.args={draw_task: construction, max_steps: 2}"
     words = [
         "demo-easy",
-        "~env.args",
-        "env.id=BabyAI-MixedTrainLocal-v0",
+        "~world.args",
+        "world.env=BabyAI-MixedTrainLocal-v0",
         args,
         "evaluation.baselines=[random,expert]",
     ]

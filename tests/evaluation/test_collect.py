@@ -13,7 +13,7 @@ from groundling.evaluation.target import find
 from groundling.prompts import glam_prompt
 from groundling.worlds.text import dataset, recording
 
-_GO_TO = ["env.id=BabyAI-GoToObj-v0", "evaluation.num_envs=3", "device=cpu"]
+_GO_TO = ["world.env=BabyAI-GoToObj-v0", "evaluation.num_envs=3", "device=cpu"]
 
 
 def _rows(folder: Path, split: str = "train") -> list[dict[str, Any]]:
@@ -107,7 +107,7 @@ def test_what_cannot_be_collected_is_told_in_one_line(
     for wrong in (["--episodes", "0"], ["--validation", "1"]):
         with pytest.raises(SystemExit):
             _collect(tmp_path / "new", *wrong)
-    minigrid = ["env.id=MiniGrid-Empty-5x5-v0"]
+    minigrid = ["world.env=MiniGrid-Empty-5x5-v0"]
     assert "knows BabyAI" in _error(capsys, tmp_path / "new", *minigrid)
     assert _collect(tmp_path / "new", episodes=1) == 0  # what never began does not claim the folder
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)

@@ -18,8 +18,8 @@ from groundling.worlds.text.episodes import record_of
 from groundling.worlds.text.suites import SUITES, find_suites
 
 _ROOM = [
-    "env.id=BabyAI-MixedTrainLocal-v0",
-    "env.args={task: pickup, num_dists: 3, max_steps: 12}",
+    "world.env=BabyAI-MixedTrainLocal-v0",
+    "world.args={task: pickup, num_dists: 3, max_steps: 12}",
     "device=cpu",
 ]
 
@@ -73,7 +73,7 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_dir = tmp_path_factory.mktemp("run")
     words = ["evaluate", "random", *_ROOM, f"run_dir={run_dir}", "--suite", "held-out,controls"]
     assert main([*words, "--episodes", "24"]) == 0
-    config = compose("demo-easy", ["~env.args", *_ROOM, f"run_dir={run_dir}"])
+    config = compose("demo-easy", ["~world.args", *_ROOM, f"run_dir={run_dir}"])
     (run_dir / "config.yaml").write_text(to_yaml(config))
     rows = [
         {
@@ -110,8 +110,8 @@ def test_evaluations_tell_it_by_episode_and_by_family(evaluated: Path) -> None:
 
 
 def test_a_study_sums_it_up(tmp_path: Path) -> None:
-    common = [*_ROOM, "env.num_envs=4", "training.steps=160", "training.steps_per_update=20"]
-    common += ["evaluation.baselines=[]", "env.history=1"]
+    common = [*_ROOM, "world.num_envs=4", "training.steps=160", "world.num_steps=20"]
+    common += ["evaluation.baselines=[]", "world.history=1"]
     arms = {"symbolic": {"experiment": "glam/symbolic"}, "random": {"experiment": "random"}}
     study = {"name": "s", "seeds": [1], "episodes": 24, "suites": ["held-out", "swapped"], "common": common}
     (tmp_path / "s.yaml").write_text(json.dumps(study | {"note": "Mind the gap.", "arms": arms}))
@@ -170,7 +170,7 @@ def test_a_world_that_cannot_tell_has_no_columns(tmp_path: Path, capsys: pytest.
     words = [
         "evaluate",
         "random",
-        "env.id=MiniGrid-Empty-5x5-v0",
+        "world.env=MiniGrid-Empty-5x5-v0",
         f"run_dir={tmp_path}",
         "device=cpu",
         "--episodes",
@@ -185,7 +185,7 @@ def test_a_world_that_cannot_tell_has_no_columns(tmp_path: Path, capsys: pytest.
 def test_another_thing_cannot_be_named_in_a_room_with_one(
     suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    room = [*_ROOM, "env.args.num_dists=0"]
+    room = [*_ROOM, "world.args.num_dists=0"]
     words = ["evaluate", "random", *room, f"run_dir={tmp_path}", "--suite", suite, "--episodes", "2"]
     assert main(words) == (1 if suite == "swapped" else 0)  # of several those that suit are played
     error = capsys.readouterr().err

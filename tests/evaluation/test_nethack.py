@@ -115,7 +115,7 @@ def test_memories_of_envs_are_kept_apart() -> None:
 
 
 def test_a_baseline_that_does_not_play_nethack_is_left_out_and_told(tmp_path: Path) -> None:
-    small = ["env.args={max_episode_steps: 4}", "policy.args={hidden_size: 8, recurrence: 4}", "device=cpu"]
+    small = ["world.args={max_episode_steps: 4}", "policy.args={hidden_size: 8, recurrence: 4}", "device=cpu"]
     config = compose("motif/score", [*small, "evaluation.baselines=[random,expert]"])
     told: list[str] = []
     evaluate(Target("zero-shot", tmp_path, config), "held-out", 2, warn=told.append)

@@ -15,7 +15,7 @@ from groundling.training.tracking import read_metrics
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run") / "run"
-    small = ["env.num_envs=2", "training.steps_per_update=3", "training.steps=7", "evaluation.episodes=2"]
+    small = ["world.num_texts=2", "world.num_tokens=3", "training.steps=7", "evaluation.episodes=2"]
     small += ["training.checkpoint_every=1", "training.keep_checkpoints=9"]
     words = ["rl4lms/increasing_numbers_ppo", *small, f"run_dir={folder}", "device=cpu"]
     assert main(["train", *words]) == 0 and main(["evaluate", str(folder)]) == 0

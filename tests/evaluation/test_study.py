@@ -27,12 +27,12 @@ seeds: [1, 2]
 suites: [held-out, other-nouns]
 episodes: 4
 common:
-  - env.id=test/Corridor-v0
-  - ~env.args
-  - env.actions=[left, right, wait]
-  - env.num_envs=4
+  - world.env=test/Corridor-v0
+  - ~world.args
+  - world.actions=[left, right, wait]
+  - world.num_envs=4
   - training.steps=64
-  - training.steps_per_update=8
+  - world.num_steps=8
   - evaluation.baselines=[]
   - evaluation.num_envs=2
   - device=cpu
@@ -71,9 +71,9 @@ def _rows(path: Path) -> list[dict[str, str]]:
 def test_both_agents_meet_the_same_numbers_of_distractors() -> None:
     told, arms = read_study("glam-distractors")
     found = {name: compose(arm.experiment, [*told.common, *arm.overrides]) for name, arm in arms.items()}
-    met = {(c.policy.id, c.env.args["num_dists"]) for c in found.values()}
+    met = {(c.policy.id, c.world.args["num_dists"]) for c in found.values()}
     assert met == {(policy, n) for policy in ("action_scoring", "symbolic") for n in (4, 8, 12)}
-    assert all(name.endswith(f"-{c.env.args['num_dists']}") for name, c in found.items())
+    assert all(name.endswith(f"-{c.world.args['num_dists']}") for name, c in found.items())
 
 
 def test_the_study_of_sizes_differs_in_the_model_alone() -> None:
@@ -83,7 +83,7 @@ def test_the_study_of_sizes_differs_in_the_model_alone() -> None:
     found = {name: compose(arm.experiment, [*told.common, *arm.overrides]) for name, arm in arms.items()}
     paths = {name: c.model.path for name, c in found.items()}
     assert paths == {"small": "starter", "large": "google/flan-t5-large", "xl": "starter-causal"}
-    assert len({(c.env.id, c.training.steps, c.algorithm.id) for c in found.values()}) == 1
+    assert len({(c.world.env, c.training.steps, c.algorithm.id) for c in found.values()}) == 1
 
 
 def test_an_interrupted_study_goes_on_without_doing_anything_twice(
@@ -215,14 +215,14 @@ def test_a_clone_learns_from_as_many_transitions_as_were_asked_for(tmp_path: Pat
     path = tmp_path / "cloning.yaml"
     path.write_text(
         "name: cloning\nseeds: [1]\nepisodes: 2\n"
-        "common: [env.id=BabyAI-GoToObj-v0, env.history=1, env.num_envs=4, training.steps_per_update=8, "
+        "common: [world.env=BabyAI-GoToObj-v0, world.history=1, world.num_envs=4, world.num_steps=8, "
         "training.steps=64, 'evaluation.baselines=[]', device=cpu]\n"
         "arms:\n  clone: {experiment: glam/bc, overrides: [model.path=starter], data: expert}\n"
         "  of-clone: {experiment: glam/bc, overrides: [model.path=starter], data: clone}\n"
     )
     assert main(_words(path, "arms=clone")) == 0
     described = json.loads((tmp_path / "runs" / "clone-seed1" / "data" / "collection.json").read_text())
-    assert described["agent"] == "expert" and described["env.id"] == "BabyAI-GoToObj-v0"
+    assert described["agent"] == "expert" and described["world.env"] == "BabyAI-GoToObj-v0"
     assert main(_words(path)) == 0
     described = json.loads((tmp_path / "runs" / "of-clone-seed1" / "data" / "collection.json").read_text())
     assert described["agent"] == "trained" and described["run"] == "clone-seed1"

@@ -23,9 +23,9 @@ _THREE = ["turn left", "turn right", "go forward"]
 @pytest.mark.parametrize("suite", ["pick-up-then-go-to", "pick-up-then-pick-up"])
 def test_a_sequence_is_asked_among_as_many_other_things(suite: str) -> None:
     for args, left in (({"task": "pickup", "num_dists": 0}, {"num_dists": 0}), ({"draw_task": "reset"}, {})):
-        config = compose("demo-easy", ["~env.args", f"env.args={args}".replace("'", "")])
-        world = changed(config, SUITES[suite].changes(config.env)).env
-        assert world.id.startswith("BabyAI-PickUp") and world.args == left
+        config = compose("demo-easy", ["~world.args", f"world.args={args}".replace("'", "")])
+        world = changed(config, SUITES[suite].changes(config.world)).world
+        assert world.env.startswith("BabyAI-PickUp") and world.args == left
 
 
 def _target(*overrides: str, given: tuple[str, ...] = ()) -> Target:
@@ -35,22 +35,24 @@ def _target(*overrides: str, given: tuple[str, ...] = ()) -> Target:
 @pytest.mark.parametrize("own", [None, [*ACTIONS["english"]], _THREE, _THREE[::-1]])
 def test_the_french_suite_is_french_in_its_actions_too(own: list[str] | None) -> None:
     french = dict(zip(ACTIONS["english"], ACTIONS["french"], strict=True))
-    config = _target(f"env.actions={json.dumps(own)}").under("french").config
-    assert config.env.language == "french"
-    assert list(actions_of(config.env).names or ()) == [
+    config = _target(f"world.actions={json.dumps(own)}").under("french").config
+    assert config.world.language == "french"
+    assert list(actions_of(config.world).names or ()) == [
         french[action] for action in own or ACTIONS["english"]
     ]
 
 
 def test_actions_of_ones_own_must_be_told_in_french_by_the_caller() -> None:
-    own = "env.actions=[turn left, sleep]"
-    with pytest.raises(ConfigError, match=r"suite 'french' does not suit.*'sleep' in french.*env\.actions="):
+    own = "world.actions=[turn left, sleep]"
+    with pytest.raises(
+        ConfigError, match=r"suite 'french' does not suit.*'sleep' in french.*world\.actions="
+    ):
         _target(own).under("french")
-    config = _target(own, given=("env.actions=[pivoter, dormir]",)).under("french").config
-    assert (config.env.language, config.env.actions) == ("french", ["pivoter", "dormir"])
-    assert _target("env.language=french", "env.actions=[dormir]").under("french").config.env.actions == [
-        "dormir"
-    ]
+    config = _target(own, given=("world.actions=[pivoter, dormir]",)).under("french").config
+    assert (config.world.language, config.world.actions) == ("french", ["pivoter", "dormir"])
+    assert _target("world.language=french", "world.actions=[dormir]").under(
+        "french"
+    ).config.world.actions == ["dormir"]
 
 
 def _french_prompt(config: Config) -> str:
@@ -64,7 +66,7 @@ def _french_prompt(config: Config) -> str:
             ),
         ),
         past_actions=(),
-        actions=actions_of(config.env).names or (),
+        actions=actions_of(config.world).names or (),
         raw={},
     )
     return PromptReader("glam", "french", config.policy.args.get("replacements"))(observation)
@@ -90,16 +92,16 @@ def _french_prompt(config: Config) -> str:
     ],
 )
 def test_a_french_run_meets_other_french_words(suite: str, told: list[str]) -> None:
-    config = _target("env.language=french").under(suite).config
+    config = _target("world.language=french").under(suite).config
     prompt = _french_prompt(config)
     assert all(words in prompt for words in told), prompt
-    assert config.env.language == "french" and "Actions possibles pour l'agent" in prompt
+    assert config.world.language == "french" and "Actions possibles pour l'agent" in prompt
 
 
 def test_words_with_accents_are_evaluated_and_shown_again(tmp_path: Path) -> None:
     few = [
-        "env.language=french",
-        "env.history=1",
+        "world.language=french",
+        "world.history=1",
         "evaluation.num_envs=2",
         "evaluation.baselines=[]",
         "device=cpu",
@@ -122,8 +124,8 @@ def test_words_with_accents_are_evaluated_and_shown_again(tmp_path: Path) -> Non
 
 
 def test_a_control_and_a_suite_of_controls_do_not_mix() -> None:
-    target = _target("env.args={task: pickup, num_dists: 3}", given=("env.args.control=dropped",))
-    assert target.under("held-out").config.env.args["control"] == "dropped"
+    target = _target("world.args={task: pickup, num_dists: 3}", given=("world.args.control=dropped",))
+    assert target.under("held-out").config.world.args["control"] == "dropped"
     with pytest.raises(ConfigError, match=r"'swapped' .* sets env\.args\.control itself"):
         target.under("swapped")
 
@@ -135,7 +137,7 @@ def test_names_of_suites_may_have_spaces() -> None:
 def test_a_world_that_no_suite_suits_is_told_as_an_error(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    words = ["expert", "env.id=MiniGrid-Empty-5x5-v0", f"run_dir={tmp_path / 'run'}"]
+    words = ["expert", "world.env=MiniGrid-Empty-5x5-v0", f"run_dir={tmp_path / 'run'}"]
     assert main(["evaluate", *words, "--suite", "controls", "--episodes", "1"]) != 0
     printed = capsys.readouterr()
     assert "none of the suites of --suite controls suits this run" in printed.err
@@ -146,8 +148,8 @@ def test_a_world_that_no_suite_suits_is_told_as_an_error(
     ("overrides", "suite", "told"),
     [
         (["policy.args.prompt=brief"], "introduction-1", "which the prompt 'brief' does not say"),
-        (["env.id=test/Doors-v0"], "unseen-objects", "the run's env is test/Doors-v0"),
-        (["env.id=test/Doors-v0"], "pick-up-seq-go-to", "the run's env is test/Doors-v0"),
+        (["world.env=test/Doors-v0"], "unseen-objects", "the run's env is test/Doors-v0"),
+        (["world.env=test/Doors-v0"], "pick-up-seq-go-to", "the run's env is test/Doors-v0"),
     ],
 )
 def test_a_suite_that_would_test_nothing_of_the_run_is_refused(

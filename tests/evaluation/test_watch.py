@@ -14,8 +14,8 @@ from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
 
 _WORLDS = {
     "babyai": ["demo-easy", "model.init=random"],
-    "changing actions": ["demo", "~policy.args", "~env.args", "env.id=test/Doors-v0"],
-    "writing": ["rl4lms/increasing_numbers_ppo", "model.path=starter-causal", "training.steps_per_update=4"],
+    "changing actions": ["demo", "~policy.args", "~world.args", "world.env=test/Doors-v0"],
+    "writing": ["rl4lms/increasing_numbers_ppo", "model.path=starter-causal", "world.num_tokens=4"],
 }
 
 
@@ -35,7 +35,7 @@ def test_an_episode_is_told_and_filmed(
 
 
 def test_a_baseline_of_another_world_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["watch", "explorer", "env.id=BabyAI-GoToObj-v0"]) == 1
+    assert main(["watch", "explorer", "world.env=BabyAI-GoToObj-v0"]) == 1
     assert capsys.readouterr().err.count("\n") == 1
 
 

@@ -54,9 +54,9 @@ def test_with_adapters_to_the_model_without_them() -> None:
 
 
 _SMALL = [
-    "env.num_envs=4",
+    "world.num_envs=4",
     "training.steps=16",
-    "training.steps_per_update=4",
+    "world.num_steps=4",
     "algorithm.args.minibatch_size=8",
 ]
 

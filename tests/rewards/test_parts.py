@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from groundling import rewards
-from groundling.configs.kinds import SPECS
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError, RunError
 from groundling.judges.preferences.segments import caption_id, caption_ids
@@ -32,6 +31,7 @@ from groundling.rewards import (
     Texts,
     make_parts,
 )
+from groundling.worlds import worlds
 
 PLACE = WorldSpec(
     "Place-v0", frozenset({"words"}), "choice", 6, evidence=frozenset({"env", "captions", "counts"})
@@ -343,8 +343,8 @@ def test_a_judge_teaches_a_new_model_in_one_process() -> None:
 def test_a_reward_model_is_refused_in_another_world_than_it_was_distilled_in(tmp_path: Path) -> None:
     for told, refused in ({"world": "writing"}, True), ({"world": "text"}, False), ({}, False):
         reward_models.create("characters", channels=8, hidden_size=8).save(tmp_path, told)
-        reason = RewardModelPart(path=str(tmp_path)).accepts(SPECS["text"])
+        reason = RewardModelPart(path=str(tmp_path)).accepts(worlds.get("text").offers)
         assert (reason is not None and "'writing'" in reason) == refused
     (tmp_path / "reward_model.json").write_text("[]")
     with pytest.raises(ConfigError, match=r"reward_model\.json cannot be read"):
-        RewardModelPart(path=str(tmp_path)).accepts(SPECS["text"])
+        RewardModelPart(path=str(tmp_path)).accepts(worlds.get("text").offers)

@@ -11,11 +11,11 @@ from groundling.cli import main
 from groundling.training import run as run_module
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
 
-_WORLD = ["env.id=test/Doors-v0", "~env.args", "env.num_envs=4", "env.history=2", "device=cpu"]
+_WORLD = ["world.env=test/Doors-v0", "~world.args", "world.num_envs=4", "world.history=2", "device=cpu"]
 _SHORT = [
     "training.steps=48",
-    "training.steps_per_update=6",
-    "training.entropy_floor=0",
+    "world.num_steps=6",
+    "world.entropy_floor=0",
     "evaluation.episodes=6",
 ]
 _AGENTS = {
@@ -78,9 +78,9 @@ def test_a_stopped_run_goes_on_to_the_last_bit(
         return update(self, *args)
 
     monkeypatch.setattr(run_module.Run, "update", once)
-    assert _train(stopped, "scoring", f"env.num_workers={workers}") != 0
+    assert _train(stopped, "scoring", f"world.num_workers={workers}") != 0
     monkeypatch.setattr(run_module.Run, "update", update)
-    assert _train(stopped, "scoring", f"env.num_workers={workers}") == 0
+    assert _train(stopped, "scoring", f"world.num_workers={workers}") == 0
     last = "checkpoints/000002/model.safetensors"
     one, other = load_file(whole / last), load_file(stopped / last)
     assert all(one[name].equal(other[name]) for name in one)
@@ -91,7 +91,12 @@ def test_a_stopped_run_goes_on_to_the_last_bit(
 def test_a_clone_learns_from_lists_that_change(tmp_path: Path) -> None:
     data, run_dir = tmp_path / "data", tmp_path / "run"
     assert main(["collect", "random", *_WORLD, "--episodes", "12", "--output", str(data)]) == 0
-    words = ["~algorithm.args", "algorithm.id=bc", "algorithm.args={minibatch_size: 8}", f"data.path={data}"]
+    words = [
+        "~algorithm.args",
+        "algorithm.id=bc",
+        "algorithm.args={minibatch_size: 8}",
+        f"world.dataset={data}",
+    ]
     assert _train(run_dir, "scoring", *words) == 0
     assert _rows(run_dir)[-1]["loss"] > 0
 
@@ -100,11 +105,11 @@ def test_what_cannot_be_had_is_told(tmp_path: Path, capsys: pytest.CaptureFixtur
     for agent, more, wanted in (
         ("head", ["policy.args.num_actions=2"], "has 2 outputs"),
         ("head", ["~policy.args.num_actions"], "set policy.args.num_actions"),
-        ("scoring", ["env.actions=[left, right]"], "has any text as its action"),
-        ("scoring", ["training.probes=1"], "other actions at each step"),
-        ("scoring", ["env.timeout=5"], "is for envs in workers"),
-        ("scoring", ["env.num_workers=2", "env.timeout=0"], "env.timeout must be greater than 0"),
-        ("scoring", ["env.num_workers=-1"], "env.num_workers must be at least 0"),
+        ("scoring", ["world.actions=[left, right]"], "has any text as its action"),
+        ("scoring", ["world.probes=1"], "other actions at each step"),
+        ("scoring", ["world.timeout=5"], "is for envs in workers"),
+        ("scoring", ["world.num_workers=2", "world.timeout=0"], "world.timeout must be greater than 0"),
+        ("scoring", ["world.num_workers=-1"], "world.num_workers must be at least 0"),
     ):
         assert _train(tmp_path / f"{agent}{len(more[0])}", agent, *more) == 1
         assert wanted in capsys.readouterr().err

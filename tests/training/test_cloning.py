@@ -11,21 +11,19 @@ from rich.console import Console
 from groundling.algorithms import Rollout, create
 from groundling.cli import main
 from groundling.configs.schema import (
-    ComponentConfig,
     Config,
-    DataConfig,
-    EnvConfig,
-    EvaluationConfig,
     TrainingConfig,
 )
 from groundling.errors import ConfigError, RunError
 from groundling.evaluation.target import find
 from groundling.processes import Processes
+from groundling.registry import ComponentConfig
 from groundling.rows import read_rows
 from groundling.training.build import make_algorithm, make_policy
 from groundling.training.checkpoint import latest
 from groundling.training.run import train
 from groundling.training.tracking import read_metrics
+from groundling.worlds.text.config import TextConfig, TextEvaluation
 from groundling.worlds.text.dataset import count_transitions
 from groundling.worlds.text.demonstrations import Demonstrations
 
@@ -35,7 +33,7 @@ _ACTIONS = ["turn left", "turn right", "go forward", "pick up", "drop", "toggle"
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data") / "bot"
-    overrides = ["env.id=BabyAI-GoToObj-v0", "env.history=2", "evaluation.num_envs=4", "device=cpu"]
+    overrides = ["world.env=BabyAI-GoToObj-v0", "world.history=2", "evaluation.num_envs=4", "device=cpu"]
     target = find("expert", overrides, print)
     target.world.record_episodes(target.demonstrator(), 12, folder)
     return folder
@@ -49,11 +47,10 @@ def _config(dataset: Path, run_dir: Path, objective: str = "text", policy: str =
         name="clone",
         run_dir=str(run_dir),
         device="cpu",
-        env=EnvConfig(id="BabyAI-GoToObj-v0", num_envs=8, history=2),
-        data=DataConfig(str(dataset)),
+        world=TextConfig(env="BabyAI-GoToObj-v0", num_envs=8, history=2, num_steps=2, dataset=str(dataset)),
         policy=ComponentConfig(policy, heads.get(policy, small)),
         algorithm=ComponentConfig("bc", {**args, "learning_rate_schedule": "constant", "warmup": 0.0}),
-        training=TrainingConfig(steps=96, steps_per_update=2),
+        training=TrainingConfig(steps=96),
     )
 
 
@@ -76,8 +73,8 @@ def test_the_loss_falls(policy: str, objective: str, dataset: Path, tmp_path: Pa
 
 def test_a_clone_is_evaluated_and_reported(dataset: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    arguments = ["env.id=BabyAI-GoToObj-v0", "env.history=2", "env.num_envs=8", "model.path=starter"]
-    arguments += [f"data.path={dataset}", "training.steps=40", "device=cpu", f"run_dir={run_dir}"]
+    arguments = ["world.env=BabyAI-GoToObj-v0", "world.history=2", "world.num_envs=8", "model.path=starter"]
+    arguments += [f"world.dataset={dataset}", "training.steps=40", "device=cpu", f"run_dir={run_dir}"]
     assert main(["train", "glam/bc", *arguments, "--dry-run"]) == 0 and not run_dir.exists()
     assert main(["train", "glam/bc", *arguments]) == 0
     assert main(["evaluate", str(run_dir), "--episodes", "2", "evaluation.num_envs=2"]) == 0
@@ -88,12 +85,12 @@ def test_a_clone_is_evaluated_and_reported(dataset: Path, tmp_path: Path) -> Non
 
 
 def test_what_is_held_out_is_measured_and_not_learnt(tmp_path: Path) -> None:
-    overrides = ["env.id=BabyAI-GoToObj-v0", "env.history=2", "evaluation.num_envs=4", "device=cpu"]
+    overrides = ["world.env=BabyAI-GoToObj-v0", "world.history=2", "evaluation.num_envs=4", "device=cpu"]
     folder, run_dir = tmp_path / "bot", tmp_path / "run"
     target = find("expert", overrides, print)
     target.world.record_episodes(target.demonstrator(), 8, folder, validation_fraction=0.25)
     config = _config(folder, run_dir, "choice", "drrn")
-    config.evaluation = EvaluationConfig(every=2)
+    config.evaluation = TextEvaluation(every=2)
     assert train(replace(config, training=replace(config.training, steps=48)), Console(quiet=True))
     assert train(config, Console(quiet=True))  # resumes
     rows = read_rows(run_dir / "validation.jsonl")
@@ -179,18 +176,18 @@ def test_what_cannot_be_cloned_is_told(
 ) -> None:
     def error(*overrides: str, experiment: str = "glam/bc") -> str:
         capsys.readouterr()
-        own = ["env.id=BabyAI-GoToObj-v0", "env.history=2", f"run_dir={tmp_path / 'run'}", "device=cpu"]
+        own = ["world.env=BabyAI-GoToObj-v0", "world.history=2", f"run_dir={tmp_path / 'run'}", "device=cpu"]
         assert main(["train", experiment, *own, "model.path=starter", *overrides]) == 1
         told = capsys.readouterr().err
         assert told.startswith("error: ") and told.count("\n") == 1, told
         return told
 
-    data = f"data.path={dataset}"
-    assert "data.path=FOLDER" in error()
-    assert "data.path must be null" in error(data, "~env.args", experiment="demo-easy")
-    assert "groundling collect" in error(f"data.path={tmp_path}")
-    assert "env.history=2" in error(data, "env.history=3")
-    assert "set them alike" in error(data, "env.language=french")
+    data = f"world.dataset={dataset}"
+    assert "world.dataset=FOLDER" in error()
+    assert "world.dataset must be null" in error(data, "~world.args", experiment="demo-easy")
+    assert "groundling collect" in error(f"world.dataset={tmp_path}")
+    assert "world.history=2" in error(data, "world.history=3")
+    assert "set them alike" in error(data, "world.language=french")
     assert "objective=choice" in error(data, "policy.id=action_head")
     assert "it looks at symbols" in error(data, "policy.id=symbolic")
     assert "warmup" in error(data, "algorithm.args.warmup=1")
@@ -198,12 +195,12 @@ def test_what_cannot_be_cloned_is_told(
     broken = tmp_path / "broken" / "data" / "train-0.parquet"
     broken.parent.mkdir(parents=True)
     broken.write_bytes(b"PAR1")
-    assert "cannot read" in error(f"data.path={tmp_path / 'broken'}")
+    assert "cannot read" in error(f"world.dataset={tmp_path / 'broken'}")
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     pq.write_table(pa.table({"goal": ["go"]}), broken)
-    assert "expected the columns goal" in error(f"data.path={tmp_path / 'broken'}")
+    assert "expected the columns goal" in error(f"world.dataset={tmp_path / 'broken'}")
 
 
 def test_a_loss_that_is_not_finite_spoils_nothing(dataset: Path, tmp_path: Path) -> None:

@@ -5,14 +5,15 @@ import pytest
 import torch
 
 from groundling.algorithms import Rollout
-from groundling.configs.schema import ComponentConfig, Config, EnvConfig
+from groundling.configs.schema import Config
 from groundling.envs.observation import TextObservation
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, RunError
+from groundling.registry import ComponentConfig
 from groundling.rewards import EnvPart, Part, RewardSum, Stretch
-from groundling.training.build import make_algorithm, make_policy
-from groundling.worlds import world_of
+from groundling.training.build import make_algorithm, make_policy, world_of
 from groundling.worlds.text.collect import EnvCollector
+from groundling.worlds.text.config import TextConfig
 from tests.conftest import Corridor, TablePolicy
 
 _ACTIONS = ["left", "right", "stay"]
@@ -102,7 +103,7 @@ def test_the_config_has_time_outs_valued_with_the_algorithms_discount() -> None:
     config = Config(
         name="cut",
         device="cpu",
-        env=EnvConfig(id="test/Corridor-v0", num_envs=2, actions=_ACTIONS, bootstrap_truncated=True),
+        world=TextConfig(env="test/Corridor-v0", num_envs=2, actions=_ACTIONS, bootstrap_truncated=True),
         policy=ComponentConfig("test-table"),
         algorithm=ComponentConfig("ppo", {"gamma": 0.75}),
     )

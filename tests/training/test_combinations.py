@@ -68,7 +68,7 @@ def parts(model_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPath
         folder = recorded / world.replace(" ", "_")
         if not folder.exists():
             config = config_of(Combination(world, "random", "ppo", PAID), distilled)
-            words = [f"env.id={config.env.id}", "device=cpu", "evaluation.num_envs=2"]
+            words = [f"world.env={config.world.env}", "device=cpu", "evaluation.num_envs=2"]
             assert main(["collect", "random", *words, "--episodes", "2", "--output", str(folder)]) == 0
         return folder
 

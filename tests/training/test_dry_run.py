@@ -17,16 +17,16 @@ from tests.judges.asking.chat_server import ChatServer, serving
 _RUN = [
     "motif/score",
     "device=cpu",
-    "env.num_envs=2",
-    "env.args.max_episode_steps=12",
-    "nethack.num_workers=0",
-    "nethack.ahead=false",
+    "world.num_envs=2",
+    "world.args.max_episode_steps=12",
+    "world.num_workers=0",
+    "world.ahead=false",
     "reward.reward_model.args.online.model=table",
     "reward.reward_model.args={normalize: false, threshold_quantile: 0}",
     "policy.args={hidden_size: 8, recurrence: 4}",
     "algorithm.args.minibatch_size=16",
     "training.steps=32",
-    "training.steps_per_update=8",
+    "world.num_steps=8",
 ]
 
 
@@ -76,7 +76,7 @@ def test_the_gradient_steps_of_one_that_replays_take_their_time(
     clock = SimpleNamespace(monotonic=lambda: 0.5 * len(taken))  # nothing else takes time
     monkeypatch.setattr("groundling.training.dry_run.time", clock)
     monkeypatch.setattr(DRRN, "_step", slow)
-    few = ["env.num_envs=2", f"algorithm.args.steps_per_gradient={steps_per_gradient}", "device=cpu"]
+    few = ["world.num_envs=2", f"algorithm.args.steps_per_gradient={steps_per_gradient}", "device=cpu"]
     figures = dry_run(compose("glam/drrn", [*few, "training.steps=800"]))
     assert len(taken) == 1 and figures.seconds == pytest.approx(0.5 * 800 / steps_per_gradient)
 
@@ -87,7 +87,7 @@ def test_a_dry_run_tells_what_validation_lacks(
     def missing(module: str, extra: str) -> None:
         raise GroundlingError(f"{module} is not installed")
 
-    few = ["device=cpu", "env.num_envs=2", "evaluation.metrics=[{id: rouge}]"]
+    few = ["device=cpu", "world.num_texts=2", "evaluation.metrics=[{id: rouge}]"]
     words = ["train", "rl4lms/increasing_numbers_ppo", *few, "--dry-run"]
     monkeypatch.setattr("groundling.metrics.rouge.check_library", missing)
     assert main([*words, "evaluation.every=null"]) == 0

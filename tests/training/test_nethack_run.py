@@ -30,12 +30,12 @@ from groundling.worlds.nethack.taste import make_taste
 
 _PART = "reward.reward_model.args"
 _SMALL = [
-    "env.num_envs=4",
-    "env.args={max_episode_steps: 7}",
-    "nethack.num_workers=0",
-    "nethack.ahead=false",
+    "world.num_envs=4",
+    "world.args={max_episode_steps: 7}",
+    "world.num_workers=0",
+    "world.ahead=false",
     "policy.args={hidden_size: 8, recurrence: 4}",
-    "training.steps_per_update=4",
+    "world.num_steps=4",
     "training.checkpoint_every=1",
     "device=cpu",
 ]
@@ -62,7 +62,7 @@ def _update(run: Run) -> dict:
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_resumed_run_has_everything_but_the_games(tmp_path: Path, reward_model: Path, ahead: bool) -> None:
-    config = _config(f"{_PART}.path={reward_model}", f"nethack.ahead={ahead}")
+    config = _config(f"{_PART}.path={reward_model}", f"world.ahead={ahead}")
     first = _run(config, tmp_path)
     rows = [_update(first) for _ in range(3)]
     if ahead:  # a fourth rollout is under way, which is lost
@@ -95,8 +95,8 @@ def test_a_resumed_run_has_everything_but_the_games(tmp_path: Path, reward_model
 def test_the_config_has_the_step_limit_valued_with_the_algorithms_discount(tmp_path: Path) -> None:
     rewards = {}
     for valued in (False, True):
-        more = ["~reward.reward_model", f"env.bootstrap_truncated={valued}"]
-        run = _run(_config(*more, "algorithm.args.gamma=0.5", "env.args.max_episode_steps=3"), tmp_path)
+        more = ["~reward.reward_model", f"world.bootstrap_truncated={valued}"]
+        run = _run(_config(*more, "algorithm.args.gamma=0.5", "world.args.max_episode_steps=3"), tmp_path)
         rollout, _ = run.collector.collect(run.policy, generator=run.generators["act"])
         rewards[valued] = rollout.rewards
         assert rollout.dones.tolist() == [[False] * 4, [False] * 4, [True] * 4, [False] * 4]
@@ -132,7 +132,7 @@ def test_two_processes_train_and_one_goes_on(tmp_path: Path, reward_model: Path)
         ([], "set path=FOLDER"),
         ([f"{_PART}.count_exponents=2"], "count_exponent"),
         ([f"{_PART}.path=/nowhere"], "distill"),
-        (["~reward.reward_model", "nethack.num_workers=9"], "num_workers"),
+        (["~reward.reward_model", "world.num_workers=9"], "num_workers"),
         (
             [f"{_PART}.normalize='no'"],
             f"{_PART}.normalize must be of type bool, got 'no'",
@@ -152,11 +152,12 @@ def test_two_processes_train_and_one_goes_on(tmp_path: Path, reward_model: Path)
             "unknown prompt 'polite'",
         ),
         (["env.reward_scale=1"], r"reward.env.args.scale$"),
-        (["env.num_workers=2", "~reward.reward_model"], "here it is nethack.num_workers"),
-        (["env.history=1", "~reward.reward_model"], "leave it at 3"),
-        (["env.language=french", "~reward.reward_model"], "env.language=french does nothing"),
+        (["env.num_workers=2", "~reward.reward_model"], "world.num_workers"),
+        (["world.history=1", "~reward.reward_model"], "world.history"),
+        (["world.language=french", "~reward.reward_model"], "world.language"),
+        (["evaluation.every=1", "~reward.reward_model"], "evaluation.every"),
         (
-            ["env.args.max_steps=5", "nethack.num_workers=1", "~reward.reward_model"],
+            ["world.args.max_steps=5", "world.num_workers=1", "~reward.reward_model"],
             "max_steps",
         ),
     ],
@@ -183,7 +184,7 @@ def test_a_run_goes_on_elsewhere_but_not_with_another_reward(tmp_path: Path) -> 
     more = [
         "training.steps=32",
         f"{_PART}.path={moved}",
-        "nethack.num_workers=1",
+        "world.num_workers=1",
         "device=auto",
     ]
     assert train(compose("motif/score", [*small, *more]), quiet, print)
@@ -237,7 +238,7 @@ def test_what_was_learnt_online_is_what_evaluation_shows(tmp_path: Path) -> None
 
 
 def test_goals_count_as_success(tmp_path: Path) -> None:
-    overrides = ["env.id=NetHackStaircase-v1", "~reward.reward_model"]
+    overrides = ["world.env=NetHackStaircase-v1", "~reward.reward_model"]
     run = _run(compose("motif/goal", [*_SMALL, *overrides]), tmp_path)
     rows = [_update(run) for _ in range(2)]
     run.collector.close()

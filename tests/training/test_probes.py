@@ -11,14 +11,16 @@ from rich.console import Console
 
 from groundling.cli import main
 from groundling.configs.compose import compose
-from groundling.configs.schema import ComponentConfig, Config, EnvConfig, TrainingConfig
+from groundling.configs.schema import Config, TrainingConfig
 from groundling.envs.babyai_text import ACTIONS
 from groundling.errors import ConfigError, RunError
 from groundling.evaluation.report import write_report
 from groundling.policies import RandomPolicy
+from groundling.registry import ComponentConfig
 from groundling.training.build import make_policy
 from groundling.training.run import train
 from groundling.training.tracking import TIME_KEYS, read_metrics
+from groundling.worlds.text.config import TextConfig
 from groundling.worlds.text.probes import PROBES, ProbeLog, observations, read_probes, right_actions
 
 _THING = "(red|green|blue|purple|yellow|grey) (key|ball|box)"
@@ -31,10 +33,12 @@ def _config(run_dir: Path, probes: int | None = 1, steps: int = 48) -> Config:
         name="probed",
         run_dir=str(run_dir),
         device="cpu",
-        env=EnvConfig(id="BabyAI-GoToRedBallNoDists-v0", num_envs=4, history=2),
+        world=TextConfig(
+            env="BabyAI-GoToRedBallNoDists-v0", num_envs=4, history=2, num_steps=4, probes=probes
+        ),
         policy=ComponentConfig("action_scoring", {"value_hidden_sizes": [8]}),
         algorithm=ComponentConfig("ppo", {"learning_rate": 1e-3, "minibatch_size": 8, "epochs": 1}),
-        training=TrainingConfig(steps=steps, steps_per_update=4, probes=probes),
+        training=TrainingConfig(steps=steps),
     )
 
 
@@ -131,20 +135,20 @@ def test_the_report_draws_them(probed: Path, tmp_path: Path) -> None:
 
 def test_what_cannot_be_probed_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for wrong, told in (
-        (["training.probes=3"], "1, 2, both or null"),
-        (["training.probes=1", "env.language=french"], "English"),
+        (["world.probes=3"], "1, 2, both or null"),
+        (["world.probes=1", "world.language=french"], "English"),
     ):
         assert main(["train", "demo-easy", f"run_dir={tmp_path / 'run'}", "device=cpu", *wrong]) == 1
         error = capsys.readouterr().err
         assert error.startswith("error: ") and error.count("\n") == 1 and told in error
     config = _config(tmp_path)
     config.policy = ComponentConfig("symbolic", {"channels": 8, "hidden_size": 8, "recurrence": 2})
-    with pytest.raises(ConfigError, match=r"training\.probes=null"):
+    with pytest.raises(ConfigError, match=r"world\.probes=null"):
         train(config, Console(quiet=True))
 
 
 def test_both_sets_are_logged_at_once(tmp_path: Path) -> None:
-    config = compose("demo-easy", ["training.probes=both", f"run_dir={tmp_path}"])
+    config = compose("demo-easy", ["world.probes=both", f"run_dir={tmp_path}"])
     ProbeLog(config, RandomPolicy(), tmp_path, 0)
     titles = [probe.title for probes in PROBES.values() for probe in probes]
     assert list(read_probes(tmp_path)[0]["probabilities"]) == titles
@@ -152,7 +156,7 @@ def test_both_sets_are_logged_at_once(tmp_path: Path) -> None:
 
 def test_other_actions_have_their_own_names(tmp_path: Path) -> None:
     config = _config(tmp_path)
-    config.env.actions = ["left", "right", "ahead"]
+    config.world.actions = ["left", "right", "ahead"]
     log = ProbeLog(config, RandomPolicy(), tmp_path, 0)
     log.log({"update": 1, "step": 16})
     ProbeLog(config, RandomPolicy(), tmp_path, 0)  # killed before its first checkpoint, and begun again

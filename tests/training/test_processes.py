@@ -30,8 +30,8 @@ from groundling.training.run import Run
 from groundling.training.tracking import TIME_KEYS, read_metrics
 
 _SMALL = [
-    "env.num_envs=5",  # shared unevenly
-    "training.steps_per_update=8",
+    "world.num_envs=5",  # shared unevenly
+    "world.num_steps=8",
     "algorithm.args.minibatch_size=15",
     "algorithm.args.learning_rate_schedule=constant",  # which knows nothing of how long the run is
     "algorithm.args.learning_rate=1e-4",  # Adam makes much of rounding, …
@@ -95,13 +95,13 @@ def test_two_processes_do_what_one_does_and_hand_over_to_it(tmp_path: Path) -> N
 
 
 _WRITING = [
-    "env.num_envs=6",
-    "training.steps_per_update=5",
+    "world.num_texts=6",
+    "world.num_tokens=5",
     "training.checkpoint_every=1",
     "~algorithm.args",
     "~reward",
     "reward.chrf={}",
-    "~pool.args",
+    "~world.args",
     "evaluation.metrics=[]",
 ]
 _MASKED = ["policy.args.mask_type=learned_top_p", "policy.args.top_mask=0.7", "model.path=starter"]
@@ -151,7 +151,7 @@ _OF_THE_BATCH = ["~reward", "reward.weighted_sum={args:{parts:[{id:cider},{id:nt
             "grpo",
             "epochs:2",
             False,
-            ["pool.texts_per_prompt=2", "policy.args.value=shared", *_OF_THE_BATCH],
+            ["world.texts_per_prompt=2", "policy.args.value=shared", *_OF_THE_BATCH],
         ),
         # One text at a time, of which a process may have fewer than the other.
         ("nlpo", "micro_batch_size:1,weight_decay:0.1,target_update_iterations:2", True, _MASKED),
@@ -178,7 +178,7 @@ def test_two_processes_write_and_learn_what_one_does(
     monkeypatch.syspath_prepend(tmp_path)
     data = tmp_path / "data.jsonl"
     data.write_text("".join(json.dumps({"prompt": text, "say": text}) + "\n" for text in _REFERENCES))
-    pool = f"pool={{id:jsonl,args:{{path:{{train:{data},val:{data}}},reference_column:say}}}}"
+    pool = f"world={{pool:jsonl,args:{{path:{{train:{data},val:{data}}},reference_column:say}}}}"
     # Adam makes rounding as large as a step: small ones are taken.
     sizes = "minibatch_size:4" if algorithm == "supervised" else "minibatch_size:15,kl_coefficient:0.1"
     args = ",".join(filter(None, ["learning_rate:1e-5", sizes, own]))
@@ -225,7 +225,7 @@ def test_a_process_that_dies_ends_the_run_which_can_be_resumed(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("place", "mistake", "message"),
     [
-        ("run", "env.num_envs=1", "too few for 2 processes"),
+        ("run", "world.num_envs=1", "too few for 2 processes"),
         ("file", "seed=1", "cannot write to the run's folder"),  # which the main process alone tries
     ],
 )

@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,21 +20,20 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from groundling.configs.schema import (
-    ComponentConfig,
     Config,
-    DataConfig,
-    EnvConfig,
     Init,
     ModelConfig,
     TrainingConfig,
 )
 from groundling.errors import ConfigError, RunError
 from groundling.evaluation.target import find
+from groundling.registry import ComponentConfig
 from groundling.training import checkpoint
 from groundling.training.folder import open_run
 from groundling.training.run import Run, train
 from groundling.training.tracking import TIME_KEYS, read_metrics
 from groundling.worlds.text.collect import EnvCollector
+from groundling.worlds.text.config import TextConfig
 
 _UPDATES = 6
 _FORK = multiprocessing.get_context("fork")  # children share what is imported: a start costs milliseconds
@@ -44,11 +44,15 @@ def _corridor(run_dir: Path) -> Config:
         name="corridor",
         run_dir=str(run_dir),
         device="cpu",
-        env=EnvConfig(id="test/Corridor-v0", num_envs=4, actions=["left", "right", "stay"]),
+        world=TextConfig(env="test/Corridor-v0", num_envs=4, actions=["left", "right", "stay"], num_steps=10),
         policy=ComponentConfig("test-table"),
         algorithm=ComponentConfig("ppo", {"learning_rate": 0.01, "minibatch_size": 16}),
-        training=TrainingConfig(steps=_UPDATES * 4 * 10, steps_per_update=10),
+        training=TrainingConfig(steps=_UPDATES * 4 * 10),
     )
+
+
+def _level(**more: Any) -> TextConfig:
+    return TextConfig(env="BabyAI-GoToRedBallNoDists-v0", num_envs=4, history=2, num_steps=4, **more)
 
 
 def _starter(run_dir: Path) -> Config:
@@ -56,10 +60,10 @@ def _starter(run_dir: Path) -> Config:
         name="starter",
         run_dir=str(run_dir),
         device="cpu",
-        env=EnvConfig(id="BabyAI-GoToRedBallNoDists-v0", num_envs=4, history=2),
+        world=_level(),
         policy=ComponentConfig("action_scoring", {"value_hidden_sizes": [16]}),
         algorithm=ComponentConfig("ppo", {"learning_rate": 1e-3, "minibatch_size": 8, "epochs": 1}),
-        training=TrainingConfig(steps=_UPDATES * 4 * 4, steps_per_update=4),
+        training=TrainingConfig(steps=_UPDATES * 4 * 4),
     )
 
 
@@ -203,7 +207,7 @@ def test_memory_and_replay_go_on_exactly(
 @pytest.fixture(scope="module")
 def demonstrations(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("demonstrations") / "data"
-    collected = find("expert", ["env.id=BabyAI-GoToRedBallNoDists-v0", "env.history=2"], print)
+    collected = find("expert", ["world.env=BabyAI-GoToRedBallNoDists-v0", "world.history=2"], print)
     collected.world.record_episodes(collected.demonstrator(), 10, folder)  # about two epochs in all
     return folder
 
@@ -212,7 +216,7 @@ def demonstrations(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_cloning_goes_on_exactly(objective: str, demonstrations: Path, tmp_path: Path) -> None:
     _assert_goes_on_exactly(
         tmp_path,
-        data=DataConfig(str(demonstrations)),
+        world=_level(dataset=str(demonstrations)),
         algorithm=ComponentConfig("bc", {"objective": objective, "learning_rate": 1e-3, "minibatch_size": 8}),
     )
 
@@ -221,9 +225,9 @@ def _assert_goes_on_exactly(tmp_path: Path, **parts: object) -> None:
     """A run with these parts of a config, killed once and resumed, is the same as one that was not."""
     for name in ("whole", "killed"):
         config = _starter(tmp_path / name)
+        config.world = _level(entropy_floor=0.0)  # a random T5 is certain of itself
         for part, value in parts.items():
             setattr(config, part, value)
-        config.training.entropy_floor = 0.0  # a random T5 is certain of itself
         target, args = (
             (_train, (config,)) if name == "whole" else (_train_killed_at_call, (config, "rename", 6))
         )
@@ -340,11 +344,11 @@ def test_ctrl_c_finishes_the_update_and_resumes(whole_corridor: Path, tmp_path: 
 
 def test_entropy_collapse_stops_with_advice(tmp_path: Path) -> None:
     config = _corridor(tmp_path)
-    config.training.entropy_floor = 10.0  # above any entropy of three actions
+    config.world.entropy_floor = 10.0  # above any entropy of three actions
     with pytest.raises(RunError, match="entropy_coefficient"):
         _train(config)
     assert _updates_done(tmp_path) == 5
-    config.training.entropy_floor = 0.0
+    config.world.entropy_floor = 0.0
     _train(config)
     assert _updates_done(tmp_path) == _UPDATES
 
@@ -354,10 +358,10 @@ def test_a_lower_entropy_floor_lets_a_run_go_on_though_no_episode_ends(
     floor: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = _corridor(tmp_path)
-    config.training.entropy_floor = 10.0
+    config.world.entropy_floor = 10.0
     with pytest.raises(RunError, match="entropy_floor=0 to go on"):
         _train(config)
-    config.training.entropy_floor = floor
+    config.world.entropy_floor = floor
     collect = EnvCollector.collect
     monkeypatch.setattr(EnvCollector, "collect", lambda *args, **options: (collect(*args, **options)[0], []))
     _train(config)
@@ -439,8 +443,12 @@ def test_checkpoints_are_ordered_by_number(tmp_path: Path) -> None:
 def test_an_env_that_does_not_repeat_its_episodes_is_refused(tmp_path: Path) -> None:
     for seed in range(1, 6):  # five tasks: now and then the same one is drawn again
         config = _starter(tmp_path / str(seed))
-        config.env = EnvConfig(
-            id="BabyAI-MixedTrainLocal-v0", args={"draw_task": "construction"}, num_envs=4, history=1
+        config.world = TextConfig(
+            env="BabyAI-MixedTrainLocal-v0",
+            args={"draw_task": "construction"},
+            num_envs=4,
+            history=1,
+            num_steps=4,
         )
         _train(config)
     with pytest.raises(RunError, match="equal seeds"):

@@ -14,19 +14,26 @@ from groundling.training.run import train
 from groundling.training.tracking import TIME_KEYS, read_metrics
 
 _WORLDS = {
-    "text": ["demo-easy", "training.steps_per_update=6", "training.steps=36", "env.args.max_steps=4"],
+    "text": [
+        "demo-easy",
+        "world.num_envs=2",
+        "world.num_steps=6",
+        "training.steps=36",
+        "world.args.max_steps=4",
+    ],
     "nethack": [
-        *("motif/score", "training.steps_per_update=4", "training.steps=24", "nethack.num_workers=0"),
+        *("motif/score", "world.num_envs=2", "world.num_steps=4", "training.steps=24", "world.num_workers=0"),
         *(
-            "nethack.ahead=false",
+            "world.ahead=false",
             "policy.args={hidden_size: 8, recurrence: 4}",
-            "env.args.max_episode_steps=5",
+            "world.args.max_episode_steps=5",
         ),
     ],
     "writing": [
         *(
             "rl4lms/increasing_numbers_ppo",
-            "training.steps_per_update=4",
+            "world.num_texts=2",
+            "world.num_tokens=4",
             "training.steps=24",
             "evaluation.every=1",
         ),
@@ -60,7 +67,6 @@ def test_a_sum_of_parts_is_learnt_from_in_every_world_and_a_run_goes_on(
     words += [
         *(
             "device=cpu",
-            "env.num_envs=2",
             "algorithm.args={minibatch_size: 4, learning_rate_schedule: constant}",
             *count,
         ),

@@ -46,7 +46,7 @@ def test_an_episode_is_summed_over_the_ends_of_rollouts() -> None:
 
 
 def test_a_shaped_run_logs_them_and_goes_on_in_the_middle_of_an_episode(tmp_path: Path) -> None:
-    small = ["env.num_envs=4", "training.steps_per_update=24", "algorithm.args.minibatch_size=48"]
+    small = ["world.num_envs=4", "world.num_steps=24", "algorithm.args.minibatch_size=48"]
     small += ["algorithm.args.kl_coefficient=0.5", "algorithm.args.epochs=1", "device=cpu"]
     small += ["algorithm.args.learning_rate_schedule=constant", "algorithm.args.learning_rate=1e-2"]
 

@@ -45,9 +45,9 @@ exit "$highest"
 """,
 }
 _SMALL = [
-    "env.num_envs=2",
+    "world.num_envs=2",
     "training.steps=24",
-    "training.steps_per_update=2",
+    "world.num_steps=2",
     "algorithm.args.minibatch_size=4",
     "algorithm.args.epochs=1",
     "device=cpu",
@@ -111,7 +111,7 @@ def test_an_array_task_trains_is_requeued_before_its_time_is_up_and_goes_on(
 
 
 def test_a_failing_run_is_not_requeued(cluster: Path) -> None:
-    assert main(["train", "demo-easy", "env.id=BabyAI-Nowhere-v0", "device=cpu", "--slurm"]) == 0
+    assert main(["train", "demo-easy", "world.env=BabyAI-Nowhere-v0", "device=cpu", "--slurm"]) == 0
     done = _run_job(cluster)
     assert done.returncode == 1 and "BabyAI-Nowhere-v0" in done.stderr
     assert not (cluster / "scontrol").exists()

@@ -27,7 +27,7 @@ SAMPLES = [Sample(f"val_{i}", prompt) for i, prompt in enumerate(["go left", "to
 
 
 def _config(*overrides: str) -> Config:
-    fixed = ["device=cpu", "training.steps_per_update=6", "training.steps=60", "pool.args.n_samples=3"]
+    fixed = ["device=cpu", "world.num_tokens=6", "training.steps=60", "world.args.n_samples=3"]
     return compose("rl4lms/increasing_numbers_ppo", [*fixed, *overrides])
 
 
@@ -90,7 +90,7 @@ def test_settings_of_generate_begin_and_end_texts_as_training_does(
     policy = greedy()
     ended = policy.write(prompts, torch.zeros(4, 12, dtype=torch.float64), 12).token_ids()
     assert len(ended[0]) <= 4
-    config = _config("training.steps_per_update=12", "evaluation.generation={do_sample:false}")
+    config = _config("world.num_tokens=12", "evaluation.generation={do_sample:false}")
     for each, wanted in ((policy, ended), (greedy(terminate_on_eos=False), texts)):
         found = write_and_measure(each, config, SAMPLES, [], None)
         assert found.generations == lm.tokenizer.batch_decode(wanted, skip_special_tokens=True)

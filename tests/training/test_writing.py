@@ -23,11 +23,11 @@ from groundling.rows import read_rows
 from groundling.training.build import (
     make_algorithm,
     make_policy,
+    world_of,
 )
 from groundling.training.folder import open_run
 from groundling.training.run import Run, train
 from groundling.training.tracking import TIME_KEYS, read_metrics
-from groundling.worlds import world_of
 from groundling.worlds.writing.collect import PromptEncoder, References
 from groundling.worlds.writing.parts import make_measured_reward, make_metrics, spec_of
 from groundling.worlds.writing.validation import write_rows
@@ -37,12 +37,12 @@ def _config(run_dir: Path, *overrides: str) -> Config:
     small = [
         f"run_dir={run_dir}",
         "device=cpu",
-        "env.num_envs=4",
-        "training.steps_per_update=6",
+        "world.num_texts=4",
+        "world.num_tokens=6",
         "training.steps=60",
         "algorithm.args={minibatch_size:12,epochs:1}",
         "evaluation.episodes=3",
-        "pool.args.n_samples=3",
+        "world.args.n_samples=3",
     ]
     return compose("rl4lms/increasing_numbers_ppo", [*small, *overrides])
 
@@ -50,7 +50,7 @@ def _config(run_dir: Path, *overrides: str) -> Config:
 def _rollout(config: Config, processes: Processes | None = None):
     policy = make_policy(config, learns=True)
     algorithm = make_algorithm(config, policy)
-    own = (processes or Processes()).share(config.env.num_envs)
+    own = (processes or Processes()).share(config.world.num_texts)
     collector = world_of(config).collector(policy, algorithm, own)
     return policy, collector.collect(policy, generator=torch.Generator().manual_seed(0))
 
@@ -77,12 +77,12 @@ def test_processes_write_what_one_would(tmp_path: Path) -> None:
 
 
 def test_groups_are_texts_to_one_prompt(tmp_path: Path) -> None:
-    config = _config(tmp_path, "pool.texts_per_prompt=2")
+    config = _config(tmp_path, "world.texts_per_prompt=2")
     _, (rollout, texts) = _rollout(config)
     assert rollout.groups is not None and rollout.groups.tolist() == [0, 0, 1, 1]
     assert texts[0].sample is texts[1].sample
     with pytest.raises(ConfigError, match="texts_per_prompt=3"):
-        _rollout(_config(tmp_path, "pool.texts_per_prompt=3"))
+        _rollout(_config(tmp_path, "world.texts_per_prompt=3"))
 
 
 def test_references_are_learnt_word_for_word(tmp_path: Path) -> None:
@@ -93,8 +93,8 @@ def test_references_are_learnt_word_for_word(tmp_path: Path) -> None:
         "algorithm.id=bc",
         "~algorithm.args",
         "algorithm.args={objective:text,learning_rate:1e-2,minibatch_size:4}",
-        "~pool.args",
-        f"pool={{id:jsonl,args:{{path:{data},prompt_column:ask,reference_column:say}}}}",
+        "~world.args",
+        f"world={{pool:jsonl,args:{{path:{data},prompt_column:ask,reference_column:say}}}}",
         "training.steps=400",
     )
     policy, (rollout, _) = _rollout(config)
@@ -206,7 +206,7 @@ def test_metrics_and_rewards_get_the_language_model_under_training_or_the_one_th
 
 
 def _measured(config: Config, policy: Any) -> Any:
-    return make_measured_reward(config.reward, spec_of(config.pool), policy, "cpu")
+    return make_measured_reward(config.reward, spec_of(config.world), policy, "cpu")
 
 
 def test_what_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -219,8 +219,8 @@ def test_what_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.CaptureFi
         return told
 
     assert "did you mean 'increasing_numbers'" in error("reward.increasing_number={}")
-    assert "unknown pool" in error("pool.id=nowhere")
+    assert "unknown pool" in error("world.pool=nowhere")
     assert "argument of reward" in error("reward.increasing_numbers.args.most=3")
     assert "does not suit pool dummy_pool" in error("policy.id=action_scoring", "~policy.args")
-    assert "max_prompt_length" in error("env.args.max_length=3")
-    assert "set pool.id" in error("pool.id=null")
+    assert "max_prompt_length" in error("world.max_length=3")
+    assert "world.pool" in error("world.pool=null")

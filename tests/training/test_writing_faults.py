@@ -55,8 +55,8 @@ def train(
             f"run_dir={run}",
             "device=cpu",
             f"model.path={model_folder(family)}",
-            "env.num_envs=4",
-            "training.steps_per_update=4",
+            "world.num_texts=4",
+            "world.num_tokens=4",
             "training.steps=80",
             "training.checkpoint_every=1",
             "~reward",
@@ -83,7 +83,7 @@ def _pool(path: Path, prompts: list[str], references: str = "") -> list[str]:
     rows = [{"ask": prompt} | ({"say": references} if references else {}) for prompt in prompts]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     columns = "prompt_column:ask" + (",reference_column:say" if references else "")
-    return ["~pool.args", f"pool={{id:jsonl,args:{{path:{{train:{path},val:{path}}},{columns}}}}}"]
+    return ["~world.args", f"world={{pool:jsonl,args:{{path:{{train:{path},val:{path}}},{columns}}}}}"]
 
 
 def _own_reward(
@@ -102,7 +102,7 @@ def _weights(run: Path) -> dict[str, torch.Tensor]:
 
 
 def test_an_empty_prompt_among_others(train: Train, tmp_path: Path) -> None:
-    prompts, once = ["go left"] * 19, "pool.replacement=false"
+    prompts, once = ["go left"] * 19, "world.replacement=false"
     told = _line(train(*_pool(tmp_path / "rows.jsonl", [*prompts, ""]), once))
     assert "train_19 has an empty prompt" in told
     done = [row["update"] for row in read_metrics(tmp_path / "run")]
@@ -114,21 +114,21 @@ def test_an_empty_prompt_among_others(train: Train, tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", ["gpt2", "bart"])
 def test_prompts_longer_than_the_model(family: str, train: Train, tmp_path: Path) -> None:
     pool = _pool(tmp_path / "rows.jsonl", ["go left " * 300] * 4, "turn right " * 300)
-    told = _line(train(*pool, "env.args.max_prompt_length=300", family=family))
-    assert "300 tokens" in told and "256 positions" in told and "env.args.max_prompt_length" in told
-    supervised = ["algorithm.id=supervised", "~algorithm.args", "training.steps_per_update=270"]
+    told = _line(train(*pool, "world.max_prompt_length=300", family=family))
+    assert "300 tokens" in told and "256 positions" in told and "world.max_prompt_length" in told
+    supervised = ["algorithm.id=supervised", "~algorithm.args", "world.num_tokens=270"]
     told = _line(train(*pool, *supervised, family=family))
-    assert "a text of 270" in told and "training.steps_per_update" in told
-    assert train(*pool, "env.args.max_prompt_length=200", family=family) == (
+    assert "a text of 270" in told and "world.num_tokens" in told
+    assert train(*pool, "world.max_prompt_length=200", family=family) == (
         0,
         "",
     )  # cut to what there is room for
 
 
 def test_what_cannot_be_meant_of_lengths(train: Train) -> None:
-    assert "must be a number of tokens" in _line(train("env.args.max_prompt_length=many"))
+    assert "must be a number of tokens" in _line(train("world.max_prompt_length=many"))
     told = _line(train("policy.args.generation.max_new_tokens=9"))
-    assert "max_new_tokens=9" in told and "steps_per_update=4" in told
+    assert "max_new_tokens=9" in told and "world.num_tokens=4" in told
 
 
 def test_references_that_are_missing(train: Train, tmp_path: Path) -> None:
@@ -190,17 +190,20 @@ def test_a_token_reward_that_is_no_number(bad: str, train: Train, tmp_path: Path
 
 
 def test_ids_that_there_are_not(train: Train) -> None:
-    assert "did you mean 'dummy_pool'" in _line(train("pool.id=dummypool"))
+    assert "did you mean 'dummy_pool'" in _line(train("world.pool=dummypool"))
     assert "did you mean 'nlpo'" in _line(train("algorithm.id=nlppo", "~algorithm.args"))
     assert "unknown mask_type" in _line(train("policy.args.mask_type=top"))
     assert "metric 'chrff'" in _line(train("evaluation.metrics=[{id:chrff}]"))
-    assert "pool.texts_per_prompt" in _line(train("algorithm.id=grpo", "~algorithm.args"))
+    assert "world.texts_per_prompt" in _line(train("algorithm.id=grpo", "~algorithm.args"))
 
 
 def test_a_hub_that_cannot_be_reached(train: Train, tmp_path: Path) -> None:
-    told = _line(train("~pool.args", "pool={id:imdb,args:{}}"))
+    told = _line(train("~world.args", "world={pool:imdb,args:{}}"))
     assert "cannot be had from the hub" in told and "offline=true" in told
     assert "the hub does not give it" in _line(train("model.path=nobody/nothing"))
     reward = ["reward.learned_reward={args:{model_name:nobody/nothing,label_ix:0}}"]
     assert "nobody/nothing cannot be loaded" in _line(train(*reward))
-    assert train("~pool.args", "pool={id:imdb,args:{offline:true}}") == (0, "")  # the folder was not claimed
+    assert train("~world.args", "world={pool:imdb,args:{offline:true}}") == (
+        0,
+        "",
+    )  # the folder was not claimed

@@ -69,12 +69,12 @@ def make_run(model_folder: Callable[[str], Path], tmp_path: Path) -> Callable[..
         args, policy_args, texts_per_prompt = ALGORITHMS[algorithm]
         config = copy.deepcopy(_composed())
         config.model.path, config.model.lora = str(model_folder(family)), lora or {}
-        config.pool.id, config.pool.args = "commongen", {"offline": True, "max_size": 4}
-        config.pool.texts_per_prompt = texts_per_prompt
+        config.world.pool, config.world.args = "commongen", {"offline": True, "max_size": 4}
+        config.world.texts_per_prompt = texts_per_prompt
         config.reward = {"test-vowel-count": RewardPartConfig()}
         config.policy.args = {"value": "separate", **policy_args, **policy}
         config.algorithm.id, config.algorithm.args = algorithm, args
-        config.training.steps, config.training.steps_per_update = 10**6, NUM_TOKENS
+        config.training.steps, config.world.num_tokens = 10**6, NUM_TOKENS
         return Run(config, tmp_path, warn=print)
 
     return make
@@ -82,7 +82,7 @@ def make_run(model_folder: Callable[[str], Path], tmp_path: Path) -> Callable[..
 
 @functools.cache
 def _composed() -> Config:
-    small = ["device=cpu", f"env.num_envs={NUM_TEXTS}", "env.args.max_prompt_length=12"]
+    small = ["device=cpu", f"world.num_texts={NUM_TEXTS}", "world.max_prompt_length=12"]
     return compose("rl4lms/increasing_numbers_ppo", small)
 
 

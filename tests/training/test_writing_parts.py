@@ -11,10 +11,9 @@ from groundling.configs.compose import compose
 from groundling.configs.schema import Config
 from groundling.lm import LanguageModel
 from groundling.policies import TokenPolicy
-from groundling.training.build import make_algorithm, make_policy
+from groundling.training.build import make_algorithm, make_policy, world_of
 from groundling.training.run import train
 from groundling.training.tracking import read_metrics
-from groundling.worlds import world_of
 
 _LORA = {"r": 4, "lora_alpha": 8}
 _BY_ADAPTER = "policy.args={value:lora,value_lora:{r:2}}"
@@ -29,11 +28,11 @@ def config(model_folder: Callable[[str], Path], tmp_path: Path) -> Callable[...,
             f"run_dir={tmp_path / 'run'}",
             "device=cpu",
             f"model.path={model_folder('gpt2')}",
-            "env.num_envs=8",
-            "training.steps_per_update=6",
+            "world.num_texts=8",
+            "world.num_tokens=6",
             "training.steps=40",
-            "pool.args.n_samples=3",
-            "pool.texts_per_prompt=4",
+            "world.args.n_samples=3",
+            "world.texts_per_prompt=4",
             "evaluation.every=null",
         ]
         return compose("rl4lms/increasing_numbers_ppo", [*small, *overrides])
@@ -104,7 +103,7 @@ def test_trpo_goes_with_checkpointed_gradients(config: Callable[..., Config]) ->
 @pytest.mark.parametrize("algorithm", ["grpo", "rloo", "reinforce_pp", "supervised"])
 def test_algorithms_without_a_critic_keep_none(algorithm: str, config: Callable[..., Config]) -> None:
     group = "1" if algorithm == "supervised" else "4"
-    words = [f"algorithm.id={algorithm}", "~algorithm.args", f"pool.texts_per_prompt={group}"]
+    words = [f"algorithm.id={algorithm}", "~algorithm.args", f"world.texts_per_prompt={group}"]
     made = config(*words, "policy.args.value=separate")
     policy = _policy(made)
     assert policy.reference is None and policy.value_lm is None and policy.value_head is None

@@ -8,17 +8,12 @@ from typing import Any
 
 import pytest
 
-from groundling.configs.schema import (
-    ComponentConfig,
-    EnvConfig,
-    EvaluationConfig,
-    ModelConfig,
-    PoolConfig,
-    RewardPartConfig,
-    TrainingConfig,
-)
+from groundling.configs.schema import ModelConfig, TrainingConfig
+from groundling.registry import ComponentConfig
+from groundling.rewards import RewardPartConfig
 from groundling.rows import read_rows
 from groundling.training.tracking import read_metrics
+from groundling.worlds.writing.config import WritingConfig, WritingEvaluation
 from tests.training.test_resume import _UPDATES, _assert_goes_on_exactly
 
 _CLIPPED = {"minibatch_size": 8, "learning_rate": 1e-2, "kl_coefficient": 0.1, "kl_target": 0.05}
@@ -35,14 +30,19 @@ def _parts(folder: Path, algorithm: ComponentConfig, model: ModelConfig, **polic
     columns = {"prompt_column": "ask", "reference_column": "say"}
     generation = {"terminate_on_eos": False, "top_k": 200, "temperature": 1.1}
     return {
-        "env": EnvConfig(id="TextGeneration-v0", num_envs=4, args={"max_prompt_length": 8}),
-        "pool": PoolConfig("jsonl", {"path": {"train": str(rows), "val": str(rows)}, **columns}),
+        "world": WritingConfig(
+            pool="jsonl",
+            args={"path": {"train": str(rows), "val": str(rows)}, **columns},
+            num_texts=4,
+            num_tokens=4,
+            max_prompt_length=8,
+        ),
         "reward": {"chrf": RewardPartConfig()},
         "model": model,
         "policy": ComponentConfig("token", {"generation": generation, **policy}),
         "algorithm": algorithm,
-        "training": TrainingConfig(steps=_UPDATES * 4 * 4, steps_per_update=4),
-        "evaluation": EvaluationConfig(episodes=3, every=3, metrics=[ComponentConfig("diversity")]),
+        "training": TrainingConfig(steps=_UPDATES * 4 * 4),
+        "evaluation": WritingEvaluation(episodes=3, every=3, metrics=[ComponentConfig("diversity")]),
     }
 
 

@@ -26,12 +26,12 @@ from groundling.worlds.text.collect import EnvCollector
 from groundling.worlds.text.envs import make_envs
 from groundling.worlds.text.pairs import caption, caption_in_context, context, record
 
-SHELF = ("collect", "random", "env.id=Shelf-v0", "evaluation.num_envs=4")
+SHELF = ("collect", "random", "world.env=Shelf-v0", "evaluation.num_envs=4")
 NUMBERS = (
     "collect",
     "rl4lms/increasing_numbers_ppo",
     "model.path=starter-causal",
-    "training.steps_per_update=6",
+    "world.num_tokens=6",
 )
 
 
@@ -93,7 +93,7 @@ def test_a_segment_is_what_the_env_showed(tmp_path: Path) -> None:
     assert len(told) == 16
 
     config = _config()
-    envs = make_envs(config.env, 1, lambda env, k: training_seed(config.seed, 0, k))
+    envs = make_envs(config.world, 1, lambda env, k: training_seed(config.seed, 0, k))
     observation = envs.reset()[0]
     first = next(
         action for action, name in enumerate(observation.actions) if caption(observation, name) in told
@@ -142,7 +142,7 @@ def test_a_run_is_rewarded_for_captions_as_the_pairs_have_them(tmp_path: Path) -
     config, heard = _config(), Heard()
     player = Demonstrator(config, "trained", FirstAction())
     record([player], Recording(tmp_path / "pairs", "first", 8, length=1))
-    envs = make_envs(config.env, 1, lambda env, k: training_seed(config.seed, 0, k))
+    envs = make_envs(config.world, 1, lambda env, k: training_seed(config.seed, 0, k))
     envs.reset()
     collector = EnvCollector(envs, 5, reward=RewardSum({"heard": heard}))
     collector.collect(FirstAction(), generator=torch.Generator().manual_seed(0))
@@ -221,7 +221,7 @@ def test_two_texts_to_each_prompt_become_a_reward_model(tmp_path: Path) -> None:
         ([*NUMBERS, "--length", "3"], "--length does nothing where texts are written whole"),
         ([*NUMBERS, "--format", "motif"], "--format motif is NetHack's"),
         (
-            ["collect", "random", "env.id=NetHackScore-v1", "--length", "episode"],
+            ["collect", "random", "world.env=NetHackScore-v1", "--length", "episode"],
             "--length episode is for text worlds",
         ),
     ],

@@ -99,7 +99,7 @@ class GroupedEpisodes:
         counts = torch.bincount(group).to(returns.dtype)
         if (counts < 2).any():
             raise ConfigError(
-                "an episode is compared with others of its group, and one has none: let env.num_envs be at least 2, "
+                "an episode is compared with others of its group, and one has none: let world.num_texts be at least 2, "
                 "and each prompt be answered at least twice (pool.texts_per_prompt)"
             )
         return cls(number, returns.T[columns], group, counts)

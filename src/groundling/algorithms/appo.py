@@ -112,7 +112,7 @@ class APPO(ClippedOnPolicy):
         if segments < self.processes.size:
             raise ConfigError(
                 f"the smallest minibatch has {segments} segments for {self.processes.size} processes: raise "
-                "algorithm.args.minibatch_size or env.num_envs, so that it has one for each, or start fewer processes"
+                "algorithm.args.minibatch_size or world.num_envs, so that it has one for each, or start fewer processes"
             )
 
     def _terms(self, policy: Policy, batch: Batch, share: Tensor) -> Terms:

@@ -123,7 +123,7 @@ class Rollout:
             return self.observations, indices.flatten()
         if len(indices) % length:
             raise ConfigError(
-                f"training.steps_per_update={len(indices)} is no multiple of the policy's recurrence, which is {length}"
+                f"world.num_steps={len(indices)} is no multiple of the policy's recurrence, which is {length}"
             )
         segments = indices.unfold(0, length, length).flatten(0, 1)  # (num_elements, length)
         every, starts = len(indices) // len(self.memories), self.starts.flatten()

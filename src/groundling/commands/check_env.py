@@ -22,7 +22,7 @@ def add_parser(commands: Commands) -> None:
         "env", help="MODULE:CLASS, MODULE:FUNCTION that makes it, or what Gymnasium knows it by"
     )
     parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="env.args={…}, env.actions=[…], env.history=N"
+        "overrides", nargs="*", metavar="key=value", help="world.args={…}, world.actions=[…], world.history=N"
     )
     parser.add_argument(
         "--episodes", type=positive, default=3, help="played at random (default: %(default)s)"
@@ -39,11 +39,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     id = _registered(arguments.env)
     for text in arguments.overrides:
-        if not text.lstrip("~").startswith(("env.args", "env.actions", "env.history")):
-            raise ConfigError(f"check-env takes env.args, env.actions and env.history, got {text!r}")
-    config = changed(compose("glam/mixed", [f"env.id={id}", "~env.args"]), arguments.overrides)
-    env = config.env
-    played = check_env(id, env.args, env.actions, history=env.history, num_episodes=arguments.episodes)
+        if not text.lstrip("~").startswith(("world.args", "world.actions", "world.history")):
+            raise ConfigError(f"check-env takes world.args, world.actions and world.history, got {text!r}")
+    config = changed(compose("glam/mixed", [f"world.env={id}", "~world.args"]), arguments.overrides)
+    world: Any = config.world
+    played = check_env(id, world.args, world.actions, history=world.history, num_episodes=arguments.episodes)
     console = make_console()
     for observation in played.shown:
         console.rule(f"what a model reads after {len(observation.past_actions)} actions", align="left")

@@ -18,7 +18,9 @@ def add_parser(commands: Commands) -> None:
         commands, "collect", run, "let an agent play, and keep what it did as a dataset to learn from"
     )
     parser.add_argument("agent", help="as for evaluate; with --pairs several, as in explorer,random")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. env.id=BabyAI-GoToLocal-v0")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="e.g. world.env=BabyAI-GoToLocal-v0"
+    )
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="the dataset")
     episodes = parser.add_argument_group("episodes of a text env, to clone")
     episodes.add_argument("--episodes", type=positive, help="how many are played in all")

@@ -57,12 +57,11 @@ def read_config(arguments: argparse.Namespace) -> "DistillationConfig":
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    from groundling.configs.compose import check_component
     from groundling.configs.trust import check_plain
     from groundling.judges.asking.subjects import find_subject
     from groundling.judges.preferences.opening import open_pairs
     from groundling.judges.reward_models import reward_models
-    from groundling.registry import unknown
+    from groundling.registry import check_component, unknown
     from groundling.training.distillation import DistillationConfig
 
     known = {f.name for f in fields(DistillationConfig)} - {"dataset", "preferences"}
@@ -85,5 +84,5 @@ def read_config(arguments: argparse.Namespace) -> "DistillationConfig":
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
     assert isinstance(config, DistillationConfig)
-    check_component(reward_models, "model", config.model)
+    check_component(reward_models, config.model, "model")
     return config

@@ -64,7 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
             continue
         evaluated += 1
         count = len(played[target.agent].episodes)
-        console.print(_table(f"{target.under(suite).spec.name} · {suite} · {count} {world.episodes}", played))
+        console.print(
+            _table(f"{target.under(suite).world.spec.name} · {suite} · {count} {world.episodes}", played)
+        )
     if evaluated == 0:
         raise ConfigError(f"none of the suites of --suite {arguments.suite} suits this run")
     console.print(f"written to {target.run_dir / 'evaluation'}", highlight=False)

@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     from groundling.evaluation.game_results import write_game_results
     from groundling.evaluation.results import write_results
     from groundling.evaluation.study import Job, make_jobs, run_beside, run_here
-    from groundling.worlds import world_of
+    from groundling.training.build import world_of
 
     study, arms = read_study(arguments.study, arguments.overrides)
     runs = arguments.runs or Path("runs") / study.name

@@ -59,7 +59,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry the command out; returns its exit status."""
-    from groundling.configs.compose import sweep
+    from groundling.configs.overrides import sweep
 
     if arguments.config_dir is not None and not arguments.config_dir.is_dir():
         raise ConfigError(f"--config-dir {arguments.config_dir} is no folder")
@@ -220,8 +220,9 @@ def _dry_run(config: "Config") -> int:
     print(
         f"memory        {figures.memory_bytes / 2**20:,.0f} MiB for weights, gradients and Adam, plus activations"
     )
+    world = config.world
     print(
-        f"updates       {figures.updates:,} of {config.training.steps_per_update} steps × {config.env.num_envs} envs"
+        f"updates       {figures.updates:,} of {world.STEPS}={world.steps_per_row} × {world.ROWS}={world.num_rows}"
     )
     print(f"time          about {duration(figures.seconds)} on this machine, without evaluation")
     print(f"run folder    {config.run_dir} (nothing was written)")

@@ -24,7 +24,7 @@ def add_parser(commands: Commands) -> None:
     """Add `groundling watch`."""
     parser = add_command(commands, "watch", run, "see an agent play, or write, in the terminal")
     parser.add_argument("agent", help="as for evaluate")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. env.id=NetHackScore-v1")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. world.env=NetHackScore-v1")
     parser.add_argument(
         "--suite", help="the world as one of evaluate's tests has it (default: the agent's own)"
     )
@@ -44,8 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
     suites = target.world.find_suites(arguments.suite or next(iter(target.world.suites)))
     if len(suites) > 1:
         raise ConfigError(f"--suite {arguments.suite} names several tests: watch one of {', '.join(suites)}")
-    world = target.under(suites[0])
-    policy = target.policy(target.agent, world.config)
+    there = target.under(suites[0])
+    world, policy = there.world, there.policy(there.agent)
     film = None if arguments.gif is None else Film()
     pause = 0.0 if arguments.fast else _SECONDS_PER_STEP
     for number in range(arguments.episodes):

@@ -34,10 +34,11 @@ from groundling.compat.glam_entries import (
     WORKED_OUT,
 )
 from groundling.configs.compose import from_values
-from groundling.configs.schema import Config, EnvConfig
+from groundling.configs.schema import Config
 from groundling.envs.babyai_text import ACTIONS, translate_actions
 from groundling.errors import ConfigError
 from groundling.registry import unknown
+from groundling.worlds.text.config import TextConfig
 
 _REWARD_SCALE = 20
 """The original's factor on the env's reward, which stands in its code."""
@@ -78,7 +79,7 @@ def read(
     reader.leave_out_what_is_not_drrns()
     reader.check_open(given)
     values = reader.values(given)
-    if "env.id" not in values and "env.id" not in given:
+    if "world.env" not in values and "world.env" not in given:
         raise ConfigError(reader.why_no_env())
     reader.tell()
     return from_values(entries.nested(values), overrides, str(path)), reader.notes
@@ -199,6 +200,7 @@ class _Reader:
     def values(self, given: set[str]) -> dict[str, Any]:
         """By key of ours, what the entries come to; those ``given`` come last."""
         values: dict[str, Any] = {
+            "world.id": "text",
             "policy.id": "action_scoring",
             "algorithm.id": "ppo",
             "reward.env.args.scale": _REWARD_SCALE,
@@ -211,8 +213,8 @@ class _Reader:
         values |= self._names()
         values |= self._model()
         if self._get("action_space") is not None:
-            values["env.actions"] = self._actions("env.actions" in given)
-        if self._get("language") == "french" and values.pop("training.probes", None) is not None:
+            values["world.actions"] = self._actions("world.actions" in given)
+        if self._get("language") == "french" and values.pop("world.probes", None) is not None:
             self.notes.append(
                 f"{RL}.template_test: left out, since the fixed situations are told in English only"
             )
@@ -223,7 +225,7 @@ class _Reader:
         elif self._is_lamorels():
             values |= self._lamorel()
         else:
-            values |= self._glam(len(values.get("env.actions", "......")))
+            values |= self._glam(len(values.get("world.actions", "......")))
         if not self._is_lamorels():
             self._tell_what_differs_from_glam()
         if "algorithm.args.micro_batch_size" in values and "algorithm.args.minibatch_size" in values:
@@ -323,8 +325,8 @@ class _Reader:
         return {
             "policy.id": "drrn",
             "algorithm.id": "drrn",
-            "algorithm.args.steps_per_gradient": 4 * self._count("number_envs", EnvConfig.num_envs),
-            "training.steps_per_update": 4,
+            "algorithm.args.steps_per_gradient": 4 * self._count("number_envs", TextConfig.num_envs),
+            "world.num_steps": 4,
             "training.checkpoint_every": 200,  # its updates are short
         }
 
@@ -379,7 +381,7 @@ class _Reader:
         if str(self._get("name_environment", "")).startswith("BabyAI-Mixed"):
             self.notes.append(
                 "computed otherwise than in the original's code: a task is drawn at each reset, not once for each env "
-                "(env.args.draw_task=construction does that, and such a run cannot be resumed)"
+                "(world.args.draw_task=construction does that, and such a run cannot be resumed)"
             )
 
     def _lamorel(self) -> dict[str, Any]:
@@ -399,9 +401,9 @@ class _Reader:
             whole = self._count("minibatch_size", 64) * self._count(PROCESSES, 1)
             values["algorithm.args.minibatch_size"] = whole
         return values | {
-            "env.num_envs": num_envs,
-            "env.history": 1,
-            "training.steps_per_update": per_env,
+            "world.num_envs": num_envs,
+            "world.history": 1,
+            "world.num_steps": per_env,
             "training.steps": self._count("epochs", 100) * per_env * num_envs,
             "algorithm.args.normalize_advantages": True,
             "algorithm.args.adam_epsilon": 1e-8,

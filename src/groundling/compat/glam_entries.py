@@ -10,13 +10,13 @@ PROCESSES = "lamorel_args.distributed_setup_args.n_llm_processes"
 SAME = {
     f"{LLM}.model_path": "model.path",
     f"{RL}.seed": "seed",
-    f"{RL}.name_environment": "env.id",
-    f"{RL}.task": "env.id",
-    f"{RL}.number_envs": "env.num_envs",
-    f"{RL}.nbr_obs": "env.history",
-    f"{RL}.language": "env.language",
+    f"{RL}.name_environment": "world.env",
+    f"{RL}.task": "world.env",
+    f"{RL}.number_envs": "world.num_envs",
+    f"{RL}.nbr_obs": "world.history",
+    f"{RL}.language": "world.language",
     f"{RL}.num_steps": "training.steps",
-    f"{RL}.frames_per_proc": "training.steps_per_update",
+    f"{RL}.frames_per_proc": "world.num_steps",
     f"{RL}.save_freq": "training.checkpoint_every",
     f"{RL}.number_episodes": "evaluation.episodes",
     f"{RL}.output_dir": "run_dir",
@@ -33,7 +33,7 @@ SAME = {
     f"{RL}.max_grad_norm": "algorithm.args.max_grad_norm",
     f"{RL}.ppo_epochs": "algorithm.args.epochs",
     f"{RL}.gradient_batch_size": "algorithm.args.micro_batch_size",
-    f"{RL}.template_test": "training.probes",
+    f"{RL}.template_test": "world.probes",
     f"{RL}.reward_shaping_beta": "algorithm.args.kl_coefficient",
 }
 """Entries that have a key of the same meaning here."""
@@ -50,11 +50,11 @@ WORKED_OUT = {
     f"{RL}.lora_r": "model.lora",
     f"{RL}.lora_alpha": "model.lora",
     f"{RL}.epochs": "algorithm.args.epochs",
-    f"{RL}.steps_per_epoch": "training.steps_per_update",
+    f"{RL}.steps_per_epoch": "world.num_steps",
     f"{RL}.batch_size": "algorithm.args.minibatch_size",
     f"{RL}.minibatch_size": "algorithm.args.minibatch_size",
     f"{RL}.value_loss_coef": "algorithm.args.value_coefficient",
-    f"{RL}.action_space": "env.actions",
+    f"{RL}.action_space": "world.actions",
     f"{RL}.saving_path_logs": "run_dir",
     f"{RL}.name_experiment": "name",
     f"{RL}.name_model": "name",
@@ -91,9 +91,9 @@ MEANINGLESS = {
     f"{LLM}.parallelism.empty_cuda_cache_after_scoring": MEMORY,
     f"{RL}.path": _SCRIPT,
     f"{RL}.max_episode_steps": "the original never reads it: its levels have limits of their own, as here "
-    "(env.args={max_steps: 64} sets another)",
+    "(world.args={max_steps: 64} sets another)",
     f"{RL}.max_ep_len": "levels have limits of their own, which their rewards count with, also in Lamorel's example: "
-    "it gains nothing from more steps than those (env.args={max_steps: 64} sets another limit)",
+    "it gains nothing from more steps than those (world.args={max_steps: 64} sets another limit)",
     f"{RL}.saving_path_model": "checkpoints are kept in the run's folder",
     f"{RL}.spm_path": "the DRRN agent, which lamorel_args.distributed_setup_args.n_llm_processes=0 trains, reads the "
     "tokens of policy.args.tokenizer: a bundled model's, a folder or a hub id",
@@ -104,8 +104,8 @@ MEANINGLESS = {
     f"{RL}.get_example_trajectories": _TESTS,
     f"{RL}.im_learning": f"{_TESTS}; for a cloned model set model.path to its folder",
     f"{RL}.im_path": f"{_TESTS}; for a cloned model set model.path to its folder",
-    f"{RL}.modified_action_space": f"{_TESTS}; other action names: groundling evaluate RUN 'env.actions=[…]'",
-    f"{RL}.new_action_space": f"{_TESTS}; other action names: groundling evaluate RUN 'env.actions=[…]'",
+    f"{RL}.modified_action_space": f"{_TESTS}; other action names: groundling evaluate RUN 'world.actions=[…]'",
+    f"{RL}.new_action_space": f"{_TESTS}; other action names: groundling evaluate RUN 'world.actions=[…]'",
     f"{RL}.kl_coef": TOKENS,
     f"{RL}.skip_ratio_spikes": TOKENS,
     f"{RL}.strings": TOKENS,
@@ -128,16 +128,26 @@ NOT_DRRNS = {key for key in KNOWN if key.startswith(f"{LLM}.") and not key.endsw
 }
 """Entries of the language model and of PPO, which the original's DRRN agent never reads."""
 TESTS = {
-    "bot": "groundling evaluate expert env.id={env}",
-    "random_agent": "groundling evaluate random env.id={env}",
+    "bot": "groundling evaluate expert world.env={env}",
+    "random_agent": "groundling evaluate random world.env={env}",
     "im_learning": "groundling evaluate RUN --suite all (RUN: a run of groundling train glam/bc data.path=FOLDER)",
     "get_example_trajectories": "groundling collect RUN --output FOLDER (RUN: a trained run's folder, or expert)",
-    "modified_action_space": "groundling evaluate RUN 'env.actions=[{actions}]'",
+    "modified_action_space": "groundling evaluate RUN 'world.actions=[{actions}]'",
     "zero_shot": "groundling evaluate RUN --suite all, which plays the untrained policy beside the trained one",
 }
 """The switches of the original's test script, in the order in which they decide, and what does it here."""
 SHIPPED_ON = ("random_agent", "zero_shot")
 """Those that are on in the file that the original ships for training on one machine; its training never reads them."""
 
-NUMBERS = ("seed", "env.num_envs", "env.history", "env.args.", "training.", "evaluation.", "algorithm.args.")
+NUMBERS = (
+    "seed",
+    "world.num_envs",
+    "world.num_steps",
+    "world.history",
+    "world.args.",
+    "world.probes",
+    "training.",
+    "evaluation.",
+    "algorithm.args.",
+)
 """Keys whose values are numbers; the original's files write some of them as strings."""

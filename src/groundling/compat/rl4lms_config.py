@@ -54,12 +54,8 @@ _STEPS_PER_UPDATE = 100
 
 
 def is_original(override: str) -> bool:
-    """Whether an override is about an entry of the original's; those of env.args that mean the same here are ours."""
-    key = override.lstrip("+~").partition("=")[0]
-    section, _, _ = key.partition(".")
-    if section != "env":
-        return section in SECTIONS
-    return key in KNOWN and key not in SAME
+    """Whether an override is about an entry of the original's."""
+    return override.lstrip("+~").partition("=")[0].partition(".")[0] in SECTIONS
 
 
 def spread(path: Path, originals: Sequence[str]) -> list[list[str]]:
@@ -173,7 +169,7 @@ class _Reader:
                 re.sub(r"kwargs\.min_length$", "kwargs.min_new_tokens", key): value
                 for key, value in self.entries.items()
             }
-        values: dict[str, Any] = {"policy.id": "token", **DEFAULTS[kind]}
+        values: dict[str, Any] = {"world.id": "writing", "policy.id": "token", **DEFAULTS[kind]}
         values |= {
             ours: number(self.entries[key]) for key, ours in SAME.items() if self.entries.get(key) is not None
         }
@@ -284,9 +280,8 @@ class _Reader:
         longest = min(longest, self._count(f"{ROLLOUT}.max_new_tokens", longest))
         texts = math.ceil(tokens / longest)
         values: dict[str, Any] = {
-            "env.id": "TextGeneration-v0",
-            "env.num_envs": texts,
-            "training.steps_per_update": longest,
+            "world.num_texts": texts,
+            "world.num_tokens": longest,
             "training.steps": iterations * tokens,
             "algorithm.args.value_coefficient": 2 * float(self._get("alg.args.vf_coef", 0.5)),
             "algorithm.args.kl_coefficient": float(self._get("alg.kl_div.coeff", 0.0)),
@@ -300,7 +295,7 @@ class _Reader:
             # Stable-Baselines3's PPO stops at half as much again.
             values["algorithm.args.target_kl"] = most if kind == "trpo" else 1.5 * most
         self.notes += [
-            f"env.n_envs × alg.args.n_steps = {tokens} tokens an iteration: env.num_envs={texts} texts of up to "
+            f"env.n_envs × alg.args.n_steps = {tokens} tokens an iteration: world.num_texts={texts} texts of up to "
             f"{longest} an update, training.steps={iterations * tokens} tokens in all; texts that end early make more "
             f"updates than {EVALUATION}.n_iters, of fewer tokens",
             "computed otherwise than in the original's code: log-probabilities are of the distribution that a token "
@@ -331,7 +326,7 @@ class _Reader:
                 f"{ROLLOUT}.top_k={_DEFAULT_TOP_K}: Transformers' default in the original's day (0: all tokens)"
             )
         settings["terminate_on_eos"] = self._get("env.args.terminate_on_eos", False)
-        settings.pop("max_new_tokens", None)  # training.steps_per_update says it
+        settings.pop("max_new_tokens", None)  # world.num_tokens says it
         return {"policy.args.generation": settings}
 
     def _mask(self, kind: str) -> dict[str, Any]:
@@ -397,19 +392,18 @@ class _Reader:
         schedule = str(self._get(f"{TRAINING}.lr_scheduler_type", "linear"))
         self.notes += [
             f"{TRAINING}.logging_steps={logged} optimizer steps between evaluations: "
-            f"evaluation.every={logged // steps} updates of env.num_envs={batch * steps} texts, each of {steps} such "
-            "steps",
+            f"evaluation.every={logged // steps} updates of world.num_texts={batch * steps} texts, each of {steps} "
+            "such steps",
             "computed otherwise than in the original's code: the loss is of the reference's own tokens and the end "
             "token, not of the prompt's too",
         ]
         made = {
-            "env.id": "TextGeneration-v0",
-            "env.num_envs": batch * steps,
-            "env.args.max_prompt_length": longest,
-            "env.args.prompt_truncation_side": self._get("tokenizer.truncation_side", "right"),
+            "world.num_texts": batch * steps,
+            "world.max_prompt_length": longest,
+            "world.prompt_truncation_side": self._get("tokenizer.truncation_side", "right"),
             "policy.args.value": "shared",  # there is none to learn
             "policy.args.filtered_log_probs": False,  # references may hold what rollouts leave out
-            "training.steps_per_update": longest,
+            "world.num_tokens": longest,
             "algorithm.args.learning_rate_schedule": schedule.removesuffix("_with_warmup"),
             "evaluation.every": logged // steps,
         }

@@ -9,9 +9,9 @@ EVALUATION = "train_evaluation"
 TRAINING = "alg.training_args"
 
 SAME = {
-    "datapool.id": "pool.id",
-    "env.args.max_prompt_length": "env.args.max_prompt_length",
-    "env.args.prompt_truncation_side": "env.args.prompt_truncation_side",
+    "datapool.id": "world.pool",
+    "env.args.max_prompt_length": "world.max_prompt_length",
+    "env.args.prompt_truncation_side": "world.prompt_truncation_side",
     "alg.id": "algorithm.id",
     "alg.args.learning_rate": "algorithm.args.learning_rate",
     "alg.args.n_epochs": "algorithm.args.epochs",
@@ -79,7 +79,7 @@ WORKED_OUT = {
 }
 """Entries from which keys here are worked out, in the reader."""
 OPEN = {
-    "datapool.args.": "pool.args.",
+    "datapool.args.": "world.args.",
     "reward_fn.args.": "",
     f"{ROLLOUT}.": "",
     f"{EVALUATION}.generation_kwargs.": "evaluation.generation.",

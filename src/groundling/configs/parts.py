@@ -5,8 +5,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from groundling.configs.schema import RewardPartConfig
 from groundling.errors import ConfigError
+from groundling.rewards.part import RewardPartConfig
 
 PART_ARGS = r"reward\.[\w-]+\.args"
 """The key of a part's arguments, as a regular expression."""

@@ -85,8 +85,8 @@ def name_actions(
     if not is_grid and count != len(given):
         actions = "any text as its action" if count is None else f"{count} actions"
         raise ConfigError(
-            f"env.actions names {len(given)} actions ({', '.join(given)}), and env {id} has {actions}: give one name "
-            "for each, or leave env.actions out and let the env list them"
+            f"world.actions names {len(given)} actions ({', '.join(given)}), and env {id} has {actions}: give one name "
+            "for each, or leave world.actions out and let the env list them"
         )
     return ActionNames(tuple(given), len(given))
 

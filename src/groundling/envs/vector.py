@@ -237,13 +237,13 @@ class TextVectorEnv:
             raise ConfigError(f"{self._name} is no text env: {error}") from None
         if told.actions is None and self.actions is None:
             raise ConfigError(
-                f"{self._name} does not name its actions: set env.actions=[…] to one name for each, or let its info "
+                f"{self._name} does not name its actions: set world.actions=[…] to one name for each, or let its info "
                 f"list the admissible ones at every step, as {', '.join(ACTIONS)}"
             )
         if told.actions is not None and self.actions is not None:
             raise ConfigError(
-                f"{self._name} lists its admissible actions itself ({', '.join(told.actions)[:80]}): leave env.actions "
-                "out"
+                f"{self._name} lists its admissible actions itself ({', '.join(told.actions)[:80]}): leave "
+                "world.actions out"
             )
         self._tell(i, told)
         return self._observe(i)

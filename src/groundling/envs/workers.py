@@ -175,7 +175,7 @@ class _Worker:
         except (AttributeError, TypeError) as error:  # pickle's words for what has no name in a module
             raise ConfigError(
                 f"the env cannot be made in a worker process ({error}): register a class or function of a module, or "
-                "set env.num_workers=0"
+                "set world.num_workers=0"
             ) from error
         pipe.close()
 

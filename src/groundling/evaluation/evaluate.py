@@ -44,11 +44,12 @@ def evaluate(
     Raises:
         ConfigError: the suite does not suit the target, or the policy its world.
     """
-    world = target.under(suite)
+    there = target.under(suite)
+    world = there.world
     played: dict[str, Played] = {}
     left_out: dict[str, str] = {}
     for name in target.players:
-        policy = target.policy(name, world.config)
+        policy = there.policy(name)
         try:
             played[name] = world.play(name, policy, suite, num_episodes, on_agent(name))
         except CannotPlay as error:
@@ -93,7 +94,6 @@ def _write(
         "name": world.spec.name,
         "world": world.settings,
         "checkpoint": target.checkpoint.name if target.checkpoint else None,
-        "deterministic": world.config.evaluation.deterministic,
         "agents": {name: _told(one) for name, one in played.items()},
         "tasks": {
             name: {task: _told(own) for task, own in one.families().items()} for name, one in played.items()

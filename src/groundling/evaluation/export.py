@@ -8,8 +8,8 @@ from typing import Any
 from groundling.configs.compose import from_file
 from groundling.configs.trust import EVERYTHING
 from groundling.files import write_atomically
+from groundling.training.build import world_of
 from groundling.training.tracking import read_metrics
-from groundling.worlds import world_of
 
 
 def write_returns(run_dirs: Sequence[Path], output: Path) -> None:

@@ -23,8 +23,9 @@ from groundling.evaluation import plots
 from groundling.evaluation.evaluate import read_evaluation
 from groundling.files import write_atomically
 from groundling.rows import read_rows
+from groundling.training.build import world_of
 from groundling.training.tracking import read_metrics
-from groundling.worlds import World, world_of
+from groundling.worlds import World
 from groundling.worlds.episode import number
 from groundling.worlds.showing import Moment, ShownEpisode
 from groundling.worlds.text.probes import read_probes, right_actions
@@ -77,7 +78,7 @@ class Shown:
     """Of a run that writes: some texts of some updates, in their order."""
 
     @cached_property
-    def world(self) -> World:
+    def world(self) -> World[Any, Any]:
         """Where it learns."""
         return world_of(self.config)
 
@@ -134,7 +135,9 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
         texts=[(run, name, rows[:_MAX_TEXTS]) for run in runs for name, rows in run.texts.items()],
         meanwhile=[(run, _spread(run.meanwhile)) for run in runs if run.meanwhile],
         probe_plots=[
-            (run, plots.probe_multiples(run.probes, right_actions(run.config))) for run in runs if run.probes
+            (run, plots.probe_multiples(run.probes, right_actions(run.world.config)))
+            for run in runs
+            if run.probes
         ],
         episodes=[(run, episode) for run in runs for episode in _episodes(run)],
         controls=[(run, told) for run in runs if (told := _controls(run))],

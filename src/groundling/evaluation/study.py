@@ -22,9 +22,10 @@ from groundling.errors import ConfigError, GroundlingError, RunError, UnusedKey
 from groundling.evaluation.evaluate import evaluate
 from groundling.evaluation.target import Target, config_of_agent
 from groundling.training import checkpoint
+from groundling.training.build import world_of
 from groundling.training.folder import open_run
 from groundling.training.run import train
-from groundling.worlds import AGENTS, world_of
+from groundling.worlds import AGENTS
 from groundling.worlds.text.dataset import count_episodes, count_transitions
 
 LOG = "study.log"
@@ -90,7 +91,7 @@ class Job:
         """
         target = self.target()
         path = self.run_dir / "evaluation" / f"{suite}.json"
-        world = target.under(suite)
+        world = target.under(suite).world
         if not path.exists():
             return None
         try:
@@ -98,7 +99,6 @@ class Job:
             played = [name for name in target.players if name not in found.get("left_out", ())]
             same = (
                 found["checkpoint"] == (target.checkpoint.name if target.checkpoint else None)
-                and found["deterministic"] == world.config.evaluation.deterministic
                 and found["world"] == json.loads(json.dumps(world.settings))
                 and all(found["agents"][name]["episodes"] == self.episodes for name in played)
             )
@@ -177,8 +177,8 @@ def _jobs_of_seed(study: Study, configs: Mapping[str, Config], seed: int, runs: 
         own = replace(config, seed=seed, run_dir=str(run_dir))
         teacher = None
         if arm.data is not None:
-            own = world_of(own).learning_from(run_dir / _DATA)
             teacher = _expert(own) if arm.data == EXPERT else jobs[arm.data]
+            own = replace(own, world=world_of(own).learning_from(run_dir / _DATA))
         named = study.suites if arm.suites is None else arm.suites
         suites = tuple(world_of(own).find_suites(",".join(named)))
         agent = arm.experiment if arm.experiment in AGENTS else "trained"
@@ -188,7 +188,7 @@ def _jobs_of_seed(study: Study, configs: Mapping[str, Config], seed: int, runs: 
 
 def _expert(config: Config) -> Job:
     """Who shows a clone with this configuration what to do, in the clone's own world."""
-    own = replace(config_of_agent("expert", []), env=config.env, seed=config.seed)
+    own = replace(config_of_agent("expert", []), world=config.world, seed=config.seed)
     return Job("expert", config.seed, "expert", own, (), 0)
 
 

@@ -1,17 +1,19 @@
 """Who is evaluated: a run's checkpoint, an experiment before any training, or an agent without a policy."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from groundling.configs.compose import changed, compose, experiments, from_file
+from groundling.configs.flat import flat
 from groundling.configs.schema import Config
 from groundling.configs.trust import TRAINING_ALONE
 from groundling.errors import ConfigError, RunError
 from groundling.policies.policy import Policy
 from groundling.training import checkpoint
-from groundling.training.build import make_policy
-from groundling.worlds import AGENTS, World, experiment_of, world_of
+from groundling.training.build import make_policy, world_of
+from groundling.worlds import AGENTS, World, experiment_of
 from groundling.worlds.recording import Demonstrator
 
 _OF_THE_CHECKPOINT = ("model.path=", "model.init=", "policy.id=", "algorithm.")
@@ -32,8 +34,8 @@ class Target:
     """What the results' names end in: of a checkpoint that was asked for, its name."""
 
     @property
-    def world(self) -> World:
-        """Where it was trained."""
+    def world(self) -> World[Any, Any]:
+        """Where it plays."""
         return world_of(self.config, self.checkpoint)
 
     @property
@@ -42,8 +44,8 @@ class Target:
         baselines = self.config.evaluation.baselines if self.agent not in AGENTS else []
         return list(dict.fromkeys([self.agent, *baselines]))
 
-    def under(self, suite: str) -> World:
-        """Its world as a suite changes it.
+    def under(self, suite: str) -> "Target":
+        """It, where its configuration is changed as a suite has it.
 
         Raises:
             ConfigError: the suite does not suit it, as replaced words do not suit a policy that sees symbols, or a
@@ -52,9 +54,9 @@ class Target:
         self.world.find_suites(suite)
         try:
             overrides = self.world.changes(suite, self.overrides)
-            world = world_of(changed(self.config, overrides), self.checkpoint)
-            world.try_suite(suite)
-            return world
+            there = replace(self, config=changed(self.config, overrides))
+            there.world.try_suite(suite)
+            return there
         except ConfigError as error:
             raise ConfigError(f"suite {suite!r} does not suit this run: {error}") from error
 
@@ -66,9 +68,11 @@ class Target:
         """
         checkpoint = self.checkpoint
         named = (None, None) if checkpoint is None else (self.run_dir.name, checkpoint.name)
-        return Demonstrator(self.config, self.agent, self.policy(self.agent, self.config), *named)
+        return Demonstrator(
+            self.world, self.agent, self.policy(self.agent), flat(asdict(self.config)), *named
+        )
 
-    def policy(self, agent: str, config: Config) -> Policy | None:
+    def policy(self, agent: str) -> Policy | None:
         """Whom one of its `players` follows; None of those that need no policy.
 
         Raises:
@@ -76,7 +80,7 @@ class Target:
         """
         if agent in AGENTS:
             return None
-        return make_policy(config, None if agent == "zero-shot" else self.checkpoint)
+        return make_policy(self.config, None if agent == "zero-shot" else self.checkpoint)
 
 
 def find(
@@ -89,7 +93,7 @@ def find(
 
     Args:
         name: A run's folder, one of its checkpoints, an experiment, or one of `AGENTS`.
-        overrides: Changes to the configuration, such as ``device=cpu`` or ``env.id=BabyAI-GoToLocal-v0``.
+        overrides: Changes to the configuration, such as ``device=cpu`` or ``world.env=BabyAI-GoToLocal-v0``.
         warn: Is told of broken checkpoints that are passed over.
         unused: What the caller makes nothing of, as in `groundling.configs.from_file`.
 
@@ -131,5 +135,5 @@ def find(
 
 def config_of_agent(name: str, overrides: Sequence[str]) -> Config:
     """The configuration of one of `AGENTS`: a main experiment's world, and a policy of no model."""
-    words = [f"name={name}", "run_dir=runs/${name}/${env.id}", "policy.id=random", "model.path=starter"]
+    words = [f"name={name}", "run_dir=runs/${name}/${world.env}", "policy.id=random", "model.path=starter"]
     return compose(experiment_of(name, overrides), [*words, *overrides])

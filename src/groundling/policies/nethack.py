@@ -83,7 +83,7 @@ class NetHackPolicy(Policy):
         num_actions: How many admissible actions there are.
         hidden_size: Of the memory.
         core: "gru", as the original; or "lstm".
-        recurrence: Steps through which gradients go back; `training.steps_per_update` must be a multiple.
+        recurrence: Steps through which gradients go back; `world.num_steps` must be a multiple.
     """
 
     needs = frozenset({"glyphs"})

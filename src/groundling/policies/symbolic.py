@@ -42,7 +42,7 @@ class SymbolicPolicy(Policy):
         num_actions: How many admissible actions there are.
         channels: Of the convolutions; a multiple of 8.
         hidden_size: Of the mission's GRU and of the LSTM.
-        recurrence: Steps through which gradients go back; `training.steps_per_update` must be a multiple.
+        recurrence: Steps through which gradients go back; `world.num_steps` must be a multiple.
     """
 
     needs = frozenset({"symbols"})

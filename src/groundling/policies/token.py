@@ -152,8 +152,8 @@ class TokenPolicy(Policy):
     def _halve(self, size: int, problem: str) -> None:
         if size == 1:
             raise RunError(
-                f"{problem}: there is not memory enough to write one text: lower training.steps_per_update or "
-                "env.args.max_prompt_length, or take a smaller model"
+                f"{problem}: there is not memory enough to write one text: lower world.num_tokens or "
+                "world.max_prompt_length, or take a smaller model"
             )
         self._texts_at_once = size // 2
         warnings.warn(

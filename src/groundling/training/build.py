@@ -10,17 +10,36 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from groundling.algorithms.algorithm import Algorithm, algorithms, check_trains
-from groundling.configs.kinds import has_model
-from groundling.configs.schema import ComponentConfig, Config
+from groundling.configs.schema import Config
+from groundling.configs.used import has_model
 from groundling.devices import find_device
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy, check_accepts, policies
 from groundling.processes import Processes
-from groundling.worlds import WorldSpec, world_of
+from groundling.registry import ComponentConfig
+from groundling.worlds import World, WorldSpec, kind
 from groundling.worlds.collector import Collector
 
 if TYPE_CHECKING:
     from groundling.training.sharding import Shards
+
+
+def world_of(config: Config, checkpoint: Path | None = None) -> World[Any, Any]:
+    """The config's world, of which nothing is loaded or started yet.
+
+    Args:
+        config: The run's.
+        checkpoint: See `World.checkpoint`.
+    """
+    return kind(config.world.id)(
+        config.world,
+        config.evaluation,
+        config.reward,
+        config.policy,
+        config.seed,
+        config.device,
+        checkpoint,
+    )
 
 
 def in_steps(config: Config, collector: Collector) -> Config:
@@ -52,7 +71,7 @@ def check_suits(config: Config) -> None:
     check_trains(algorithm.id, algorithm.args, policy.id, policy.args, world.spec)
     if "num_actions" in inspect.signature(policies.get(policy.id)).parameters:
         _num_actions(policy, world.spec)
-    _check_recurrence(policy, config.training.steps_per_update)
+    _check_recurrence(policy, config.world.steps_per_row)
     if not getattr(algorithms.get(algorithm.id), "demonstrated", False):
         world.reward.check()
         if world.reward.needs_model and not has_model(policy):
@@ -127,7 +146,7 @@ def _check_recurrence(policy: ComponentConfig, num_steps: int) -> None:
     length = policy.args.get("recurrence", usual)
     if length > 0 and num_steps % length:  # the policy itself refuses others
         raise ConfigError(
-            f"training.steps_per_update={num_steps} is no multiple of the policy's recurrence, which is {length}: make "
+            f"world.num_steps={num_steps} is no multiple of the policy's recurrence, which is {length}: make "
             "it one, or set policy.args.recurrence"
         )
 
@@ -181,7 +200,7 @@ def make_shards(config: Config, policy: Policy, processes: Processes) -> "Shards
         return None
     from groundling.training.sharding import shard  # and torch.distributed, where there are several processes
 
-    return shard(config, policy, processes)
+    return shard(config.model, config.algorithm.id, policy, processes)
 
 
 def _make_language_model(config: Config, checkpoint: Path | None) -> Any:

@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from safetensors.torch import save_file
 
-from groundling.configs.schema import ComponentConfig
 from groundling.devices import find_device
 from groundling.errors import ConfigError
 from groundling.files import write_atomically
@@ -28,6 +27,7 @@ from groundling.judges.reward_models import (
 )
 from groundling.judges.reward_models.distill import Distillation, evaluate, normalize, train_epoch
 from groundling.judges.reward_models.training_pairs import TrainingPairs
+from groundling.registry import ComponentConfig
 from groundling.training import checkpoint
 from groundling.training.tracking import Tracker
 

@@ -10,8 +10,7 @@ from torch.nn import Parameter
 from groundling.configs.schema import Config
 from groundling.devices import find_device
 from groundling.policies.policy import Policy
-from groundling.training.build import in_steps, make_algorithm, make_policy
-from groundling.worlds import world_of
+from groundling.training.build import in_steps, make_algorithm, make_policy, world_of
 
 
 @dataclass(frozen=True)
@@ -42,9 +41,9 @@ def dry_run(config: Config) -> DryRun:
     algorithm: Any = make_algorithm(config, policy)
     world = world_of(config)
     short = world.rehearsal(policy.recurrence, algorithm.steps_per_gradient)
-    collector = short.collector(policy, algorithm, slice(0, short.config.env.num_envs))
+    collector = short.collector(policy, algorithm, slice(0, short.config.num_rows))
     if config.training.epochs is not None:  # of whole texts
-        config = in_steps(config, world.collector(policy, algorithm, slice(0, config.env.num_envs)))
+        config = in_steps(config, world.collector(policy, algorithm, slice(0, config.world.num_rows)))
     world.check_measures(policy)  # what is missing is told
     generator = torch.Generator().manual_seed(config.seed)
 
@@ -60,7 +59,7 @@ def dry_run(config: Config) -> DryRun:
     seconds = (collected - started) / transitions + (learnt - collected) / learnt_from
     prompts = policy.prompts(rollout.observations[:1])
 
-    steps_per_update = config.training.steps_per_update * config.env.num_envs
+    steps_per_update = config.world.steps_per_row * config.world.num_rows
     return DryRun(
         device=str(find_device(config.device)),
         parameters=_count(policy, trainable=False),

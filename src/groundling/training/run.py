@@ -28,13 +28,12 @@ from groundling.policies.policy import Policy
 from groundling.processes import Processes
 from groundling.rows import Log, Told
 from groundling.training import checkpoint
-from groundling.training.build import in_steps, make_algorithm, make_policy, make_shards
+from groundling.training.build import in_steps, make_algorithm, make_policy, make_shards, world_of
 from groundling.training.folder import open_run
 from groundling.training.progress import TrainingProgress
 from groundling.training.samples import SampleLog
 from groundling.training.shaping import ShapedReturns
 from groundling.training.tracking import Tracker, WandbLog, read_metrics
-from groundling.worlds import world_of
 from groundling.worlds.collector import Finished, summarise
 
 _LOW_ENTROPY_UPDATES = 5
@@ -87,10 +86,10 @@ class Run:
                 f"{folder} holds metrics of a run but no checkpoint to go on from: bring one back, or set "
                 "run_dir to a new folder to begin again"
             )
-        if config.env.num_envs < self.processes.size:
-            raise ConfigError(
-                f"env.num_envs={config.env.num_envs} is too few for {self.processes.size} processes"
-            )
+        num_rows = config.world.num_rows
+        if num_rows < self.processes.size:
+            key = f"world.{config.world.ROWS}"
+            raise ConfigError(f"{key}={num_rows} is too few for {self.processes.size} processes")
         if config.model.device_map is not None and self.processes.local_size > 1:
             raise ConfigError(
                 f"model.device_map={config.model.device_map} would spread the model of each of the "
@@ -113,11 +112,11 @@ class Run:
         self.shards = make_shards(config, self.policy, self.processes)
         self.algorithm: Algorithm = make_algorithm(config, self.policy, self.processes)
         self.algorithm.keep_in(folder)
-        self.own = self.processes.share(config.env.num_envs)  # which envs this process steps
+        self.local_rows = self.processes.share(num_rows)  # the envs, or texts, of this process
         self.world = world_of(config)
-        self.collector = self.world.collector(self.policy, self.algorithm, self.own)
+        self.collector = self.world.collector(self.policy, self.algorithm, self.local_rows)
         self.config = in_steps(config, self.collector)
-        self.shaped = ShapedReturns(config.env.num_envs)
+        self.shaped = ShapedReturns(num_rows)
         if found is not None:
             self._load(found)
         if self.shards is not None:
@@ -155,7 +154,8 @@ class Run:
             stack.callback(wandb.close)
             logs.append(wandb)
             told.append(wandb)
-        return [*logs, *self.world.logs(self.policy, self.algorithm, self.folder, update, told)]
+        last_step = config.training.steps
+        return [*logs, *self.world.logs(self.policy, self.algorithm, self.folder, update, last_step, told)]
 
     def update(self, progress: TrainingProgress) -> dict[str, Any]:
         """Collect one rollout and learn from it.
@@ -244,9 +244,9 @@ class Run:
         self.shaped.sums[:] = state.get("shaped", 0.0)
         checkpoint.load_optimizer(self.algorithm.optimizer, folder / "optimizer.safetensors")
         self.algorithm.load_state_dict(json.loads((folder / "algorithm.json").read_text(encoding="utf-8")))
-        self.collector.load_state_dict(state["envs"][self.own])
+        self.collector.load_state_dict(state["envs"][self.local_rows])
         tensors = load_file(folder / "collector.safetensors")
-        self.collector.load_tensors({name: whole[self.own] for name, whole in tensors.items()})
+        self.collector.load_tensors({name: whole[self.local_rows] for name, whole in tensors.items()})
         self.collector.load_shared(folder)
         checkpoint.load_random_states(self.generators, folder / "random.safetensors")
 
@@ -261,20 +261,20 @@ class Run:
         if any(e.success is None for e in episodes):
             return  # this world knows no failure
         success = sum(bool(e.success) for e in episodes) / len(episodes)
-        certain = figures.get("entropy", 1.0) < self.config.training.entropy_floor
+        certain = figures.get("entropy", 1.0) < self.world.entropy_floor
         failing = success < _SUCCESS_THAT_MAY_BE_CERTAIN
         counters.low_entropy_updates = counters.low_entropy_updates + 1 if certain and failing else 0
 
     def _check_entropy(self, row: Mapping[str, Any]) -> None:
-        floor = self.config.training.entropy_floor
+        floor = self.world.entropy_floor
         # A run that is resumed with a lower floor brings the counter of the higher one.
         low = row.get("entropy", 1.0) < floor
         if low and self.counters.low_entropy_updates >= _LOW_ENTROPY_UPDATES:
             raise RunError(
-                f"the policy's entropy was below training.entropy_floor={floor} for "
+                f"the policy's entropy was below world.entropy_floor={floor} for "
                 f"{_LOW_ENTROPY_UPDATES} updates while episodes still fail: it no longer explores. Begin again "
                 "with a higher algorithm.args.entropy_coefficient or a lower learning_rate, or set "
-                "training.entropy_floor=0 to go on all the same"
+                "world.entropy_floor=0 to go on all the same"
             )
 
 

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from transformers import PreTrainedModel
 
-from groundling.configs.schema import Config
+from groundling.configs.schema import ModelConfig
 from groundling.errors import ConfigError
 from groundling.lm import LanguageModel
 from groundling.policies.policy import Policy
@@ -21,8 +21,14 @@ from groundling.policies.token import TokenPolicy
 from groundling.processes import Processes
 
 
-def shard(config: Config, policy: Policy, processes: Processes) -> Shards:
+def shard(model: ModelConfig, algorithm: str, policy: Policy, processes: Processes) -> Shards:
     """Deal the layers of a run's policy out over its processes.
+
+    Args:
+        model: The config's section.
+        algorithm: The id of what learns.
+        policy: Of the run.
+        processes: Over which.
 
     Raises:
         ConfigError: they cannot be.
@@ -31,14 +37,14 @@ def shard(config: Config, policy: Policy, processes: Processes) -> Shards:
         raise ConfigError(f"model.fsdp=true needs a newer PyTorch than {torch.__version__}: install 2.13")
     if not isinstance(policy, TokenPolicy):
         raise ConfigError(
-            f"model.fsdp=true is for policies that write (policy.id=token), not {config.policy.id}"
+            f"model.fsdp=true is for policies that write (policy.id=token), not a {type(policy).__name__}"
         )
-    if config.algorithm.id == "trpo":
+    if algorithm == "trpo":
         raise ConfigError(
             "model.fsdp=true: trpo takes gradients of gradients, which sharded layers do not give"
         )
     for name, value in {"load_in_4bit": False, "compile": False, "device_map": None}.items():
-        if (given := getattr(config.model, name)) != value:
+        if (given := getattr(model, name)) != value:
             raise ConfigError(f"model.fsdp=true does not go with model.{name}={given}: leave one of them")
     return Shards(policy, processes)
 

@@ -2,26 +2,29 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from groundling.algorithms.algorithm import Algorithm
-from groundling.configs.schema import Config
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError, RunError
 from groundling.policies.policy import Policy
 from groundling.processes import Processes
-from groundling.registry import unknown
+from groundling.registry import ComponentConfig, unknown
 from groundling.rewards import RewardSum, Surroundings, make_parts
+from groundling.rewards.part import RewardPartConfig
 from groundling.rewards.sum import naming
 from groundling.rows import Log, Told
 from groundling.worlds.collector import Collector
+from groundling.worlds.config import EvaluationConfig, WorldConfig
 from groundling.worlds.episode import HeldOutEpisode, Played
 from groundling.worlds.recording import Collected, Demonstrator, Recording
 from groundling.worlds.showing import Moment, ShownEpisode
 
+C = TypeVar("C", bound=WorldConfig)
+E = TypeVar("E", bound=EvaluationConfig)
 _REHEARSED_STEPS = 3
 _ANY_TABLE = [["a", 1.0]]
 """Of a judge whose answers do not matter, in any world."""
@@ -31,17 +34,35 @@ class CannotPlay(ConfigError):
     """A baseline does not play in this world; it is left out."""
 
 
-class World(ABC):
+@dataclass(eq=False)
+class World(ABC, Generic[C, E]):
     """Where a run's experience comes from. One kind each lies in `worlds.text`, `worlds.nethack`, `worlds.writing`.
 
     Making one loads nothing and starts nothing.
-
-    Args:
-        config: The run's.
-        checkpoint: Of a run that is evaluated: what the world learnt with the policy, such as a reward model that a
-            judge taught meanwhile, is taken from there.
     """
 
+    config: C
+    """The config's section ``world``."""
+    evaluation: E
+    """The config's section ``evaluation``."""
+    reward_parts: Mapping[str, RewardPartConfig | None]
+    """The config's section ``reward``."""
+    acting: ComponentConfig
+    """The config's section ``policy``."""
+    seed: int
+    """The run's."""
+    device: str
+    """Where reward models and metrics compute."""
+    checkpoint: Path | None = None
+    """Of a run that is evaluated: what the world learnt with the policy, such as a reward model that a judge taught
+    meanwhile, is taken from there."""
+
+    config_class: ClassVar[type[WorldConfig]]
+    """Of the section ``world``."""
+    evaluation_class: ClassVar[type[EvaluationConfig]]
+    """Of the section ``evaluation``."""
+    offers: ClassVar[WorldSpec]
+    """What this kind of world offers a policy at most, and what it offers rewards."""
     unit: ClassVar[str] = "env steps"
     """What a step of training is here."""
     episodes: ClassVar[str] = "episodes"
@@ -53,9 +74,6 @@ class World(ABC):
     baselines: ClassVar[Mapping[str, str]] = {}
     """The agents that play here without a policy, and what they do."""
 
-    def __init__(self, config: Config, checkpoint: Path | None = None) -> None:
-        self.config, self.checkpoint = config, checkpoint
-
     @property
     @abstractmethod
     def spec(self) -> WorldSpec:
@@ -64,6 +82,11 @@ class World(ABC):
         Raises:
             ConfigError: there is no such env, or its actions are not those that the config names.
         """
+
+    @property
+    def entropy_floor(self) -> float:
+        """Nats; a policy below that still fails no longer explores. 0 where none can be told."""
+        return 0.0
 
     @property
     @abstractmethod
@@ -80,12 +103,12 @@ class World(ABC):
             ConfigError: a part does not suit this world, or there is none.
             GroundlingError: what one needs is missing.
         """
-        return make_parts(self.config.reward, self.spec)
+        return make_parts(self.reward_parts, self.spec)
 
     def begin_reward(self, policy: Policy, processes: Processes) -> RewardSum:
         """`reward`, with what it needs loaded."""
-        config, lm = self.config, getattr(policy, "lm", None)
-        self.reward.begin(Surroundings(config.device, config.seed, processes, self.spec.subject, lm))
+        lm = getattr(policy, "lm", None)
+        self.reward.begin(Surroundings(self.device, self.seed, processes, self.spec.subject, lm))
         return self.reward
 
     @abstractmethod
@@ -101,37 +124,46 @@ class World(ABC):
             ConfigError: a part is missing, or an option does nothing here.
         """
 
-    def rehearsal(self, recurrence: int, steps_per_gradient: int) -> "World":
+    def rehearsal(self, recurrence: int, steps_per_gradient: int) -> Self:
         """The same with as little to collect as shows what it costs, and with nobody who is paid for answers.
 
         Args:
             recurrence: Of the policy: a rollout has whole segments of so many steps.
             steps_per_gradient: Of the algorithm: fewer steps than these give it nothing to learn from.
         """
-        config = self._unpaid()
-        steps = max(_REHEARSED_STEPS, -(-steps_per_gradient // config.env.num_envs))
+        steps = max(_REHEARSED_STEPS, -(-steps_per_gradient // self.config.num_rows))
         steps = -(-steps // recurrence) * recurrence
-        return type(self)(replace(config, training=replace(config.training, steps_per_update=steps)))
+        return self._rehearsing({self.config.STEPS: steps})
 
-    def _unpaid(self) -> Config:
-        """The config with a table of rules in the place of judges that are asked meanwhile: they may cost money."""
-        config, taught = self.config, {}
-        for name, part in config.reward.items():
+    def _rehearsing(self, changes: Mapping[str, Any]) -> Self:
+        """It with other values in its section of the config, and nobody who is paid."""
+        return replace(self, config=replace(self.config, **changes), reward_parts=self._unpaid())
+
+    def _unpaid(self) -> dict[str, RewardPartConfig | None]:
+        """The reward's parts with a table of rules in the place of judges that are asked: they may cost money."""
+        parts = dict(self.reward_parts)
+        for name, part in self.reward_parts.items():
             if part is not None and part.args.get("online"):
                 online = {**part.args["online"], "judge": "rules", "args": {"rules": _ANY_TABLE}}
-                taught[name] = replace(part, args={**part.args, "online": online})
+                parts[name] = replace(part, args={**part.args, "online": online})
                 judged = self.reward.parts[name]
-                run = Surroundings(config.device, config.seed, world=self.spec.subject)
+                run = Surroundings(self.device, self.seed, world=self.spec.subject)
                 with naming(name):
                     judged.begin(run)  # whose mistakes are told
                 judged.close()
-        return replace(config, reward={**config.reward, **taught})
+        return parts
 
-    def check_measures(self, policy: Policy) -> None:  # noqa: B027 (most measure nothing while a run trains)
+    def check_measures(self, policy: Policy) -> None:
         """Raise `GroundlingError` where what is measured while the run trains lacks something."""
 
     def logs(
-        self, policy: Policy, algorithm: Algorithm, run_dir: Path, update: int, told: Sequence[Told]
+        self,
+        policy: Policy,
+        algorithm: Algorithm,
+        run_dir: Path,
+        update: int,
+        last_step: int,
+        told: Sequence[Told],
     ) -> list[Log]:
         """What measures the policy while it learns, each into a file of its own.
 
@@ -140,14 +172,15 @@ class World(ABC):
             algorithm: What it learns by.
             run_dir: The run's folder.
             update: After which the run goes on.
+            last_step: With which it ends.
             told: Are told the figures of validation splits, too.
         """
         return []
 
     # -------------------------------------------------------------------------------------------- recording
 
-    def learning_from(self, dataset: Path) -> Config:
-        """The config of a run that learns from a dataset, in the place of what the policy does.
+    def learning_from(self, dataset: Path) -> C:
+        """The section ``world`` of a run that learns from a dataset, in the place of what the policy does.
 
         Raises:
             ConfigError: this world has no datasets.
@@ -215,7 +248,7 @@ class World(ABC):
                 raise ConfigError(unknown("suite", name, cls.suites))
         return listed
 
-    def try_suite(self, suite: str) -> None:  # noqa: B027 (most need no trial)
+    def try_suite(self, suite: str) -> None:
         """Raise `ConfigError` where a suite cannot be played in this world, which is already changed for it."""
 
     @abstractmethod

@@ -67,7 +67,8 @@ def test_the_originals_vector_hides_score_and_depth_but_on_the_map() -> None:
 
 def test_the_papers_experiments_show_what_the_original_shows() -> None:
     assert {
-        name: compose(f"motif/{name}").env.args.get("vector", "full") for name in ("score", "goal", "laptop")
+        name: compose(f"motif/{name}").world.args.get("vector", "full")
+        for name in ("score", "goal", "laptop")
     } == {
         "score": "motif",
         "goal": "motif",

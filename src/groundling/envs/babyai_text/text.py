@@ -42,7 +42,7 @@ def translate_actions(actions: Sequence[str], language: str) -> list[str]:
         if action not in known:
             raise TranslationError(
                 f"cannot tell the action {action!r} in {language}: expected {', '.join(ACTIONS['english'])}; for "
-                f"others give all of them in {language}, as env.actions=[…]"
+                f"others give all of them in {language}, as world.actions=[…]"
             )
     return [known[action] for action in actions]
 

@@ -1,12 +1,11 @@
 """Who plays NetHack: at random, by rules, or a policy; many envs at once."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from groundling.configs.schema import Config
 from groundling.envs.nethack.observation import COLOURS, WINDOW, View, vector_features
 from groundling.errors import ConfigError
 from groundling.policies.nethack import NetHackObservations, NetHackPolicy
@@ -86,19 +85,27 @@ def features(observations: Sequence[Observation], view: View) -> NetHackObservat
     return NetHackObservations(chars, colours & (COLOURS - 1), vector, messages)
 
 
-def make_agent(name: str, policy: Policy | None, config: Config) -> Agent:
+def make_agent(
+    name: str, policy: Policy | None, args: Mapping[str, Any], *, deterministic: bool, seed: int
+) -> Agent:
     """The agent that is called ``name``: one of `PLAYERS`, or one that follows ``policy``.
+
+    Args:
+        name: What it is called.
+        policy: None of those that need none.
+        args: The task's.
+        deterministic: Take the likeliest action.
+        seed: Of the draws.
 
     Raises:
         ConfigError: the policy does not play NetHack.
     """
     if policy is None:
         return Alone(PLAYERS[name])
-    deterministic, view = config.evaluation.deterministic, View.of(config.env.args)
-    return PolicyAgent(_playing(policy), deterministic, config.seed, view)
+    return PolicyAgent(_playing(policy), deterministic, seed, View.of(args))
 
 
-def make_player(name: str, policy: Policy | None, config: Config) -> Player:
+def make_player(name: str, policy: Policy | None, args: Mapping[str, Any], *, deterministic: bool) -> Player:
     """The same as a player of single episodes, in which everything follows from the episode's seed.
 
     Raises:
@@ -109,7 +116,7 @@ def make_player(name: str, policy: Policy | None, config: Config) -> Player:
     followed = _playing(policy)
 
     def player(seed: int) -> Act:
-        agent = PolicyAgent(followed, config.evaluation.deterministic, seed, View.of(config.env.args))
+        agent = PolicyAgent(followed, deterministic, seed, View.of(args))
         agent.begin(0, seed)
         return lambda observation: agent.act([0], [observation])[0]
 

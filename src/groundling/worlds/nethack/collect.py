@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from groundling.algorithms.rollout import Rollout
-from groundling.configs.schema import Config
 from groundling.envs.nethack import TASKS
 from groundling.envs.nethack.shared import EndStatus
 from groundling.envs.nethack.vector import NetHackEpisode, NetHackVectorEnv
@@ -21,6 +20,7 @@ from groundling.policies.nethack import NetHackObservations
 from groundling.policies.policy import Policy
 from groundling.rewards import Captions, RewardModelPart, RewardSum, Stretch
 from groundling.worlds.collector import Collector
+from groundling.worlds.nethack.config import NetHackConfig
 
 _SEEN = ("chars", "colours", "vector", "messages", "message_ids", "counts")
 """Of `groundling.envs.nethack.vector.Frames`, what is to be seen."""
@@ -251,12 +251,13 @@ class NetHackCollector(Collector):
 
 
 def make_nethack_collector(
-    config: Config, rows: slice, reward: RewardSum, bootstrap: float | None = None
+    config: NetHackConfig, seed: int, rows: slice, reward: RewardSum, bootstrap: float | None = None
 ) -> NetHackCollector:
-    """The collector of a config whose env is one of NetHack's tasks.
+    """The collector of one of NetHack's tasks.
 
     Args:
-        config: The run's.
+        config: The section ``world``.
+        seed: The run's.
         rows: Which of the run's envs are this process's.
         reward: Ready to be asked.
         bootstrap: See `NetHackCollector`.
@@ -264,23 +265,22 @@ def make_nethack_collector(
     Raises:
         ConfigError: nle is missing, or an option does not fit.
     """
-    settings = config.nethack
     envs = NetHackVectorEnv(
-        config.env.id,
+        config.env,
         rows.stop - rows.start,
-        num_workers=settings.num_workers,
-        num_groups=2 if settings.num_workers else 1,
-        seed=config.seed,
+        num_workers=config.num_workers,
+        num_groups=2 if config.num_workers else 1,
+        seed=seed,
         first_env=rows.start,
-        args=config.env.args,
+        args=config.args,
     )
     return NetHackCollector(
         envs,
-        config.training.steps_per_update,
+        config.num_steps,
         reward,
-        task=config.env.id,
+        task=config.env,
         rank=rows.start,
-        ahead=settings.ahead,
+        ahead=config.ahead,
         bootstrap=bootstrap,
     )
 

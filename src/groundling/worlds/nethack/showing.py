@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from groundling.configs.schema import Config
 from groundling.errors import GroundlingError
+from groundling.rewards.part import RewardPartConfig
 from groundling.worlds.nethack.taste import Taste, make_taste
 from groundling.worlds.nethack.watching import Sight, sights
 from groundling.worlds.showing import Moment, ShownEpisode, Summary
@@ -20,13 +20,15 @@ _PIXELS = 640
 _SHOWN_MESSAGES = 20
 
 
-def shown(config: Config, run_dir: Path, sample: Mapping[str, Any]) -> ShownEpisode:
+def shown(
+    reward: Mapping[str, RewardPartConfig | None], device: str, run_dir: Path, sample: Mapping[str, Any]
+) -> ShownEpisode:
     """An episode of ``samples/*.json`` with pictures of some of its moments, evenly spread, the last one among them.
 
     Without pictures where its actions do not lead to its return again, as with another nle.
     """
     figures = (f"{name.replace('_', ' ')} {value:.4g}" for name, value in sample["figures"].items())
-    moments = _moments(sample, _taste(config, run_dir, sample))
+    moments = _moments(sample, _taste(reward, device, run_dir, sample))
     notes = [f"Of the held-out episodes the one of median return: {' · '.join(figures)}"]
     if not moments:
         notes.append("No pictures: played again with the nle that is installed, it takes another turn.")
@@ -45,14 +47,16 @@ def number(value: float | None) -> str:
     return "–" if value is None else f"{value:+.2f}"
 
 
-def _taste(config: Config, run_dir: Path, sample: Mapping[str, Any]) -> Taste | None:
+def _taste(
+    reward: Mapping[str, RewardPartConfig | None], device: str, run_dir: Path, sample: Mapping[str, Any]
+) -> Taste | None:
     """The reward model's of the checkpoint that played, if it is still there: pictures need none."""
     checkpoint = run_dir / "checkpoints" / (sample.get("checkpoint") or "none")
-    learns = any(part is not None and part.args.get("online") for part in config.reward.values())
+    learns = any(part is not None and part.args.get("online") for part in reward.values())
     if learns and not checkpoint.exists():
         return None  # what had been learnt online is gone
     try:
-        return make_taste(config, checkpoint)
+        return make_taste(reward, device, checkpoint)
     except GroundlingError:
         return None
 

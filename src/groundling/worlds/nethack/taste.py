@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from groundling.configs.schema import Config
 from groundling.devices import find_device
 from groundling.judges.preferences.captions import decode
 from groundling.judges.reward_models import load_reward_model
 from groundling.judges.reward_models.reward_model import RewardModel
+from groundling.rewards.part import RewardPartConfig
 from groundling.rewards.reward_model_part import MODEL, RewardModelPart
 from groundling.rewards.sum import FOLDER
 
@@ -62,12 +62,15 @@ class Taste:
         )
 
 
-def make_taste(config: Config, checkpoint: Path | None = None) -> Taste | None:
+def make_taste(
+    reward: Mapping[str, RewardPartConfig | None], device: str, checkpoint: Path | None = None
+) -> Taste | None:
     """That of a run's reward model, whether the agent is paid by it or not; None where it has none. Of several it is
     the first one's.
 
     Args:
-        config: The run's.
+        reward: The parts of the run's.
+        device: Where the model computes.
         checkpoint: Of a run whose reward model learns online, it holds what that had learnt by then, which is taken
             instead of the model that the config names.
 
@@ -76,7 +79,7 @@ def make_taste(config: Config, checkpoint: Path | None = None) -> Taste | None:
     """
     named = [
         (name, part)
-        for name, part in config.reward.items()
+        for name, part in reward.items()
         if part is not None and (part.id or name) == "reward_model"
     ]
     if not named:
@@ -85,4 +88,4 @@ def make_taste(config: Config, checkpoint: Path | None = None) -> Taste | None:
     part = RewardModelPart(**settings.args)
     learnt = None if checkpoint is None else checkpoint / FOLDER / name / MODEL
     folder = learnt if learnt is not None and learnt.exists() else part.path
-    return None if folder is None else Taste(load_reward_model(folder, find_device(config.device)), part)
+    return None if folder is None else Taste(load_reward_model(folder, find_device(device)), part)

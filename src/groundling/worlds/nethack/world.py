@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from groundling.algorithms.algorithm import Algorithm
-from groundling.configs.kinds import SPECS
 from groundling.envs import nethack
 from groundling.envs.seeds import held_out_seed
 from groundling.envs.spec import WorldSpec
@@ -15,6 +14,7 @@ from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
 from groundling.worlds.collector import Collector
 from groundling.worlds.episode import Played
+from groundling.worlds.nethack.config import NetHackConfig, NetHackEvaluation
 from groundling.worlds.recording import Demonstrator, Recording
 from groundling.worlds.showing import Moment, ShownEpisode
 from groundling.worlds.world import World
@@ -23,9 +23,18 @@ if TYPE_CHECKING:
     from groundling.worlds.nethack.taste import Taste
 
 
-class NetHackWorld(World):
+class NetHackWorld(World[NetHackConfig, NetHackEvaluation]):
     """One of `groundling.envs.nethack.TASKS`. nle is imported where something is played."""
 
+    config_class = NetHackConfig
+    evaluation_class = NetHackEvaluation
+    offers = WorldSpec(
+        "NetHack",
+        frozenset({"glyphs"}),
+        "choice",
+        evidence=frozenset({"env", "captions", "counts"}),
+        subject="nethack",
+    )
     baselines: ClassVar[Mapping[str, str]] = {
         "random": "uniform over the actions",
         "explorer": "by rules: it looks for the stairs and goes down",
@@ -33,12 +42,16 @@ class NetHackWorld(World):
 
     @cached_property
     def spec(self) -> WorldSpec:
-        return replace(SPECS["nethack"], name=self.config.env.id, num_actions=len(nethack.ACTIONS))
+        return replace(self.offers, name=self.config.env, num_actions=len(nethack.ACTIONS))
 
     @property
     def settings(self) -> dict[str, Any]:
-        env = self.config.env
-        return {"id": env.id, "args": env.args}
+        deterministic = self.evaluation.deterministic
+        return {"env": self.config.env, "args": self.config.args, "deterministic": deterministic}
+
+    @property
+    def entropy_floor(self) -> float:
+        return self.config.entropy_floor
 
     @cached_property
     def taste(self) -> "Taste | None":
@@ -49,14 +62,14 @@ class NetHackWorld(World):
         """
         from groundling.worlds.nethack.taste import make_taste
 
-        return make_taste(self.config, self.checkpoint)
+        return make_taste(self.reward_parts, self.device, self.checkpoint)
 
     def collector(self, policy: Policy, algorithm: Algorithm, rows: slice) -> Collector:
         from groundling.worlds.nethack.collect import make_nethack_collector
 
         reward = self.begin_reward(policy, algorithm.processes)
-        bootstrap = algorithm.gamma if self.config.env.bootstrap_truncated else None
-        return make_nethack_collector(self.config, rows, reward, bootstrap)
+        bootstrap = algorithm.gamma if self.config.bootstrap_truncated else None
+        return make_nethack_collector(self.config, self.seed, rows, reward, bootstrap)
 
     def record_pairs(
         self,
@@ -73,7 +86,15 @@ class NetHackWorld(World):
                 "--length episode is for text worlds, NetHack's segments have one length: give --length N"
             )
 
-        acting = [make_player(one.agent, one.policy, one.config) for one in players]
+        acting = [
+            make_player(
+                one.agent,
+                one.policy,
+                one.world.config.args,
+                deterministic=one.world.evaluation.deterministic,
+            )
+            for one in players
+        ]
         pairs = record(
             acting[0] if len(acting) == 1 else mixed(acting),
             recording.output,
@@ -82,9 +103,9 @@ class NetHackWorld(World):
             num_pairs=recording.pairs,
             segment_length=recording.length or 1,
             stride=recording.stride or 10,
-            task=self.config.env.id,
-            task_args=self.config.env.args,
-            seed=self.config.seed,
+            task=self.config.env,
+            task_args=self.config.args,
+            seed=self.seed,
             format=recording.format or "motif",
             on_segment=on_segment,
         )
@@ -101,15 +122,15 @@ class NetHackWorld(World):
         from groundling.worlds.nethack.agents import make_agent
         from groundling.worlds.nethack.episodes import play, record_of
 
-        env, evaluation = self.config.env, self.config.evaluation
+        config, evaluation = self.config, self.evaluation
         self.check_agent(agent, policy)
         games = play(
-            make_agent(agent, policy, self.config),
-            env.id,
-            nethack.recording_in(env.args, agent),
+            make_agent(agent, policy, config.args, deterministic=evaluation.deterministic, seed=self.seed),
+            config.env,
+            nethack.recording_in(config.args, agent),
             num_episodes,
             evaluation.num_envs,
-            self.config.seed,
+            self.seed,
             self.taste,
             on_episode,
         )
@@ -120,14 +141,14 @@ class NetHackWorld(World):
         from groundling.worlds.nethack.watching import sights, watched
 
         self.check_agent(agent, policy)
-        env, seed = self.config.env, held_out_seed(number)
-        act = make_player(agent, policy, self.config)(seed)
-        yield from watched(sights(act, env.id, env.args, seed, self.taste), number, self.taste)
+        config, seed = self.config, held_out_seed(number)
+        act = make_player(agent, policy, config.args, deterministic=self.evaluation.deterministic)(seed)
+        yield from watched(sights(act, config.env, config.args, seed, self.taste), number, self.taste)
 
     def shown(self, run_dir: Path, sample: Mapping[str, Any]) -> ShownEpisode:
         from groundling.worlds.nethack.showing import shown
 
-        return shown(self.config, run_dir, sample)
+        return shown(self.reward_parts, self.device, run_dir, sample)
 
     def details(self, played: Mapping[str, Played]) -> dict[str, Any]:
         """The messages that came up most often, and what they are worth."""
@@ -145,8 +166,8 @@ class NetHackWorld(World):
         ]
         return [
             {
-                "task": self.config.env.id,
-                "args": self.config.env.args,
+                "task": self.config.env,
+                "args": self.config.args,
                 "seed": game.seed,
                 "checkpoint": self.checkpoint.name if self.checkpoint else None,
                 "figures": game.figures,

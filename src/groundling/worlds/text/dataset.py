@@ -85,7 +85,7 @@ class DatasetFolder:
         path.mkdir(parents=True, exist_ok=True)
         lines = "\n".join(f"  - split: {split}\n    path: data/{split}-*.parquet" for split in splits)
         card = _CARD.format(
-            splits=lines, agent=description["agent"], env=description["env.id"], description=DESCRIPTION
+            splits=lines, agent=description["agent"], env=description["world.env"], description=DESCRIPTION
         )
         write_atomically(own, json.dumps(description, indent=1, ensure_ascii=False) + "\n")
         write_atomically(path / "README.md", card)

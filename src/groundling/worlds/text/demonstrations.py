@@ -144,13 +144,13 @@ class Demonstrations(Collector):
         longest = pc.max(pc.list_value_length(self._rows["descriptions"])).as_py()
         if longest < self._history:
             raise ConfigError(
-                f"{self._folder} tells {longest} observations at most: set env.history={longest}, or collect it again "
-                f"with env.history={self._history}"
+                f"{self._folder} tells {longest} observations at most: set world.history={longest}, or collect it "
+                f"again with world.history={self._history}"
             )
         told = self._rows["actions"][0].as_py()
         if actions is not None and told != list(actions):
             raise ConfigError(
-                f"{self._folder} has the actions {', '.join(told)}, and env.actions or env.language give "
+                f"{self._folder} has the actions {', '.join(told)}, and world.actions or world.language give "
                 f"{', '.join(actions)}: set them alike"
             )
 

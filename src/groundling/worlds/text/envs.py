@@ -2,27 +2,27 @@
 
 from collections.abc import Callable
 
-from groundling.configs.schema import EnvConfig
 from groundling.envs.make import ActionNames, TextEnvMaker, name_actions
 from groundling.envs.vector import TextVectorEnv
+from groundling.worlds.text.config import TextConfig
 
 
-def actions_of(env: EnvConfig) -> ActionNames:
+def actions_of(config: TextConfig) -> ActionNames:
     """What the actions are called: by the config, by GLAM in the env's language, or by the env.
 
     Raises:
-        ConfigError: there is no such env, or its actions are not those that env.actions names.
+        ConfigError: there is no such env, or its actions are not those that world.actions names.
     """
-    return name_actions(env.id, env.args, env.language, env.actions)
+    return name_actions(config.env, config.args, config.language, config.actions)
 
 
 def make_envs(
-    env: EnvConfig, num_envs: int, seed_of: Callable[[int, int], int], render_mode: str | None = None
+    config: TextConfig, num_envs: int, seed_of: Callable[[int, int], int], render_mode: str | None = None
 ) -> TextVectorEnv:
     """So many envs, not yet reset.
 
     Args:
-        env: The config's section.
+        config: The section ``world``.
         num_envs: How many.
         seed_of: An episode's seed, from the env's place and the episode's number in it.
         render_mode: As Gymnasium knows it.
@@ -30,15 +30,15 @@ def make_envs(
     Raises:
         ConfigError: as `actions_of`.
     """
-    args = {**env.args, "language": env.language}
+    args = {**config.args, "language": config.language}
     if render_mode is not None:
         args["render_mode"] = render_mode
     return TextVectorEnv(
-        TextEnvMaker.of(env.id, **args),
+        TextEnvMaker.of(config.env, **args),
         num_envs,
-        actions_of(env).names,
+        actions_of(config).names,
         seed_of=seed_of,
-        history=env.history,
-        num_workers=env.num_workers,
-        timeout=env.timeout,
+        history=config.history,
+        num_workers=config.num_workers,
+        timeout=config.timeout,
     )

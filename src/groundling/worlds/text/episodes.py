@@ -106,13 +106,13 @@ def expert_player() -> Iterator[Player]:
         envs: TextVectorEnv, indices: Sequence[int], observations: Sequence[TextObservation]
     ) -> Choice:
         if not envs.envs:
-            raise ExpertError("the expert sees the whole env, which a worker has: set env.num_workers=0")
+            raise ExpertError("the expert sees the whole env, which a worker has: set world.num_workers=0")
         experts.update({i: Expert(envs.envs[i]) for i in indices if i not in experts})
         actions = [experts[i].act() for i in indices]
         assert envs.actions is not None  # those of BabyAI's
         if max(actions) >= len(envs.actions):
             raise ExpertError(
-                f"the expert wants action {max(actions)} of the env, and env.actions names 0 to "
+                f"the expert wants action {max(actions)} of the env, and world.actions names 0 to "
                 f"{len(envs.actions) - 1} ({', '.join(envs.actions)}): name more of them"
             )
         return Choice(actions)

@@ -6,9 +6,9 @@ from typing import Any
 
 from groundling.algorithms.algorithm import Algorithm
 from groundling.algorithms.bc import BehaviouralCloning
-from groundling.configs.schema import Config
 from groundling.policies.policy import Policy
 from groundling.rows import RowFile, Told, due
+from groundling.worlds.text.config import TextConfig, TextEvaluation
 from groundling.worlds.text.dataset import count_transitions
 from groundling.worlds.text.demonstrations import Demonstrations
 from groundling.worlds.text.envs import actions_of
@@ -23,26 +23,29 @@ class HeldOutLog:
 
     def __init__(
         self,
-        config: Config,
+        config: TextConfig,
+        evaluation: TextEvaluation,
+        seed: int,
         policy: Policy,
         algorithm: Algorithm,
         run_dir: Path,
         update: int,
+        last_step: int,
         others: Sequence[Told] = (),
     ) -> None:
         self._every: int | None = None
-        self._last_step, self._others = config.training.steps, others
+        self._last_step, self._others = last_step, others
         if not isinstance(algorithm, BehaviouralCloning):
             return
-        assert config.data.path is not None
-        folder = Path(config.data.path)
-        count = min(count_transitions(folder, "validation"), config.evaluation.episodes)
-        self._every = config.evaluation.every if count else None
+        assert config.dataset is not None
+        folder = Path(config.dataset)
+        count = min(count_transitions(folder, "validation"), evaluation.episodes)
+        self._every = evaluation.every if count else None
         if self._every is None:
             return
         self._policy, self._algorithm = policy, algorithm
-        actions, history = actions_of(config.env).names, config.env.history
-        rows = Demonstrations(folder, 1, slice(0, 1), actions, history, config.seed, split="validation")
+        actions = actions_of(config).names
+        rows = Demonstrations(folder, 1, slice(0, 1), actions, config.history, seed, split="validation")
         self._rollout = rows.rollout(count)  # of the whole split, or of as many drawn from it
         self._rows = RowFile(run_dir / "validation.jsonl", update)
         if not update and self._rows.is_empty:

@@ -57,20 +57,21 @@ def record(
         ConfigError: the numbers do not fit, or the folder holds something else.
     """
     length, stride = _checked(recording)
-    config = players[0].config
+    world = players[0].world
+    config = world.config
     description = {
         "world": "text",
         "player": recording.name,
         "players": [player.about for player in players],
-        "env": config.env.id,
-        "env_args": config.env.args,
-        "language": config.env.language,
-        "actions": config.env.actions,
-        "history": config.env.history,
+        "env": config.env,
+        "env_args": config.args,
+        "language": config.language,
+        "actions": config.actions,
+        "history": config.history,
         "length": length or "episode",
         "stride": stride,
-        "deterministic": config.evaluation.deterministic,
-        "seed": config.seed,
+        "deterministic": world.evaluation.deterministic,
+        "seed": world.seed,
     }
     rounds = TextRecording(recording.output, description, recording.pairs)
     if rounds.is_written:
@@ -84,7 +85,7 @@ def record(
         for _ in segments[:missing]:
             on_segment()
     goals = [one.segment.context for one in rounds.segments[: 2 * recording.pairs]]
-    return len(rounds.write(_paired(goals, np.random.default_rng(config.seed))))
+    return len(rounds.write(_paired(goals, np.random.default_rng(world.seed))))
 
 
 def _paired(goals: Sequence[str], rng: np.random.Generator) -> list[int]:
@@ -123,12 +124,14 @@ def _checked(recording: Recording) -> tuple[int, int]:
 
 def _play(player: Demonstrator, number: int, length: int, stride: int) -> list[Recorded]:
     """The segments of a round's episodes."""
-    config, first = player.config, number * _EPISODES_PER_ROUND
-    count = min(config.evaluation.num_envs, _EPISODES_PER_ROUND)
+    world, first = player.world, number * _EPISODES_PER_ROUND
+    count = min(world.evaluation.num_envs, _EPISODES_PER_ROUND)
     # The first env's training episodes, dealt to all: an episode is the same, whatever the number of envs.
-    envs = make_envs(config.env, count, lambda env, k: training_seed(config.seed, 0, first + k * count + env))
-    seed = training_seed(config.seed, 1, number)
-    plays = player_of(player.agent, player.policy, config.evaluation.deterministic, seed)
+    envs = make_envs(
+        world.config, count, lambda env, k: training_seed(world.seed, 0, first + k * count + env)
+    )
+    seed = training_seed(world.seed, 1, number)
+    plays = player_of(player.agent, player.policy, world.evaluation.deterministic, seed)
     witness = _Witness()
     try:
         with plays as playing:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from groundling.configs.schema import Config
 from groundling.envs.babyai_text import ACTIONS
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
 from groundling.rows import RowFile, read_rows
+from groundling.worlds.text.config import TextConfig
 from groundling.worlds.text.envs import actions_of
 
 _FILE = "probes.jsonl"
@@ -219,7 +219,7 @@ PROBES: dict[int, tuple[Probe, ...]] = {
 }
 """The two sets, by their number."""
 SETS: dict[int | str, tuple[Probe, ...]] = {1: PROBES[1], 2: PROBES[2], "both": PROBES[1] + PROBES[2]}
-"""What training.probes may be."""
+"""What world.probes may be."""
 
 
 def observations(probes: Sequence[Probe], actions: tuple[str, ...], history: int) -> list[TextObservation]:
@@ -230,9 +230,9 @@ def observations(probes: Sequence[Probe], actions: tuple[str, ...], history: int
     ]
 
 
-def right_actions(config: Config) -> dict[str, list[str]]:
+def right_actions(config: TextConfig) -> dict[str, list[str]]:
     """By a probe's title, what the config calls the actions that are right there."""
-    own = dict(zip(ACTIONS["english"], actions_of(config.env).names or (), strict=False))
+    own = dict(zip(ACTIONS["english"], actions_of(config).names or (), strict=False))
     return {p.title: [own[a] for a in p.right if a in own] for probes in PROBES.values() for p in probes}
 
 
@@ -248,36 +248,35 @@ def read_probes(run_dir: Path) -> list[dict[str, Any]]:
 class ProbeLog:
     """Appends to a run's ``probes.jsonl``, going on after the update that it resumes from.
 
-    It is idle where training.probes is null.
+    It is idle where world.probes is null.
 
     Raises:
         ConfigError: no such set, the env does not speak its language, or the policy needs more than it tells.
     """
 
-    def __init__(self, config: Config, policy: Policy, run_dir: Path, update: int) -> None:
+    def __init__(self, config: TextConfig, policy: Policy, run_dir: Path, update: int) -> None:
         self._policy = policy
         self._observations: list[TextObservation] = []
-        name = config.training.probes
+        name = config.probes
         if name is None:
             return
         if name not in SETS:
-            raise ConfigError(f"training.probes must be {', '.join(map(str, SETS))} or null, got {name}")
-        if config.env.language != "english":
+            raise ConfigError(f"world.probes must be {', '.join(map(str, SETS))} or null, got {name}")
+        if config.language != "english":
             raise ConfigError(
-                f"the probes are told in English, and env.language={config.env.language}: set "
-                "training.probes=null"
+                f"the probes are told in English, and world.language={config.language}: set world.probes=null"
             )
-        names = actions_of(config.env).names
+        names = actions_of(config).names
         if names is None:
             raise ConfigError(
-                f"the probes are situations of BabyAI's, and env {config.env.id} has other actions at each step: set "
-                "training.probes=null"
+                f"the probes are situations of BabyAI's, and env {config.env} has other actions at each step: set "
+                "world.probes=null"
             )
         self._titles = [probe.title for probe in SETS[name]]
-        self._observations = observations(SETS[name], names, config.env.history)
+        self._observations = observations(SETS[name], names, config.history)
         if policy.outputs(self._observations[:1]) is None:
             raise ConfigError(
-                f"policy {config.policy.id!r} chooses by more than what it is told: set training.probes=null"
+                f"a {type(policy).__name__} chooses by more than what it is told: set world.probes=null"
             )
         self._rows = RowFile(run_dir / _FILE, update)
         if not update and self._rows.is_empty:

@@ -1,11 +1,10 @@
 """`groundling collect`: an agent plays training episodes, and their transitions become a dataset."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from groundling.configs.flat import flat
 from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import training_seed
 from groundling.envs.vector import Episode, Step
@@ -75,14 +74,14 @@ def collect_dataset(
 
 
 def _description(player: Demonstrator, only_success: bool, validation_fraction: float) -> dict[str, Any]:
-    config = {key: value for key, value in flat(asdict(player.config)).items() if key != "run_dir"}
+    settings = {key: value for key, value in player.settings.items() if key != "run_dir"}
     return {
         "agent": player.agent,
         "run": player.run,
         "checkpoint": player.checkpoint,
         "only_success": only_success,
         "validation_fraction": validation_fraction,
-        **config,
+        **settings,
     }
 
 
@@ -98,20 +97,20 @@ class Recorder:
 
     def __post_init__(self) -> None:
         self._present: dict[int, list[dict[str, Any]]] = {}  # by env, the rows of its episode so far
-        self._read = PromptReader("glam", self.player.config.env.language)
+        self._read = PromptReader("glam", self.player.world.config.language)
 
     def play(self, count: int) -> None:
         """Play ``count`` episodes; what is finished when it is interrupted is in ``finished``."""
-        config = self.player.config
-        self._num_envs = min(config.evaluation.num_envs, count)
+        world = self.player.world
+        self._num_envs = min(world.evaluation.num_envs, count)
         # The first env's training episodes, dealt to all: an episode is the same, whatever the number of envs.
         envs = make_envs(
-            config.env,
+            world.config,
             self._num_envs,
-            lambda env, episode: training_seed(config.seed, 0, self.first + episode * self._num_envs + env),
+            lambda env, episode: training_seed(world.seed, 0, self.first + episode * self._num_envs + env),
         )
-        seed = training_seed(config.seed, 1, self.first)
-        plays = player_of(self.player.agent, self.player.policy, config.evaluation.deterministic, seed)
+        seed = training_seed(world.seed, 1, self.first)
+        plays = player_of(self.player.agent, self.player.policy, world.evaluation.deterministic, seed)
         try:
             with plays as playing:
                 play(playing, envs, count, self.on_episode, self._note)

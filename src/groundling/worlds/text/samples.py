@@ -8,11 +8,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from groundling.configs.schema import Config
 from groundling.envs.observation import TextObservation
 from groundling.envs.vector import Episode, TextVectorEnv
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
+from groundling.worlds.text.config import TextConfig
 from groundling.worlds.text.envs import make_envs
 
 _NUM_SAMPLES = 4
@@ -25,7 +25,7 @@ def selected(episodes: Sequence[Episode]) -> list[Episode]:
     return [*successes[: _NUM_SAMPLES - bool(failures)], *failures][:_NUM_SAMPLES]
 
 
-def record(config: Config, policy: Policy, episode: Episode) -> dict[str, Any]:
+def record(config: TextConfig, policy: Policy, episode: Episode) -> dict[str, Any]:
     """Play ``episode`` again and note what the policy saw and thought at each step, as JSON."""
     played = _replay(config, episode.seed, episode.actions, episode.task)
     observations = [observation for observation, _ in played]
@@ -55,19 +55,23 @@ def record(config: Config, policy: Policy, episode: Episode) -> dict[str, Any]:
     }
 
 
-def frames(config: Config, sample: Mapping[str, Any]) -> list[np.ndarray | None]:
+def frames(config: TextConfig, sample: Mapping[str, Any]) -> list[np.ndarray | None]:
     """The pictures of a recorded episode: before each action, uint8 ``(height, width, 3)``; None of an env without."""
     played = _replay(config, sample["seed"], sample["actions"], sample.get("task"), render=True)
     return [frame for _, frame in played]
 
 
 def _replay(
-    config: Config, seed: int, actions: list[int] | tuple[int, ...], task: str | None, render: bool = False
+    config: TextConfig,
+    seed: int,
+    actions: list[int] | tuple[int, ...],
+    task: str | None,
+    render: bool = False,
 ) -> Iterator[tuple[TextObservation, Any]]:
     """The observation (and picture) before each of the ``actions`` of the episode with this seed and task."""
-    if config.env.args.get("draw_task") == "construction":  # by chance, and not by the seed
-        config = replace(config, env=replace(config.env, args={**config.env.args, "task": task}))
-    single = replace(config.env, num_workers=0)
+    if config.args.get("draw_task") == "construction":  # by chance, and not by the seed
+        config = replace(config, args={**config.args, "task": task})
+    single = replace(config, num_workers=0)
     envs = drawing_env(config, seed) if render else make_envs(single, 1, lambda env, episode: seed)
     observation = envs.reset()[0]
     for action in actions:
@@ -76,14 +80,14 @@ def _replay(
     envs.close()
 
 
-def drawing_env(config: Config, seed: int) -> TextVectorEnv:
+def drawing_env(config: TextConfig, seed: int) -> TextVectorEnv:
     """One env whose every episode has this seed; it draws pictures if it can."""
-    config = replace(config, env=replace(config.env, num_workers=0))
-    envs = make_envs(config.env, 1, lambda env, episode: seed)
+    config = replace(config, num_workers=0)
+    envs = make_envs(config, 1, lambda env, episode: seed)
     if "rgb_array" in envs.envs[0].metadata.get("render_modes", ()):
         # A MiniGrid env of one's own has the mode from its class, and may not take it.
         with suppress(ConfigError):
-            drawing = make_envs(config.env, 1, lambda env, episode: seed, render_mode="rgb_array")
+            drawing = make_envs(config, 1, lambda env, episode: seed, render_mode="rgb_array")
             envs.close()
             return drawing
     return envs

@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from groundling.configs.schema import Config
 from groundling.envs.seeds import held_out_seed
 from groundling.policies.policy import Policy
 from groundling.worlds.showing import Moment, ShownEpisode, Summary
+from groundling.worlds.text.config import TextConfig
 from groundling.worlds.text.episodes import player_of
 from groundling.worlds.text.samples import drawing_env, frames, picture_of
 
@@ -16,11 +16,11 @@ _MOST_ACTIONS = 8
 _MOST_MOMENTS = 30
 
 
-def shown(config: Config, sample: Mapping[str, Any]) -> ShownEpisode:
+def shown(config: TextConfig, sample: Mapping[str, Any]) -> ShownEpisode:
     """An episode of ``samples/*.json`` with a picture before each action.
 
     Args:
-        config: The run's, as the sample's overrides change it.
+        config: The section ``world``, as the sample's overrides change it.
         sample: What `groundling.worlds.text.samples.record` gave.
     """
     first = sample.get("first")
@@ -59,18 +59,22 @@ def likeliest(probabilities: Mapping[str, float] | None, action: str) -> Mapping
     }
 
 
-def watched(config: Config, agent: str, policy: Policy | None, number: int) -> Iterator[Moment]:
+def watched(
+    config: TextConfig, agent: str, policy: Policy | None, number: int, *, deterministic: bool, seed: int
+) -> Iterator[Moment]:
     """An agent plays a held-out episode, step by step; the last moment tells how it ended.
 
     Args:
-        config: The run's.
+        config: The section ``world``.
         agent: What it is called, as in `World.play`.
         policy: Whom it follows; None of agents that need none.
         number: Which of the held-out episodes.
+        deterministic: Take the likeliest action.
+        seed: The run's.
     """
     envs = drawing_env(config, held_out_seed(number))
     try:
-        with player_of(agent, policy, config.evaluation.deterministic, config.seed + number) as player:
+        with player_of(agent, policy, deterministic, seed + number) as player:
             (observation,), step = envs.reset(), 0
             while True:
                 choice = player(envs, [0], [observation])

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from groundling.configs.schema import EnvConfig
 from groundling.envs.babyai_text import CONTROLS, translate_actions
 from groundling.errors import ConfigError
 from groundling.registry import unknown
+from groundling.worlds.text.config import TextConfig
 
 
 @dataclass(frozen=True)
@@ -30,20 +30,20 @@ class Suite:
     is_tried: bool = False
     """Whether it takes an env to tell if the suite suits it."""
 
-    def changes(self, env: EnvConfig) -> list[str | Mapping[str, Any]]:
-        """The overrides of a run in ``env``, as `configs.compose.changed` takes them.
+    def changes(self, config: TextConfig) -> list[str | Mapping[str, Any]]:
+        """The overrides of a run in this world, as `configs.compose.changed` takes them.
 
         Raises:
             TranslationError: the run's actions are its own, and the suite is to tell them in another language.
         """
-        if self.french is not None and env.language == "french":
+        if self.french is not None and config.language == "french":
             return [self.french]
-        kept = [f"env.args={{{name}: {env.args[name]}}}" for name in self.keeps if name in env.args]
-        if self.language in (None, env.language):
+        kept = [f"world.args={{{name}: {config.args[name]}}}" for name in self.keeps if name in config.args]
+        if self.language in (None, config.language):
             return [*self.overrides, *kept]
-        spoken: dict[str, Any] = {"env.language": self.language}
-        if env.actions is not None:
-            spoken["env.actions"] = translate_actions(env.actions, self.language)
+        spoken: dict[str, Any] = {"world.language": self.language}
+        if config.actions is not None:
+            spoken["world.actions"] = translate_actions(config.actions, self.language)
         return [*self.overrides, *kept, spoken]
 
 
@@ -63,7 +63,7 @@ def _introduction(about: str, english: str, french: str) -> Suite:
 
 
 def _actions(about: str, english: Sequence[str], french: Sequence[str]) -> Suite:
-    return Suite(about, (f"env.actions=[{', '.join(english)}]",), french={"env.actions": list(french)})
+    return Suite(about, (f"world.actions=[{', '.join(english)}]",), french={"world.actions": list(french)})
 
 
 def _in_french(nouns: Mapping[str, str]) -> dict[str, str]:
@@ -76,7 +76,7 @@ def _in_french(nouns: Mapping[str, str]) -> dict[str, str]:
 
 def _sequence(about: str, id: str) -> Suite:
     """Another level, with as many other objects about; what else the run's env was told is not for this one."""
-    return Suite(about, (f"env.id={id}", "~env.args"), keeps=("num_dists",))
+    return Suite(about, (f"world.env={id}", "~world.args"), keeps=("num_dists",))
 
 
 _INVENTED_NOUNS = {"key": "dax", "ball": "xolo", "box": "afze"}
@@ -116,7 +116,7 @@ _SYNONYMS_FRENCH = {
 SUITES = {
     "held-out": Suite("no change: the run's own env"),
     "unseen-objects": Suite(
-        "missions about the objects that training leaves out", ("env.id=BabyAI-MixedTestLocal-v0",)
+        "missions about the objects that training leaves out", ("world.env=BabyAI-MixedTestLocal-v0",)
     ),
     "other-nouns": _words(
         "other nouns of the same kind",
@@ -138,7 +138,7 @@ SUITES = {
         "Tu es un agent et tu dois",
     ),
     "synonym-actions": _actions(
-        "synonyms of the actions; for your own: --suite held-out env.actions=[…]",
+        "synonyms of the actions; for your own: --suite held-out world.actions=[…]",
         ("rotate left", "rotate right", "move ahead", "take", "release", "switch"),
         ("pivoter à gauche", "pivoter à droite", "avancer", "prendre", "relâcher", "actionner"),
     ),
@@ -149,7 +149,7 @@ SUITES = {
         "a sequence that training never composes", "BabyAI-PickUpSeqPickUpLocal-v0"
     ),
     "french": Suite("missions, sentences, actions and prompt in French", language="french"),
-} | {name: Suite(about, (f"env.args.control={name}",), is_tried=True) for name, about in CONTROLS.items()}
+} | {name: Suite(about, (f"world.args.control={name}",), is_tried=True) for name, about in CONTROLS.items()}
 """By name. The invented words are GLAM's; the introductions, and of a French run the synonyms, are our own."""
 GROUPS = {
     "all": tuple(SUITES),

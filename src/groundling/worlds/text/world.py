@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from groundling.algorithms.algorithm import Algorithm
-from groundling.configs.kinds import SPECS
-from groundling.configs.schema import Config, DataConfig
 from groundling.envs.babyai_text import CONTROLS, ExpertError, TranslationError
 from groundling.envs.make import has_symbols
 from groundling.envs.observation import TextObservation
@@ -26,6 +24,7 @@ from groundling.worlds.recording import Collected, Demonstrator, Recording
 from groundling.worlds.showing import Moment, ShownEpisode
 from groundling.worlds.text import pairs
 from groundling.worlds.text.collect import EnvCollector
+from groundling.worlds.text.config import TextConfig, TextEvaluation
 from groundling.worlds.text.demonstrations import Demonstrations
 from groundling.worlds.text.envs import actions_of, make_envs
 from groundling.worlds.text.episodes import held_out_seed_of, play, player_of, record_of
@@ -38,9 +37,17 @@ from groundling.worlds.text.suites import SUITES, Suite, find_suites
 from groundling.worlds.world import CannotPlay, World
 
 
-class TextWorld(World):
+class TextWorld(World[TextConfig, TextEvaluation]):
     """Any Gymnasium env that is told in words, or a dataset of what somebody did there."""
 
+    config_class = TextConfig
+    evaluation_class = TextEvaluation
+    offers = WorldSpec(
+        "a text env",
+        frozenset({"words", "symbols"}),
+        "choice",
+        evidence=frozenset({"env", "captions", "counts"}),
+    )
     suites: ClassVar[Mapping[str, str]] = {name: suite.about for name, suite in SUITES.items()}
     told_by = "success"
     baselines: ClassVar[Mapping[str, str]] = {
@@ -50,55 +57,72 @@ class TextWorld(World):
 
     @cached_property
     def spec(self) -> WorldSpec:
-        env, dataset = self.config.env, self.config.data.path
-        most = actions_of(env).most
-        if dataset is not None:
-            name, shown = f"dataset {dataset}", frozenset[Experience]({"demonstrated"})
-            return WorldSpec(name, frozenset({"words"}), "choice", most, env.language, shown)
+        config = self.config
+        most = actions_of(config).most
+        if config.dataset is not None:
+            name, shown = f"dataset {config.dataset}", frozenset[Experience]({"demonstrated"})
+            return WorldSpec(name, frozenset({"words"}), "choice", most, config.language, shown)
         offers: set[Offer] = {"words"}
-        if has_symbols(env.id, env.args, env.language):
+        if has_symbols(config.env, config.args, config.language):
             offers.add("symbols")
-        return WorldSpec(
-            env.id, frozenset(offers), "choice", most, env.language, evidence=SPECS["text"].evidence
+        return replace(
+            self.offers,
+            name=config.env,
+            observation=frozenset(offers),
+            num_actions=most,
+            language=config.language,
         )
 
     @property
+    def entropy_floor(self) -> float:
+        return self.config.entropy_floor
+
+    @property
     def settings(self) -> dict[str, Any]:
-        idle = ("num_envs", "num_workers", "timeout", "bootstrap_truncated")
-        return {key: value for key, value in asdict(self.config.env).items() if key not in idle}
+        told = ("env", "args", "actions", "language", "history")
+        settings = {key: value for key, value in asdict(self.config).items() if key in told}
+        return {**settings, "deterministic": self.evaluation.deterministic}
 
     # --------------------------------------------------------------------------------------------- training
 
     def collector(self, policy: Policy, algorithm: Algorithm, rows: slice) -> Collector:
-        config, env = self.config, self.config.env
-        num_steps = config.training.steps_per_update
-        if config.data.path is not None:
-            names, folder = actions_of(env).names, Path(config.data.path)
-            return Demonstrations(folder, env.num_envs, rows, names, env.history, config.seed, num_steps)
+        config, seed = self.config, self.seed
+        if config.dataset is not None:
+            names, folder = actions_of(config).names, Path(config.dataset)
+            return Demonstrations(
+                folder, config.num_envs, rows, names, config.history, seed, config.num_steps
+            )
         count = rows.stop - rows.start
-        envs = make_envs(env, count, lambda i, k: training_seed(config.seed, rows.start + i, k))
+        envs = make_envs(config, count, lambda i, k: training_seed(seed, rows.start + i, k))
         envs.reset()
         return EnvCollector(
             envs,
-            num_steps,
+            config.num_steps,
             policy.initial_memory(count),
-            others=(rows.start, env.num_envs - rows.stop),
+            others=(rows.start, config.num_envs - rows.stop),
             reward=self.begin_reward(policy, algorithm.processes),
-            bootstrap=algorithm.gamma if env.bootstrap_truncated else None,
+            bootstrap=algorithm.gamma if config.bootstrap_truncated else None,
         )
 
     def logs(
-        self, policy: Policy, algorithm: Algorithm, run_dir: Path, update: int, told: Sequence[Told]
+        self,
+        policy: Policy,
+        algorithm: Algorithm,
+        run_dir: Path,
+        update: int,
+        last_step: int,
+        told: Sequence[Told],
     ) -> list[Log]:
         logs: list[Log] = [ProbeLog(self.config, policy, run_dir, update)]
-        if self.config.data.path is not None:
-            logs.append(HeldOutLog(self.config, policy, algorithm, run_dir, update, told))
+        if self.config.dataset is not None:
+            measured = (self.config, self.evaluation, self.seed, policy, algorithm)
+            logs.append(HeldOutLog(*measured, run_dir, update, last_step, told))
         return logs
 
     # -------------------------------------------------------------------------------------------- recording
 
-    def learning_from(self, dataset: Path) -> Config:
-        return replace(self.config, data=DataConfig(str(dataset)))
+    def learning_from(self, dataset: Path) -> TextConfig:
+        return replace(self.config, dataset=str(dataset))
 
     def record_episodes(
         self,
@@ -145,37 +169,38 @@ class TextWorld(World):
         """
         if suite not in SUITES:
             raise ConfigError(unknown("suite", suite, SUITES))
-        if suite in CONTROLS and any("env.args.control" in text for text in overrides):
-            raise ConfigError("it sets env.args.control itself: take yours out, or evaluate held-out")
-        env = self.config.env
+        if suite in CONTROLS and any("world.args.control" in text for text in overrides):
+            raise ConfigError("it sets world.args.control itself: take yours out, or evaluate held-out")
+        config = self.config
         self._check_suite(SUITES[suite])
-        if any(text.startswith("env.actions=") for text in overrides):
-            env = replace(env, actions=None)  # the caller's need no translation
-        by_seed = ["env.args.draw_task=reset"] if env.args.get("draw_task") == "construction" else []
+        if any(text.startswith("world.actions=") for text in overrides):
+            config = replace(config, actions=None)  # the caller's need no translation
+        by_seed = ["world.args.draw_task=reset"] if config.args.get("draw_task") == "construction" else []
         try:
-            return [*SUITES[suite].changes(env), *overrides, *by_seed]
+            return [*SUITES[suite].changes(config), *overrides, *by_seed]
         except TranslationError as error:
             raise ConfigError(str(error)) from error
 
     def _check_suite(self, suite: Suite) -> None:
         """Raise `ConfigError` where a suite would change nothing, or set another world in the place of the run's."""
-        env, args = self.config.env, self.config.policy.args
-        level = next((text.partition("=")[2] for text in suite.overrides if text.startswith("env.id=")), None)
-        if level is not None and not env.id.startswith("BabyAI-"):
-            raise ConfigError(f"it is BabyAI's level {level}, and the run's env is {env.id}")
-        if suite.form and self.config.policy.id != "symbolic":
+        config, args = self.config, self.acting.args
+        levels = (text.partition("=")[2] for text in suite.overrides if text.startswith("world.env="))
+        level = next(levels, None)
+        if level is not None and not config.env.startswith("BabyAI-"):
+            raise ConfigError(f"it is BabyAI's level {level}, and the run's env is {config.env}")
+        if suite.form and self.acting.id != "symbolic":
             nothing = TextObservation("", ((),), (), (), {})
-            text = PromptReader(str(args.get("prompt", "glam")), env.language)(nothing)
-            if suite.form[env.language] not in text:
+            text = PromptReader(str(args.get("prompt", "glam")), config.language)(nothing)
+            if (form := suite.form[config.language]) not in text:
                 raise ConfigError(
-                    f"it replaces {suite.form[env.language]!r}, which the prompt {args.get('prompt')!r} does not say"
+                    f"it replaces {form!r}, which the prompt {args.get('prompt')!r} does not say"
                 )
 
     def try_suite(self, suite: str) -> None:
         if not SUITES[suite].is_tried:
             return
         try:
-            envs = make_envs(self.config.env, 1, held_out_seed_of(1))
+            envs = make_envs(self.config, 1, held_out_seed_of(1))
             envs.reset()
             envs.close()
         except TranslationError as error:
@@ -189,11 +214,10 @@ class TextWorld(World):
         num_episodes: int,
         on_episode: Callable[[], None] = lambda: None,
     ) -> Played:
-        config = self.config
         self.check_agent(agent, policy)
-        plays = player_of(agent, policy, config.evaluation.deterministic, config.seed)
-        num_envs = min(config.evaluation.num_envs, num_episodes)
-        envs = make_envs(config.env, num_envs, held_out_seed_of(num_envs))
+        plays = player_of(agent, policy, self.evaluation.deterministic, self.seed)
+        num_envs = min(self.evaluation.num_envs, num_episodes)
+        envs = make_envs(self.config, num_envs, held_out_seed_of(num_envs))
         try:
             with plays as player:
                 episodes = play(player, envs, num_episodes, on_episode)
@@ -206,7 +230,14 @@ class TextWorld(World):
     def watch(self, agent: str, policy: Policy | None, suite: str, number: int) -> Iterator[Moment]:
         self.check_agent(agent, policy)
         try:
-            yield from watched(self.config, agent, policy, number)
+            yield from watched(
+                self.config,
+                agent,
+                policy,
+                number,
+                deterministic=self.evaluation.deterministic,
+                seed=self.seed,
+            )
         except ExpertError as error:
             raise CannotPlay(str(error)) from error
 

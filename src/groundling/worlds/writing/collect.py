@@ -39,9 +39,6 @@ class PromptEncoder:
         tokenizer: The model's; one without padding token pads with its end token, which masks tell apart.
         max_prompt_length: In tokens; longer prompts are cut.
         prompt_truncation_side: Where: "left" keeps a prompt's end, "right" its beginning.
-
-    Raises:
-        ConfigError: the length is none.
     """
 
     def __init__(
@@ -50,10 +47,6 @@ class PromptEncoder:
         max_prompt_length: int = 128,
         prompt_truncation_side: Side = "left",
     ) -> None:
-        if not isinstance(max_prompt_length, int) or max_prompt_length < 1:
-            raise ConfigError(
-                f"env.args.max_prompt_length must be a number of tokens, at least 1, got {max_prompt_length!r}"
-            )
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         self.tokenizer, self.max_prompt_length, self._side = (
@@ -115,7 +108,7 @@ class WrittenTexts(_PoolCollector):
     ) -> None:
         if texts_per_prompt < 1 or num_texts % texts_per_prompt:
             raise ConfigError(
-                f"env.num_envs={num_texts} texts an update are no whole number of groups of "
+                f"world.num_texts={num_texts} texts an update are no whole number of groups of "
                 f"pool.texts_per_prompt={texts_per_prompt}"
             )
         super().__init__(order, encode, num_texts, own, num_tokens)
@@ -331,7 +324,7 @@ def check_lengths(writer: TokenPolicy, max_prompt_length: int, num_tokens: int) 
     limit = writer.sampling.max_new_tokens
     if limit not in (None, num_tokens):
         raise ConfigError(
-            f"policy.args.generation.max_new_tokens={limit}, but it is training.steps_per_update={num_tokens} that "
+            f"policy.args.generation.max_new_tokens={limit}, but it is world.num_tokens={num_tokens} that "
             "says how many tokens a text has at most: leave the former out"
         )
     _check_room(writer, max_prompt_length, num_tokens)
@@ -345,7 +338,7 @@ def _check_room(writer: TokenPolicy, prompt: int, text: int) -> None:
     if room is not None and needed > room:
         raise ConfigError(
             f"a prompt of {prompt} tokens and a text of {text} are more than the model's {room} positions: lower "
-            "env.args.max_prompt_length or training.steps_per_update"
+            "world.max_prompt_length or world.num_tokens"
         )
 
 

@@ -21,7 +21,7 @@ from groundling.worlds.writing.collect import (
     stretch_of,
     texts_so_far,
 )
-from groundling.worlds.writing.parts import make_measured_reward, make_prompt_encoder, samples_of, spec_of
+from groundling.worlds.writing.parts import make_measured_reward, make_prompt_encoder, samples_of
 
 
 class _Author:
@@ -30,12 +30,12 @@ class _Author:
     def __init__(self, player: Demonstrator) -> None:
         if player.policy is None:
             raise ConfigError(f"{player.agent} does not write texts: name a run or an experiment that does")
-        config = player.config
+        world = player.world
         self.policy: TokenPolicy = as_writer(player.policy)
-        self._encode: PromptEncoder = make_prompt_encoder(config.env, self.policy)
-        self._num_tokens = config.training.steps_per_update
+        self._encode: PromptEncoder = make_prompt_encoder(world.config, self.policy)
+        self._num_tokens = world.config.num_tokens
         check_lengths(self.policy, self._encode.max_prompt_length, self._num_tokens)
-        self._reward = make_measured_reward(config.reward, spec_of(config.pool), self.policy, config.device)
+        self._reward = make_measured_reward(world.reward_parts, world.spec, self.policy, world.device)
 
     @torch.no_grad()
     def write(self, samples: Sequence[Sample], seed: int) -> list[Recorded]:
@@ -86,17 +86,19 @@ def record(
             raise ConfigError(f"--{name} does nothing where texts are written whole: leave it out")
     if recording.format not in (None, "parquet"):
         raise ConfigError(f"--format {recording.format} is NetHack's: pairs of texts are written as parquet")
-    config = players[0].config
+    world = players[0].world
+    config = world.config
     description = {
         "world": "writing",
         "player": recording.name,
         "players": [player.about for player in players],
-        "pool": config.pool.id,
-        "pool_args": config.pool.args,
-        "prompts": config.env.args,
-        "tokens": config.training.steps_per_update,
-        "reward": {name: asdict(part) for name, part in config.reward.items() if part is not None},
-        "seed": config.seed,
+        "pool": config.pool,
+        "pool_args": config.args,
+        "max_prompt_length": config.max_prompt_length,
+        "prompt_truncation_side": config.prompt_truncation_side,
+        "tokens": config.num_tokens,
+        "reward": {name: asdict(part) for name, part in world.reward_parts.items() if part is not None},
+        "seed": world.seed,
     }
     rounds = TextRecording(recording.output, description, recording.pairs)
     if rounds.is_written:
@@ -104,16 +106,16 @@ def record(
     for _ in rounds.segments[: 2 * recording.pairs]:
         on_segment()
     authors = [_Author(player) for player in players]
-    order = SampleOrder(samples_of(config.pool, "train"), config.seed, replacement=False)
+    order = SampleOrder(samples_of(config, "train"), world.seed, replacement=False)
     order.draw(len(rounds.segments) // 2)
     while rounds.missing:
         number = rounds.rounds
-        samples = order.draw(min(config.evaluation.batch_size, rounds.missing // 2))
+        samples = order.draw(min(world.evaluation.batch_size, rounds.missing // 2))
         first = authors[number % len(authors)].write(samples, training_seed(config.seed, 0, number))
         second = authors[(number + 1) % len(authors)].write(samples, training_seed(config.seed, 1, number))
         rounds.add([text for pair in zip(first, second, strict=True) for text in pair])
         for _ in range(2 * len(samples)):
             on_segment()
-    swapped = np.random.default_rng(config.seed).integers(0, 2, recording.pairs)
+    swapped = np.random.default_rng(world.seed).integers(0, 2, recording.pairs)
     places = [(2 * pair + int(swap), 2 * pair + 1 - int(swap)) for pair, swap in enumerate(swapped)]
     return len(rounds.write([place for both in places for place in both]))

@@ -2,53 +2,35 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from typing import cast
 
-from groundling.configs.kinds import SPECS
-from groundling.configs.schema import ComponentConfig, EnvConfig, PoolConfig, RewardPartConfig
 from groundling.envs.spec import WorldSpec
 from groundling.envs.text_generation import Sample, pools
 from groundling.envs.text_generation.pools import Split
-from groundling.errors import ConfigError
+from groundling.envs.text_generation.prompts import Side
 from groundling.metrics import Metric
 from groundling.policies.token import TokenPolicy
-from groundling.registry import unknown
+from groundling.registry import ComponentConfig
 from groundling.rewards import RewardSum, Surroundings, chosen_parts, make_parts, measures
+from groundling.rewards.part import RewardPartConfig
 from groundling.worlds.writing.collect import PromptEncoder
+from groundling.worlds.writing.config import WritingConfig
 
 
-def spec_of(pool: PoolConfig) -> WorldSpec:
-    """What a pool offers."""
-    return replace(
-        SPECS["writing"],
-        name=f"pool {pool.id}",
-        experience=frozenset({"acted", "demonstrated"}),
-        group_size=pool.texts_per_prompt,
-    )
-
-
-def samples_of(pool: PoolConfig, split: Split) -> Sequence[Sample]:
+def samples_of(config: WritingConfig, split: Split) -> Sequence[Sample]:
     """A pool's prompts and references.
 
     Raises:
         GroundlingError: the pool's data cannot be had.
     """
-    assert pool.id is not None
-    samples: Sequence[Sample] = pools.create(pool.id, **pool.args).prepare(split)
+    samples: Sequence[Sample] = pools.create(config.pool, **config.args).prepare(split)
     return samples
 
 
-def make_prompt_encoder(env: EnvConfig, policy: TokenPolicy) -> PromptEncoder:
-    """How prompts are read by the policy's language model.
-
-    Raises:
-        ConfigError: env.args is not about prompts.
-    """
-    known = ("max_prompt_length", "prompt_truncation_side")
-    for name in env.args:
-        if name not in known:
-            raise ConfigError(unknown("argument of a run that writes, env.args", name, known))
-    return PromptEncoder(policy.lm.tokenizer, **env.args)
+def make_prompt_encoder(config: WritingConfig, policy: TokenPolicy) -> PromptEncoder:
+    """How prompts are read by the policy's language model."""
+    side = cast(Side, config.prompt_truncation_side)
+    return PromptEncoder(policy.lm.tokenizer, config.max_prompt_length, side)
 
 
 def make_measured_reward(

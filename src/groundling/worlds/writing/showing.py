@@ -1,37 +1,39 @@
 """A text as it is written, token by token."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 
-from groundling.configs.schema import Config
 from groundling.envs.text_generation.pools import Split
 from groundling.errors import RunError
 from groundling.policies.token import TokenPolicy
 from groundling.worlds.showing import Moment, Summary
 from groundling.worlds.writing.collect import stretch_of
-from groundling.worlds.writing.parts import make_measured_reward, make_prompt_encoder, samples_of, spec_of
+from groundling.worlds.writing.parts import make_measured_reward, make_prompt_encoder, samples_of
+
+if TYPE_CHECKING:
+    from groundling.worlds.writing.world import WritingWorld
 
 _ALTERNATIVES = 5
 
 
 @torch.no_grad()
-def watched(config: Config, policy: TokenPolicy, split: Split, number: int) -> Iterator[Moment]:
+def watched(world: "WritingWorld", policy: TokenPolicy, split: Split, number: int) -> Iterator[Moment]:
     """The policy writes to a prompt of a split, as in training; each token with the likeliest ones beside it.
 
     Raises:
         RunError: the split has fewer samples.
     """
-    samples = samples_of(config.pool, split)
+    config = world.config
+    samples = samples_of(config, split)
     if number >= len(samples):
-        raise RunError(
-            f"the {split} split of pool {config.pool.id!r} has {len(samples)} samples: ask for fewer"
-        )
+        raise RunError(f"the {split} split of pool {config.pool!r} has {len(samples)} samples: ask for fewer")
     sample, tokenizer = samples[number], policy.lm.tokenizer
-    num_tokens = config.training.steps_per_update
-    generator = torch.Generator().manual_seed(config.seed + number)
+    num_tokens = config.num_tokens
+    generator = torch.Generator().manual_seed(world.seed + number)
     uniforms = torch.rand(1, num_tokens, dtype=torch.float64, generator=generator)
-    writing = policy.write(make_prompt_encoder(config.env, policy)([sample]), uniforms, num_tokens)
+    writing = policy.write(make_prompt_encoder(config, policy)([sample]), uniforms, num_tokens)
     ids = writing.token_ids()[0].tolist()
     actions = writing.actions[: len(ids)].T  # (1, length)
     likely = policy.evaluate(writing.observations, actions).log_distributions()[0].exp()  # (length, tokens)
@@ -49,7 +51,7 @@ def watched(config: Config, policy: TokenPolicy, split: Split, number: int) -> I
         )
     (text,) = tokenizer.batch_decode([ids], skip_special_tokens=True)
     title = f"text {number} · {len(ids)} tokens"
-    reward = make_measured_reward(config.reward, spec_of(config.pool), policy, config.device)
+    reward = make_measured_reward(world.reward_parts, world.spec, policy, world.device)
     if reward is not None and not reward.per_token:
         worth = reward(stretch_of([sample], [[text]])).total.sum().item()
         title += f" · reward {worth:.4g}"

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import GenerationConfig
 
-from groundling.configs.schema import Config
 from groundling.envs.text_generation import Sample
 from groundling.errors import ConfigError, RunError
 from groundling.files import write_atomically
@@ -28,8 +27,10 @@ from groundling.worlds.writing.parts import (
     make_metrics,
     make_prompt_encoder,
     samples_of,
-    spec_of,
 )
+
+if TYPE_CHECKING:
+    from groundling.worlds.writing.world import WritingWorld
 
 
 @dataclass(frozen=True)
@@ -63,21 +64,21 @@ class Written:
 
 
 def make_validation(
-    config: Config, policy: TokenPolicy
+    world: "WritingWorld", policy: TokenPolicy
 ) -> tuple[Sequence[Sample], list[Metric], RewardSum | None]:
     """The first evaluation.episodes samples of the validation split, and the metrics and the reward of what is written.
 
     Raises:
         GroundlingError: the split cannot be had, or what a metric or the reward needs is missing.
     """
-    samples = samples_of(config.pool, "val")[: config.evaluation.episodes]
-    reward = make_measured_reward(config.reward, spec_of(config.pool), policy, config.device)
-    return samples, make_metrics(config.evaluation.metrics, policy), reward
+    samples = samples_of(world.config, "val")[: world.evaluation.episodes]
+    reward = make_measured_reward(world.reward_parts, world.spec, policy, world.device)
+    return samples, make_metrics(world.evaluation.metrics, policy), reward
 
 
 def write_and_measure(
     policy: TokenPolicy,
-    config: Config,
+    world: "WritingWorld",
     samples: Sequence[Sample],
     metrics: Sequence[Metric],
     reward: RewardSum | None,
@@ -93,16 +94,17 @@ def write_and_measure(
         RunError: there are no samples, or a metric lacks what it needs of them.
     """
     if not samples:
-        raise RunError(f"pool {config.pool.id!r} has no samples in this split")
+        raise RunError(f"pool {world.config.pool!r} has no samples in this split")
     rows: list[list[int]] = []
-    process = post_processors.get(config.evaluation.post_process) if config.evaluation.post_process else str
-    encode = make_prompt_encoder(config.env, policy)
-    size = config.evaluation.batch_size
+    evaluation = world.evaluation
+    process = post_processors.get(evaluation.post_process) if evaluation.post_process else str
+    encode = make_prompt_encoder(world.config, policy)
+    size = evaluation.batch_size
     with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(config.seed)
+        torch.manual_seed(world.seed)
         for first in range(0, len(samples), size):
             batch = samples[first : first + size]
-            rows += _write(policy, encode(batch), config)
+            rows += _write(policy, encode(batch), world.config.num_tokens, evaluation.generation)
             for _ in batch:
                 on_text()
     tokenizer = policy.lm.tokenizer
@@ -128,9 +130,11 @@ def write_and_measure(
     return Written(samples, generations, rewards, results)
 
 
-def _write(policy: TokenPolicy, prompts: Sequence[TokenPrompt], config: Config) -> list[list[int]]:
+def _write(
+    policy: TokenPolicy, prompts: Sequence[TokenPrompt], num_tokens: int, settings: dict[str, Any]
+) -> list[list[int]]:
     """The tokens of a text to each prompt: as in training, or as Transformers' generate does with the settings."""
-    lm, num_tokens, settings = policy.lm, config.training.steps_per_update, config.evaluation.generation
+    lm = policy.lm
     if not settings:
         uniforms = torch.rand(len(prompts), num_tokens, dtype=torch.float64)
         return [ids.tolist() for ids in policy.write(prompts, uniforms, num_tokens).token_ids()]
@@ -177,27 +181,33 @@ class ValidationLog:
     """
 
     def __init__(
-        self, config: Config, policy: Any, run_dir: Path, update: int, others: Sequence[Told] = ()
+        self,
+        world: "WritingWorld",
+        policy: Any,
+        run_dir: Path,
+        update: int,
+        last_step: int,
+        others: Sequence[Told] = (),
     ) -> None:
-        self._config, self._run_dir, self._others = config, run_dir, others
-        self._every = config.evaluation.every
+        self._world, self._run_dir, self._last_step, self._others = world, run_dir, last_step, others
+        self._every = world.evaluation.every
         if self._every is None:
             return
         self._policy = as_writer(policy)
-        self._samples, self._metrics, self._reward = make_validation(config, self._policy)
+        self._samples, self._metrics, self._reward = make_validation(world, self._policy)
         self._rows = RowFile(run_dir / "validation.jsonl", update)
         if not update and self._rows.is_empty:
             self._measure(0, 0)
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Measure after the update whose figures are ``row``, if it is its turn, or the last."""
-        if self._every is not None and due(self._every, self._config.training.steps, row):
+        if self._every is not None and due(self._every, self._last_step, row):
             self._measure(row["update"], row["step"])
 
     def _measure(self, update: int, step: int) -> None:
         if self._reward is not None:
             self._reward.forget()  # no measurement depends on those before it
-        written = write_and_measure(self._policy, self._config, self._samples, self._metrics, self._reward)
+        written = write_and_measure(self._policy, self._world, self._samples, self._metrics, self._reward)
         write_rows(self._run_dir / "predictions" / f"val-{update:06}.jsonl", written.rows())
         self._rows.append({"update": update, "step": step, "metrics": as_json(written.figures())})
         figures = {f"validation/{name}": value for name, value in written.figures().items()}

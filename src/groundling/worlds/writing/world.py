@@ -1,10 +1,10 @@
 """The world of texts that are written to a pool's prompts."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Self, get_args
 
 from groundling.algorithms.algorithm import Algorithm
 from groundling.envs.spec import WorldSpec
@@ -19,12 +19,12 @@ from groundling.worlds.showing import Moment
 from groundling.worlds.world import World
 from groundling.worlds.writing import pairs
 from groundling.worlds.writing.collect import References, WrittenTexts, as_writer, check_lengths
+from groundling.worlds.writing.config import WritingConfig, WritingEvaluation
 from groundling.worlds.writing.parts import (
     make_measured_reward,
     make_metrics,
     make_prompt_encoder,
     samples_of,
-    spec_of,
 )
 from groundling.worlds.writing.showing import watched
 from groundling.worlds.writing.validation import ValidationLog, make_validation, write_and_measure
@@ -32,9 +32,18 @@ from groundling.worlds.writing.validation import ValidationLog, make_validation,
 _REHEARSED_TEXTS = 8
 
 
-class WritingWorld(World):
+class WritingWorld(World[WritingConfig, WritingEvaluation]):
     """A pool's prompts, to which a policy writes; or its references, which it learns."""
 
+    config_class = WritingConfig
+    evaluation_class = WritingEvaluation
+    offers = WorldSpec(
+        "a pool",
+        frozenset({"prompt"}),
+        "token",
+        evidence=frozenset({"captions", "references"}),
+        subject="writing",
+    )
     unit = "tokens"
     episodes = "texts"
     suites: ClassVar[Mapping[str, str]] = {
@@ -43,44 +52,55 @@ class WritingWorld(World):
 
     @cached_property
     def spec(self) -> WorldSpec:
-        return spec_of(self.config.pool)
+        return replace(
+            self.offers,
+            name=f"pool {self.config.pool}",
+            experience=frozenset({"acted", "demonstrated"}),
+            group_size=self.config.texts_per_prompt,
+        )
 
     @property
     def settings(self) -> dict[str, Any]:
-        config = self.config
-        return {"pool": asdict(config.pool), "prompts": config.env.args} | {
-            name: getattr(config.evaluation, name) for name in ("generation", "post_process")
+        told = ("pool", "args", "max_prompt_length", "prompt_truncation_side", "num_tokens")
+        return {name: getattr(self.config, name) for name in told} | {
+            name: getattr(self.evaluation, name) for name in ("generation", "post_process")
         }
 
     # --------------------------------------------------------------------------------------------- training
 
     def collector(self, policy: Policy, algorithm: Algorithm, rows: slice) -> Collector:
-        config, writer, pool = self.config, as_writer(policy), self.config.pool
-        num_texts, num_tokens = config.env.num_envs, config.training.steps_per_update
-        samples = samples_of(pool, "train")
-        encode = make_prompt_encoder(config.env, writer)
+        config, writer = self.config, as_writer(policy)
+        num_texts, num_tokens = config.num_texts, config.num_tokens
+        samples = samples_of(config, "train")
+        encode = make_prompt_encoder(config, writer)
         if algorithm.demonstrated:
-            order = SampleOrder(samples, config.seed, replacement=False)
+            order = SampleOrder(samples, self.seed, replacement=False)
             return References(order, encode, num_texts, rows, num_tokens, writer.lm.is_encoder_decoder)
         check_lengths(writer, encode.max_prompt_length, num_tokens)
-        order = SampleOrder(samples, config.seed, pool.replacement)
+        order = SampleOrder(samples, self.seed, config.replacement)
         reward = self.begin_reward(policy, algorithm.processes)
-        return WrittenTexts(order, encode, reward, num_texts, rows, num_tokens, pool.texts_per_prompt)
+        return WrittenTexts(order, encode, reward, num_texts, rows, num_tokens, config.texts_per_prompt)
 
-    def rehearsal(self, recurrence: int, steps_per_gradient: int) -> World:
+    def rehearsal(self, recurrence: int, steps_per_gradient: int) -> Self:
         """See `World.rehearsal`: texts are only written whole, so there are few of them."""
-        config, group = self._unpaid(), self.config.pool.texts_per_prompt
-        texts = min(config.env.num_envs, group * -(-_REHEARSED_TEXTS // group))
-        return WritingWorld(replace(config, env=replace(config.env, num_envs=texts)))
+        group = self.config.texts_per_prompt
+        texts = min(self.config.num_texts, group * -(-_REHEARSED_TEXTS // group))
+        return self._rehearsing({"num_texts": texts})
 
     def check_measures(self, policy: Policy) -> None:
-        if self.config.evaluation.every is not None:
-            make_validation(self.config, as_writer(policy))
+        if self.evaluation.every is not None:
+            make_validation(self, as_writer(policy))
 
     def logs(
-        self, policy: Policy, algorithm: Algorithm, run_dir: Path, update: int, told: Sequence[Told]
+        self,
+        policy: Policy,
+        algorithm: Algorithm,
+        run_dir: Path,
+        update: int,
+        last_step: int,
+        told: Sequence[Told],
     ) -> list[Log]:
-        return [ValidationLog(self.config, policy, run_dir, update, told)]
+        return [ValidationLog(self, policy, run_dir, update, last_step, told)]
 
     def record_pairs(
         self,
@@ -108,12 +128,12 @@ class WritingWorld(World):
         """
         self.check_agent(agent, policy)
         assert policy is not None
-        config, writer = self.config, as_writer(policy)
+        writer = as_writer(policy)
         assert suite in get_args(Split)
-        samples = samples_of(config.pool, suite)[:num_episodes]  # type: ignore[arg-type]
-        metrics = make_metrics(config.evaluation.metrics, writer)
-        reward = make_measured_reward(config.reward, self.spec, writer, config.device)
-        written = write_and_measure(writer, config, samples, metrics, reward, on_episode)
+        samples = samples_of(self.config, suite)[:num_episodes]  # type: ignore[arg-type]
+        metrics = make_metrics(self.evaluation.metrics, writer)
+        reward = make_measured_reward(self.reward_parts, self.spec, writer, self.device)
+        written = write_and_measure(writer, self, samples, metrics, reward, on_episode)
         episodes = [
             HeldOutEpisode(number, row["metrics"], {"sample": row["sample_id"]}, row)
             for number, row in enumerate(written.rows())
@@ -124,7 +144,7 @@ class WritingWorld(World):
         self.check_agent(agent, policy)
         assert policy is not None
         assert suite in get_args(Split)
-        yield from watched(self.config, as_writer(policy), suite, number)  # type: ignore[arg-type]
+        yield from watched(self, as_writer(policy), suite, number)  # type: ignore[arg-type]
 
     def predictions(self, episodes: Sequence[HeldOutEpisode]) -> list[dict[str, Any]]:
         return [episode.record for episode in episodes]

@@ -1,0 +1,108 @@
+"""What is set in vain is an error: the message says why it does nothing, or who would use it."""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, fields, is_dataclass
+from typing import Any
+
+from groundling.algorithms.algorithm import algorithms
+from groundling.configs.schema import Config
+from groundling.errors import ConfigError, UnusedKey
+from groundling.policies.policy import policies
+from groundling.registry import ComponentConfig, unknown
+from groundling.rewards import check_parts
+from groundling.worlds import World, kind, worlds
+
+SECTIONS = ("world", "evaluation")
+"""The sections of which each kind of world has keys of its own."""
+
+
+def section_class(section: str, world: type[World[Any, Any]]) -> type[Any]:
+    """The dataclass of one of `SECTIONS` in a kind of world."""
+    return world.config_class if section == "world" else world.evaluation_class
+
+
+def check_section_key(section: str, name: str, id: str) -> None:
+    """Check that a kind of world has a key.
+
+    Args:
+        section: One of `SECTIONS`.
+        name: The key, without its section.
+        id: The kind of world.
+
+    Raises:
+        UnusedKey: only other kinds have it.
+        ConfigError: none has it.
+    """
+    names = {one: [f.name for f in fields(section_class(section, kind(one)))] for one in worlds}
+    if name in names[id]:
+        return
+    key, here = f"{section}.{name}", [f"{section}.{one}" for one in names[id]]
+    users = [one for one in names if name in names[one]]
+    if users:
+        told = f"{' and '.join(users)} world{'s' if len(users) > 1 else ''}"
+        raise UnusedKey(
+            key,
+            f"{key} does nothing in {kind(id).offers.name}, it is of {told}: leave it out. Here there is "
+            f"{', '.join(here)}",
+        )
+    raise ConfigError(unknown("config key", key, here))
+
+
+def check_used(config: Config) -> None:
+    """Check that everything that is set, and is not as the schema has it, is used by the parts that are chosen.
+
+    Raises:
+        UnusedKey: something does nothing; the message says why.
+        ConfigError: a part of the reward looks at what there is not.
+    """
+    world = kind(config.world.id)
+    demonstrated = bool(getattr(algorithms.get(config.algorithm.id), "demonstrated", False))
+    idle = {**config.world.unused(demonstrated), **_unused(config, world, demonstrated)}
+    usual = Config(name=config.name, world=world.config_class(), evaluation=world.evaluation_class())
+    defaults = dict(_leaves("", usual))
+    for key, value in _leaves("", config):
+        reason = idle.get(key) or idle.get(key.partition(".")[0])
+        if reason is not None and value != defaults[key]:
+            raise UnusedKey(
+                key, f"{key}={_told(value)} does nothing: {reason}; leave it at {_told(defaults[key])}"
+            )
+    check_parts(config.reward, world.offers)
+
+
+def _unused(config: Config, world: type[World[Any, Any]], demonstrated: bool) -> dict[str, str]:
+    """By key or section, why nothing that the config chooses uses it, whatever the world."""
+    idle = {}
+    accepts = getattr(policies.get(config.policy.id), "accepts", None)
+    # A policy that cannot act here is refused for that, and not for its model's keys.
+    if not has_model(config.policy) and (accepts is None or accepts(world.offers) is None):
+        idle["model"] = f"policy {config.policy.id!r} has no language model"
+    if not demonstrated:
+        idle["training.epochs"] = (
+            f"algorithm {config.algorithm.id} learns from what the policy does itself: set training.steps"
+        )
+    return idle
+
+
+def has_model(policy: ComponentConfig) -> bool:
+    """Whether a policy has a language model, or may have one."""
+    parameters = inspect.signature(policies.get(policy.id)).parameters
+    return "lm" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def _leaves(prefix: str, node: Any) -> Iterator[tuple[str, Any]]:
+    """By dotted key every value; free arguments are one value."""
+    for f in fields(node):
+        value = getattr(node, f.name)
+        if is_dataclass(value) and not isinstance(value, type):
+            yield from _leaves(f"{prefix}{f.name}.", value)
+        else:
+            yield prefix + f.name, value
+
+
+def _told(value: Any) -> str:
+    if is_dataclass(value) and not isinstance(value, type):
+        return _told(asdict(value))
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name}: {_told(one)}" for name, one in value.items()) + "}"
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

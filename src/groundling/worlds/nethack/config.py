@@ -1,0 +1,53 @@
+"""What the config says of NetHack's tasks."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import MISSING
+
+from groundling.arguments import at_least
+from groundling.envs.nethack import TASKS
+from groundling.errors import ConfigError
+from groundling.registry import unknown
+from groundling.worlds.config import EvaluationConfig, WorldConfig
+
+
+@dataclass
+class NetHackConfig(WorldConfig):
+    """One of NetHack's tasks."""
+
+    id: str = "nethack"
+    env: str = MISSING
+    """The task, such as NetHackScore-v1: `groundling list envs`."""
+    args: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the task, such as vector."""
+    num_envs: int = at_least(1, 32)
+    """Games played together; Motif played 480."""
+    num_steps: int = at_least(1, 40)
+    """Steps that each game takes between two updates; Motif took 32."""
+    num_workers: int = at_least(0, 0)
+    """Processes of each learner that step its envs; 0: it steps them itself, which is fastest on a CPU with one learner
+    for each core."""
+    ahead: bool = False
+    """Collect the next rollout while the learner is at work on this one; for GPUs, with workers."""
+    bootstrap_truncated: bool = False
+    """Whether a time-out is valued as if the episode went on (the usual practice) or as its end (Motif)."""
+    entropy_floor: float = at_least(0.0, 0.001)
+    """Stop, with advice, when the policy's entropy (nats) stays below this while episodes still fail; 0: never."""
+
+    def check(self) -> None:
+        """See `WorldConfig.check`."""
+        if self.env not in TASKS:
+            raise ConfigError(unknown("NetHack task", self.env, TASKS))
+
+
+@dataclass
+class NetHackEvaluation(EvaluationConfig):
+    """Held-out games."""
+
+    num_envs: int = at_least(1, 32)
+    """Games played together."""
+    deterministic: bool = False
+    """Take the likeliest action instead of drawing one."""
+    baselines: list[str] = field(default_factory=lambda: ["zero-shot", "random", "explorer"])
+    """What the trained policy is compared with on the same games: zero-shot, random, explorer."""

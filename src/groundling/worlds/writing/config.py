@@ -1,0 +1,85 @@
+"""What the config says of texts that are written to a pool's prompts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, get_args
+
+from omegaconf import MISSING
+
+from groundling.arguments import at_least
+from groundling.envs.text_generation import pools
+from groundling.envs.text_generation.prompts import Side
+from groundling.errors import ConfigError
+from groundling.metrics.post_processing import post_processors
+from groundling.registry import ComponentConfig, check_component, unknown
+from groundling.rewards import measures
+from groundling.worlds.config import EvaluationConfig, WorldConfig
+
+
+@dataclass
+class WritingConfig(WorldConfig):
+    """A pool's prompts, to which texts are written; or its references, to be learnt."""
+
+    ROWS: ClassVar[str] = "num_texts"
+    STEPS: ClassVar[str] = "num_tokens"
+
+    id: str = "writing"
+    pool: str = MISSING
+    """One of `groundling list pools`."""
+    args: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the pool."""
+    num_texts: int = at_least(1, 32)
+    """Texts written in an update."""
+    num_tokens: int = at_least(1, 40)
+    """Tokens of a text at most."""
+    texts_per_prompt: int = at_least(1, 1)
+    """How many texts of an update are written to one prompt: the groups of RLOO and GRPO; usually 1, or 4 to 16."""
+    replacement: bool = True
+    """Draw the prompts independently of each other (as RL4LMs), or in epochs that have every prompt once."""
+    max_prompt_length: int = at_least(1, 128)
+    """Tokens of a prompt that are read; of a longer one the rest is left out."""
+    prompt_truncation_side: str = "left"
+    """Where the rest is left out: left or right."""
+
+    def check(self) -> None:
+        """See `WorldConfig.check`."""
+        check_component(pools, ComponentConfig(self.pool, self.args), "world")
+        if self.prompt_truncation_side not in get_args(Side):
+            named = unknown(
+                "value of world.prompt_truncation_side", self.prompt_truncation_side, get_args(Side)
+            )
+            raise ConfigError(named)
+
+    def unused(self, demonstrated: bool) -> Mapping[str, str]:
+        """See `WorldConfig.unused`."""
+        if not demonstrated:
+            return {}
+        reason = "its algorithm reads the references, each in its turn"
+        return {"world.texts_per_prompt": reason, "world.replacement": reason}
+
+
+@dataclass
+class WritingEvaluation(EvaluationConfig):
+    """Texts to a split's prompts."""
+
+    metrics: list[ComponentConfig] = field(default_factory=list)
+    """Ids of `groundling list metrics` and their arguments, as in [{id: rouge}]."""
+    generation: dict[str, Any] = field(default_factory=dict)
+    """How texts are written for evaluation: arguments of Transformers' generate, such as {num_beams: 5}; empty: as
+    in training. Texts begin and end as in training, the model's own generation config is left out of account, and so
+    is NLPO's mask, which generate does not know."""
+    post_process: str | None = None
+    """What is done to a text before it is measured: three_sentence_summary keeps its first three sentences; null:
+    nothing."""
+    every: int | None = at_least(1, None)
+    """Updates between two measurements of the validation split during training, the first before it, and one after its
+    last update; null: none."""
+    batch_size: int = at_least(1, 64)
+    """Texts written at once."""
+
+    def check(self) -> None:
+        """See `EvaluationConfig.check`."""
+        for number, metric in enumerate(self.metrics):
+            check_component(measures, metric, f"evaluation.metrics[{number}]", filled_in=("lm",))
+        if self.post_process is not None:
+            post_processors.get(self.post_process)
