@@ -15,7 +15,7 @@ from groundling.training.tracking import read_metrics
 
 RESULTS = Path(__file__).parent / "results"
 RUNS = Path("runs/baselines")
-ENV = ["env.id=BabyAI-GoToRedBallNoDists-v0", "env.history=1"]
+ENV = ["world.env=BabyAI-GoToRedBallNoDists-v0", "world.history=1"]
 AGENTS = {
     "symbolic": [
         "glam/symbolic",
@@ -27,7 +27,7 @@ AGENTS = {
     "drrn": [
         "glam/drrn",
         "training.steps=150000",
-        "training.steps_per_update=10",
+        "world.num_steps=10",
         "reward.env.args.scale=1",
         "algorithm.args.learning_rate=1e-3",
         "algorithm.args.steps_per_gradient=16",

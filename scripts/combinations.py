@@ -13,26 +13,45 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from groundling.configs.kinds import check_used, has_model, kind_of
 from omegaconf import OmegaConf
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
 
 from groundling.configs.compose import from_values
-from groundling.configs.schema import ComponentConfig, Config
+from groundling.configs.schema import Config
+from groundling.configs.used import check_used, has_model
 from groundling.errors import GroundlingError
 from groundling.judges.reward_models import reward_models
+from groundling.registry import ComponentConfig
 from groundling.rewards import RewardPartConfig
 from groundling.training.build import check_suits
+from groundling.worlds.text.config import TextConfig
+from groundling.worlds.writing.config import WritingConfig
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "combinations.md"
 
 _WORLDS: dict[str, dict[str, Any]] = {
-    "text": {"env": {"id": "BabyAI-GoToObj-v0", "history": 1}},
-    "text, actions change": {"env": {"id": "test/Doors-v0", "history": 1}},
-    "NetHack": {"env": {"id": "NetHackScore-v1", "args": {"max_episode_steps": 5}}},
+    "text": {"id": "text", "env": "BabyAI-GoToObj-v0", "history": 1, "num_envs": 2, "num_steps": 4},
+    "text, actions change": {
+        "id": "text",
+        "env": "test/Doors-v0",
+        "history": 1,
+        "num_envs": 2,
+        "num_steps": 4,
+    },
+    "NetHack": {
+        "id": "nethack",
+        "env": "NetHackScore-v1",
+        "args": {"max_episode_steps": 5},
+        "num_envs": 2,
+        "num_steps": 4,
+    },
     "writing": {
-        "env": {"id": "TextGeneration-v0", "args": {"max_prompt_length": 5}},
-        "pool": {"id": "commongen", "args": {"offline": True, "max_size": 4}},
+        "id": "writing",
+        "pool": "commongen",
+        "args": {"offline": True, "max_size": 4},
+        "max_prompt_length": 5,
+        "num_texts": 4,
+        "num_tokens": 4,
     },
 }
 WORLDS = tuple(_WORLDS)
@@ -124,6 +143,7 @@ def config_of(one: Combination, distilled: Path, model: str = "starter", dataset
         dataset: A folder of what was done in text worlds, for algorithms that clone.
     """
     config = copy.deepcopy(_world(one.world))
+    world = config.world
     config.policy = ComponentConfig(one.policy, dict(_POLICY_ARGS.get(one.policy, {})))
     config.algorithm = ComponentConfig(one.algorithm, dict(_ALGORITHM_ARGS[one.algorithm]))
     if has_model(config.policy):
@@ -132,14 +152,12 @@ def config_of(one: Combination, distilled: Path, model: str = "starter", dataset
         config.policy.args["num_actions"] = 5
     if (one.policy, one.algorithm) == ("token", "nlpo"):
         config.policy.args |= {"mask_type": "learned_top_p", "min_tokens_to_keep": 5}
-    if one.clones and kind_of(config) == "text":
-        config.data.path = dataset
+    if one.clones and isinstance(world, TextConfig):
+        world.dataset = dataset
         config.algorithm.args["objective"] = "text" if one.policy == "action_scoring" else "choice"
-    if one.algorithm in ("grpo", "rloo") and kind_of(config) == "writing":
-        config.pool.texts_per_prompt = 2
-    if (
-        one.reward != PAID or kind_of(config) == "writing"
-    ):  # elsewhere that is the reward where nothing is said
+    if one.algorithm in ("grpo", "rloo") and isinstance(world, WritingConfig):
+        world.texts_per_prompt = 2
+    if one.reward != PAID or world.id == "writing":  # elsewhere that is the reward where nothing is said
         for name, part in copy.deepcopy(_REWARDS[one.reward]).items():
             config.reward[name] = RewardPartConfig(**part)
             if "path" in config.reward[name].args:
@@ -149,11 +167,15 @@ def config_of(one: Combination, distilled: Path, model: str = "starter", dataset
 
 @cache
 def _world(name: str) -> Config:
-    values = copy.deepcopy(_WORLDS[name])
-    values["env"]["num_envs"] = 4 if "pool" in values else 2
-    values |= {"name": "combination", "device": "cpu", "training": {"steps": 10**6, "steps_per_update": 4}}
-    usual = {"policy": {"id": "token" if "pool" in values else "random"}, "algorithm": {"id": "ppo"}}
-    return from_values(OmegaConf.create(values | usual))
+    values = {
+        "name": "combination",
+        "device": "cpu",
+        "world": _WORLDS[name],
+        "policy": {"id": "token" if name == "writing" else "random"},
+        "algorithm": {"id": "ppo"},
+        "training": {"steps": 10**6},
+    }
+    return from_values(OmegaConf.create(values))
 
 
 def verdict(config: Config) -> str | None:
