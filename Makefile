@@ -34,7 +34,7 @@ demo-writing: install  ## Let PPO and NLPO teach the starter model to write numb
 	$(BIN)/groundling report $(WRITING)/*-seed* --output $(WRITING)/report.html
 
 demo-motif: install  ## Motif: record NetHack, judge it, learn the judge's taste, train on it
-	$(BIN)/groundling collect explorer,random env.id=NetHackScore-v1 --pairs 50000 --stride 2 --output $(MOTIF)/pairs
+	$(BIN)/groundling collect explorer,random world.env=NetHackScore-v1 --pairs 50000 --stride 2 --output $(MOTIF)/pairs
 	$(BIN)/groundling annotate $(MOTIF)/pairs --name rules
 	$(BIN)/groundling distill $(MOTIF)/pairs learning_rate=1e-3 batch_size=256 --preferences rules --output $(MOTIF)/reward
 	$(BIN)/groundling study motif-laptop seeds=1 --jobs 2 reward.reward_model.args.path=$(MOTIF)/reward --runs $(MOTIF) --output $(MOTIF)/results
