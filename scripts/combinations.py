@@ -23,7 +23,7 @@ from groundling.errors import GroundlingError
 from groundling.judges.reward_models import reward_models
 from groundling.registry import ComponentConfig
 from groundling.rewards import RewardPartConfig
-from groundling.training.build import check_suits
+from groundling.training.build import check_suits, world_of
 from groundling.worlds.text.config import TextConfig
 from groundling.worlds.writing.config import WritingConfig
 
@@ -182,7 +182,7 @@ def verdict(config: Config) -> str | None:
     """Whether a run trains, by what every run is asked before anything is loaded: None, or the line that refuses it."""
     try:
         check_used(config)
-        check_suits(config)
+        check_suits(config.policy, config.model, config.algorithm, world_of(config))
     except GroundlingError as error:
         return str(error)
     return None

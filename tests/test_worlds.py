@@ -17,6 +17,7 @@ from groundling.policies.policy import Policy, policies
 from groundling.registry import ComponentConfig
 from groundling.training import build
 from groundling.worlds import WorldSpec
+from tests.building import policy_of
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
 
 _SHORT = ["world.num_envs=4", "training.steps=32", "world.num_steps=8", "device=cpu"]
@@ -54,7 +55,7 @@ def test_a_policy_that_a_function_makes_is_let_in() -> None:
     with pytest.raises(
         ConfigError, match=r"'symbolic' does not suit test/Doors-v0: it looks at symbols, and"
     ):
-        build.make_policy(compose(_WORLDS["own"][0], [*_WORLDS["own"][1:], "policy.id=symbolic"]))
+        policy_of(compose(_WORLDS["own"][0], [*_WORLDS["own"][1:], "policy.id=symbolic"]))
 
 
 @functools.cache
@@ -67,7 +68,7 @@ def _composed(world: str) -> Config:
 def _make(world: str, policy: ComponentConfig, algorithm: ComponentConfig, **more: Any) -> None:
     config = _composed(world)
     config = replace(config, policy=policy, algorithm=algorithm, world=replace(config.world, **more))
-    build.make_policy(config, learns=True)
+    policy_of(config, learns=True)
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from groundling.compat.rl4lms_config import is_original, read, spread
 from groundling.configs.schema import Config
 from groundling.errors import ConfigError, GroundlingError
 from groundling.rows import read_rows
-from groundling.training.build import make_policy
 from groundling.training.tracking import read_metrics
 from groundling.worlds.writing.parts import make_metrics
+from tests.building import policy_of
 from tests.compat.conftest import has_wordnet
 from tests.compat.rl4lms_configs import NAMES, config, is_causal
 
@@ -270,17 +270,17 @@ def test_the_tokenizer_of_another_folder_is_used(
         (bare / name).write_bytes((Path(models["causal"]) / name).read_bytes())
     given = [f"alg.policy.args.model_name={bare}", f"tokenizer.model_name={models['causal']}"]
     made, _ = read(write(_NLPO), [*given, "datapool.args.offline=true"], ["device=cpu"])
-    policy: Any = make_policy(made)
+    policy: Any = policy_of(made)
     assert policy.lm.tokenizer.eos_token == "</s>"
     made.model.tokenizer = None
     with pytest.raises(GroundlingError, match="holds no tokenizer"):
-        make_policy(made)
+        policy_of(made)
 
 
 def test_perplexity_is_the_trained_models(write: Callable[..., Path], models: dict[str, str]) -> None:
     name = "imdb_text_continuation/gpt2_supervised"
     made, notes = read(write(name), _put_in(name, models))
-    policy: Any = make_policy(made)
+    policy: Any = policy_of(made)
     (perplexity,) = [
         m for m in make_metrics(made.evaluation.metrics, policy) if type(m).__name__ == "CausalPerplexity"
     ]

@@ -206,7 +206,10 @@ def test_parts_of_a_reward_are_added_changed_and_taken_out(
         ),
         ("env.reward_scale=2", r"the key env.reward_scale is now reward.env.args.scale$"),
         ("env={reward_scale: 2}", r"is now reward.env.args.scale$"),
-        ("nethack.reward={reward_clip: 1}", r"the key nethack.reward.reward_clip is now reward.env.args.clip$"),
+        (
+            "nethack.reward={reward_clip: 1}",
+            r"the key nethack.reward.reward_clip is now reward.env.args.clip$",
+        ),
         ("nethack.reward.reward_clip=1", r"is now reward.env.args.clip$"),
         ("nethack.online.judge=rules", r"is now reward.reward_model.args.online.judge$"),
         ("reward.id=rouge", "the key reward.id is now the name of a part"),

@@ -10,9 +10,9 @@ from groundling.configs.compose import compose
 from groundling.envs.observation import TextObservation
 from groundling.lm import LanguageModel
 from groundling.policies import ActionScoringPolicy
-from groundling.training.build import make_policy
 from groundling.training.progress import TrainingProgress
 from groundling.training.run import Run
+from tests.building import policy_of
 
 _ACTIONS = ("turn left", "go forward", "drop")
 _SEEN = [
@@ -79,5 +79,5 @@ def test_rewards_are_shaped_by_leaving_the_first_policy(more: list[str], tmp_pat
 
 def test_what_it_began_with_is_there_for_training_alone() -> None:
     config = compose("demo-easy", ["algorithm.args.kl_coefficient=0.5"])
-    assert make_policy(config).reference is None
-    assert make_policy(config, learns=True).reference is not None
+    assert policy_of(config).reference is None
+    assert policy_of(config, learns=True).reference is not None

@@ -4,7 +4,7 @@ from groundling.configs.compose import compose
 from groundling.envs.babyai_text import TranslationError
 from groundling.envs.observation import TextObservation
 from groundling.prompts import PromptReader, glam_prompt
-from groundling.training.build import make_policy
+from tests.building import policy_of
 from tests.data import golden
 
 
@@ -45,7 +45,7 @@ def test_a_goal_that_is_not_of_babyai_stands_as_it_is(goal: str) -> None:
 
 def test_a_run_can_ask_for_the_originals_french() -> None:
     args = "policy.args={prompt: glam-original, language: french, value_hidden_sizes: [4]}"
-    policy = make_policy(compose("demo-easy", ["device=cpu", args]))
+    policy = policy_of(compose("demo-easy", ["device=cpu", args]))
     case = golden("glam_prompts")[0]
     assert policy.prompts([_observation(case)]) == [case["prompt_fr"]]
 

@@ -19,13 +19,13 @@ from groundling.evaluation.target import find
 from groundling.processes import Processes
 from groundling.registry import ComponentConfig
 from groundling.rows import read_rows
-from groundling.training.build import make_algorithm, make_policy
 from groundling.training.checkpoint import latest
 from groundling.training.run import train
 from groundling.training.tracking import read_metrics
 from groundling.worlds.text.config import TextConfig, TextEvaluation
 from groundling.worlds.text.dataset import count_transitions
 from groundling.worlds.text.demonstrations import Demonstrations
+from tests.building import algorithm_of, policy_of
 
 _ACTIONS = ["turn left", "turn right", "go forward", "pick up", "drop", "toggle"]
 
@@ -99,7 +99,7 @@ def test_what_is_held_out_is_measured_and_not_learnt(tmp_path: Path) -> None:
 
     count = count_transitions(folder, "validation")
     held_out = Demonstrations(folder, 1, slice(0, 1), _ACTIONS, 2, seed=1, split="validation").rollout(count)
-    policy = make_policy(config, latest(run_dir / "checkpoints", print))
+    policy = policy_of(config, latest(run_dir / "checkpoints", print))
     log_probs = policy.outputs(held_out.observations).log_probs  # type: ignore[union-attr]
     shown = held_out.actions.flatten()
     told = rows[-1]["metrics"]
@@ -142,8 +142,8 @@ def test_text_is_the_models_own_likelihood_and_choice_that_among_the_actions(
     losses = {}
     for objective in ("text", "choice"):
         config = _config(dataset, tmp_path, objective)
-        policy = make_policy(config)
-        algorithm = make_algorithm(config, policy)
+        policy = policy_of(config)
+        algorithm = algorithm_of(config, policy)
         rollout = Demonstrations(dataset, 8, slice(0, 8), _ACTIONS, 2, seed=1).rollout(1)
         prompts = policy.prompts(rollout.observations)
         assert prompts is not None
@@ -160,7 +160,7 @@ def test_text_is_the_models_own_likelihood_and_choice_that_among_the_actions(
 
 def test_the_learning_rate_warms_up_and_falls_along_a_cosine(dataset: Path, tmp_path: Path) -> None:
     config = _config(dataset, tmp_path, "choice", "drrn")
-    policy = make_policy(config)
+    policy = policy_of(config)
     algorithm = create("bc", objective="choice", learning_rate=1.0, warmup=0.1)
     algorithm.setup(policy)
     rollout = Demonstrations(dataset, 8, slice(0, 8), _ACTIONS, 2, seed=1).rollout(1)
@@ -205,8 +205,8 @@ def test_what_cannot_be_cloned_is_told(
 
 def test_a_loss_that_is_not_finite_spoils_nothing(dataset: Path, tmp_path: Path) -> None:
     config = _config(dataset, tmp_path, "choice", "drrn")
-    policy = make_policy(config)
-    algorithm = make_algorithm(config, policy)
+    policy = policy_of(config)
+    algorithm = algorithm_of(config, policy)
     rollout = Demonstrations(dataset, 8, slice(0, 8), _ACTIONS, 2, seed=1).rollout(1)
     with torch.no_grad():
         next(policy.parameters()).fill_(torch.nan)

@@ -11,9 +11,10 @@ from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, RunError
 from groundling.registry import ComponentConfig
 from groundling.rewards import EnvPart, Part, RewardSum, Stretch
-from groundling.training.build import make_algorithm, make_policy, world_of
+from groundling.training.build import world_of
 from groundling.worlds.text.collect import EnvCollector
 from groundling.worlds.text.config import TextConfig
+from tests.building import algorithm_of, policy_of
 from tests.conftest import Corridor, TablePolicy
 
 _ACTIONS = ["left", "right", "stay"]
@@ -107,8 +108,8 @@ def test_the_config_has_time_outs_valued_with_the_algorithms_discount() -> None:
         policy=ComponentConfig("test-table"),
         algorithm=ComponentConfig("ppo", {"gamma": 0.75}),
     )
-    policy = make_policy(config)
-    algorithm = make_algorithm(config, policy)
+    policy = policy_of(config)
+    algorithm = algorithm_of(config, policy)
     assert world_of(config).collector(policy, algorithm, slice(0, 2))._bootstrap == 0.75
 
 

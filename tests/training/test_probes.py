@@ -17,11 +17,11 @@ from groundling.errors import ConfigError, RunError
 from groundling.evaluation.report import write_report
 from groundling.policies import RandomPolicy
 from groundling.registry import ComponentConfig
-from groundling.training.build import make_policy
 from groundling.training.run import train
 from groundling.training.tracking import TIME_KEYS, read_metrics
 from groundling.worlds.text.config import TextConfig
 from groundling.worlds.text.probes import PROBES, ProbeLog, observations, read_probes, right_actions
+from tests.building import policy_of
 
 _THING = "(red|green|blue|purple|yellow|grey) (key|ball|box)"
 _PLACE = r"(\d steps? (left|right)( and \d steps? forward)?|\d steps? forward)"
@@ -86,7 +86,7 @@ def test_they_are_logged_at_each_update_and_change_nothing(probed: Path, tmp_pat
         assert list(row["probabilities"]) == [probe.title for probe in PROBES[1]]
         for own in row["probabilities"].values():
             assert list(own) == list(ACTIONS["english"]) and sum(own.values()) == pytest.approx(1, abs=1e-4)
-    began = make_policy(_config(tmp_path)).outputs(observations(PROBES[1], ACTIONS["english"], 2)).log_probs
+    began = policy_of(_config(tmp_path)).outputs(observations(PROBES[1], ACTIONS["english"], 2)).log_probs
     zero_shot = torch.tensor([list(own.values()) for own in rows[0]["probabilities"].values()])
     torch.testing.assert_close(began.exp(), zero_shot, atol=1e-5, rtol=0)
     assert rows[0]["probabilities"] != rows[1]["probabilities"] != rows[3]["probabilities"]
@@ -97,7 +97,7 @@ def test_they_are_logged_at_each_update_and_change_nothing(probed: Path, tmp_pat
 
     assert figures(probed) == figures(without)
     last = sorted((probed / "checkpoints").iterdir())[-1]
-    policy = make_policy(_config(tmp_path), last)
+    policy = policy_of(_config(tmp_path), last)
     log_probs = policy.outputs(observations(PROBES[1], ACTIONS["english"], 2)).log_probs
     assert log_probs is not None
     told = torch.tensor([list(own.values()) for own in rows[-1]["probabilities"].values()])

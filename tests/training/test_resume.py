@@ -11,6 +11,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -303,8 +304,12 @@ def test_another_configuration_is_refused_and_the_run_left_alone(
 
 
 def test_a_second_process_is_kept_out(tmp_path: Path) -> None:
-    with open_run(_corridor(tmp_path)), pytest.raises(RunError, match="another process"):
-        _train(_corridor(tmp_path))
+    config = _corridor(tmp_path)
+    with (
+        open_run(Path(config.run_dir), asdict(config)),
+        pytest.raises(RunError, match="another process"),
+    ):
+        _train(config)
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
@@ -398,7 +403,7 @@ def test_metrics_are_never_dropped_for_want_of_a_checkpoint(whole_corridor: Path
 def test_a_run_stopped_early_with_a_broken_checkpoint_does_not_begin_again(tmp_path: Path) -> None:
     config = _corridor(tmp_path)
     config.training.checkpoint_every = 100
-    with open_run(config) as folder:  # stops after the first update, and saves
+    with open_run(Path(config.run_dir), asdict(config)) as folder:  # stops after the first update, and saves
         assert not Run(config, folder, pytest.fail).loop(Console(quiet=True), lambda: True)
     before = (tmp_path / "metrics.jsonl").read_text()
     assert before.count("\n") == 1

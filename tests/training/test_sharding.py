@@ -11,20 +11,21 @@ import pytest
 from groundling.configs.compose import compose
 from groundling.errors import ConfigError
 from groundling.processes import Processes
-from groundling.training.build import make_policy
 from groundling.training.run import Run
 from groundling.training.sharding import _layers_of, shard
+from tests.building import policy_of
 
 _SHARD = """
 from groundling.configs.compose import compose
-from groundling.training.build import make_algorithm, make_policy, make_shards
+from groundling.training.build import make_algorithm, make_policy, make_shards, world_of
 from groundling.processes import Processes, in_parts
 
 config = compose("rl4lms/increasing_numbers_ppo", ["model.fsdp=true", "device=cpu"])
-processes, policy = Processes.join("cpu"), make_policy(config, learns=True)
+processes = Processes.join("cpu")
+policy = make_policy(config.policy, config.model, config.algorithm, world_of(config), learns=True)
 before = {name: weight.detach().clone() for name, weight in policy.named_parameters()}
-shards = make_shards(config, policy, processes)
-algorithm = make_algorithm(config, policy, processes)
+shards = make_shards(config.model, config.algorithm, policy, processes)
+algorithm = make_algorithm(config.algorithm, policy, processes)
 shards.bring_together()
 for name, weight in policy.named_parameters():
     assert not in_parts(weight) and weight.equal(before[name]), name
@@ -58,9 +59,9 @@ def test_each_process_has_its_part_of_the_layers(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_dealt_out_is_told(experiment: str, overrides: list[str], told: str) -> None:
     config = compose(experiment, ["model.fsdp=true", "device=cpu", *overrides])
-    policy = make_policy(compose(experiment, ["device=cpu"]))
+    policy = policy_of(compose(experiment, ["device=cpu"]))
     with pytest.raises(ConfigError, match=told):
-        shard(config, policy, Processes(0, 2))
+        shard(config.model, config.algorithm.id, policy, Processes(0, 2))
 
 
 def test_one_process_has_nobody_to_deal_them_out_to(tmp_path: Path) -> None:
@@ -84,7 +85,7 @@ def test_one_process_has_nobody_to_deal_them_out_to(tmp_path: Path) -> None:
 )
 def test_layers_that_cannot_be_parted_are_told(tie: Callable[[Any, Any], None], told: str) -> None:
     config = compose("rl4lms/increasing_numbers_ppo", ["device=cpu"])
-    model = make_policy(config).lm.model
+    model = policy_of(config).lm.model
     assert len(_layers_of(model)) == len(model.model.layers)
     tie(model.model.layers, model)
     with pytest.raises(ConfigError, match=told):

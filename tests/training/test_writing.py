@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,6 @@ from groundling.processes import Processes
 from groundling.rewards import MetricReward
 from groundling.rows import read_rows
 from groundling.training.build import (
-    make_algorithm,
-    make_policy,
     world_of,
 )
 from groundling.training.folder import open_run
@@ -31,6 +30,7 @@ from groundling.training.tracking import TIME_KEYS, read_metrics
 from groundling.worlds.writing.collect import PromptEncoder, References
 from groundling.worlds.writing.parts import make_measured_reward, make_metrics, spec_of
 from groundling.worlds.writing.validation import write_rows
+from tests.building import algorithm_of, policy_of
 
 
 def _config(run_dir: Path, *overrides: str) -> Config:
@@ -48,8 +48,8 @@ def _config(run_dir: Path, *overrides: str) -> Config:
 
 
 def _rollout(config: Config, processes: Processes | None = None):
-    policy = make_policy(config, learns=True)
-    algorithm = make_algorithm(config, policy)
+    policy = policy_of(config, learns=True)
+    algorithm = algorithm_of(config, policy)
     own = (processes or Processes()).share(config.world.num_texts)
     collector = world_of(config).collector(policy, algorithm, own)
     return policy, collector.collect(policy, generator=torch.Generator().manual_seed(0))
@@ -111,7 +111,7 @@ def test_a_run_resumes_validates_and_is_evaluated(tmp_path: Path, capsys: pytest
     parts = ["evaluation.every=2", "evaluation.metrics=[{id:diversity},{id:increasing_numbers}]"]
     train(_config(tmp_path / "whole", *parts), Console(quiet=True))
     stopped = _config(tmp_path / "stopped", *parts)
-    with open_run(stopped):
+    with open_run(Path(stopped.run_dir), asdict(stopped)):
         assert not Run(stopped, tmp_path / "stopped", print).loop(Console(quiet=True), lambda: True)
     train(stopped, Console(quiet=True))
 
@@ -183,7 +183,7 @@ def test_metrics_and_rewards_get_the_language_model_under_training_or_the_one_th
     tmp_path: Path,
 ) -> None:
     own = _config(tmp_path, "~reward", "reward.causal_perplexity={}")
-    policy = make_policy(own)
+    policy = policy_of(own)
     reward = _measured(own, policy).parts["causal_perplexity"].reward
     assert isinstance(reward, MetricReward) and reward.metric.lm is policy.lm  # type: ignore[attr-defined]
     judge = "{id:causal_perplexity,args:{lm:starter-causal,device:cpu}}"
@@ -194,7 +194,7 @@ def test_metrics_and_rewards_get_the_language_model_under_training_or_the_one_th
         f"reward.judged={judge}",
         f"evaluation.metrics=[{judge}]",
     )
-    policy = make_policy(named)
+    policy = policy_of(named)
     samples = (["go"], ["left"], [["go left and then go right"]])
     found = (
         make_metrics(named.evaluation.metrics, policy)[0]

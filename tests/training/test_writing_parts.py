@@ -11,9 +11,10 @@ from groundling.configs.compose import compose
 from groundling.configs.schema import Config
 from groundling.lm import LanguageModel
 from groundling.policies import TokenPolicy
-from groundling.training.build import make_algorithm, make_policy, world_of
+from groundling.training.build import world_of
 from groundling.training.run import train
 from groundling.training.tracking import read_metrics
+from tests.building import algorithm_of, policy_of
 
 _LORA = {"r": 4, "lora_alpha": 8}
 _BY_ADAPTER = "policy.args={value:lora,value_lora:{r:2}}"
@@ -41,7 +42,7 @@ def config(model_folder: Callable[[str], Path], tmp_path: Path) -> Callable[...,
 
 
 def _policy(config: Config, checkpoint: Path | None = None) -> TokenPolicy:
-    policy = make_policy(config, checkpoint, learns=True)
+    policy = policy_of(config, checkpoint, learns=True)
     assert isinstance(policy, TokenPolicy)
     return policy
 
@@ -49,7 +50,7 @@ def _policy(config: Config, checkpoint: Path | None = None) -> TokenPolicy:
 def _kl(config: Config, checkpoint: Path | None = None) -> float:
     """The mean |log π - log π_ref| of a rollout."""
     policy = _policy(config, checkpoint)
-    collector = world_of(config).collector(policy, make_algorithm(config, policy), slice(0, 8))
+    collector = world_of(config).collector(policy, algorithm_of(config, policy), slice(0, 8))
     rollout, _ = collector.collect(policy, generator=torch.Generator().manual_seed(0))
     assert rollout.kl is not None and rollout.mask is not None
     return rollout.kl[rollout.mask].abs().mean().item()
@@ -89,7 +90,7 @@ def test_trpo_goes_with_checkpointed_gradients(config: Callable[..., Config]) ->
     for checkpointing in ("true", "false"):
         made = config(*changed, f"model.gradient_checkpointing={checkpointing}")
         policy = _policy(made)
-        algorithm = make_algorithm(made, policy)
+        algorithm = algorithm_of(made, policy)
         collector = world_of(made).collector(policy, algorithm, slice(0, 8))
         rollout, _ = collector.collect(policy, generator=torch.Generator().manual_seed(0))
         rollout.rewards += torch.randn(rollout.rewards.shape, generator=torch.Generator().manual_seed(1))
@@ -142,7 +143,7 @@ def test_values_by_an_adapter_need_no_reference(adapter: list[str], config: Call
     assert "value" in row and not {"kl", "kl_mean", "kl_coefficient"} & row.keys()
     latest = max((Path(made.run_dir) / "checkpoints").iterdir())
     for learns in (True, False):  # where it goes on, or is evaluated
-        again = make_policy(made, latest, learns=learns)
+        again = policy_of(made, latest, learns=learns)
         assert isinstance(again, TokenPolicy) and again.reference is None and again.value_lm is not None
         for name, parameter in policy.value_lm.named_parameters():
             same = torch.equal(parameter, again.value_lm.get_parameter(name))

@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.slurm is not None:
         whole = (originals, ours)
         commands = [_command_words(arguments, foreign, *words) for words in [whole, *runs]]
-        return _submit(arguments, commands, configs)
+        return _submit(arguments, commands, [config.run_dir for config in configs])
     if arguments.dry_run:
         return max(_dry_run(config) for config in configs)
     return _train_each(configs)
@@ -177,13 +177,13 @@ def _train_one(config: "Config") -> bool:
     return complete
 
 
-def _submit(arguments: argparse.Namespace, commands: list[list[str]], configs: list["Config"]) -> int:
+def _submit(arguments: argparse.Namespace, commands: list[list[str]], run_dirs: list[str]) -> int:
     """Show the job that runs the first of ``commands``, or as an array the others; submit it unless it is a dry run."""
     from groundling.training import slurm
 
     job, more = slurm.parse(arguments.slurm)
     chosen = commands[1:] if job.array else commands[:1]
-    submission = slurm.submission(job, more, chosen, [config.run_dir for config in configs])
+    submission = slurm.submission(job, more, chosen, run_dirs)
     print(submission.text)
     if arguments.dry_run:
         print("nothing was written or submitted", file=sys.stderr)

@@ -46,7 +46,7 @@ def check_renamed(values: Any, where: str, key: str = "") -> None:
     Raises:
         ConfigError: there are some; the message has their new names.
     """
-    renamed = {}
+    renamed: dict[str, str] = {}
     for leaf in [*(leaf for leaf, _ in leaves(key, values)), key]:
         old = next((old for old in _NOW if leaf == old or leaf.startswith(f"{old}.")), None)
         # Of a mapping that is set, its keys are told, and not the mapping too.

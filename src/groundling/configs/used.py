@@ -58,7 +58,10 @@ def check_used(config: Config) -> None:
     """
     world = kind(config.world.id)
     demonstrated = bool(getattr(algorithms.get(config.algorithm.id), "demonstrated", False))
-    idle = {**config.world.unused(demonstrated), **_unused(config, world, demonstrated)}
+    idle = {
+        **config.world.unused(demonstrated),
+        **_unused(config.policy, config.algorithm, world, demonstrated),
+    }
     usual = Config(name=config.name, world=world.config_class(), evaluation=world.evaluation_class())
     defaults = dict(_leaves("", usual))
     for key, value in _leaves("", config):
@@ -70,16 +73,18 @@ def check_used(config: Config) -> None:
     check_parts(config.reward, world.offers)
 
 
-def _unused(config: Config, world: type[World[Any, Any]], demonstrated: bool) -> dict[str, str]:
+def _unused(
+    policy: ComponentConfig, algorithm: ComponentConfig, world: type[World[Any, Any]], demonstrated: bool
+) -> dict[str, str]:
     """By key or section, why nothing that the config chooses uses it, whatever the world."""
     idle = {}
-    accepts = getattr(policies.get(config.policy.id), "accepts", None)
+    accepts = getattr(policies.get(policy.id), "accepts", None)
     # A policy that cannot act here is refused for that, and not for its model's keys.
-    if not has_model(config.policy) and (accepts is None or accepts(world.offers) is None):
-        idle["model"] = f"policy {config.policy.id!r} has no language model"
+    if not has_model(policy) and (accepts is None or accepts(world.offers) is None):
+        idle["model"] = f"policy {policy.id!r} has no language model"
     if not demonstrated:
         idle["training.epochs"] = (
-            f"algorithm {config.algorithm.id} learns from what the policy does itself: set training.steps"
+            f"algorithm {algorithm.id} learns from what the policy does itself: set training.steps"
         )
     return idle
 

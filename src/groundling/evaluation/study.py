@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -26,6 +26,7 @@ from groundling.training.build import world_of
 from groundling.training.folder import open_run
 from groundling.training.run import train
 from groundling.worlds import AGENTS
+from groundling.worlds.config import WorldConfig
 from groundling.worlds.text.dataset import count_episodes, count_transitions
 
 LOG = "study.log"
@@ -122,7 +123,7 @@ class Job:
             return False
         if self.agent not in AGENTS:
             try:
-                with open_run(self.config):
+                with open_run(self.run_dir, asdict(self.config)):
                     pass
             except GroundlingError:
                 return False
@@ -177,7 +178,7 @@ def _jobs_of_seed(study: Study, configs: Mapping[str, Config], seed: int, runs: 
         own = replace(config, seed=seed, run_dir=str(run_dir))
         teacher = None
         if arm.data is not None:
-            teacher = _expert(own) if arm.data == EXPERT else jobs[arm.data]
+            teacher = _expert(own.world, seed) if arm.data == EXPERT else jobs[arm.data]
             own = replace(own, world=world_of(own).learning_from(run_dir / _DATA))
         named = study.suites if arm.suites is None else arm.suites
         suites = tuple(world_of(own).find_suites(",".join(named)))
@@ -186,10 +187,10 @@ def _jobs_of_seed(study: Study, configs: Mapping[str, Config], seed: int, runs: 
     return list(jobs.values())
 
 
-def _expert(config: Config) -> Job:
-    """Who shows a clone with this configuration what to do, in the clone's own world."""
-    own = replace(config_of_agent("expert", []), world=config.world, seed=config.seed)
-    return Job("expert", config.seed, "expert", own, (), 0)
+def _expert(world: WorldConfig, seed: int) -> Job:
+    """Who shows a clone what to do, in the clone's own world."""
+    own = replace(config_of_agent("expert", []), world=world, seed=seed)
+    return Job("expert", seed, "expert", own, (), 0)
 
 
 def run_job(job: Job, tell: Tell, console: Console, warn: Tell) -> None:
@@ -200,7 +201,7 @@ def run_job(job: Job, tell: Tell, console: Console, warn: Tell) -> None:
         KeyboardInterrupt: it was asked to stop.
     """
     if job.agent not in AGENTS:
-        with open_run(job.config, warn):  # that what is there is this arm's
+        with open_run(job.run_dir, asdict(job.config), warn):  # that what is there is this arm's
             trained = job.is_trained()
         if not trained:
             if job.teacher is not None:

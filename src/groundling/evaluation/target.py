@@ -80,7 +80,9 @@ class Target:
         """
         if agent in AGENTS:
             return None
-        return make_policy(self.config, None if agent == "zero-shot" else self.checkpoint)
+        config = self.config
+        world = world_of(config, None if agent == "zero-shot" else self.checkpoint)
+        return make_policy(config.policy, config.model, config.algorithm, world)
 
 
 def find(

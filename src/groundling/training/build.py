@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from groundling.algorithms.algorithm import Algorithm, algorithms, check_trains
-from groundling.configs.schema import Config
+from groundling.configs.schema import Config, ModelConfig, TrainingConfig
 from groundling.configs.used import has_model
 from groundling.devices import find_device
 from groundling.errors import ConfigError
@@ -42,36 +42,41 @@ def world_of(config: Config, checkpoint: Path | None = None) -> World[Any, Any]:
     )
 
 
-def in_steps(config: Config, collector: Collector) -> Config:
-    """The config with training.steps for training.epochs, if it has these.
+def in_steps(training: TrainingConfig, collector: Collector) -> TrainingConfig:
+    """The section with steps for its epochs, if it has these.
 
     Raises:
         ConfigError: there are no data to go through.
     """
-    epochs = config.training.epochs
-    if epochs is None:
-        return config
-    return replace(config, training=replace(config.training, steps=collector.steps_of(epochs)))
+    if training.epochs is None:
+        return training
+    return replace(training, steps=collector.steps_of(training.epochs))
 
 
-def check_suits(config: Config) -> None:
-    """Check that a config's policy can be trained in its world, by its algorithm and reward. Nothing is loaded or made.
+def check_suits(
+    policy: ComponentConfig, model: ModelConfig, algorithm: ComponentConfig, world: World[Any, Any]
+) -> None:
+    """Check that a policy can be trained in a world, by an algorithm and by the world's reward. Nothing is loaded.
+
+    Args:
+        policy: The config's section.
+        model: The config's section.
+        algorithm: The config's section.
+        world: Of the same config.
 
     Raises:
         ConfigError: two of them do not suit each other; the message says why, and names those that would.
         GroundlingError: what the reward needs is missing.
     """
-    if config.model.load_in_4bit and not config.model.lora:
+    if model.load_in_4bit and not model.lora:
         raise ConfigError(
             "model.load_in_4bit=true keeps weights that cannot be trained: give model.lora={r: 16} too"
         )
-    world = world_of(config)
-    policy, algorithm = config.policy, config.algorithm
     check_accepts(policy.id, world.spec)
     check_trains(algorithm.id, algorithm.args, policy.id, policy.args, world.spec)
     if "num_actions" in inspect.signature(policies.get(policy.id)).parameters:
         _num_actions(policy, world.spec)
-    _check_recurrence(policy, config.world.steps_per_row)
+    _check_recurrence(policy, world.config.steps_per_row)
     if not getattr(algorithms.get(algorithm.id), "demonstrated", False):
         world.reward.check()
         if world.reward.needs_model and not has_model(policy):
@@ -81,46 +86,58 @@ def check_suits(config: Config) -> None:
             )
 
 
-def make_policy(config: Config, checkpoint: Path | None = None, *, learns: bool = False) -> Policy:
-    """The config's policy: as training begins, or with the weights of ``checkpoint``.
+def make_policy(
+    policy: ComponentConfig,
+    model: ModelConfig,
+    algorithm: ComponentConfig,
+    world: World[Any, Any],
+    *,
+    learns: bool = False,
+) -> Policy:
+    """A config's policy: as training begins, or with the weights of the world's checkpoint.
 
     New weights (heads, random models) depend on the config's seed alone.
 
     Args:
-        config: The run's.
-        checkpoint: A checkpoint's folder.
+        policy: The config's section.
+        model: The config's section.
+        algorithm: The config's section: some policies are made for what trains them.
+        world: Of the same config.
         learns: Whether it is going to be trained: only then it has the reference of a KL penalty.
 
     Raises:
         ConfigError: it cannot act in the world; or it is going to be trained, and cannot be.
     """
     if learns:
-        check_suits(config)
-    spec = world_of(config).spec
-    check_accepts(config.policy.id, spec)
-    factory = policies.get(config.policy.id)
-    parameters = inspect.signature(factory).parameters
-    args: dict[str, Any] = dict(config.policy.args)
+        check_suits(policy, model, algorithm, world)
+    spec = world.spec
+    check_accepts(policy.id, spec)
+    parameters = inspect.signature(policies.get(policy.id)).parameters
+    args: dict[str, Any] = dict(policy.args)
     if "language" in parameters:
         args.setdefault("language", spec.language)
     if "num_actions" in parameters:
-        args["num_actions"] = _num_actions(config.policy, spec)
+        args["num_actions"] = _num_actions(policy, spec)
     if "critic" in parameters:
-        args.setdefault("critic", getattr(algorithms.get(config.algorithm.id), "needs_values", True))
+        args.setdefault("critic", getattr(algorithms.get(algorithm.id), "needs_values", True))
+
+    def language_model(checkpoint: Path | None) -> Any:
+        return _make_language_model(model, world.seed, world.device, checkpoint)
+
     with torch.random.fork_rng():
-        torch.manual_seed(config.seed)
+        torch.manual_seed(world.seed)
         if "lm" in parameters:
-            args["lm"] = _make_language_model(config, checkpoint)
-        if "reference" in parameters and learns and _penalises(config):
-            args["reference"] = args["lm"] if _has_new_adapter(config) else _make_language_model(config, None)
+            args["lm"] = language_model(world.checkpoint)
+        if "reference" in parameters and learns and _penalises(algorithm):
+            args["reference"] = args["lm"] if _has_new_adapter(model) else language_model(None)
         if "value_base" in parameters and _needs_value_base(args):
-            args["value_base"] = _make_language_model(config, None)
-        policy = policies.create(config.policy.id, **args)
+            args["value_base"] = language_model(None)
+        made = policies.create(policy.id, **args)
     if "lm" not in parameters:  # a language model is where it belongs already
-        policy.to(find_device(config.device))
-    if checkpoint is not None:
-        policy.load_weights(checkpoint)
-    return policy
+        made.to(find_device(world.device))
+    if world.checkpoint is not None:
+        made.load_weights(world.checkpoint)
+    return made
 
 
 def _num_actions(policy: ComponentConfig, spec: WorldSpec) -> int:
@@ -151,10 +168,10 @@ def _check_recurrence(policy: ComponentConfig, num_steps: int) -> None:
         )
 
 
-def _penalises(config: Config) -> bool:
-    """Whether the algorithm has a KL penalty, for which the policy needs the weights that training began with."""
-    default = getattr(algorithms.get(config.algorithm.id), "kl_coefficient", 0)
-    return bool(config.algorithm.args.get("kl_coefficient", default))
+def _penalises(algorithm: ComponentConfig) -> bool:
+    """Whether it has a KL penalty, for which the policy needs the weights that training began with."""
+    default = getattr(algorithms.get(algorithm.id), "kl_coefficient", 0)
+    return bool(algorithm.args.get("kl_coefficient", default))
 
 
 def _needs_value_base(args: Mapping[str, Any]) -> bool:
@@ -163,60 +180,65 @@ def _needs_value_base(args: Mapping[str, Any]) -> bool:
     return adapted and not args["lm"].has_adapter and "reference" not in args
 
 
-def _has_new_adapter(config: Config) -> bool:
+def _has_new_adapter(model: ModelConfig) -> bool:
     """Whether training began with an adapter that had learnt nothing: the model without it is then the reference."""
     from groundling.lm import loading
 
-    return bool(config.model.lora) and loading.adapter_base(loading.resolve(config.model.path)) is None
+    return bool(model.lora) and loading.adapter_base(loading.resolve(model.path)) is None
 
 
-def make_algorithm(config: Config, policy: Policy, processes: Processes | None = None) -> Algorithm:
-    """The config's algorithm, set up for ``policy`` and for the processes that share its work.
+def make_algorithm(
+    algorithm: ComponentConfig, policy: Policy, processes: Processes | None = None
+) -> Algorithm:
+    """A config's algorithm, set up for ``policy`` and for the processes that share its work.
 
     Raises:
         ConfigError: the policy has nothing to train, or the algorithm does not suit it.
     """
-    if not any(p.requires_grad for p in policy.parameters()):
-        raise ConfigError(f"policy {config.policy.id!r} has no weights to train: choose another policy.id")
-    if any(p.requires_grad and p.dtype != torch.float32 for p in policy.parameters()):
+    trained = [p for p in policy.parameters() if p.requires_grad]
+    if not trained:
+        raise ConfigError(f"a {type(policy).__name__} has no weights to train: choose another policy.id")
+    if rounded := {p.dtype for p in trained} - {torch.float32}:
+        dtype = str(rounded.pop()).removeprefix("torch.")
         warnings.warn(
-            f"model.dtype={config.model.dtype} rounds away updates of less than about 0.4 % of a weight, as small "
-            "learning rates make them: keep float32 (GPUs compute in bfloat16 all the same) or train model.lora",
+            f"model.dtype={dtype} rounds away updates of less than about 0.4 % of a weight, as small learning rates "
+            "make them: keep float32 (GPUs compute in bfloat16 all the same) or train model.lora",
             stacklevel=2,
         )
-    algorithm: Algorithm = algorithms.create(config.algorithm.id, **config.algorithm.args)
-    algorithm.processes = processes or Processes()
-    algorithm.setup(policy)
-    return algorithm
+    made: Algorithm = algorithms.create(algorithm.id, **algorithm.args)
+    made.processes = processes or Processes()
+    made.setup(policy)
+    return made
 
 
-def make_shards(config: Config, policy: Policy, processes: Processes) -> "Shards | None":
+def make_shards(
+    model: ModelConfig, algorithm: ComponentConfig, policy: Policy, processes: Processes
+) -> "Shards | None":
     """What deals the policy's layers out over the processes, if the config wants it.
 
     Raises:
         ConfigError: they cannot be dealt out.
     """
-    if not config.model.fsdp:
+    if not model.fsdp:
         return None
     from groundling.training.sharding import shard  # and torch.distributed, where there are several processes
 
-    return shard(config.model, config.algorithm.id, policy, processes)
+    return shard(model, algorithm.id, policy, processes)
 
 
-def _make_language_model(config: Config, checkpoint: Path | None) -> Any:
+def _make_language_model(model: ModelConfig, seed: int, device: str, checkpoint: Path | None) -> Any:
     from transformers.utils import logging
 
     from groundling.lm import LanguageModel
 
     logging.disable_progress_bar()  # at every checkpoint it would break into the run's own
     logging.set_verbosity_error()
-    model = config.model
     return LanguageModel.from_pretrained(
         checkpoint or model.path,
         init="pretrained" if checkpoint else model.init.value,
-        seed=config.seed,
+        seed=seed,
         dtype=model.dtype,
-        device=config.device,
+        device=device,
         device_map=model.device_map,
         load_in_4bit=model.load_in_4bit,
         lora=None if checkpoint else model.lora or None,  # a checkpoint brings its adapter

@@ -37,13 +37,14 @@ def dry_run(config: Config) -> DryRun:
         GroundlingError: a part of the run cannot be made, what it is validated with among them.
     """
     config = replace(config, model=replace(config.model, compile=False))  # which a few steps are not worth
-    policy = make_policy(config, learns=True)
-    algorithm: Any = make_algorithm(config, policy)
     world = world_of(config)
+    policy = make_policy(config.policy, config.model, config.algorithm, world, learns=True)
+    algorithm: Any = make_algorithm(config.algorithm, policy)
     short = world.rehearsal(policy.recurrence, algorithm.steps_per_gradient)
     collector = short.collector(policy, algorithm, slice(0, short.config.num_rows))
     if config.training.epochs is not None:  # of whole texts
-        config = in_steps(config, world.collector(policy, algorithm, slice(0, config.world.num_rows)))
+        whole = world.collector(policy, algorithm, slice(0, config.world.num_rows))
+        config = replace(config, training=in_steps(config.training, whole))
     world.check_measures(policy)  # what is missing is told
     generator = torch.Generator().manual_seed(config.seed)
 

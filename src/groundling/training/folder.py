@@ -1,14 +1,15 @@
 """A run's folder: who may write to it, and what configuration it belongs to."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from groundling.configs.compose import recorded, to_yaml
+from omegaconf import OmegaConf
+
+from groundling.configs.compose import recorded
 from groundling.configs.flat import flat
-from groundling.configs.schema import Config
 from groundling.errors import ConfigError, RunError
 from groundling.files import lock_file, write_atomically
 from groundling.training.tracking import read_metrics
@@ -39,18 +40,20 @@ what it runs."""
 
 
 @contextmanager
-def open_run(config: Config, warn: Callable[[str], None] = warnings.warn) -> Iterator[Path]:
-    """Make or reopen the run's folder, and keep every other process from training in it.
+def open_run(
+    folder: Path, settings: Mapping[str, Any], warn: Callable[[str], None] = warnings.warn
+) -> Iterator[Path]:
+    """Make or reopen a run's folder, and keep every other process from training in it.
 
     Args:
-        config: The run's.
+        folder: The run's.
+        settings: Its whole config, nested.
         warn: Told if the file system has no locks: then no process is kept out.
 
     Raises:
         ConfigError: the folder belongs to a run with another configuration.
         RunError: another process trains in it, or it cannot be written or locked.
     """
-    folder = Path(config.run_dir)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / ".lock").open("w")
@@ -67,18 +70,18 @@ def open_run(config: Config, warn: Callable[[str], None] = warnings.warn) -> Ite
             ) from error
         if not free:
             raise RunError(f"another process is training in {folder}: wait for it, or set run_dir")
-        _claim(folder, config)
+        _claim(folder, settings)
         yield folder
 
 
-def _claim(folder: Path, config: Config) -> None:
+def _claim(folder: Path, settings: Mapping[str, Any]) -> None:
     """Write the configuration, if what stands there says the same of everything that is learnt."""
     path = folder / "config.yaml"
     begun = bool(read_metrics(folder)) or (folder / "checkpoints").exists()
     if begun and not path.exists():
         raise ConfigError(f"{folder} holds a run but no config.yaml: set run_dir to a new folder")
     if begun:  # otherwise nothing has been learnt yet that another configuration could spoil
-        there, wanted = flat(recorded(path)), flat(asdict(config))
+        there, wanted = flat(recorded(path)), flat(settings)
         different = [
             f"{key}={there.get(key)!r} (now {wanted.get(key)!r})"
             for key in sorted({*there, *wanted})
@@ -90,7 +93,7 @@ def _claim(folder: Path, config: Config) -> None:
                 "same configuration to resume"
             )
     try:
-        write_atomically(path, to_yaml(config))
+        write_atomically(path, OmegaConf.to_yaml(OmegaConf.create(dict(settings))))
     except OSError as error:
         raise RunError(f"cannot write {path}: {error}; free some space or set run_dir to another") from error
 

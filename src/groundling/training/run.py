@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -65,7 +65,9 @@ def train(config: Config, console: Console, warn: Callable[[str], None] = warnin
     processes = Processes.join(config.device)
     console = console if processes.is_main else Console(quiet=True)
     with ExitStack() as stack:
-        folder = processes.from_main(lambda: stack.enter_context(open_run(config, warn)))
+        folder = processes.from_main(
+            lambda: stack.enter_context(open_run(Path(config.run_dir), asdict(config), warn))
+        )
         run = Run(config, folder, warn, processes)
         if run.counters.update:
             console.print(f"resuming after update {run.counters.update} from {folder}", highlight=False)
@@ -108,14 +110,16 @@ class Run:
             for i, name in enumerate(("act", "learn"))
         }
         set_seed(config.seed)  # Python, NumPy and torch, for whatever draws from the global generators
-        self.policy: Policy = make_policy(config, found, learns=True)
-        self.shards = make_shards(config, self.policy, self.processes)
-        self.algorithm: Algorithm = make_algorithm(config, self.policy, self.processes)
+        self.world = world_of(config, found)
+        self.policy: Policy = make_policy(
+            config.policy, config.model, config.algorithm, self.world, learns=True
+        )
+        self.shards = make_shards(config.model, config.algorithm, self.policy, self.processes)
+        self.algorithm: Algorithm = make_algorithm(config.algorithm, self.policy, self.processes)
         self.algorithm.keep_in(folder)
         self.local_rows = self.processes.share(num_rows)  # the envs, or texts, of this process
-        self.world = world_of(config)
         self.collector = self.world.collector(self.policy, self.algorithm, self.local_rows)
-        self.config = in_steps(config, self.collector)
+        self.config = replace(config, training=in_steps(config.training, self.collector))
         self.shaped = ShapedReturns(num_rows)
         if found is not None:
             self._load(found)
