@@ -125,9 +125,9 @@ def draw_name(random: Random, language: Language, strange: bool) -> tuple[str, s
             return noun, color
 
 
-def called(random: Random, language: Language, thing: Thing, article: str) -> str:
+def called(random: Random, language: Language, thing: Thing, article: str, renaming: float = 0.1) -> str:
     """The thing's name as a question may put it: now and then by another word for its noun or its colour."""
-    if random.random() < 0.1:
+    if random.random() < renaming:
         noun, color = (language.same.get(word, word) for word in thing.name)
         thing = replace(thing, noun=noun) if random.random() < 0.5 else replace(thing, color=color)
     return language.name(thing, article)
@@ -234,11 +234,11 @@ def word_list(random: Random, language: Language) -> str:
     return f"{random.choice(language.list_heads)}: {', '.join(phrases)}"
 
 
-def draw_goal(random: Random, language: Language, thing: Thing) -> str:
+def draw_goal(random: Random, language: Language, thing: Thing, renaming: float = 0.1) -> str:
     """A goal in words about `thing`; in the goals with two things it is the one written as {x}."""
     article = random.choice([language.the, language.the, language.a])
     if random.random() < 0.65:
-        return random.choice(language.goals).format(x=called(random, language, thing, article))
+        return random.choice(language.goals).format(x=called(random, language, thing, article, renaming))
     other = draw_thing(random, language)
     pattern = random.choice(language.pairs)
     return pattern.format(x=language.name(thing, article), y=language.name(other, language.the))
@@ -437,7 +437,7 @@ def retold(random: Random, language: Language) -> Document:
     return Document(lay_out(random, language, scene), [(question, " ".join(told))])
 
 
-def labelled(random: Random, language: Language) -> Document:
+def labelled(random: Random, language: Language, renaming: float = 0.1) -> Document:
     """A goal in words, one or more views, and a label after which stands where the thing meant is.
 
     The label is mostly a made-up or a general word, so that a model looks up what the goal names whatever
@@ -450,7 +450,7 @@ def labelled(random: Random, language: Language) -> Document:
     known = scenes[-1].unique()
     seen = bool(known) and random.random() < 0.88
     thing = random.choice(known) if seen else draw_absent(random, language, scenes[-1])
-    text = framed(random, language, draw_goal(random, language, thing), scenes)
+    text = framed(random, language, draw_goal(random, language, thing, renaming), scenes)
     roughly = random.random() < 0.7
     label = random.choice(language.way_labels if roughly else language.place_labels)
     if roughly and random.random() < 0.3:
@@ -462,6 +462,11 @@ def labelled(random: Random, language: Language) -> Document:
     others = random.sample(known, min(len(known), random.choice([0, 1, 2, 3])))
     more = [(f"{language.name(other, language.the)}:", language.place(other)) for other in others]
     return Document(join(text, question), [("", answer), *more])
+
+
+def renamed(random: Random, language: Language) -> Document:
+    """`labelled`, with a goal that mostly names its thing by another word for its noun or its colour."""
+    return labelled(random, language, renaming=0.8)
 
 
 def sought(random: Random, language: Language) -> Document:

@@ -19,7 +19,18 @@ from random import Random
 
 import torch
 from rich.console import Console
-from starter_corpus import DOCUMENTS, Document, DocumentMaker, documents, join, labelled, recited, sought
+from starter_corpus import (
+    DOCUMENTS,
+    Document,
+    DocumentMaker,
+    documents,
+    join,
+    labelled,
+    measured,
+    recited,
+    renamed,
+    sought,
+)
 from starter_muon import Muon
 from starter_probes import measure
 from starter_tokenizer import SENTINELS, build_tokenizer, fast_tokenizer
@@ -315,6 +326,23 @@ def causal_logits(model: PreTrainedModel, batch: list[Example]) -> tuple[Tensor,
 
 
 @dataclass(frozen=True)
+class Cycle:
+    """Texts that are read at a rate which rises, stays and falls to nothing; the next cycle begins anew."""
+
+    stages: tuple[Stage, ...]
+    """What is read in turn. Finding the thing that is named, one of several, is learnt within some hundred steps of
+    short texts, and not within a thousand of the mix alone."""
+    pace: float = 1.0
+    """Factor on the learning rate."""
+    level: float = 0.3
+    """Share of the texts after which the rate falls."""
+
+    @property
+    def texts(self) -> int:
+        return sum(stage.count for stage in self.stages)
+
+
+@dataclass(frozen=True)
 class Recipe:
     """What differs between the two models."""
 
@@ -323,13 +351,7 @@ class Recipe:
     new_model: Callable[[PreTrainedTokenizerFast], PreTrainedModel]
     example: Callable[[PreTrainedTokenizerFast, Random, Document], Example]
     logits: Callable[[PreTrainedModel, list[Example]], tuple[Tensor, Tensor]]
-    stages: tuple[Stage, ...]
-    """What is read in turn. Finding the thing that is named, one of several, is learnt within some hundred steps of
-    short texts, and not within a thousand of the mix alone."""
-
-    @property
-    def texts(self) -> int:
-        return sum(stage.count for stage in self.stages)
+    cycles: tuple[Cycle, ...]
 
 
 RECIPES = {
@@ -339,7 +361,7 @@ RECIPES = {
         new_encoder_decoder,
         encoder_decoder_example,
         encoder_decoder_logits,
-        (Stage({sought: 1.0}, 15_000, longest=110), Stage(DOCUMENTS, 165_000)),
+        (Cycle((Stage({sought: 1.0}, 15_000, longest=110), Stage(DOCUMENTS, 165_000))),),
     ),
     # A causal model first learns where a thing is that was just named, then to fetch the name from a goal that stands
     # before the scene, which takes it longest.
@@ -350,9 +372,25 @@ RECIPES = {
         causal_example,
         causal_logits,
         (
-            Stage({recited: 1.0}, 8_000, longest=110),
-            Stage({sought: 0.75, recited: 0.25}, 25_000, longest=140),
-            Stage({**DOCUMENTS, sought: 60, labelled: 64}, 190_000, longest=300),
+            Cycle(
+                (
+                    Stage({recited: 1.0}, 8_000, longest=110),
+                    Stage({sought: 0.75, recited: 0.25}, 25_000, longest=140),
+                    Stage({**DOCUMENTS, sought: 60, labelled: 64}, 190_000, longest=300),
+                )
+            ),
+            # What it knows least after these: distances, and things that are called by other words.
+            Cycle(
+                (
+                    Stage(
+                        {**DOCUMENTS, sought: 40, labelled: 50, measured: 70, renamed: 50},
+                        80_000,
+                        longest=300,
+                    ),
+                ),
+                pace=0.5,
+                level=0.1,
+            ),
         ),
     ),
 }
@@ -388,7 +426,7 @@ def optimizers_for(model: PreTrainedModel) -> list[torch.optim.Optimizer]:
     return [Muon(inner), torch.optim.AdamW(groups, betas=(0.9, 0.98), weight_decay=0.01, fused=True)]
 
 
-def schedule(step: int, progress: float, warmup: int = 100, level: float = 0.3) -> float:
+def schedule(step: int, progress: float, level: float, warmup: int = 100) -> float:
     """Linear warm-up in `warmup` steps, the full rate until `level` of the texts are read, then a cosine to zero."""
     if step < warmup:
         return (step + 1) / warmup
@@ -400,16 +438,35 @@ def train(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """Train one model from scratch."""
     torch.manual_seed(seed)
-    random = Random(seed)
     tokenizer = fast_tokenizer(recipe.tokenizer_kind, build_tokenizer(recipe.tokenizer_kind, seed))
     model = recipe.new_model(tokenizer).train()
+    for number, cycle in enumerate(recipe.cycles):
+        told = f"{recipe.folder}, cycle {number + 1} of {len(recipe.cycles)}"
+        rate = learning_rate * cycle.pace
+        train_cycle(recipe, cycle, model, tokenizer, Random(seed + number), batch_tokens, rate, console, told)
+    return model.eval(), tokenizer
+
+
+def train_cycle(
+    recipe: Recipe,
+    cycle: Cycle,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    random: Random,
+    batch_tokens: int,
+    learning_rate: float,
+    console: Console,
+    told: str,
+) -> None:
+    """Let a model read a cycle's texts."""
     optimizers = optimizers_for(model)
-    started, recent, texts, total = time.monotonic(), [], 0, recipe.texts
-    stages = (examples_of(stage, recipe, tokenizer, random, batch_tokens) for stage in recipe.stages)
+    started, recent, texts, total = time.monotonic(), [], 0, cycle.texts
+    stages = (examples_of(stage, recipe, tokenizer, random, batch_tokens) for stage in cycle.stages)
     for step, batch in enumerate(chain.from_iterable(stages)):
         for optimizer in optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate * group.get("pace", 1.0) * schedule(step, texts / total)
+                pace = group.get("pace", 1.0) * schedule(step, texts / total, cycle.level)
+                group["lr"] = learning_rate * pace
         loss = loss_of(recipe, model, batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -422,9 +479,8 @@ def train(
             seconds = time.monotonic() - started
             mean, left = sum(recent[-100:]) / 100, seconds * (total / texts - 1)
             console.print(
-                f"{recipe.folder}: {texts:,} of {total:,} texts, loss {mean:.3f}, {seconds:.0f} s, {left:.0f} s left"
+                f"{told}: {texts:,} of {total:,} texts, loss {mean:.3f}, {seconds:.0f} s, {left:.0f} s left"
             )
-    return model.eval(), tokenizer
 
 
 @torch.no_grad()
