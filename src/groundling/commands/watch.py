@@ -40,6 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
     from groundling.evaluation.film import Film
     from groundling.evaluation.target import find
 
+    if arguments.gif is not None and arguments.gif.suffix.lower() != ".gif":
+        raise ConfigError(f"--gif writes GIFs, got {arguments.gif}: give a name that ends in .gif")
     target, console = find(arguments.agent, arguments.overrides, warn), make_console()
     suites = target.world.find_suites(arguments.suite or next(iter(target.world.suites)))
     if len(suites) > 1:

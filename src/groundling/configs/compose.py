@@ -296,6 +296,8 @@ def _checked(composed: DictConfig, where: str, said: Mapping[str, Any], unused: 
         check_minima(section, prefix)
     if config.seed >= 2**31:
         raise ConfigError(f"seed must be less than 2**31, got {config.seed}")
+    if not config.name.strip() or not config.name.isprintable():
+        raise ConfigError(f"name must be a line of printable characters, got {config.name!r}")
     if not config.run_dir.isprintable():  # it gets into job files, line by line
         raise ConfigError(f"run_dir must be one line of printable characters, got {config.run_dir!r}")
     try:

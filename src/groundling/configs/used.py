@@ -3,11 +3,13 @@
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 from groundling.algorithms.algorithm import algorithms
-from groundling.configs.schema import Config
+from groundling.configs.schema import Config, ModelConfig
 from groundling.errors import ConfigError, UnusedKey
+from groundling.lm.loading import adapter_base, resolve
 from groundling.policies.policy import policies
 from groundling.registry import ComponentConfig, unknown
 from groundling.rewards import check_parts
@@ -60,7 +62,7 @@ def check_used(config: Config) -> None:
     demonstrated = bool(getattr(algorithms.get(config.algorithm.id), "demonstrated", False))
     idle = {
         **config.world.unused(demonstrated),
-        **_unused(config.policy, config.algorithm, world, demonstrated),
+        **_unused(config.policy, config.model, config.algorithm, world, demonstrated),
     }
     usual = Config(name=config.name, world=world.config_class(), evaluation=world.evaluation_class())
     defaults = dict(_leaves("", usual))
@@ -74,7 +76,11 @@ def check_used(config: Config) -> None:
 
 
 def _unused(
-    policy: ComponentConfig, algorithm: ComponentConfig, world: type[World[Any, Any]], demonstrated: bool
+    policy: ComponentConfig,
+    model: ModelConfig,
+    algorithm: ComponentConfig,
+    world: type[World[Any, Any]],
+    demonstrated: bool,
 ) -> dict[str, str]:
     """By key or section, why nothing that the config chooses uses it, whatever the world."""
     idle = {}
@@ -82,6 +88,11 @@ def _unused(
     # A policy that cannot act here is refused for that, and not for its model's keys.
     if not has_model(policy) and (accepts is None or accepts(world.offers) is None):
         idle["model"] = f"policy {policy.id!r} has no language model"
+    folder = Path(resolve(model.path))
+    if folder.is_dir() and adapter_base(str(folder)) is None:
+        idle["model.revision"] = (
+            f"model.path={model.path} is a folder on this machine, which has no revisions"
+        )
     if not demonstrated:
         idle["training.epochs"] = (
             f"algorithm {algorithm.id} learns from what the policy does itself: set training.steps"

@@ -1,5 +1,6 @@
 """A run's folder: who may write to it, and what configuration it belongs to."""
 
+import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from omegaconf import OmegaConf
 
 from groundling.configs.compose import recorded
 from groundling.configs.flat import flat
-from groundling.errors import ConfigError, RunError
+from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.files import lock_file, write_atomically
 from groundling.training.tracking import read_metrics
 
@@ -30,13 +31,12 @@ _MAY_CHANGE = (
     "device",
     "model.gradient_checkpointing",
     "algorithm.args.micro_batch_size",
-    # The reward model's folder may have been moved: a checkpoint knows which model it was trained with.
-    "reward.reward_model.args.path",
-    "reward.reward_model.args.online.args.base_url",
-    "reward.reward_model.args.online.args.api_key_env",
 )
 """Keys that a run may be resumed with other values of: how long it goes on, what is kept and measured, and where and on
 what it runs."""
+_MAY_CHANGE_OF_REWARD_MODELS = ("path", "online.args.base_url", "online.args.api_key_env")
+"""Arguments of parts that are reward models: such a folder may have been moved, and a checkpoint knows which model it
+was trained with."""
 
 
 @contextmanager
@@ -54,6 +54,7 @@ def open_run(
         ConfigError: the folder belongs to a run with another configuration.
         RunError: another process trains in it, or it cannot be written or locked.
     """
+    is_new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / ".lock").open("w")
@@ -71,7 +72,13 @@ def open_run(
         if not free:
             raise RunError(f"another process is training in {folder}: wait for it, or set run_dir")
         _claim(folder, settings)
-        yield folder
+        try:
+            yield folder
+        except GroundlingError:
+            # A run that is refused before it began leaves nothing behind.
+            if is_new and {path.name for path in folder.iterdir()} == {".lock", "config.yaml"}:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
 
 
 def _claim(folder: Path, settings: Mapping[str, Any]) -> None:
@@ -82,9 +89,15 @@ def _claim(folder: Path, settings: Mapping[str, Any]) -> None:
         raise ConfigError(f"{folder} holds a run but no config.yaml: set run_dir to a new folder")
     if begun:  # otherwise nothing has been learnt yet that another configuration could spoil
         there, wanted = flat(recorded(path)), flat(settings)
+        moved = {
+            f"reward.{name}.args.{argument}"
+            for name, part in settings["reward"].items()
+            if part is not None and (part["id"] or name) == "reward_model"
+            for argument in _MAY_CHANGE_OF_REWARD_MODELS
+        }
         different = [
             f"{key}={there.get(key)!r} (now {wanted.get(key)!r})"
-            for key in sorted({*there, *wanted})
+            for key in sorted({*there, *wanted} - moved)
             if there.get(key) != wanted.get(key) and not may_change(key)
         ]
         if different:

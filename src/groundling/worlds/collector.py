@@ -19,7 +19,9 @@ class Finished(Protocol):
 
     @property
     def episode_return(self) -> float:
-        """Sum of the world's own rewards, without scale or shaping."""
+        """Sum of the world's own rewards, without scale or shaping; of texts, which a world does not pay, of the reward
+        that they are learnt from, each part times its coefficient.
+        """
 
     @property
     def length(self) -> int:

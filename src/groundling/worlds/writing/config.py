@@ -52,10 +52,11 @@ class WritingConfig(WorldConfig):
 
     def unused(self, demonstrated: bool) -> Mapping[str, str]:
         """See `WorldConfig.unused`."""
-        if not demonstrated:
-            return {}
-        reason = "its algorithm reads the references, each in its turn"
-        return {"world.texts_per_prompt": reason, "world.replacement": reason}
+        idle = {"model.max_prompt_tokens": "prompts are cut at world.max_prompt_length"}
+        if demonstrated:
+            reason = "its algorithm reads the references, each in its turn"
+            idle |= {"world.texts_per_prompt": reason, "world.replacement": reason}
+        return idle
 
 
 @dataclass
