@@ -88,8 +88,7 @@ def _unused(
     # A policy that cannot act here is refused for that, and not for its model's keys.
     if not has_model(policy) and (accepts is None or accepts(world.offers) is None):
         idle["model"] = f"policy {policy.id!r} has no language model"
-    folder = Path(resolve(model.path))
-    if folder.is_dir() and adapter_base(str(folder)) is None:
+    if model.revision is not None and _is_local(model.path):
         idle["model.revision"] = (
             f"model.path={model.path} is a folder on this machine, which has no revisions"
         )
@@ -98,6 +97,12 @@ def _unused(
             f"algorithm {algorithm.id} learns from what the policy does itself: set training.steps"
         )
     return idle
+
+
+def _is_local(path: str) -> bool:
+    """Whether a model is a folder here; not of an adapter, which may stand on weights of the hub's."""
+    folder = Path(resolve(path))
+    return folder.is_dir() and adapter_base(str(folder)) is None
 
 
 def has_model(policy: ComponentConfig) -> bool:
