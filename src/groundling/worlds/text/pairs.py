@@ -13,6 +13,7 @@ from groundling.judges.preferences.recording import Recorded, TextRecording
 from groundling.judges.preferences.segments import TextSegment
 from groundling.judges.preferences.texts import in_context
 from groundling.worlds.recording import Demonstrator, Recording
+from groundling.worlds.text.config import TextConfig
 from groundling.worlds.text.envs import make_envs
 from groundling.worlds.text.episodes import Choice, play, player_of
 
@@ -58,7 +59,7 @@ def record(
     """
     length, stride = _checked(recording)
     world = players[0].world
-    config = world.config
+    config: TextConfig = world.config
     description = {
         "world": "text",
         "player": recording.name,

@@ -21,6 +21,7 @@ from groundling.worlds.writing.collect import (
     stretch_of,
     texts_so_far,
 )
+from groundling.worlds.writing.config import WritingConfig
 from groundling.worlds.writing.parts import make_measured_reward, make_prompt_encoder, samples_of
 
 
@@ -87,7 +88,7 @@ def record(
     if recording.format not in (None, "parquet"):
         raise ConfigError(f"--format {recording.format} is NetHack's: pairs of texts are written as parquet")
     world = players[0].world
-    config = world.config
+    config: WritingConfig = world.config
     description = {
         "world": "writing",
         "player": recording.name,
@@ -111,8 +112,8 @@ def record(
     while rounds.missing:
         number = rounds.rounds
         samples = order.draw(min(world.evaluation.batch_size, rounds.missing // 2))
-        first = authors[number % len(authors)].write(samples, training_seed(config.seed, 0, number))
-        second = authors[(number + 1) % len(authors)].write(samples, training_seed(config.seed, 1, number))
+        first = authors[number % len(authors)].write(samples, training_seed(world.seed, 0, number))
+        second = authors[(number + 1) % len(authors)].write(samples, training_seed(world.seed, 1, number))
         rounds.add([text for pair in zip(first, second, strict=True) for text in pair])
         for _ in range(2 * len(samples)):
             on_segment()
