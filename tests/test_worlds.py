@@ -21,6 +21,7 @@ from tests.building import policy_of
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
 
 _SHORT = ["world.num_envs=4", "training.steps=32", "world.num_steps=8", "device=cpu"]
+_SHORT_TEXTS = ["world.num_texts=4", "training.steps=32", "world.num_tokens=8", "device=cpu"]
 _ACT = {"a2c", "appo", "grpo", "ppo", "reinforce_pp", "rloo", "trpo"}  # they learn from what a policy does
 _WORLDS = {
     "babyai": ["demo", "~policy.args"],
@@ -62,7 +63,7 @@ def test_a_policy_that_a_function_makes_is_let_in() -> None:
 def _composed(world: str) -> Config:
     experiment, *words = _WORLDS["babyai" if world == "dataset" else world]
     words += ["world.dataset=/nowhere"] if world == "dataset" else []
-    return compose(experiment, [*words, *_SHORT])
+    return compose(experiment, [*words, *(_SHORT_TEXTS if world == "writing" else _SHORT)])
 
 
 def _make(world: str, policy: ComponentConfig, algorithm: ComponentConfig, **more: Any) -> None:

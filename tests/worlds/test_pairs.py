@@ -1,6 +1,7 @@
 """Pairs for a judge from text worlds and from writing: recorded, annotated, distilled."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import examples.shelf  # noqa: F401 (registers its env)
@@ -116,12 +117,20 @@ def _config() -> Config:
     return find("random", SHELF[2:], pytest.fail).config
 
 
+def _random() -> Demonstrator:
+    return find("random", SHELF[2:], pytest.fail).demonstrator()
+
+
 class FirstAction(RandomPolicy):
     """Always takes the first of the admissible actions, so that each of its episodes has one step."""
 
     def _log_probs(self, observations: Sequence[TextObservation]) -> torch.Tensor:
         logits = super()._log_probs(observations)
         return torch.where(torch.arange(logits.shape[1]) == 0, 0.0, logits - 50).log_softmax(1)
+
+
+def _first_action() -> Demonstrator:
+    return replace(_random(), agent="trained", policy=FirstAction())
 
 
 class Heard(Part):
@@ -140,7 +149,7 @@ class Heard(Part):
 
 def test_a_run_is_rewarded_for_captions_as_the_pairs_have_them(tmp_path: Path) -> None:
     config, heard = _config(), Heard()
-    player = Demonstrator(config, "trained", FirstAction())
+    player = _first_action()
     record([player], Recording(tmp_path / "pairs", "first", 8, length=1))
     envs = make_envs(config.world, 1, lambda env, k: training_seed(config.seed, 0, k))
     envs.reset()
@@ -152,7 +161,7 @@ def test_a_run_is_rewarded_for_captions_as_the_pairs_have_them(tmp_path: Path) -
 
 
 def test_several_agents_take_turns_and_segments_have_their_length(tmp_path: Path) -> None:
-    players = [Demonstrator(_config(), "random", None), Demonstrator(_config(), "trained", FirstAction())]
+    players = [_random(), _first_action()]
     segments: list[Recorded] = []
     add = TextRecording.add
 
