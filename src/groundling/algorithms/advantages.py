@@ -100,7 +100,7 @@ class GroupedEpisodes:
         if (counts < 2).any():
             raise ConfigError(
                 "an episode is compared with others of its group, and one has none: let world.num_texts be at least 2, "
-                "and each prompt be answered at least twice (pool.texts_per_prompt)"
+                "and each prompt be answered at least twice (world.texts_per_prompt)"
             )
         return cls(number, returns.T[columns], group, counts)
 

@@ -22,7 +22,7 @@ class Algorithm(ABC):
     gamma: float
     """Discount factor."""
     demonstrated: ClassVar[bool] = False
-    """Whether it learns from a dataset's rollouts (data.path) instead of the policy's own."""
+    """Whether it learns from a dataset's rollouts (world.dataset) instead of the policy's own."""
     needs_values: ClassVar[bool] = True
     """Whether it learns by a value function; where it does not, a policy may do without one."""
     compares: ClassVar[bool] = False
@@ -45,11 +45,11 @@ class Algorithm(ABC):
         if not getattr(policy, "trainable", True):  # a function that makes a policy does not say
             return "that policy has no weights to train"
         if self.demonstrated and "demonstrated" not in world.experience:
-            return "it learns from a dataset (data.path=FOLDER, see `groundling collect`) or from a pool's references"
+            return "it learns from a dataset (world.dataset=FOLDER, see `groundling collect`) or from a pool's references"
         if not self.demonstrated and "acted" not in world.experience:
-            return "it learns from what the policy does itself (data.path must be null)"
+            return "it learns from what the policy does itself (world.dataset must be null)"
         if self.compares and world.group_size == 1:
-            return "it compares the texts to one prompt (pool.texts_per_prompt must be at least 2)"
+            return "it compares the texts to one prompt (world.texts_per_prompt must be at least 2)"
         return None
 
     @abstractmethod

@@ -32,7 +32,7 @@ _NOT_BY_TEXTS = "that policy does not choose by its model's texts (algorithm.arg
 @algorithms.register("bc")
 @dataclass
 class BehaviouralCloning(Algorithm):
-    """Cloning of a dataset's actions (data.path) or texts, by maximum likelihood; the defaults are GLAM's.
+    """Cloning of a dataset's actions (world.dataset) or texts, by maximum likelihood; the defaults are GLAM's.
 
     L = -E[log P(action | observation)], of texts -E[log P(token | prompt and tokens before)] over the text's own tokens
     """

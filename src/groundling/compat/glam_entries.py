@@ -130,7 +130,7 @@ NOT_DRRNS = {key for key in KNOWN if key.startswith(f"{LLM}.") and not key.endsw
 TESTS = {
     "bot": "groundling evaluate expert world.env={env}",
     "random_agent": "groundling evaluate random world.env={env}",
-    "im_learning": "groundling evaluate RUN --suite all (RUN: a run of groundling train glam/bc data.path=FOLDER)",
+    "im_learning": "groundling evaluate RUN --suite all (RUN: a run of groundling train glam/bc world.dataset=FOLDER)",
     "get_example_trajectories": "groundling collect RUN --output FOLDER (RUN: a trained run's folder, or expert)",
     "modified_action_space": "groundling evaluate RUN 'world.actions=[{actions}]'",
     "zero_shot": "groundling evaluate RUN --suite all, which plays the untrained policy beside the trained one",

@@ -22,7 +22,7 @@ configs:
 # Transitions of {agent} in {env}
 
 Written by `groundling collect`; one row is one step of an episode. `datasets.load_dataset(FOLDER)` opens it, and
-`groundling train glam/bc data.path=FOLDER` clones what it shows. Who played, and how: `{description}`.
+`groundling train glam/bc world.dataset=FOLDER` clones what it shows. Who played, and how: `{description}`.
 """
 
 

@@ -164,7 +164,7 @@ def _read(folder: Path, split: str) -> Any:
     files = files_of(folder, split)
     if not files:
         raise ConfigError(
-            f"data.path={folder} holds no data/{split}-*.parquet: expected what `groundling collect` wrote"
+            f"world.dataset={folder} holds no data/{split}-*.parquet: expected what `groundling collect` wrote"
         )
     tables = []
     for path in files:

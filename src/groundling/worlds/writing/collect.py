@@ -109,7 +109,7 @@ class WrittenTexts(_PoolCollector):
         if texts_per_prompt < 1 or num_texts % texts_per_prompt:
             raise ConfigError(
                 f"world.num_texts={num_texts} texts an update are no whole number of groups of "
-                f"pool.texts_per_prompt={texts_per_prompt}"
+                f"world.texts_per_prompt={texts_per_prompt}"
             )
         super().__init__(order, encode, num_texts, own, num_tokens)
         self._reward, self._group_size = reward, texts_per_prompt
