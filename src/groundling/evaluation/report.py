@@ -237,7 +237,7 @@ def _controls(run: Shown) -> list[tuple[str, dict[str, Any]]]:
 def _untold(env: Mapping[str, Any]) -> tuple[Any, ...]:
     """What an env shows and asks for, without how its missions are told."""
     args = {name: value for name, value in env["args"].items() if name != "control"}
-    return env["id"], args, env["language"], env["actions"]
+    return env["env"], args, env["language"], env["actions"]
 
 
 def _rate(agent: Mapping[str, Any] | None, figure: str) -> str:
