@@ -13,6 +13,7 @@ from groundling.envs.nethack import make_task
 from groundling.envs.nethack.observation import View
 from groundling.envs.nethack.vector import NetHackVectorEnv
 from groundling.envs.seeds import held_out_seed
+from groundling.errors import ConfigError
 from groundling.evaluation.evaluate import evaluate
 from groundling.evaluation.target import Target
 from groundling.judges.reward_models.reward_model import Normalization
@@ -114,14 +115,15 @@ def test_memories_of_envs_are_kept_apart() -> None:
         assert [alone.act([7], [o])[0] for o in shown[number]] == [actions[number] for actions in both]
 
 
-def test_a_baseline_that_does_not_play_nethack_is_left_out_and_told(tmp_path: Path) -> None:
+def test_the_baselines_are_those_that_play_nethack(tmp_path: Path) -> None:
     small = ["world.args={max_episode_steps: 4}", "policy.args={hidden_size: 8, recurrence: 4}", "device=cpu"]
-    config = compose("motif/score", [*small, "evaluation.baselines=[random,expert]"])
+    with pytest.raises(ConfigError, match="'expert': did you mean 'explorer'"):
+        compose("motif/score", [*small, "evaluation.baselines=[random,expert]"])
+    config = compose("motif/score", [*small, "evaluation.baselines=[random,explorer]"])
     told: list[str] = []
     evaluate(Target("zero-shot", tmp_path, config), "held-out", 2, warn=told.append)
     found = json.loads((tmp_path / "evaluation" / "held-out.json").read_text())
-    assert list(found["agents"]) == ["zero-shot", "random"] and list(found["left_out"]) == ["expert"]
-    assert told == [f"expert is left out: {found['left_out']['expert']}"]
+    assert list(found["agents"]) == ["zero-shot", "random", "explorer"] and not found["left_out"] and not told
 
 
 def test_mixed_players_take_turns_by_episodes() -> None:
@@ -135,13 +137,13 @@ def test_a_sample_that_plays_differently_now_is_shown_without_pictures(tmp_path:
     (game,) = play(Alone(random_player), "NetHackScore-v1", {"max_episode_steps": 9}, 1, 1)
     found = {"task": "NetHackScore-v1", "args": {"max_episode_steps": 9}, "seed": game.seed, "messages": []}
     found |= {"actions": game.actions, "figures": game.figures}
-    assert len(showing.shown(config, tmp_path, found).moments) == 6
+    assert len(showing.shown(config.reward, "cpu", tmp_path, found).moments) == 6
     for changed in (
         {"actions": game.actions[:5]},  # the game goes on when the actions have run out
         {"actions": [*game.actions, 1]},
         {"figures": {**game.figures, "return": game.figures["return"] + 1}},
     ):
-        assert showing.shown(config, tmp_path, found | changed).moments == []
+        assert showing.shown(config.reward, "cpu", tmp_path, found | changed).moments == []
 
 
 def test_moments_tell_what_was_paid() -> None:

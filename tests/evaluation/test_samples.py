@@ -7,7 +7,6 @@ import gymnasium
 import numpy as np
 import pytest
 
-from groundling.configs.schema import Config
 from groundling.envs.observation import TextObservation
 from groundling.policies import RandomPolicy
 from groundling.worlds.text.config import TextConfig
@@ -24,10 +23,10 @@ class _ReadsMissions(RandomPolicy):
 
 def test_an_episode_whose_task_was_drawn_by_chance_is_played_again_in_that_task() -> None:
     args = {"draw_task": "construction", "max_steps": 2}
-    config = Config(world=TextConfig(env="BabyAI-MixedTrainLocal-v0", args=args))
+    config = TextConfig(env="BabyAI-MixedTrainLocal-v0", args=args)
     policy = _ReadsMissions()
     with policy_player(policy, False, 0) as player:
-        envs = make_envs(config.world, 8, held_out_seed_of(8))
+        envs = make_envs(config, 8, held_out_seed_of(8))
         episodes = play(player, envs, 8)
     for episode in episodes:
         sample = record(config, policy, episode)
@@ -70,7 +69,7 @@ def test_an_env_that_draws_no_picture_is_played_again_without(
     env: type[Corridor], shape: tuple[int, ...] | None
 ) -> None:
     gymnasium.register("test/Drawn-v0", entry_point=env)
-    config = Config(world=TextConfig(env="test/Drawn-v0", actions=["left", "right", "wait"]))
+    config = TextConfig(env="test/Drawn-v0", actions=["left", "right", "wait"])
     pictures = frames(config, {"seed": 1, "actions": [2, 2], "task": ""})
     assert [None if picture is None else picture.shape for picture in pictures] == [shape, shape]
     del gymnasium.registry["test/Drawn-v0"]

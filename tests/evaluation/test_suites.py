@@ -126,7 +126,7 @@ def test_words_with_accents_are_evaluated_and_shown_again(tmp_path: Path) -> Non
 def test_a_control_and_a_suite_of_controls_do_not_mix() -> None:
     target = _target("world.args={task: pickup, num_dists: 3}", given=("world.args.control=dropped",))
     assert target.under("held-out").config.world.args["control"] == "dropped"
-    with pytest.raises(ConfigError, match=r"'swapped' .* sets env\.args\.control itself"):
+    with pytest.raises(ConfigError, match=r"'swapped' .* sets world\.args\.control itself"):
         target.under("swapped")
 
 

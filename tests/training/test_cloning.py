@@ -51,6 +51,7 @@ def _config(dataset: Path, run_dir: Path, objective: str = "text", policy: str =
         policy=ComponentConfig(policy, heads.get(policy, small)),
         algorithm=ComponentConfig("bc", {**args, "learning_rate_schedule": "constant", "warmup": 0.0}),
         training=TrainingConfig(steps=96),
+        evaluation=TextEvaluation(),
     )
 
 

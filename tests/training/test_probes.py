@@ -28,14 +28,16 @@ _PLACE = r"(\d steps? (left|right)( and \d steps? forward)?|\d steps? forward)"
 _SENTENCE = re.compile(rf"You carry a {_THING}|You see a (wall|{_THING}|(closed|locked) \w+ door) {_PLACE}")
 
 
+def _world(probes: int | None = 1) -> TextConfig:
+    return TextConfig(env="BabyAI-GoToRedBallNoDists-v0", num_envs=4, history=2, num_steps=4, probes=probes)
+
+
 def _config(run_dir: Path, probes: int | None = 1, steps: int = 48) -> Config:
     return Config(
         name="probed",
         run_dir=str(run_dir),
         device="cpu",
-        world=TextConfig(
-            env="BabyAI-GoToRedBallNoDists-v0", num_envs=4, history=2, num_steps=4, probes=probes
-        ),
+        world=_world(probes),
         policy=ComponentConfig("action_scoring", {"value_hidden_sizes": [8]}),
         algorithm=ComponentConfig("ppo", {"learning_rate": 1e-3, "minibatch_size": 8, "epochs": 1}),
         training=TrainingConfig(steps=steps),
@@ -148,15 +150,16 @@ def test_what_cannot_be_probed_is_told(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_both_sets_are_logged_at_once(tmp_path: Path) -> None:
-    config = compose("demo-easy", ["world.probes=both", f"run_dir={tmp_path}"])
+    config = compose("demo-easy", ["world.probes=both", f"run_dir={tmp_path}"]).world
+    assert isinstance(config, TextConfig)
     ProbeLog(config, RandomPolicy(), tmp_path, 0)
     titles = [probe.title for probes in PROBES.values() for probe in probes]
     assert list(read_probes(tmp_path)[0]["probabilities"]) == titles
 
 
 def test_other_actions_have_their_own_names(tmp_path: Path) -> None:
-    config = _config(tmp_path)
-    config.world.actions = ["left", "right", "ahead"]
+    config = _world()
+    config.actions = ["left", "right", "ahead"]
     log = ProbeLog(config, RandomPolicy(), tmp_path, 0)
     log.log({"update": 1, "step": 16})
     ProbeLog(config, RandomPolicy(), tmp_path, 0)  # killed before its first checkpoint, and begun again

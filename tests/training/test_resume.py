@@ -34,7 +34,7 @@ from groundling.training.folder import open_run
 from groundling.training.run import Run, train
 from groundling.training.tracking import TIME_KEYS, read_metrics
 from groundling.worlds.text.collect import EnvCollector
-from groundling.worlds.text.config import TextConfig
+from groundling.worlds.text.config import TextConfig, TextEvaluation
 
 _UPDATES = 6
 _FORK = multiprocessing.get_context("fork")  # children share what is imported: a start costs milliseconds
@@ -65,6 +65,7 @@ def _starter(run_dir: Path) -> Config:
         policy=ComponentConfig("action_scoring", {"value_hidden_sizes": [16]}),
         algorithm=ComponentConfig("ppo", {"learning_rate": 1e-3, "minibatch_size": 8, "epochs": 1}),
         training=TrainingConfig(steps=_UPDATES * 4 * 4),
+        evaluation=TextEvaluation(),
     )
 
 

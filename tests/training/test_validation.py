@@ -18,7 +18,9 @@ from groundling.lm import LanguageModel
 from groundling.policies.token import TokenPolicy
 from groundling.rewards import Reward, RewardSum, TextPart, TokenReward
 from groundling.rows import read_rows
+from groundling.training.build import world_of
 from groundling.training.dry_run import _count, _memory
+from groundling.worlds.writing import WritingWorld
 from groundling.worlds.writing.collect import PromptEncoder, WrittenTexts
 from groundling.worlds.writing.parts import make_metrics
 from groundling.worlds.writing.validation import ValidationLog, write_and_measure
@@ -29,6 +31,12 @@ SAMPLES = [Sample(f"val_{i}", prompt) for i, prompt in enumerate(["go left", "to
 def _config(*overrides: str) -> Config:
     fixed = ["device=cpu", "world.num_tokens=6", "training.steps=60", "world.args.n_samples=3"]
     return compose("rl4lms/increasing_numbers_ppo", [*fixed, *overrides])
+
+
+def _world(*overrides: str) -> WritingWorld:
+    world = world_of(_config(*overrides))
+    assert isinstance(world, WritingWorld)
+    return world
 
 
 @rewards.register("test-characters")
@@ -90,18 +98,18 @@ def test_settings_of_generate_begin_and_end_texts_as_training_does(
     policy = greedy()
     ended = policy.write(prompts, torch.zeros(4, 12, dtype=torch.float64), 12).token_ids()
     assert len(ended[0]) <= 4
-    config = _config("world.num_tokens=12", "evaluation.generation={do_sample:false}")
+    world = _world("world.num_tokens=12", "evaluation.generation={do_sample:false}")
     for each, wanted in ((policy, ended), (greedy(terminate_on_eos=False), texts)):
-        found = write_and_measure(each, config, SAMPLES, [], None)
+        found = write_and_measure(each, world, SAMPLES, [], None)
         assert found.generations == lm.tokenizer.batch_decode(wanted, skip_special_tokens=True)
     assert lm.model.generation_config is own
 
 
 def test_several_texts_to_a_prompt_are_refused(make_lm: Callable[..., LanguageModel]) -> None:
     policy = TokenPolicy(make_lm("gpt2"), value="shared")
-    config = _config("evaluation.generation={do_sample:true,num_return_sequences:2}")
+    world = _world("evaluation.generation={do_sample:true,num_return_sequences:2}")
     with pytest.raises(ConfigError, match="leave num_return_sequences"):
-        write_and_measure(policy, config, SAMPLES, [], None)
+        write_and_measure(policy, world, SAMPLES, [], None)
 
 
 @pytest.mark.parametrize("generation", ["{}", "{do_sample:false}"])
@@ -110,9 +118,9 @@ def test_a_token_reward_is_summed_over_a_text_as_in_training(
 ) -> None:
     lm = make_lm("gpt2")
     policy = TokenPolicy(lm, generation={"do_sample": generation == "{}"}, value="shared")
-    config = _config(f"evaluation.generation={generation}")
-    written = write_and_measure(policy, config, SAMPLES, [], _rewarding(rewards.create("test-characters")))
-    torch.manual_seed(config.seed)
+    world = _world(f"evaluation.generation={generation}")
+    written = write_and_measure(policy, world, SAMPLES, [], _rewarding(rewards.create("test-characters")))
+    torch.manual_seed(world.seed)
     uniforms = torch.rand(len(SAMPLES), 6, dtype=torch.float64)
     wanted = []
     for ids in policy.write(PromptEncoder(lm.tokenizer)(SAMPLES), uniforms, 6).token_ids():
@@ -125,14 +133,14 @@ def test_validation_is_told_to_others_after_the_last_update_too(
     tmp_path: Path, make_lm: Callable[..., LanguageModel]
 ) -> None:
     policy = TokenPolicy(make_lm("gpt2"), value="shared")
-    config = _config("evaluation.every=2", "~reward", "reward.test-counting={}", "evaluation.metrics=[]")
+    world = _world("evaluation.every=2", "~reward", "reward.test-counting={}", "evaluation.metrics=[]")
     told: list[Any] = []
 
     class Recorder:
         def tell(self, figures: Mapping[str, float], update: int, step: int) -> None:
             told.append((dict(figures), update, step))
 
-    log = ValidationLog(config, policy, tmp_path, 0, [Recorder()])
+    log = ValidationLog(world, policy, tmp_path, 0, 60, [Recorder()])
     for update in (1, 2, 3):
         log.log({"update": update, "step": 20 * update})
     # Of a reward that remembers, each measurement of the 3 samples begins afresh: 0, 1, 2.
@@ -196,13 +204,13 @@ def test_what_a_metric_lacks_is_told_before_anything_is_written(
 def test_no_metric_hides_anothers_figures(make_lm: Callable[..., LanguageModel]) -> None:
     policy = TokenPolicy(make_lm("gpt2"), value="shared")
     one, other = (f"{{id:increasing_numbers,args:{{min_tokens:{n}}}}}" for n in (2, 3))
-    config = _config(f"evaluation.metrics=[{one},{other}]")
+    world = _world(f"evaluation.metrics=[{one},{other}]")
     with pytest.raises(
         ConfigError, match=r"min_tokens=2\) and .*min_tokens=3\) both give synthetic/increasing"
     ):
-        write_and_measure(policy, config, SAMPLES, make_metrics(config.evaluation.metrics, policy), None)
-    config = _config(f"evaluation.metrics=[{one},{{id:dates}},{one}]")  # a repeated one hides nothing
-    found = write_and_measure(policy, config, SAMPLES, make_metrics(config.evaluation.metrics, policy), None)
+        write_and_measure(policy, world, SAMPLES, make_metrics(world.evaluation.metrics, policy), None)
+    world = _world(f"evaluation.metrics=[{one},{{id:dates}},{one}]")  # a repeated one hides nothing
+    found = write_and_measure(policy, world, SAMPLES, make_metrics(world.evaluation.metrics, policy), None)
     assert len(found.results) == 2
 
 

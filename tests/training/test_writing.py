@@ -28,7 +28,7 @@ from groundling.training.folder import open_run
 from groundling.training.run import Run, train
 from groundling.training.tracking import TIME_KEYS, read_metrics
 from groundling.worlds.writing.collect import PromptEncoder, References
-from groundling.worlds.writing.parts import make_measured_reward, make_metrics, spec_of
+from groundling.worlds.writing.parts import make_measured_reward, make_metrics
 from groundling.worlds.writing.validation import write_rows
 from tests.building import algorithm_of, policy_of
 
@@ -206,7 +206,7 @@ def test_metrics_and_rewards_get_the_language_model_under_training_or_the_one_th
 
 
 def _measured(config: Config, policy: Any) -> Any:
-    return make_measured_reward(config.reward, spec_of(config.world), policy, "cpu")
+    return make_measured_reward(config.reward, world_of(config).spec, policy, "cpu")
 
 
 def test_what_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
