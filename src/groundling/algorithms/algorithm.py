@@ -45,7 +45,10 @@ class Algorithm(ABC):
         if not getattr(policy, "trainable", True):  # a function that makes a policy does not say
             return "that policy has no weights to train"
         if self.demonstrated and "demonstrated" not in world.experience:
-            return "it learns from a dataset (world.dataset=FOLDER, see `groundling collect`) or from a pool's references"
+            return (
+                "it learns from a dataset (world.dataset=FOLDER, see `groundling collect`) or from a pool's "
+                "references"
+            )
         if not self.demonstrated and "acted" not in world.experience:
             return "it learns from what the policy does itself (world.dataset must be null)"
         if self.compares and world.group_size == 1:
