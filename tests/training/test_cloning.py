@@ -227,3 +227,12 @@ def test_processes_share_a_dataset(dataset: Path) -> None:
     ]
     joined = Rollout.beside(shares)
     assert joined.observations == whole.observations and torch.equal(joined.actions, whole.actions)
+
+
+def test_a_dataset_of_another_env_is_told(dataset: Path, tmp_path: Path) -> None:
+    config = _config(dataset, tmp_path / "run", "choice", "drrn")
+    config.world.env = "BabyAI-GoToLocal-v0"
+    with pytest.raises(
+        ConfigError, match=r"has episodes of BabyAI-GoToObj-v0, and world\.env=BabyAI-GoToLocal-v0"
+    ):
+        train(config, Console(quiet=True))

@@ -27,12 +27,8 @@ def kind(id: str) -> type[World[Any, Any]]:
     return cast(type[World[Any, Any]], worlds.get(id))
 
 
-AGENTS = {
-    "random": "uniform over the admissible actions",
-    "expert": "BabyAI's bot, which sees the whole world",
-    "explorer": "NetHack's, by rules: it looks for the stairs and goes down",
-}
-"""Who plays without a run, and where; each world's `baselines` are those of its own."""
+AGENTS: dict[str, str] = {**NetHackWorld.baselines, **TextWorld.baselines}
+"""Who plays without a run: the `baselines` of all kinds of world."""
 
 
 def experiment_of(agent: str, overrides: Sequence[str]) -> str:

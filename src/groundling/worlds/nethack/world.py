@@ -37,7 +37,7 @@ class NetHackWorld(World[NetHackConfig, NetHackEvaluation]):
     )
     baselines: ClassVar[Mapping[str, str]] = {
         "random": "uniform over the actions",
-        "explorer": "by rules: it looks for the stairs and goes down",
+        "explorer": "NetHack's, by rules: it looks for the stairs and goes down",
     }
 
     @cached_property

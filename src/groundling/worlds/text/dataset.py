@@ -136,6 +136,24 @@ def count_transitions(folder: Path, split: str = "train") -> int:
     return sum(pq.ParquetFile(path).metadata.num_rows for path in files_of(folder, split))
 
 
+def check_env(folder: Path, env: str) -> None:
+    """Check that a dataset's episodes are of an env, if the dataset says where they were played.
+
+    Raises:
+        ConfigError: they are of another.
+        RunError: its description cannot be read.
+    """
+    if not (folder / DESCRIPTION).exists():
+        return
+    description = read_description(folder)
+    played = description.get("world.env", description.get("env.id"))  # as it was called before
+    if played not in (None, env):
+        raise ConfigError(
+            f"{folder} has episodes of {played}, and world.env={env}: set world.env={played}; `groundling evaluate RUN "
+            f"world.env={env}` then tells what was learnt for another env"
+        )
+
+
 def read_description(folder: Path) -> dict[str, Any]:
     """What `DatasetFolder` was told about a dataset.
 

@@ -25,6 +25,7 @@ from groundling.worlds.showing import Moment, ShownEpisode
 from groundling.worlds.text import pairs
 from groundling.worlds.text.collect import EnvCollector
 from groundling.worlds.text.config import TextConfig, TextEvaluation
+from groundling.worlds.text.dataset import check_env
 from groundling.worlds.text.demonstrations import Demonstrations
 from groundling.worlds.text.envs import actions_of, make_envs
 from groundling.worlds.text.episodes import held_out_seed_of, play, player_of, record_of
@@ -89,6 +90,7 @@ class TextWorld(World[TextConfig, TextEvaluation]):
         config, seed = self.config, self.seed
         if config.dataset is not None:
             names, folder = actions_of(config).names, Path(config.dataset)
+            check_env(folder, config.env)
             return Demonstrations(
                 folder, config.num_envs, rows, names, config.history, seed, config.num_steps
             )
