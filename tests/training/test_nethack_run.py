@@ -219,8 +219,8 @@ def test_what_was_learnt_online_is_what_evaluation_shows(tmp_path: Path) -> None
     run.save()
     run.collector.close()
     checkpoint = latest(tmp_path / "checkpoints", print)
-    assert make_taste(config) is None  # the config names no model, for there was none before
-    taste = make_taste(config, checkpoint)
+    assert make_taste(config.reward, "cpu") is None  # the config names no model, for there was none before
+    taste = make_taste(config.reward, "cpu", checkpoint)
     text = "You kill the newt!"
     message = text.encode().ljust(256, b"\0")
     learnt = run.collector._reward.parts["reward_model"]._online.model.rewards([text]).item()
@@ -228,13 +228,13 @@ def test_what_was_learnt_online_is_what_evaluation_shows(tmp_path: Path) -> None
     target = Target("trained", tmp_path, config, checkpoint)
     assert "intrinsic_return" in evaluate(target, "held-out", 2)["trained"].figures()
     (sample,) = json.loads((tmp_path / "samples" / "held-out.json").read_text())
-    assert "normalised" in showing.shown(config, tmp_path, sample).moments[0].lines[0]
+    assert "normalised" in showing.shown(config.reward, "cpu", tmp_path, sample).moments[0].lines[0]
 
     part = config.reward["reward_model"]
     named = replace(part, args={**part.args, "path": str(_save(tmp_path / "model", seed=3))})
-    both = replace(config, reward={"reward_model": named})
-    assert make_taste(both, checkpoint).of([message])[0].raw == taste.of([message])[0].raw
-    assert make_taste(both).of([message])[0].raw != taste.of([message])[0].raw
+    both = {"reward_model": named}
+    assert make_taste(both, "cpu", checkpoint).of([message])[0].raw == taste.of([message])[0].raw
+    assert make_taste(both, "cpu").of([message])[0].raw != taste.of([message])[0].raw
 
 
 def test_goals_count_as_success(tmp_path: Path) -> None:

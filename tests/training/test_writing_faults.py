@@ -126,7 +126,9 @@ def test_prompts_longer_than_the_model(family: str, train: Train, tmp_path: Path
 
 
 def test_what_cannot_be_meant_of_lengths(train: Train) -> None:
-    assert "must be a number of tokens" in _line(train("world.max_prompt_length=many"))
+    told = _line(train("world.max_prompt_length=many"))
+    assert "world.max_prompt_length" in told and "'many'" in told
+    assert "world.max_prompt_length must be at least 1" in _line(train("world.max_prompt_length=0"))
     told = _line(train("policy.args.generation.max_new_tokens=9"))
     assert "max_new_tokens=9" in told and "world.num_tokens=4" in told
 
