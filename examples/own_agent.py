@@ -1,6 +1,6 @@
 """Your own agent in a text world: GLAM's, with a head of your own and a part of the model that stays as it is.
 
-groundling train demo --import examples.own_agent policy.id=frozen_encoder ~policy.args
+groundling train demo model.path=starter --import examples.own_agent policy.id=frozen_encoder ~policy.args
 """
 
 from torch import Tensor, nn

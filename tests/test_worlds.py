@@ -24,8 +24,8 @@ _SHORT = ["world.num_envs=4", "training.steps=32", "world.num_steps=8", "device=
 _SHORT_TEXTS = ["world.num_texts=4", "training.steps=32", "world.num_tokens=8", "device=cpu"]
 _ACT = {"a2c", "appo", "grpo", "ppo", "reinforce_pp", "rloo", "trpo"}  # they learn from what a policy does
 _WORLDS = {
-    "babyai": ["demo", "~policy.args"],
-    "own": ["demo", "~policy.args", "~world.args", "world.env=test/Doors-v0"],
+    "babyai": ["demo", "model.path=starter", "~policy.args"],
+    "own": ["demo", "model.path=starter", "~policy.args", "~world.args", "world.env=test/Doors-v0"],
     "nethack": [
         "motif/score",
         "~policy.args",
@@ -50,7 +50,7 @@ def test_a_policy_of_ones_own_says_what_it_needs() -> None:
 
 
 def test_a_policy_that_a_function_makes_is_let_in() -> None:
-    config = compose("demo", ["~policy.args"])
+    config = compose("demo", ["model.path=starter", "~policy.args"])
     spec = build.world_of(config).spec
     assert spec.observation == {"words", "symbols"} and spec.num_actions == 6
     with pytest.raises(

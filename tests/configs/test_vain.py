@@ -12,7 +12,11 @@ from groundling.errors import ConfigError
 @pytest.mark.parametrize(
     ("experiment", "overrides", "told"),
     [
-        ("demo", ["model.revision=main"], "model.revision=main does nothing: model.path=starter is a folder"),
+        (
+            "demo",
+            ["model.revision=main"],
+            "model.revision=main does nothing: model.path=starter-causal is a folder",
+        ),
         ("demo", ["name="], "name must be a line"),
         (
             "demo",

@@ -14,7 +14,13 @@ from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
 
 _WORLDS = {
     "babyai": ["demo-easy", "model.init=random"],
-    "changing actions": ["demo", "~policy.args", "~world.args", "world.env=test/Doors-v0"],
+    "changing actions": [
+        "demo",
+        "model.path=starter",
+        "~policy.args",
+        "~world.args",
+        "world.env=test/Doors-v0",
+    ],
     "writing": ["rl4lms/increasing_numbers_ppo", "model.path=starter-causal", "world.num_tokens=4"],
 }
 

@@ -39,7 +39,7 @@ _AGENTS = {
 
 def _train(run_dir: Path, agent: str, *more: str) -> int:
     words = [*_WORLD, *_SHORT, *_AGENTS[agent], "evaluation.baselines=[zero-shot,random]", *more]
-    return main(["train", "demo", *words, f"run_dir={run_dir}"])
+    return main(["train", "demo", "model.path=starter", *words, f"run_dir={run_dir}"])
 
 
 def _rows(run_dir: Path) -> list[dict[str, Any]]:
