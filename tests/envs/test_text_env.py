@@ -111,7 +111,7 @@ def test_names_fit_the_action_space() -> None:
     with pytest.raises(ConfigError, match="has any text as its action"):
         name_actions("test/Doors-v0", {}, given=["left", "right"])
     assert name_actions("BabyAI-GoToObj-v0", {}).names is not None  # GLAM's six of its seven
-    with pytest.raises(ConfigError, match=r"does not name its actions: set env\.actions"):
+    with pytest.raises(ConfigError, match=r"does not name its actions: set world\.actions"):
         TextVectorEnv(Corridor, 1, None, lambda i, k: 0).reset()
     with pytest.raises(ConfigError, match="lists its admissible actions itself"):
         TextVectorEnv(Doors, 1, ["a"], lambda i, k: 0).reset()
