@@ -226,7 +226,7 @@ def _default_name(id: str, judge: "Judge", question: Any) -> str:
     """Like the published files' names: judge and model, what it reads, goal, prompt."""
     model = str(judge.identity().get("model") or "").rstrip("/").rpartition("/")[2]
     reads = question.subject.reads + ("_blstats" if question.blstats else "")
-    prompt = "own" if question.own is not None else question.prompt
+    prompt = "own" if question.instructions is not None else question.prompt
     goal = question.goal if question.goal in question.subject.goals else "own"
     parts = [id, *([model] if model else []), reads, goal, prompt]
     return re.sub(r"[^A-Za-z0-9_-]+", "-", "_".join(parts)).strip("-_")
@@ -258,13 +258,15 @@ class AnnotationProgress:
         self._failed += answer is None
         self._invalid += answer is not None and answer.label == "invalid"
         troubles = [(self._invalid, "invalid"), (self._failed, "failed")]
-        told = "".join(f" · {count:,} {what}" for count, what in troubles if count)
-        self._bar.update(self._task, completed=self._done, description=f"answers{told}")
+        troubles_text = "".join(f" · {count:,} {what}" for count, what in troubles if count)
+        self._bar.update(self._task, completed=self._done, description=f"answers{troubles_text}")
         now = time.monotonic()
         if not self._console.is_terminal and now - self._last_line > _SECONDS_BETWEEN_LINES:
             self._last_line = now
             left = (now - self._began) / self._done * (self._total - self._done)
-            self._console.print(f"{self._done:,}/{self._total:,} answers{told} · {duration(left)} left")
+            self._console.print(
+                f"{self._done:,}/{self._total:,} answers{troubles_text} · {duration(left)} left"
+            )
 
     def __enter__(self) -> Self:
         self._bar.start()

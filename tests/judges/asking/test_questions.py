@@ -69,7 +69,7 @@ texts = st.text(max_size=80) | st.lists(st.sampled_from(_PIECES)).map("".join)
 @example("(no message was shown)", "")
 @example("\n", "\n\n")
 def test_nothing_outside_the_marks_depends_on_a_caption_but_the_code(first: str, second: str) -> None:
-    own = Question(own="Which is nicer?")
+    own = Question(instructions="Which is nicer?")
     worlds = (Question(world="text"), Question(world="writing"))
     for question in (Question(), Question(prompt="reworded"), own, *worlds):
         nothing = question.subject.nothing
@@ -156,7 +156,7 @@ def test_goals_and_words_are_told_apart() -> None:
     identities = [
         Question(goal, prompt).identity("line") for goal in NETHACK.goals for prompt in NETHACK.prompts
     ]
-    identities += [Question(own="Mine.").identity("line"), Question().identity("json")]
+    identities += [Question(instructions="Mine.").identity("line"), Question().identity("json")]
     identities += [Question(blstats=True).identity("line")]
     assert all(one not in identities[:n] for n, one in enumerate(identities))
 

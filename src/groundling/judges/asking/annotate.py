@@ -169,7 +169,12 @@ class Annotation:
             raise ConfigError(
                 f"chunk {chunk} of {chunks}: chunks are numbered from 0 to {max(chunks - 1, 0)}"
             )
-        return [i for own in self._items if _number(own[0].captions) // 2 % chunks == chunk for i in own]
+        return [
+            item
+            for items in self._items
+            if _number(items[0].captions) // 2 % chunks == chunk
+            for item in items
+        ]
 
     def estimate(self, chunk: int = 0, chunks: int = 1) -> AnnotationEstimate:
         """What is left to do; asks nothing and writes nothing."""
@@ -246,7 +251,7 @@ class Annotation:
             Codes of `Preference`, int8 (N,); and probabilities of first, second and tie, float32 (N, 3), NaN where
             the judge gave none, or None if it gave none at all.
         """
-        said = [_combine([answers.get(item.key) for item in own], own) for own in self._items]
+        said = [_combine([answers.get(item.key) for item in items], items) for items in self._items]
         labels = np.full(len(self.pairs), Preference.TIE, np.int8)
         soft = np.full((len(self.pairs), 3), np.nan, np.float32)
         soft[self._row_pair < 0] = (0, 0, 1)
@@ -262,8 +267,8 @@ class Annotation:
         """Labels of another question, or from elsewhere, are not to be mixed or overwritten."""
         if name not in self.pairs.annotators():
             return
-        made, own = self.pairs.read_account(name), self._account()
-        if any(made.get(key) != value for key, value in own.items()):
+        made, account = self.pairs.read_account(name), self._account()
+        if any(made.get(key) != value for key, value in account.items()):
             raise ConfigError(
                 f"{self.pairs.folder} has labels {name!r} of another question, judge or sampling: choose another --name"
             )
@@ -288,19 +293,22 @@ class Annotation:
     def _summary(
         self, answers: Mapping[str, Answer], labels: NDArray[np.int8], inquiry: Inquiry, seconds: float
     ) -> Summary:
-        own = [answers[item.key] for items in self._items for item in items if item.key in answers]
-        counts = Counter(answer.label for answer in own)
+        answered = [answers[item.key] for items in self._items for item in items if item.key in answers]
+        counts = Counter(answer.label for answer in answered)
         decided = counts["first"] + counts["second"]
         both = [
             [_oriented(answers[item.key].preference, item.swapped) for item in items]
             for items in self._items
             if len(items) == 2 and not _missing(items, answers)
         ]
-        prompt, completion = sum(a.prompt_tokens for a in own), sum(a.completion_tokens for a in own)
+        prompt, completion = (
+            sum(a.prompt_tokens for a in answered),
+            sum(a.completion_tokens for a in answered),
+        )
         return Summary(
             labels={code.name.lower(): int((labels == code).sum()) for code in Preference},
             distinct=len(self.distinct),
-            answered=len(own),
+            answered=len(answered),
             invalid=counts["invalid"],
             first_rate=counts["first"] / decided if decided else None,
             inconsistent=fmean(one != other for one, other in both) if both else None,

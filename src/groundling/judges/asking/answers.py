@@ -57,10 +57,10 @@ def parse(reply: str, answer: AnswerFormat, complete: bool = True) -> Verdict | 
         end = len(reply.rstrip())
         begin = max(begin, reply.rfind("\n", 0, end) + 1)
     text = reply[begin:]
-    found = (_LINE if answer == "line" else _WORD).fullmatch(text.strip())
-    if found is None:
+    match = (_LINE if answer == "line" else _WORD).fullmatch(text.strip())
+    if match is None:
         return None
-    return _verdict(found[1], begin + len(text) - len(text.lstrip()) + found.start(1))
+    return _verdict(match[1], begin + len(text) - len(text.lstrip()) + match.start(1))
 
 
 def _json(reply: str, begin: int) -> Verdict | None:
@@ -85,8 +85,8 @@ def _unambiguous(items: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _motif(reply: str) -> Verdict | None:
-    found = _MOTIF.search(reply)
-    return found and _verdict("tie" if found[1].lower() == "none" else found[1], found.start(1))
+    match = _MOTIF.search(reply)
+    return match and _verdict("tie" if match[1].lower() == "none" else match[1], match.start(1))
 
 
 def _verdict(word: str, position: int) -> Verdict:

@@ -78,7 +78,7 @@ def neutralise(line: str, control_tokens: Sequence[str] = ()) -> str:
         f"\\u{ord(c):04x}" if unicodedata.category(c) in _INVISIBLE else c for c in line
     ).translate(_ANGLES)
     line = _BRACKETS.sub(r"(\1)", _MARK.sub("--", line))
-    line = _VERDICT.sub(lambda found: found[0].translate(_NO_COLON), line)
+    line = _VERDICT.sub(lambda match: match[0].translate(_NO_COLON), line)
     for token in control_tokens:
         if len(token) > 1 and token in line:
             line = line.replace(token, " ".join(token))

@@ -44,14 +44,14 @@ class Question:
         goal: An id of the world's goals, or a sentence of the user's about what is wanted; by default the world's
             first.
         prompt: An id of the world's prompts.
-        own: Instructions of the user's in place of the prompt's; ``{goal}`` in them becomes the goal's sentence.
+        instructions: Words of the user's in place of the prompt's; ``{goal}`` in them becomes the goal's sentence.
         blstats: Whether the captions tell the state of NetHack's player.
         world: The kind of world whose segments are judged: see `groundling.judges.asking.subjects`.
     """
 
     goal: str = ""
     prompt: str = "default"
-    own: str | None = None
+    instructions: str | None = None
     blstats: bool = False
     world: str = "nethack"
 
@@ -60,8 +60,8 @@ class Question:
         if not self.goal:
             object.__setattr__(self, "goal", next(iter(goals)))
         if self.goal not in goals and " " not in self.goal.strip():
-            told = unknown("goal", self.goal, goals)
-            raise ConfigError(f"world {self.world!r}: {told}; or say what is wanted in a sentence")
+            problem = unknown("goal", self.goal, goals)
+            raise ConfigError(f"world {self.world!r}: {problem}; or say what is wanted in a sentence")
         if self.prompt not in prompts:
             raise ConfigError(f"world {self.world!r}: {unknown('prompt', self.prompt, prompts)}")
 
@@ -80,7 +80,7 @@ class Question:
             raise ConfigError(
                 f"--question {path} is empty: expected what the judge is to do with two descriptions"
             )
-        return cls(own=text, **fields)
+        return cls(instructions=text, **fields)
 
     @property
     def subject(self) -> Subject:
@@ -90,7 +90,7 @@ class Question:
     @property
     def noun(self) -> str:
         """What a caption is called: "description", "message" or "text"."""
-        prompt = "default" if self.own is not None else self.prompt
+        prompt = "default" if self.instructions is not None else self.prompt
         return self.subject.nouns.get(prompt, "description")
 
     def conversation(
@@ -111,7 +111,7 @@ class Question:
             context: What both have in common, shown before them.
         """
         subject = self.subject
-        template = subject.prompts[self.prompt] if self.own is None else self.own
+        template = subject.prompts[self.prompt] if self.instructions is None else self.instructions
         instructions = template.replace("{goal}", subject.goals.get(self.goal, self.goal))
         shown = {f"{self.noun} 1": first, f"{self.noun} 2": second}
         if context and subject.context is not None:
@@ -133,11 +133,11 @@ class Question:
 
     def retry(self, conversation: Sequence[Turn], reply: str, answer: AnswerFormat) -> list[Turn]:
         """The same conversation after a reply without a verdict, and the question for it."""
-        told = reply[-_LONGEST_ECHO:].strip() or "(no answer)"  # servers refuse empty turns
+        echo = reply[-_LONGEST_ECHO:].strip() or "(no answer)"  # servers refuse empty turns
         again = _AGAIN[answer].replace("{noun}", self.noun)
         return [
             *conversation,
-            {"role": "assistant", "content": told},
+            {"role": "assistant", "content": echo},
             {"role": "user", "content": again},
         ]
 
@@ -146,7 +146,7 @@ class Question:
         alone = self.conversation("FIRST", "SECOND", answer)
         identity = {
             "goal": self.goal,
-            "prompt": "own" if self.own is not None else self.prompt,
+            "prompt": "own" if self.instructions is not None else self.prompt,
             "blstats": self.blstats,
             "answer": answer,
             "conversation": self.retry(alone, "REPLY", answer),

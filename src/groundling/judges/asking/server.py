@@ -152,14 +152,14 @@ class ChatServer:
                 lost, wait = False, None
             else:
                 reply = _object(content)
-                told = _error_status(reply) if status == 200 else status
-                if told == 200:
+                code = _error_status(reply) if status == 200 else status
+                if code == 200:
                     if _has_text(reply):
                         return reply
                     problem = f"a reply without choices[0].message.content in JSON: {self._excerpt(content)}"
                 else:
                     problem = f"HTTP {status}: {self._excerpt(content)}"
-                    self._check_status(told, problem)
+                    self._check_status(code, problem)
                 lost, wait = False, _retry_after(headers)
             if attempt < self.max_retries:
                 await asyncio.sleep(self._pause(attempt, wait))
@@ -188,8 +188,8 @@ class ChatServer:
         if status in (400, 413, 422):
             raise RequestRefused(problem)
         if status in (401, 403):
-            told = "the API key in" if self._key else "no API key in the environment variable"
-            raise RunError(f"{self.base_url}: {problem} ({told} {self.api_key_env})")
+            key = "the API key in" if self._key else "no API key in the environment variable"
+            raise RunError(f"{self.base_url}: {problem} ({key} {self.api_key_env})")
         if status in (408, 409, 425, 429) or status >= 500:
             return
         raise RunError(f"{self.base_url}: {problem}: check base_url and model")

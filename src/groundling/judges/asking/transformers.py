@@ -85,8 +85,8 @@ class TransformersJudge(Judge):
         again: list[Request] = []
         while batch := again + list(islice(queue, max(0, self.parallel - len(again)))):
             replies = self._choose(batch) if self.answer_format == "choice" else self._write(batch)
-            told = [tell(request, reply) for request, reply in zip(batch, replies, strict=True)]
-            again = [request for request in told if request is not None]
+            retries = [tell(request, reply) for request, reply in zip(batch, replies, strict=True)]
+            again = [request for request in retries if request is not None]
 
     def _choose(self, requests: Sequence[Request]) -> Iterator[Reply]:
         import torch
@@ -119,8 +119,8 @@ class TransformersJudge(Judge):
         """A conversation as the model reads it."""
         tokenizer: Any = self.lm.tokenizer
         if not tokenizer.chat_template:
-            told = "\n\n".join(turn["content"] for turn in conversation)
-            return f"{told}\n\nAnswer: "
+            contents = "\n\n".join(turn["content"] for turn in conversation)
+            return f"{contents}\n\nAnswer: "
         try:
             text = self._render(conversation)
         except Exception:  # a template that knows no system turn raises whatever its author chose

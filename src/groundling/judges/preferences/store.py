@@ -99,7 +99,7 @@ class Store:
     def __post_init__(self) -> None:
         self.hash = content_hash(self.question)
         self._answers = self.folder / "answers" / self.hash
-        self._own: IO[bytes] | None = None
+        self._file: IO[bytes] | None = None
         self._unflushed = False
         self._noticed: set[Path] = set()
 
@@ -129,24 +129,24 @@ class Store:
 
     def append(self, answer: Answer) -> None:
         """Add an answer; it is on the disk once `flush` returns."""
-        if self._own is None:
-            self._own = self._open()
-        self._own.write((json.dumps(asdict(answer)) + "\n").encode())
+        if self._file is None:
+            self._file = self._open()
+        self._file.write((json.dumps(asdict(answer)) + "\n").encode())
         self._unflushed = True
 
     def flush(self) -> None:
         """Put what was added on the disk."""
-        if self._own is not None and self._unflushed:
-            self._own.flush()
-            os.fsync(self._own.fileno())
+        if self._file is not None and self._unflushed:
+            self._file.flush()
+            os.fsync(self._file.fileno())
             self._unflushed = False
 
     def close(self) -> None:
         """Flush, and close this process's file."""
         self.flush()
-        if self._own is not None:
-            self._own.close()
-            self._own = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def _open(self) -> IO[bytes]:
         self._answers.mkdir(parents=True, exist_ok=True)

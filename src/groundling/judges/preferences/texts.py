@@ -108,5 +108,5 @@ def _compare(first: TextSegment, second: TextSegment) -> Comparison:
 
 
 def _told(segment: TextSegment) -> str:
-    told = tell(segment.captions)
-    return f"{told}\n{_AFTERWARDS}\n{segment.outcome}" if segment.outcome else told
+    text = tell(segment.captions)
+    return f"{text}\n{_AFTERWARDS}\n{segment.outcome}" if segment.outcome else text

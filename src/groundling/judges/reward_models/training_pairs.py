@@ -56,8 +56,8 @@ class TrainingPairs:
             )
         targets = _TARGETS[preferences[annotated]]
         if soft is not None:
-            told = soft[annotated]
-            shares = told[:, :2] + told[:, 2:] / 2
+            probabilities = soft[annotated]
+            shares = probabilities[:, :2] + probabilities[:, 2:] / 2
             shares = shares / shares.sum(-1, keepdims=True)  # probabilities come rounded
             targets = np.where(np.isnan(shares), targets, shares).astype(np.float32)
         indices = segments.indices[annotated]
@@ -133,8 +133,8 @@ def _content_hashes(captions: list[str], indices: NDArray[np.int64], seed: int) 
     last = np.zeros_like(segments)
     for step in range(ids.shape[2]):
         now = ids[..., step]
-        told = (now != empty) & (now != last)
-        segments = np.where(told, _mixed(segments ^ now), segments)
+        is_new = (now != empty) & (now != last)
+        segments = np.where(is_new, _mixed(segments ^ now), segments)
         last = np.where(now != empty, now, last)
     unordered = _mixed(segments[:, 0]) + _mixed(segments[:, 1])
     salt = _mixed(np.array([seed], dtype=np.uint64))
