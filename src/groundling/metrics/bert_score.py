@@ -47,10 +47,10 @@ class BertScore(Metric):
         scores = [0.0] * len(generations)
         if scored:
             self._scorer = self._scorer or self._load()
-            _, _, found = self._scorer.score(
+            _, _, f1 = self._scorer.score(
                 [generations[i] for i in scored], [given[i] for i in scored], batch_size=self.batch_size
             )
-            for index, score in zip(scored, found.tolist(), strict=True):
+            for index, score in zip(scored, f1.tolist(), strict=True):
                 scores[index] = score
         return {"semantic/bert_score": mean_of(scores)}
 

@@ -139,7 +139,7 @@ class Spice(Metric):
         from pycocoevalcap.spice.spice import Spice as Scorer
 
         ids = range(len(generations))
-        _, found = Scorer().compute_score(
+        _, scores = Scorer().compute_score(
             {i: list(references[i]) for i in ids}, {i: [generations[i]] for i in ids}
         )
-        return {"lexical/spice": mean_of([float(score["All"]["f"]) for score in found])}
+        return {"lexical/spice": mean_of([float(score["All"]["f"]) for score in scores])}

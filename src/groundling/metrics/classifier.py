@@ -177,9 +177,9 @@ class IntentAccuracy(Metric):
             _last_utterance(prompt) + generation
             for prompt, generation in zip(prompts, generations, strict=True)
         ]
-        found = self._classifier.logits(texts).argmax(-1).tolist()
+        predicted = self._classifier.logits(texts).argmax(-1).tolist()
         wanted = [_act(sample["intent"]) - 1 for sample in meta or ()]
-        return {"intent/accuracy": mean_of([float(f == w) for f, w in zip(found, wanted, strict=True)])}
+        return {"intent/accuracy": mean_of([float(p == w) for p, w in zip(predicted, wanted, strict=True)])}
 
 
 def _last_utterance(prompt: str) -> str:

@@ -116,8 +116,8 @@ def check_samples(
     if meta is not None:
         lengths["meta"] = len(meta)
     if len(set(lengths.values())) > 1:
-        found = ", ".join(f"{count} {name}" for name, count in lengths.items())
-        raise RunError(f"every sample needs one of each, got {found} (references may be empty lists)")
+        counts = ", ".join(f"{count} {name}" for name, count in lengths.items())
+        raise RunError(f"every sample needs one of each, got {counts} (references may be empty lists)")
     if not prompts:
         raise RunError("there is no sample to measure")
 

@@ -112,8 +112,8 @@ def _recall(written: Counter[Words], wanted: Counter[Words], in_table: set[str])
     """Share of the reference's n-grams written, each weighed by what the table entails of it; 1 if there is none."""
     weights = {ngram: count * _overlap(ngram, in_table) for ngram, count in wanted.items()}
     total = sum(weights.values())
-    found = sum(weight * min(1.0, written[ngram] / wanted[ngram]) for ngram, weight in weights.items())
-    return found / total if total else 1.0
+    recalled = sum(weight * min(1.0, written[ngram] / wanted[ngram]) for ngram, weight in weights.items())
+    return recalled / total if total else 1.0
 
 
 def _mentioned(values: Sequence[Words], text: Words) -> float:

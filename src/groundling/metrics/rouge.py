@@ -49,10 +49,10 @@ class Rouge(Metric):
         scores: dict[str, list[float]] = {name: [] for name in ROUGE_TYPES}
         rows = []
         for generation, given in zip(generations, references, strict=True):
-            found = [scorer.score(text, generation) for text in self._references(given)]
-            rows.append(found[0])
+            by_reference = [scorer.score(text, generation) for text in self._references(given)]
+            rows.append(by_reference[0])
             for name in ROUGE_TYPES:
-                scores[name].append(float(max(score[name].fmeasure for score in found)))
+                scores[name].append(float(max(score[name].fmeasure for score in by_reference)))
         results = {name: mean_of(values) for name, values in scores.items()}
         if self.compat:
             results = {

@@ -91,8 +91,10 @@ class SummaCZeroShot(_SummaC):
         """``consistency/summaczs``."""
         scores = []
         for prompt, generation in zip(prompts, generations, strict=True):
-            found = self.pair_probabilities(prompt, generation)
-            difference = found[0].amax(0) - found[1].amax(0) if found else torch.zeros(1)
+            probabilities = self.pair_probabilities(prompt, generation)
+            difference = (
+                probabilities[0].amax(0) - probabilities[1].amax(0) if probabilities else torch.zeros(1)
+            )
             scores.append(difference.mean().item())
         return {"consistency/summaczs": mean_of(scores)}
 
@@ -121,8 +123,8 @@ class SummaCConvolution(_SummaC):
         weights = self._weights()
         scores = []
         for prompt, generation in zip(prompts, generations, strict=True):
-            found = self.pair_probabilities(prompt, generation)
-            scores.append(_convolved(found[0] if found else None, weights))
+            probabilities = self.pair_probabilities(prompt, generation)
+            scores.append(_convolved(probabilities[0] if probabilities else None, weights))
         return {"consistency/summacconv": mean_of(scores)}
 
     def _weights_file(self) -> str:
@@ -143,8 +145,8 @@ class SummaCConvolution(_SummaC):
 
 
 def _sentences(text: str) -> list[str]:
-    found = [sentence.strip() for line in text.splitlines() for sentence in SENTENCE_END.split(line)]
-    return [sentence for sentence in found if len(sentence) > _SHORTEST_SENTENCE]
+    sentences = [sentence.strip() for line in text.splitlines() for sentence in SENTENCE_END.split(line)]
+    return [sentence for sentence in sentences if len(sentence) > _SHORTEST_SENTENCE]
 
 
 def _convolved(entailment: Tensor | None, weights: dict[str, Tensor]) -> float:
