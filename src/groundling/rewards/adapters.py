@@ -89,9 +89,9 @@ def metric_as_reward(make_metric: Callable[..., Metric], **fixed: Any) -> Callab
         compat: Literal["rl4lms"] | None = None,
         **args: Any,
     ) -> Reward:
-        own = {name: args.pop(name) for name in open_ if name in args}
+        reward_args = {name: args.pop(name) for name in open_ if name in args}
         metric = make_metric(**shared(make_metric, compat), **args)
-        return shaped(MetricReward(metric=metric, compat=compat, **fixed, **own), shaping_fn)
+        return shaped(MetricReward(metric=metric, compat=compat, **fixed, **reward_args), shaping_fn)
 
     open_ = [name for name in ("key", "scale", "offset") if name not in fixed]
     named = inspect.signature(MetricReward).parameters

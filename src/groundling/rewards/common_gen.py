@@ -35,14 +35,14 @@ class RepeatPenalty(Reward):
         meta: Meta | None,
     ) -> list[float]:
         """-1 or 0 for each sample."""
-        found = []
+        scores = []
         for index, (prompt, generation) in enumerate(zip(prompts, generations, strict=True)):
             forbidden = {self.prefix.strip().lower(), "generate", "sentence", self._in_prompt(prompt)}
             if meta is not None and "concepts" in meta[index]:
                 forbidden.add(" ".join(concepts(meta[index]["concepts"])).lower())
             text = generation.lower()
-            found.append(-1.0 if any(part in text for part in forbidden if part) else 0.0)
-        return found
+            scores.append(-1.0 if any(part in text for part in forbidden if part) else 0.0)
+        return scores
 
     def _in_prompt(self, prompt: str) -> str:
         """The concepts as the prompt has them, without its end."""

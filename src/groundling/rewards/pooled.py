@@ -79,11 +79,11 @@ class Pooled(Reward):
             )
         ]
         new = {sample: i for i, sample in enumerate(samples) if sample not in self._known}
-        found = dict(
+        new_scores = dict(
             zip(new, self._rewarded(list(new.values()), prompts, generations, references, meta), strict=True)
         )
-        scores = [found[sample] if sample in found else self._known[sample] for sample in samples]
-        self._known |= found
+        scores = [new_scores[sample] if sample in new_scores else self._known[sample] for sample in samples]
+        self._known |= new_scores
         for sample in [*islice(self._known, max(0, len(self._known) - self.remembered))]:
             del self._known[sample]
         return scores
@@ -109,7 +109,7 @@ class Pooled(Reward):
             self._pool = ProcessPoolExecutor(
                 self.num_processes, multiprocessing.get_context("spawn"), _start, (self._inner,)
             )
-        return [score for scores in self._pool.map(_scores_of_own, jobs) for score in scores]
+        return [score for scores in self._pool.map(_scores_of_kept, jobs) for score in scores]
 
 
 def _scores(reward: Reward, job: tuple[Any, ...]) -> list[float]:
@@ -117,14 +117,14 @@ def _scores(reward: Reward, job: tuple[Any, ...]) -> list[float]:
 
 
 # In a process of the pool: the reward, kept from job to job with the model that it has loaded.
-_own: Reward
+_kept_reward: Reward
 
 
 def _start(reward: Reward) -> None:
-    global _own
-    _own = reward
+    global _kept_reward
+    _kept_reward = reward
     torch.set_num_threads(1)
 
 
-def _scores_of_own(job: tuple[Any, ...]) -> list[float]:
-    return _scores(_own, job)
+def _scores_of_kept(job: tuple[Any, ...]) -> list[float]:
+    return _scores(_kept_reward, job)

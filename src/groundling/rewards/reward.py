@@ -154,16 +154,16 @@ class TokenReward(Reward):
         lengths = token_counts(texts)
         rewards = torch.zeros(len(texts), max(lengths))
         for row, written in enumerate(texts):
-            own = None if meta is None else meta[row]
+            sample_meta = None if meta is None else meta[row]
             for step, current in enumerate(written):
                 previous = written[step - 1] if step else ""
                 done = step == len(written) - 1
-                found = self.at_token(prompts[row], previous, current, done, references[row], own)
+                reward = self.at_token(prompts[row], previous, current, done, references[row], sample_meta)
                 try:
-                    rewards[row, step] = float(found)
+                    rewards[row, step] = float(reward)
                 except (TypeError, ValueError) as error:
                     raise RunError(
-                        f"{self.name} must give a number for each token, got {found!r:.80}"
+                        f"{self.name} must give a number for each token, got {reward!r:.80}"
                     ) from error
         return _checked(rewards, tuple(rewards.shape), self.name)
 

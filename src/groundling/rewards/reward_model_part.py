@@ -99,13 +99,15 @@ class RewardModelPart(Part):
 
     def _model_refusal(self, world: WorldSpec) -> str | None:
         """Why the model knows nothing of such a world; None also of one that does not say where it was distilled."""
-        told = None if self.path is None else Path(self.path) / DESCRIPTION
-        if told is None or not told.is_file():
+        description = None if self.path is None else Path(self.path) / DESCRIPTION
+        if description is None or not description.is_file():
             return None  # what is missing is told by `check`
         try:
-            distilled: str = json.loads(told.read_text(encoding="utf-8"))["about"].get("world", world.subject)
+            distilled: str = json.loads(description.read_text(encoding="utf-8"))["about"].get(
+                "world", world.subject
+            )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(f"{told} cannot be read: {error!r}") from error
+            raise ConfigError(f"{description} cannot be read: {error!r}") from error
         if distilled == world.subject:
             return None
         return (

@@ -49,7 +49,7 @@ class RewardSum:
             GroundlingError: a part cannot be had.
         """
         by_part = {name: part.rewards(stretch) for name, part in self.parts.items()}
-        first, *others = (self._coefficients[name] * own for name, own in by_part.items())
+        first, *others = (self._coefficients[name] * rewards for name, rewards in by_part.items())
         total: Tensor = first
         for other in others:
             total = total + other

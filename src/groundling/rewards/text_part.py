@@ -119,7 +119,7 @@ class TextPart(Part):
             rewarded = self._processes.from_main(
                 lambda: reward(columns[0], columns[1], [[]] * len(columns[0]))
             )
-            first = sum(len(own) for own, _ in everyones[: self._processes.rank])
+            first = sum(len(goals) for goals, _ in everyones[: self._processes.rank])
             return rewarded[first : first + len(samples)]
         places = {sample: place for place, sample in reversed(list(enumerate(samples)))}
         rows = {sample: row for row, sample in enumerate(places)}
