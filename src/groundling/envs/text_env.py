@@ -119,5 +119,5 @@ class TextEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return observation, reward, terminated, truncated, self._told(observation, info)
 
     def _told(self, observation: Any, info: Mapping[str, Any]) -> dict[str, Any]:
-        told = {name: one(observation, info) if callable(one) else one for name, one in self._given.items()}
-        return {**info, **told}
+        given = {name: one(observation, info) if callable(one) else one for name, one in self._given.items()}
+        return {**info, **given}

@@ -232,20 +232,20 @@ class TextVectorEnv:
             self.incidents.lost_envs += 1
             slot.raw, info = self._reset_again(i)
         try:
-            told = read_told(slot.raw, info)
+            shown = read_told(slot.raw, info)
         except ConfigError as error:
             raise ConfigError(f"{self._name} is no text env: {error}") from None
-        if told.actions is None and self.actions is None:
+        if shown.actions is None and self.actions is None:
             raise ConfigError(
                 f"{self._name} does not name its actions: set world.actions=[…] to one name for each, or let its info "
                 f"list the admissible ones at every step, as {', '.join(ACTIONS)}"
             )
-        if told.actions is not None and self.actions is not None:
+        if shown.actions is not None and self.actions is not None:
             raise ConfigError(
-                f"{self._name} lists its admissible actions itself ({', '.join(told.actions)[:80]}): leave "
+                f"{self._name} lists its admissible actions itself ({', '.join(shown.actions)[:80]}): leave "
                 "world.actions out"
             )
-        self._tell(i, told)
+        self._tell(i, shown)
         return self._observe(i)
 
     def _chosen(self, i: int, action: int) -> int | str:
@@ -270,10 +270,10 @@ class TextVectorEnv:
         slot.episode_return += float(reward)
         slot.past_actions.append(name)
         try:
-            told = read_told(slot.raw, slot.info, slot.goal, has_lists=self.actions is None)
+            shown = read_told(slot.raw, slot.info, slot.goal, has_lists=self.actions is None)
         except ConfigError as error:
             raise RunError(f"{self._where(i)}: {error}") from None
-        self._tell(i, told, ended=terminated or truncated)
+        self._tell(i, shown, ended=terminated or truncated)
         return self._observe(i), float(reward), terminated, truncated
 
     def _reset_again(self, i: int) -> Any:
@@ -302,8 +302,8 @@ class TextVectorEnv:
                 goal = read_told(raw, info, goal).goal
                 self._stepper.send(i, "step", chosen)
                 raw, _, _, _, info = self._stepper.receive(i)
-            told = read_told(raw, info, goal)
-            if (told.goal, told.descriptions) != (slot.goal, slot.descriptions[-1]):
+            shown = read_told(raw, info, goal)
+            if (shown.goal, shown.descriptions) != (slot.goal, slot.descriptions[-1]):
                 raise RunError(
                     f"{self._where(i)}: it {lost}, and its seed and the actions taken since do not bring it back to "
                     "where it stood: equal seeds must give equal episodes"
@@ -316,15 +316,15 @@ class TextVectorEnv:
             self._warn(f"{self._where(i)}: it {again}, twice at this step: the episode is cut off")
             return None
 
-    def _tell(self, i: int, told: Told, ended: bool = False) -> None:
+    def _tell(self, i: int, shown: Told, ended: bool = False) -> None:
         """Take up what an env shows now; at an episode's end nothing need be admissible."""
         slot = self._slots[i]
-        slot.goal = told.goal
-        slot.descriptions.append(told.descriptions)
+        slot.goal = shown.goal
+        slot.descriptions.append(shown.descriptions)
         if self.actions is not None:
             slot.admissible = self.actions
             return
-        slot.admissible = told.actions or ()
+        slot.admissible = shown.actions or ()
         if not slot.admissible and not ended:
             raise RunError(f"{self._where(i)}: no action is admissible, and the episode has not ended")
         if self._last_action is not None and len(slot.admissible) > self._last_action + 1:
@@ -361,8 +361,8 @@ class TextVectorEnv:
 
     def _fingerprint(self, slot: "_Slot") -> str:
         """A hash of the goal, of the sentences on view and, where they change, of the admissible actions."""
-        told = [slot.goal, *slot.descriptions, *([slot.admissible] if self.actions is None else [])]
-        return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+        texts = [slot.goal, *slot.descriptions, *([slot.admissible] if self.actions is None else [])]
+        return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
 
     def _task(self, i: int) -> str:
         family = getattr(self.envs[i].unwrapped, "current_task", None) if self.envs else None

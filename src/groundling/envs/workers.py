@@ -214,12 +214,12 @@ def _serve(pipe: Connection, make_env: MakeEnv, numbers: list[int]) -> None:
             break
         try:
             env = envs[number]
-            told = env.reset(seed=value) if command == "reset" else env.step(value)
+            result = env.reset(seed=value) if command == "reset" else env.step(value)
         except Exception as error:  # whatever a user's env does
             traceback.print_exc()
             envs[number] = make_env()
             pipe.send((number, "error", f"{type(error).__name__}: {error}"))
         else:
-            pipe.send((number, "told", told))
+            pipe.send((number, "told", result))
     for env in envs.values():
         env.close()

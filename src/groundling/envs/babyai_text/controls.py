@@ -55,8 +55,8 @@ def swap(
         words[place] = f"{'the' if counts[look] == 1 else 'a'} {' '.join(look)}"
         swapped.append(replace(part, named=[thing for thing in present if _look(thing) == look]))
     places = iter(range(len(described)))
-    told, phrases = change_things(mission, lambda phrase: words.get(next(places, -1), phrase))
-    return (told, swapped) if swapped and len(phrases) == len(described) else None
+    new_mission, phrases = change_things(mission, lambda phrase: words.get(next(places, -1), phrase))
+    return (new_mission, swapped) if swapped and len(phrases) == len(described) else None
 
 
 def drop(mission: str, language: str) -> tuple[str, list[str]]:

@@ -96,14 +96,14 @@ class Watch:
         things = {id(thing): thing for part in asked for thing in part.things}.values()
         self._kinds = {*_MOVABLE, *(thing.type for thing in things)}
         chance = len(_among(things, self._named)) / len(things)
-        self.told: dict[str, Any] = {"target": "none", "chance": chance, "named": tuple(named)}
+        self.interaction: dict[str, Any] = {"target": "none", "chance": chance, "named": tuple(named)}
         """What ``info["first_interaction"]`` is to hold (see `groundling.envs.first_interaction`)."""
 
     def see(self, action: int) -> None:
         """Take up what the env's last step, which was ``action``, has led to."""
         if (thing := self._dealt_with(action)) is not None:
             self.actions = frozenset()
-            self.told = self.told | {
+            self.interaction = self.interaction | {
                 "target": "named" if _among([thing], self._named) else "other",
                 "thing": f"{thing.color} {thing.type}",
                 "step": int(self._env.step_count),

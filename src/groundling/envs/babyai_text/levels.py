@@ -93,15 +93,15 @@ class _Sought(ObjDesc):
         In Minigrid's order, column by column.
         """
         grid = env.unwrapped.grid
-        found = [
+        matches = [
             (i % grid.width, i // grid.width, thing)
             for i, thing in enumerate(grid.grid)
             if thing is not None and thing.type == self.type and self.color in (None, thing.color)
         ]
-        found.sort(key=lambda place: place[:2])
+        matches.sort(key=lambda place: place[:2])
         if use_location:
-            self.obj_set = [thing for _, _, thing in found]
-        self.obj_poss = [(x, y) for x, y, thing in found if any(thing is own for own in self.obj_set)]
+            self.obj_set = [thing for _, _, thing in matches]
+        self.obj_poss = [(x, y) for x, y, thing in matches if any(thing is sought for sought in self.obj_set)]
         return self.obj_set, self.obj_poss
 
 
@@ -287,8 +287,8 @@ class LocalLevel(RoomGridLevel):
 
     def _draw_opening(self, colour: str) -> Instr:
         """The mission to open the door; in training, its colour is left out half of the time."""
-        told = self.split != "train" or not self._rand_bool()
-        return OpenInstr(_Sought("door", colour if told else None))
+        names_colour = self.split != "train" or not self._rand_bool()
+        return OpenInstr(_Sought("door", colour if names_colour else None))
 
     def _admits(self, kind: str, colour: str) -> bool:
         """Whether the split lets a mission speak of such an object."""

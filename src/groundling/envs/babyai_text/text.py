@@ -36,8 +36,8 @@ def translate_actions(actions: Sequence[str], language: str) -> list[str]:
     Raises:
         TranslationError: an unknown language, or an action that is none of them.
     """
-    own = ACTIONS[check_language(language)]
-    known = {name: own[i] for names in ACTIONS.values() for i, name in enumerate(names)}
+    translations = ACTIONS[check_language(language)]
+    known = {name: translations[i] for names in ACTIONS.values() for i, name in enumerate(names)}
     for action in actions:
         if action not in known:
             raise TranslationError(
@@ -137,12 +137,12 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
         if not asked and self.control is None:
             return
         env: Any = self.env.unwrapped
-        told = translate_mission(mission, self.language)
-        phrases: Sequence[str] = things_of(told, self.language)
+        translation = translate_mission(mission, self.language)
+        phrases: Sequence[str] = things_of(translation, self.language)
         if self.control == "dropped":
-            told, phrases = drop(told, self.language)
+            translation, phrases = drop(translation, self.language)
         elif self.control == "scrambled":
-            told, phrases = scramble(told, self.language, self._rng)
+            translation, phrases = scramble(translation, self.language, self._rng)
         described = descriptions(env.instrs)
         if self.control is not None:
             if len(phrases) != len(described):
@@ -150,7 +150,7 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
                     f"the mission {mission!r} is not in BabyAI's words, so control={self.control} cannot change "
                     "them: take it out"
                 )
-            self._mission = told
+            self._mission = translation
         if asked:
             first = {id(part.description) for part in asked}
             words = [
@@ -165,7 +165,7 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
         if self._watch is not None:
             if action in self._watch.actions:
                 self._watch.see(action)
-            info["first_interaction"] = self._watch.told
+            info["first_interaction"] = self._watch.interaction
         return observation, reward, terminated, truncated, info
 
     def _told(self, observation: Observation, info: dict[str, Any]) -> tuple[Observation, dict[str, Any]]:

@@ -197,10 +197,12 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
             args = (sample.prompt, previous, self._text, self._done, references, meta)
             reward = float(self.reward.at_token(*args))
         else:
-            found = self.reward([sample.prompt], [self._text], [references], meta=[meta])
-            if len(found) != 1:
-                raise GroundlingError(f"the reward gave {len(found)} numbers for one text: it must give one")
-            reward = float(found[0])
+            rewards = self.reward([sample.prompt], [self._text], [references], meta=[meta])
+            if len(rewards) != 1:
+                raise GroundlingError(
+                    f"the reward gave {len(rewards)} numbers for one text: it must give one"
+                )
+            reward = float(rewards[0])
         if not math.isfinite(reward):
             raise GroundlingError(f"the reward of sample {sample.id} is {reward}: it must be a finite number")
         return reward

@@ -76,8 +76,8 @@ class SampleOrder:
         sha256 = hashlib.sha256()
         for sample in self.samples:
             for part in (sample.id, sample.prompt, *sample.references):
-                told = str(part).encode("utf-8", "surrogatepass")
-                sha256.update(len(told).to_bytes(8, "big") + told)
+                encoded = str(part).encode("utf-8", "surrogatepass")
+                sha256.update(len(encoded).to_bytes(8, "big") + encoded)
             sha256.update(b"\xff" * 8)  # no length: the next sample's
         return sha256.hexdigest()
 

@@ -76,8 +76,8 @@ class Source:
             raise GroundlingError(
                 f"dataset {self.dataset} at {self.revision} cannot be had from the hub ({reason}): {self._way_out()}"
             ) from error
-        found = [path for path in Path(folder).rglob("*") if path.is_file()]
-        return sorted(path for path in found if fnmatch(path.relative_to(folder).as_posix(), self.files))
+        paths = [path for path in Path(folder).rglob("*") if path.is_file()]
+        return sorted(path for path in paths if fnmatch(path.relative_to(folder).as_posix(), self.files))
 
     def _way_out(self) -> str:
         return (

@@ -43,16 +43,16 @@ class Totto(DatasetPool):
         """See `DatasetPool`."""
         for index, row in enumerate(rows):
             table, highlighted = row["table"], [tuple(place) for place in row["highlighted_cells"]]
-            told = full_table(table, highlighted)
+            linearised = full_table(table, highlighted)
             if self.representation == "subtable":
-                told = subtable(table, highlighted)
+                linearised = subtable(table, highlighted)
             titles = _tagged("page_title", row["table_page_title"]) + " "
             if row["table_section_title"]:
                 titles += _tagged("section_title", row["table_section_title"]) + " "
             references = row["references"] or [row["target"]]
             yield Sample(
                 f"{split}_{index}",
-                f"{told} {titles}{told}",
+                f"{linearised} {titles}{linearised}",
                 ("",) if split == "test" else tuple(references),  # the test sentences are withheld
                 {"raw_table": {column: row[column] for column in _TABLE_COLUMNS}},
             )
