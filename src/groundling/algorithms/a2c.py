@@ -36,7 +36,7 @@ class A2C(OnPolicy):
     def setup(self, policy: Policy) -> None:
         """Make RMSprop for the policy's trainable parameters."""
         self.optimizer = torch.optim.RMSprop(
-            [{"params": own} for own in whole_and_parts(trainable(policy))],
+            [{"params": group} for group in whole_and_parts(trainable(policy))],
             lr=self.learning_rate,
             alpha=self.rms_alpha,
             eps=self.rms_epsilon,

@@ -108,8 +108,8 @@ def check_trains(
         "algorithm.id": [a for a in algorithms if _suits(a, args, policy_id, policy_args, world)],
     }
     ways = " or ".join(f"{key} to one of {', '.join(ids)}" for key, ids in suited.items() if ids)
-    told = f"algorithm {id!r} does not suit policy {policy_id!r} in {world.name}: {reason}"
-    raise ConfigError(f"{told}; set {ways}" if ways else told)
+    problem = f"algorithm {id!r} does not suit policy {policy_id!r} in {world.name}: {reason}"
+    raise ConfigError(f"{problem}; set {ways}" if ways else problem)
 
 
 def _suits(

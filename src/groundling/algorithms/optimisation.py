@@ -39,7 +39,7 @@ def whole_and_parts(parameters: Iterable[Tensor]) -> list[list[Tensor]]:
     whole, parts = list[Tensor](), list[Tensor]()
     for parameter in parameters:
         (parts if in_parts(parameter) else whole).append(parameter)
-    return [own for own in (whole, parts) if own]
+    return [group for group in (whole, parts) if group]
 
 
 def make_adamw(
@@ -61,7 +61,7 @@ def make_adamw(
             {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
         ]
     return torch.optim.AdamW(
-        [group | {"params": own} for group in groups for own in whole_and_parts(group["params"])],
+        [group | {"params": params} for group in groups for params in whole_and_parts(group["params"])],
         lr=learning_rate,
         betas=betas,
         eps=epsilon,
@@ -117,15 +117,15 @@ def learn(
         parameters = [p for group in learner.optimizer.param_groups for p in group["params"]]
     processes, sums, norms = learner.processes, dict[str, float](), list[float]()
     for indices in minibatches:
-        own = accumulate(learner, batch, terms_of, indices, parameters)
+        local_figures = accumulate(learner, batch, terms_of, indices, parameters)
         norms.append(_clip(parameters, learner.max_grad_norm))
         if not math.isfinite(norms[-1]):
-            check_finite({**processes.sum_figures(own), "grad_norm": norms[-1]})
+            check_finite({**processes.sum_figures(local_figures), "grad_norm": norms[-1]})
         learner.optimizer.step()
-        for name, value in own.items():
+        for name, value in local_figures.items():
             sums[name] = sums.get(name, 0.0) + value
         if target_kl is not None:
-            far = processes.sum_figures({"approx_kl": own.get("approx_kl", 0.0)})
+            far = processes.sum_figures({"approx_kl": local_figures.get("approx_kl", 0.0)})
             if far["approx_kl"] > target_kl:
                 break
     # Of all processes only now: a gather after every step is time in which a small model could learn.
@@ -198,8 +198,8 @@ def check_options(algorithm: object) -> None:
             raise ConfigError(f"algorithm.args.{name} must lie in [0, 1), got {options[name]}")
     micro, most = options.get("micro_batch_size"), options.get("minibatch_size", math.inf)
     if micro is not None and not 1 <= micro <= most:
-        told = "be at least 1" if most == math.inf else f"lie between 1 and minibatch_size ({most})"
-        raise ConfigError(f"algorithm.args.micro_batch_size must {told}, got {micro}")
+        bounds = "be at least 1" if most == math.inf else f"lie between 1 and minibatch_size ({most})"
+        raise ConfigError(f"algorithm.args.micro_batch_size must {bounds}, got {micro}")
 
 
 _POSITIVE = {
@@ -257,10 +257,10 @@ def _clip(parameters: list[Tensor], max_norm: float) -> float:
     if not any(map(in_parts, parameters)):
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm).item()
     groups = whole_and_parts(p for p in parameters if p.grad is not None)
-    norms: list[Any] = [torch.nn.utils.get_total_norm([p.grad for p in own]) for own in groups]  # type: ignore[misc]
+    norms: list[Any] = [torch.nn.utils.get_total_norm([p.grad for p in group]) for group in groups]  # type: ignore[misc]
     total = torch.stack([norm.full_tensor() if in_parts(norm) else norm for norm in norms]).norm()
-    for own in groups:
-        torch.nn.utils.clip_grads_with_norm_(own, max_norm, total)
+    for group in groups:
+        torch.nn.utils.clip_grads_with_norm_(group, max_norm, total)
     return total.item()
 
 

@@ -104,7 +104,9 @@ class Rollout:
         if len(self.parts) < 2:
             return {}
         count = self.actions.shape[1] if self.sequences else self.num_transitions
-        return {f"reward/{name}": float(own.double().sum()) / count for name, own in self.parts.items()}
+        return {
+            f"reward/{name}": float(rewards.double().sum()) / count for name, rewards in self.parts.items()
+        }
 
     def elements(self, length: int) -> tuple[Sequence[Any], Tensor]:
         """What a policy evaluates at once: single steps, segments of ``length`` steps of one env, or whole sequences.
@@ -129,8 +131,8 @@ class Rollout:
         every, starts = len(indices) // len(self.memories), self.starts.flatten()
         memories = self.memories[:: length // every].flatten(0, 1)  # (num_elements, memory_size)
         return [
-            Segment(_pick(self.observations, own), memory, starts[own])
-            for own, memory in zip(segments, memories, strict=True)
+            Segment(_pick(self.observations, segment), memory, starts[segment])
+            for segment, memory in zip(segments, memories, strict=True)
         ], segments
 
 
@@ -158,15 +160,15 @@ def micro_batches(
     one process.
     """
     if work is None:
-        own = indices[processes.rank :: processes.size]
+        share = indices[processes.rank :: processes.size]
     else:
         equal: dict[Work, list[int]] = {}
         for index in sorted(indices.tolist(), key=lambda i: work[i].tokens):
             equal.setdefault(work[index], []).append(index)
-        own = torch.tensor(
+        share = torch.tensor(
             [i for alike in list(equal.values())[processes.rank :: processes.size] for i in alike]
         )
-    yield from own.split(size) if len(own) else ()  # of nothing, split gives one piece
+    yield from share.split(size) if len(share) else ()  # of nothing, split gives one piece
 
 
 def most_micro_batches(indices: Tensor, size: int, work: Sequence[Work] | None, processes: Processes) -> int:

@@ -92,14 +92,14 @@ class TRPO(OnPolicy):
         """Move the weights ``actor`` as far as the trust region lets them."""
         whole = torch.arange(len(batch))
         with _twice_differentiable():
-            own = accumulate(
+            local_figures = accumulate(
                 self,
                 batch,
                 lambda micro: self._terms(batch, micro, batch.evaluate(policy, micro)),
                 whole,
                 actor,
             )
-            figures = self.processes.sum_figures(own)
+            figures = self.processes.sum_figures(local_figures)
             gradient = -_flat_gradient(actor)
             figures["grad_norm"] = gradient.norm().item()
             check_finite(figures)
@@ -111,8 +111,8 @@ class TRPO(OnPolicy):
             )
             curvature = direction @ self._curvature(policy, batch, actor, direction)
         step = direction * (2 * self.target_kl / curvature.clamp(min=1e-12)).sqrt()
-        found = self._search(policy, batch, actor, step, objective)
-        return {**figures, **found}
+        search_figures = self._search(policy, batch, actor, step, objective)
+        return {**figures, **search_figures}
 
     def _search(
         self, policy: Policy, batch: Batch, actor: list[Tensor], step: Tensor, objective: float
@@ -201,8 +201,12 @@ def _parts(policy: Policy, batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
     with _twice_differentiable():
         evaluation = batch.evaluate(policy, torch.arange(1))
         chooses, values = reached(evaluation.log_probs), reached(evaluation.values)
-    actor = [p for p, own in zip(weights, chooses, strict=True) if own]
-    critic = [p for p, own, other in zip(weights, values, chooses, strict=True) if own and not other]
+    actor = [p for p, in_choice in zip(weights, chooses, strict=True) if in_choice]
+    critic = [
+        p
+        for p, in_value, in_choice in zip(weights, values, chooses, strict=True)
+        if in_value and not in_choice
+    ]
     return actor, critic
 
 
