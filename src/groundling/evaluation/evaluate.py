@@ -96,7 +96,8 @@ def _write(
         "checkpoint": target.checkpoint.name if target.checkpoint else None,
         "agents": {name: _told(one) for name, one in played.items()},
         "tasks": {
-            name: {task: _told(own) for task, own in one.families().items()} for name, one in played.items()
+            name: {task: _told(family) for task, family in one.families().items()}
+            for name, one in played.items()
         },
         "left_out": left_out,
         **world.details(played),
@@ -126,8 +127,8 @@ def _table(played: Mapping[str, Played]) -> str:
     writer.writerow(["agent", "episode", *about, *figures])
     for name, e in episodes:
         values = (e.figures.get(key) for key in figures)
-        told = ["" if value is None else f"{value:.6g}" for value in values]
-        writer.writerow([name, e.number, *(e.about.get(key, "") for key in about), *told])
+        cells = ["" if value is None else f"{value:.6g}" for value in values]
+        writer.writerow([name, e.number, *(e.about.get(key, "") for key in about), *cells])
     return text.getvalue()
 
 

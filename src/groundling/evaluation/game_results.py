@@ -53,12 +53,12 @@ def write_game_results(study: Study, jobs: Sequence[Job], output: Path, command:
         output: The folder.
         command: The words after ``groundling`` that made it.
     """
-    found = [(job, job.evaluations().get(_SUITE)) for job in jobs if job.is_trained()]
-    finished = {job.name: (job, own) for job, own in found if own is not None}
+    evaluations = [(job, job.evaluations().get(_SUITE)) for job in jobs if job.is_trained()]
+    finished = {job.name: (job, evaluation) for job, evaluation in evaluations if evaluation is not None}
     metrics = {
         name: read_metrics(job.run_dir) for name, (job, _) in finished.items() if job.agent == "trained"
     }
-    lines = list(_lines([(job, own) for job, own in finished.values()]))
+    lines = list(_lines(list(finished.values())))
     about = {
         "study": study.name,
         "command": shlex.join(["groundling", *command]),
@@ -98,12 +98,14 @@ def write_game_results(study: Study, jobs: Sequence[Job], output: Path, command:
     write_atomically(output / "README.md", _readme(study, about, lines))
 
 
-def _lines(found: Sequence[tuple[Job, Mapping[str, Any]]]) -> Iterable[Line]:
-    for arm in dict.fromkeys(job.arm for job, _ in found):
-        figures = [own["agents"][job.agent]["figures"] for job, own in found if job.arm == arm]
-        for name in dict.fromkeys(name for own in figures for name in own):
-            if all(name in own for own in figures):
-                means = np.array([own[name]["value"] for own in figures])
+def _lines(finished: Sequence[tuple[Job, Mapping[str, Any]]]) -> Iterable[Line]:
+    for arm in dict.fromkeys(job.arm for job, _ in finished):
+        figures = [
+            evaluation["agents"][job.agent]["figures"] for job, evaluation in finished if job.arm == arm
+        ]
+        for name in dict.fromkeys(name for seed_figures in figures for name in seed_figures):
+            if all(name in seed_figures for seed_figures in figures):
+                means = np.array([seed_figures[name]["value"] for seed_figures in figures])
                 mean = estimate(means, lambda scores: scores.mean(-1))
                 yield Line(arm, name, mean, tuple(means.tolist()))
 
@@ -114,9 +116,9 @@ def _episodes(jobs: Sequence[Job]) -> tuple[list[str], list[list[str]]]:
     rows = []
     for job in jobs:
         with (job.run_dir / "evaluation" / f"{_SUITE}.csv").open(encoding="utf-8", newline="") as file:
-            columns, *own = csv.reader(file)
+            columns, *episodes = csv.reader(file)
         header = ["arm", "run_seed", *columns[1:]]
-        rows += [[job.arm, str(job.seed), *row[1:]] for row in own if row[0] == job.agent]
+        rows += [[job.arm, str(job.seed), *row[1:]] for row in episodes if row[0] == job.agent]
     return header, rows
 
 
@@ -186,17 +188,17 @@ def _reading(lines: Sequence[Line]) -> list[str]:
     """In which figures every seed of the first arm lies on one side of every seed of another; nothing of one seed."""
     if not lines or len(lines[0].of_seeds) < 2:
         return []
-    own = {line.figure: line.of_seeds for line in lines if line.arm == lines[0].arm}
-    told = []
+    of_first = {line.figure: line.of_seeds for line in lines if line.arm == lines[0].arm}
+    findings = []
     for line in lines:
-        first = own.get(line.figure)
+        first = of_first.get(line.figure)
         if line.arm == lines[0].arm or first is None:
             continue
         above, below = min(first) > max(line.of_seeds), max(first) < min(line.of_seeds)
         if above or below:
-            told.append(f"- {line.figure.replace('_', ' ')}: {'above' if above else 'below'} {line.arm}")
+            findings.append(f"- {line.figure.replace('_', ' ')}: {'above' if above else 'below'} {line.arm}")
     heading = f"Where every seed of *{lines[0].arm}* lies on one side of every seed of another arm:"
-    return [heading, "\n".join(told) or "- nowhere"]
+    return [heading, "\n".join(findings) or "- nowhere"]
 
 
 def _csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -212,5 +214,5 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
-def _told(found: IntervalEstimate | None) -> str:
-    return found.text(".4g") if found else ""
+def _told(interval: IntervalEstimate | None) -> str:
+    return interval.text(".4g") if interval else ""

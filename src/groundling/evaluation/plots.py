@@ -68,12 +68,12 @@ def draw_figures(figures: Mapping[str, Mapping[str, IntervalEstimate]]) -> Any:
     """A figure of figures that have no common scale: for each a panel with one line, mean and interval, by name."""
     columns = 4
     lines = math.ceil(len(figures) / columns)
-    names = list(dict.fromkeys(name for own in figures.values() for name in own))
+    names = list(dict.fromkeys(name for estimates in figures.values() for name in estimates))
     figure, grid = _figure(9.0, lines * (0.6 + 0.22 * len(names)), lines, columns)
-    for number, (axes, (label, own)) in enumerate(zip(np.ravel(grid), figures.items(), strict=False)):
+    for number, (axes, (label, estimates)) in enumerate(zip(np.ravel(grid), figures.items(), strict=False)):
         for place, (colour, name) in enumerate(zip(_cycle(COLOURS), names, strict=False)):
-            if name in own:
-                e = own[name]
+            if name in estimates:
+                e = estimates[name]
                 errors = [[e.value - e.low], [e.high - e.value]]
                 axes.errorbar([e.value], [place], xerr=errors, fmt="o", markersize=4, color=colour)
         axes.set_title(label.replace("_", " "), fontsize=9, loc="left")
@@ -150,15 +150,15 @@ def draw_estimates(panels: Mapping[str, Mapping[str, Mapping[str, IntervalEstima
     handles: dict[str, Any] = {}
     for number, (axes, (title, panel)) in enumerate(zip(np.ravel(grid), panels.items(), strict=False)):
         for place, (colour, name) in enumerate(zip(_cycle(COLOURS), names, strict=False)):
-            own = panel.get(name, {})
-            y = [rows.index(row) + 0.22 * (place - (len(names) - 1) / 2) for row in own]
-            x = np.array([[e.value, e.low, e.high] for e in own.values()]).reshape(-1, 3)
+            estimates = panel.get(name, {})
+            y = [rows.index(row) + 0.22 * (place - (len(names) - 1) / 2) for row in estimates]
+            x = np.array([[e.value, e.low, e.high] for e in estimates.values()]).reshape(-1, 3)
             errors = np.abs(x[:, 1:] - x[:, :1]).T
             style = {"fmt": "o", "markersize": 4, "elinewidth": 1.2, "color": colour}
             bars = axes.errorbar(
                 x[:, 0], y, xerr=errors, markerfacecolor=colour if place == 0 else "white", **style
             )
-            if own:
+            if estimates:
                 handles.setdefault(name, bars)
         axes.set_title(title, fontsize=9, loc="left")
         axes.set_xlim(-0.04, 1.04)
@@ -209,17 +209,21 @@ def probe_multiples(rows: Rows, right: Mapping[str, Sequence[str]]) -> str:
         right: By probe, the actions that are right there.
     """
     titles = list(dict.fromkeys(title for row in rows for title in row["probabilities"]))
-    actions = list(dict.fromkeys(a for row in rows for own in row["probabilities"].values() for a in own))
+    actions = list(
+        dict.fromkeys(
+            a for row in rows for probabilities in row["probabilities"].values() for a in probabilities
+        )
+    )
     columns = 3
     lines = math.ceil(len(titles) / columns)
     figure, grid = _figure(7.2, 0.5 + 1.7 * lines, lines, columns)
     for axes, title in zip(np.ravel(grid), titles, strict=False):
-        own = [(row["step"], row["probabilities"][title]) for row in rows if title in row["probabilities"]]
+        points = [(row["step"], row["probabilities"][title]) for row in rows if title in row["probabilities"]]
         for colour, action in zip(_cycle(COLOURS), actions, strict=False):
-            values = [p if (p := of.get(action)) is not None else math.nan for _, of in own]
+            values = [p if (p := of.get(action)) is not None else math.nan for _, of in points]
             is_right = action in right.get(title, ())
             axes.plot(
-                [step for step, _ in own],
+                [step for step, _ in points],
                 values,
                 color=colour,
                 label=action,

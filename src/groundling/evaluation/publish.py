@@ -114,11 +114,11 @@ def upload(folder: Path, repository: str, private: bool) -> str:
     api = HfApi()
     try:
         api.create_repo(repository, private=private, exist_ok=True)
-        told = api.upload_folder(repo_id=repository, folder_path=folder)
+        address = api.upload_folder(repo_id=repository, folder_path=folder)
     except Exception as error:  # the hub's client raises what its many parts raise, httpx's errors among them
         reason = " ".join(str(error).split()) or type(error).__name__
         raise RunError(f"could not upload {folder} to {repository}: {reason}; the folder stays") from error
-    return str(told)
+    return str(address)
 
 
 def _table(evaluation: dict[str, Any]) -> dict[str, dict[str, str]]:

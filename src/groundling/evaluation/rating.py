@@ -122,7 +122,7 @@ def read_answers(folder: Path, answers: Sequence[Path]) -> list[Rating]:
     key = _read_key(folder)
     systems = {item["id"]: item["systems"] for item in key["items"]}
     task = find_rating_task(key["task"])
-    found: dict[tuple[str, str, str], str] = {}  # (question, item, rater) -> answer
+    by_rater: dict[tuple[str, str, str], str] = {}  # (question, item, rater) -> answer
     for path in answers:
         for place, row in _answer_rows(path):
             item, rater = row["item"].strip(), row["rater"].strip()
@@ -132,16 +132,16 @@ def read_answers(folder: Path, answers: Sequence[Path]) -> list[Rating]:
                 answer = (row.get(question.id) or "").strip()
                 if answer:
                     _check_answer(place, question.id, answer, key["kind"])
-                    if (question.id, item, rater) in found:
+                    if (question.id, item, rater) in by_rater:
                         raise GroundlingError(f"{place}: rater {rater!r} answers {item} a second time")
-                    found[question.id, item, rater] = answer
+                    by_rater[question.id, item, rater] = answer
     summarise = _likert_ratings if key["kind"] == "likert" else _pairwise_ratings
     return [
         rating
         for question in task.questions
         for rating in summarise(
             question.id,
-            {place[1:]: answer for place, answer in found.items() if place[0] == question.id},
+            {place[1:]: answer for place, answer in by_rater.items() if place[0] == question.id},
             systems,
         )
     ]
@@ -173,7 +173,7 @@ def _predictions(path: Path) -> dict[str, dict[str, Any]]:
     """The rows of a JSONL file by sample: their ``sample_id`` (as runs have it), their ``id``, or their prompt."""
     if not path.is_file():
         raise ConfigError(f"there is no file {path}")
-    found: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     with open_utf8(path) as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
@@ -186,12 +186,12 @@ def _predictions(path: Path) -> dict[str, dict[str, Any]]:
                     f"{path}:{number} is not a JSON object with prompt and generation: {error}"
                 ) from error
             sample = str(row.get("sample_id", row.get("id", prompt)))
-            if sample in found:
+            if sample in rows:
                 raise GroundlingError(
                     f"{path}:{number}: sample {sample[:60]!r} comes a second time: give each row a sample_id"
                 )
-            found[sample] = {"prompt": str(prompt), "generation": str(generation)}
-    return found
+            rows[sample] = {"prompt": str(prompt), "generation": str(generation)}
+    return rows
 
 
 def _write(folder: Path, kind: Kind, task_id: str, items: Sequence[Item]) -> Path:
@@ -227,8 +227,8 @@ def _sheet(kind: Kind, task: RatingTask, items: Sequence[Item]) -> str:
     writer = csv.writer(lines)
     writer.writerow(["rater", "item", "prompt", *texts, *(question.id for question in task.questions)])
     for item in items:
-        told = [_harmless(text) for text in (item.prompt, *item.texts)]
-        writer.writerow(["", item.id, *told, *[""] * len(task.questions)])
+        cells = [_harmless(text) for text in (item.prompt, *item.texts)]
+        writer.writerow(["", item.id, *cells, *[""] * len(task.questions)])
     return lines.getvalue()
 
 

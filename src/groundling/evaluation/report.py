@@ -140,7 +140,7 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
             if run.probes
         ],
         episodes=[(run, episode) for run in runs for episode in _episodes(run)],
-        controls=[(run, told) for run in runs if (told := _controls(run))],
+        controls=[(run, controls) for run in runs if (controls := _controls(run))],
         configs=[(shareable(str(run.run_dir)), _config_of(run)) for run in runs],
     )
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -186,15 +186,15 @@ def _main_plots(runs: Sequence[Shown]) -> list[tuple[str, str, str | None]]:
     """By task, the learning curves of its runs, and of what they first deal with; those of one name are one curve."""
     drawn = []
     for task in dict.fromkeys(run.task for run in runs):
-        own = [run for run in runs if run.task == task]
+        task_runs = [run for run in runs if run.task == task]
         groups: dict[str, list[Any]] = {}
-        for run in own:
+        for run in task_runs:
             groups.setdefault(run.config.name, []).append(run.metrics)
-        key, label = own[0].figure
+        key, label = task_runs[0].figure
         alone = len(groups) == 1 and key == "success_rate"
-        levels = [_levels(own[0], figure) if alone else {} for figure in ("success", "first_precision")]
-        first = _first_plot(own, groups, levels[1])
-        steps, width = own[0].world.unit, 7.2 if first is None else 4.8
+        levels = [_levels(task_runs[0], figure) if alone else {} for figure in ("success", "first_precision")]
+        first = _first_plot(task_runs, groups, levels[1])
+        steps, width = task_runs[0].world.unit, 7.2 if first is None else 4.8
         drawn.append((task, plots.learning_curve(groups, key, label, levels[0], steps, width), first))
     return drawn
 

@@ -119,9 +119,9 @@ def write_results(study: Study, jobs: Sequence[Job], output: Path, command: Sequ
 
 def _scores(job: Job) -> list[Score]:
     scores = []
-    for suite, found in job.evaluations().items():
-        for agent, summary in (found or {"agents": {}})["agents"].items():
-            for task, one in {"all": summary, **(found or {})["tasks"][agent]}.items():
+    for suite, evaluation in job.evaluations().items():
+        for agent, summary in (evaluation or {"agents": {}})["agents"].items():
+            for task, one in {"all": summary, **(evaluation or {})["tasks"][agent]}.items():
                 figures = one["figures"]
                 success = (figures["success"][name] for name in ("value", "low", "high"))
                 first = (figures.get(name, {}).get("value") for name in _FIRST)
@@ -136,7 +136,10 @@ def _areas(jobs: Sequence[Job], metrics: dict[str, list[dict[str, Any]]]) -> lis
         steps, values = plots.smooth_curve(metrics.get(job.name, ()), "success_rate")
         if len(steps):
             areas.setdefault(job.arm, []).append(area_under_curve(steps, values, job.config.training.steps))
-    return [Line(arm, "area", "trained", "", len(own), estimate(np.array(own))) for arm, own in areas.items()]
+    return [
+        Line(arm, "area", "trained", "", len(arm_areas), estimate(np.array(arm_areas)))
+        for arm, arm_areas in areas.items()
+    ]
 
 
 def _successes(scores: Sequence[Score]) -> list[Line]:
@@ -149,9 +152,9 @@ def _successes(scores: Sequence[Score]) -> list[Line]:
     shared = sorted(set.intersection(*learning) - set(CONTROLS)) if learning else []
     lines = []
     for (arm, agent), suites in table.items():
-        for suite, own in suites.items():
-            found = estimate(np.array(list(own.values())))
-            lines.append(Line(arm, "success", agent, suite, len(own), found))
+        for suite, by_seed in suites.items():
+            interval = estimate(np.array(list(by_seed.values())))
+            lines.append(Line(arm, "success", agent, suite, len(by_seed), interval))
         if len(shared) > 1 and set(shared) <= set(suites):
             seeds = set.intersection(*(set(suites[suite]) for suite in shared))
             together = np.array([[suites[suite][seed] for suite in shared] for seed in sorted(seeds)])
@@ -212,7 +215,9 @@ def _draw(
         plots.save(figure, output / "success")
         drawn["success"] = "Success in training over env steps, interquartile mean of the seeds (smoothed)"
     if _tells_first(metrics.values()):
-        rows = [row for own in metrics.values() for row in own if row.get("first_chance") is not None]
+        rows = [
+            row for run_rows in metrics.values() for row in run_rows if row.get("first_chance") is not None
+        ]
         chance = sum(row["first_chance"] for row in rows) / len(rows)
         label = "first thing is the named one"
         figure = plots.draw_learning_curve(curves, "first_precision", label, {"chance": chance})
@@ -271,7 +276,7 @@ def _readme(
             _told(areas.get(name)),
             *(
                 _told(_by_suite(lines, name, agent).get(_HELD_OUT))
-                for agent in ("zero-shot", _own(jobs, name))
+                for agent in ("zero-shot", _agent_of(jobs, name))
             ),
         ]
         for name in arms
@@ -320,7 +325,7 @@ def _readme(
     return "\n\n".join(text) + "\n"
 
 
-def _own(jobs: Sequence[Job], arm: str) -> str:
+def _agent_of(jobs: Sequence[Job], arm: str) -> str:
     return next(job.agent for job in jobs if job.arm == arm)
 
 
@@ -338,9 +343,9 @@ def _run_table(scores: Sequence[Score], seeds: Sequence[int]) -> str:
         if (s.suite, s.task) == (_HELD_OUT, "all"):
             runs.setdefault(s.arm if s.agent in ("trained", s.arm) else f"{s.arm}, {s.agent}", {})[s.seed] = s
     rows = []
-    for name, own in runs.items():
-        each = [_together([own[seed]]) if seed in own else "" for seed in seeds]
-        rows.append([name, *each, _together(list(own.values()))])
+    for name, by_seed in runs.items():
+        each = [_together([by_seed[seed]]) if seed in by_seed else "" for seed in seeds]
+        rows.append([name, *each, _together(list(by_seed.values()))])
     return _table(["", *(f"seed {seed}" for seed in seeds), "together"], rows)
 
 
@@ -378,5 +383,5 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
-def _told(found: IntervalEstimate | None) -> str:
-    return found.text(".3f") if found else ""
+def _told(interval: IntervalEstimate | None) -> str:
+    return interval.text(".3f") if interval else ""

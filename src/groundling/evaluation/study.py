@@ -70,10 +70,10 @@ class Job:
         """
         if self.agent in AGENTS:
             return Target(self.agent, self.run_dir, self.config)
-        found = checkpoint.latest(self.run_dir / "checkpoints", warnings.warn)
-        if found is None or checkpoint.step_of(found) < self.config.training.steps:
+        latest = checkpoint.latest(self.run_dir / "checkpoints", warnings.warn)
+        if latest is None or checkpoint.step_of(latest) < self.config.training.steps:
             raise RunError(f"{self.name} is not trained to its end yet")
-        return Target(self.agent, self.run_dir, self.config, found)
+        return Target(self.agent, self.run_dir, self.config, latest)
 
     def is_trained(self) -> bool:
         """Whether nothing of its training is left."""
@@ -96,26 +96,26 @@ class Job:
         if not path.exists():
             return None
         try:
-            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            played = [name for name in target.players if name not in found.get("left_out", ())]
+            content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            played = [name for name in target.players if name not in content.get("left_out", ())]
             same = (
-                found["checkpoint"] == (target.checkpoint.name if target.checkpoint else None)
-                and found["world"] == json.loads(json.dumps(world.settings))
-                and all(found["agents"][name]["episodes"] == self.episodes for name in played)
+                content["checkpoint"] == (target.checkpoint.name if target.checkpoint else None)
+                and content["world"] == json.loads(json.dumps(world.settings))
+                and all(content["agents"][name]["episodes"] == self.episodes for name in played)
             )
         except (ValueError, KeyError):  # of an earlier version, or of fewer agents
             return None
-        return found if same else None
+        return content if same else None
 
     def evaluations(self) -> dict[str, dict[str, Any] | None]:
         """`evaluation` of each of its suites that suit it."""
-        found = {}
+        evaluations = {}
         for suite in self.suites:
             try:
-                found[suite] = self.evaluation(suite)
+                evaluations[suite] = self.evaluation(suite)
             except ConfigError:
                 continue
-        return found
+        return evaluations
 
     def is_done(self) -> bool:
         """Whether nothing is left to do; not if another run stands in its place, which `run_job` tells."""
@@ -175,22 +175,22 @@ def _jobs_of_seed(study: Study, configs: Mapping[str, Config], seed: int, runs: 
     for name, config in configs.items():
         arm = study.arms[name]
         run_dir = runs / f"{name}-seed{seed}"
-        own = replace(config, seed=seed, run_dir=str(run_dir))
+        run_config = replace(config, seed=seed, run_dir=str(run_dir))
         teacher = None
         if arm.data is not None:
-            teacher = _expert(own.world, seed) if arm.data == EXPERT else jobs[arm.data]
-            own = replace(own, world=world_of(own).learning_from(run_dir / _DATA))
+            teacher = _expert(run_config.world, seed) if arm.data == EXPERT else jobs[arm.data]
+            run_config = replace(run_config, world=world_of(run_config).learning_from(run_dir / _DATA))
         named = study.suites if arm.suites is None else arm.suites
-        suites = tuple(world_of(own).find_suites(",".join(named)))
+        suites = tuple(world_of(run_config).find_suites(",".join(named)))
         agent = arm.experiment if arm.experiment in AGENTS else "trained"
-        jobs[name] = Job(name, seed, agent, own, suites, study.episodes, teacher)
+        jobs[name] = Job(name, seed, agent, run_config, suites, study.episodes, teacher)
     return list(jobs.values())
 
 
 def _expert(world: WorldConfig, seed: int) -> Job:
     """Who shows a clone what to do, in the clone's own world."""
-    own = replace(config_of_agent("expert", []), world=world, seed=seed)
-    return Job("expert", seed, "expert", own, (), 0)
+    config = replace(config_of_agent("expert", []), world=world, seed=seed)
+    return Job("expert", seed, "expert", config, (), 0)
 
 
 def run_job(job: Job, tell: Tell, console: Console, warn: Tell) -> None:
@@ -213,7 +213,7 @@ def run_job(job: Job, tell: Tell, console: Console, warn: Tell) -> None:
     left_out = [suite for suite in job.suites if suite not in evaluations]
     if left_out:
         tell(f"{job.name}: without {', '.join(left_out)}, which the arm's world or policy cannot have")
-    left = [suite for suite, found in evaluations.items() if found is None]
+    left = [suite for suite, evaluation in evaluations.items() if evaluation is None]
     for number, suite in enumerate(left, start=1):
         tell(f"{job.name}: evaluating {suite} ({number} of {len(left)})")
         evaluate(job.target(), suite, job.episodes, warn=warn)
