@@ -95,7 +95,7 @@ def written(value: Any) -> str:
         escaped = value.replace("\\", "\\\\").replace("'", "\\'")
         return f"'{escaped}'"
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{written(own)}" for key, own in value.items()) + "}"
+        return "{" + ",".join(f"{key}:{written(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ",".join(map(written, value)) + "]"
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

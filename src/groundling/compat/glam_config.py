@@ -235,8 +235,8 @@ class _Reader:
 
     def why_no_env(self) -> str:
         """What to say of a file that trains nothing in a world."""
-        told = {MEANINGLESS.get(key) for key in self.entries} & {SAYCAN, TOKENS}
-        because = f" ({told.pop()})" if told else ""
+        reasons = {MEANINGLESS.get(key) for key in self.entries} & {SAYCAN, TOKENS}
+        because = f" ({reasons.pop()})" if reasons else ""
         return (
             f"{self.path} names no env{because}: give rl_script_args.name_environment=BabyAI-MixedTrainLocal-v0, "
             "or another of `groundling list envs`"
@@ -264,10 +264,10 @@ class _Reader:
         return value
 
     def _float(self, name: str, value: Any) -> float:
-        found = number(value)
-        if isinstance(found, bool) or not isinstance(found, int | float):
+        parsed = number(value)
+        if isinstance(parsed, bool) or not isinstance(parsed, int | float):
             raise ConfigError(f"{RL}.{name} must be a number, got {value!r}")
-        return float(found)
+        return float(parsed)
 
     def _trains_drrn(self) -> bool:
         """Whether there is no language model, so that the original's script trains DRRN."""
