@@ -76,8 +76,8 @@ def _collect_episodes(arguments: argparse.Namespace, target: "Target") -> int:
             validation_fraction=arguments.validation,
             on_episode=on_agent(target.agent),
         )
-    told = f"{collected.transitions:,} transitions of {collected.kept:,} episodes (of {collected.episodes:,} played)"
-    console.print(f"{told} added to {arguments.output}", highlight=False)
+    summary = f"{collected.transitions:,} transitions of {collected.kept:,} episodes (of {collected.episodes:,} played)"
+    console.print(f"{summary} added to {arguments.output}", highlight=False)
     return 0
 
 

@@ -83,7 +83,7 @@ def _table(title: str, played: "Mapping[str, Played]") -> "Table":
     figures = {name: one.figures() for name, one in played.items()}
     for name in figures:
         table.add_column(name, justify="right")
-    for figure in dict.fromkeys(name for own in figures.values() for name in own):
-        cells = (own[figure].text() if figure in own else "–" for own in figures.values())
+    for figure in dict.fromkeys(name for estimates in figures.values() for name in estimates):
+        cells = (estimates[figure].text() if figure in estimates else "–" for estimates in figures.values())
         table.add_row(figure.replace("_", " "), *cells)
     return table

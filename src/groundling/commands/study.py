@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     options = [word for module in arguments.imports for word in ("--import", module)]
     command = ["study", arguments.study, *arguments.overrides, *options]
-    told = [*command, "--jobs", str(arguments.jobs), "--runs", str(runs), "--output", str(output)]
+    full_command = [*command, "--jobs", str(arguments.jobs), "--runs", str(runs), "--output", str(output)]
     if arguments.jobs == 1:
         failed = run_here(jobs, tell, console, warn)
     else:
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.no_results:
         by_success = world_of(jobs[0].config).told_by == "success"
         write = write_results if by_success else write_game_results
-        write(study, jobs, output, told)
+        write(study, jobs, output, full_command)
         tell(f"results: {output / 'README.md'}")
     if failed:
         raise RunError(

@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     originals = [text for text in overrides if foreign is not None and foreign.reader.is_original(text)]
     ours = [text for text in overrides if text not in originals]
     spread = [originals] if foreign is None else foreign.reader.spread(foreign.path, originals)
-    runs = [(own, swept) for own in spread for swept in sweep(ours)]
+    runs = [(variant, swept) for variant in spread for swept in sweep(ours)]
     if any(text.startswith("imports") for text in ours):
         raise ConfigError("imports tells what --import named: give --import MODULE")
     configs = [replace(c, imports=arguments.imports) for c in _compose(arguments, foreign, runs)]
@@ -133,10 +133,10 @@ def _foreign_file(arguments: argparse.Namespace) -> _Foreign | None:
         ConfigError: two do.
     """
     given = {name: getattr(arguments, name) for name in ("glam_config", "rl4lms_config")}
-    found = [(name, path) for name, path in given.items() if path is not None]
-    if len(found) > 1:
+    files = [(name, path) for name, path in given.items() if path is not None]
+    if len(files) > 1:
         raise ConfigError("--glam-config and --rl4lms-config name a file each: give one of them")
-    for name, path in found:
+    for name, path in files:
         return _Foreign(f"--{name.replace('_', '-')}", path, import_module(f"groundling.compat.{name}"))
     return None
 
@@ -168,12 +168,12 @@ def _train_one(config: "Config") -> bool:
     console = make_console()
     console.print(f"training in {config.run_dir}", highlight=False)
     complete = train(config, console, warn)
-    told = (
+    outcome = (
         f"done: groundling evaluate {config.run_dir}"
         if complete
         else "stopped; the same command goes on from here"
     )
-    console.print(told, highlight=False)
+    console.print(outcome, highlight=False)
     return complete
 
 
