@@ -58,15 +58,15 @@ def latest(folder: Path, warn: Callable[[str], None]) -> Path | None:
     Raises:
         RunError: there are some, and none is whole.
     """
-    found = numbered(folder)
-    for path in reversed(found):
+    checkpoints = numbered(folder)
+    for path in reversed(checkpoints):
         if (problem := what_is_wrong(path)) is None:
             return path
         warn(f"checkpoint {path} is broken ({problem}); falling back to the one before it, if there is one")
-    if found:
+    if checkpoints:
         raise RunError(
-            f"{folder} holds no whole checkpoint, only broken ones ({', '.join(path.name for path in found)}): bring "
-            "one back, or begin again in a new folder"
+            f"{folder} holds no whole checkpoint, only broken ones ({', '.join(path.name for path in checkpoints)}): "
+            "bring one back, or begin again in a new folder"
         )
     return None
 
@@ -79,8 +79,8 @@ def step_of(folder: Path) -> int:
 
 def numbered(folder: Path) -> list[Path]:
     """The checkpoints, whole or broken, earliest first."""
-    found = [p for p in folder.glob("[0-9]*") if p.is_dir() and p.name.isdigit()]
-    return sorted(found, key=lambda path: int(path.name))
+    folders = [p for p in folder.glob("[0-9]*") if p.is_dir() and p.name.isdigit()]
+    return sorted(folders, key=lambda path: int(path.name))
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, kept: bool = True) -> dict[str, torch.Tensor]:

@@ -108,20 +108,20 @@ class DistillationRun:
         set_seed(config.seed)
         self.generators = {"order": torch.Generator().manual_seed(config.seed)}
         self.counters, self.row = Counters(), dict[str, Any]()
-        found = checkpoint.latest(folder / "checkpoints", warn)
-        self.resumed = found is not None
+        latest = checkpoint.latest(folder / "checkpoints", warn)
+        self.resumed = latest is not None
         device = find_device(config.device)
         self.model: RewardModel = (
             reward_models.create(config.model.id, **config.model.args).to(device)
-            if found is None
-            else load_reward_model(found, device)
+            if latest is None
+            else load_reward_model(latest, device)
         )
         # A table is made by counting, at once.
         self.epochs = 1 if isinstance(self.model, TableRewardModel) else config.epochs
         trainable = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.Adam(trainable, lr=config.learning_rate) if trainable else None
-        if found is not None:
-            self._load(found)
+        if latest is not None:
+            self._load(latest)
 
     def loop(self, console: Console) -> dict[str, Any]:
         """Train until all epochs are done; a checkpoint after each."""

@@ -83,5 +83,5 @@ def _memory(policy: Policy) -> int:
 def _parameters(policy: Policy) -> list[Parameter]:
     """The policy's and its reference's, each once: parts of them may share weights."""
     reference = getattr(policy, "reference", None)
-    found = [*policy.parameters(), *(() if reference is None else reference.parameters())]
-    return list({id(parameter): parameter for parameter in found}.values())
+    parameters = [*policy.parameters(), *(() if reference is None else reference.parameters())]
+    return list({id(parameter): parameter for parameter in parameters}.values())

@@ -82,8 +82,8 @@ class Run:
         self, config: Config, folder: Path, warn: Callable[[str], None], processes: Processes | None = None
     ) -> None:
         self.config, self.folder, self.processes = config, folder, processes or Processes()
-        found = self.processes.from_main(lambda: checkpoint.latest(folder / "checkpoints", warn))
-        if found is None and len(read_metrics(folder)) >= config.training.checkpoint_every + 1:
+        latest = self.processes.from_main(lambda: checkpoint.latest(folder / "checkpoints", warn))
+        if latest is None and len(read_metrics(folder)) >= config.training.checkpoint_every + 1:
             raise RunError(
                 f"{folder} holds metrics of a run but no checkpoint to go on from: bring one back, or set "
                 "run_dir to a new folder to begin again"
@@ -110,7 +110,7 @@ class Run:
             for i, name in enumerate(("act", "learn"))
         }
         set_seed(config.seed)  # Python, NumPy and torch, for whatever draws from the global generators
-        self.world = world_of(config, found)
+        self.world = world_of(config, latest)
         self.policy: Policy = make_policy(
             config.policy, config.model, config.algorithm, self.world, learns=True
         )
@@ -121,8 +121,8 @@ class Run:
         self.collector = self.world.collector(self.policy, self.algorithm, self.local_rows)
         self.config = replace(config, training=in_steps(config.training, self.collector))
         self.shaped = ShapedReturns(num_rows)
-        if found is not None:
-            self._load(found)
+        if latest is not None:
+            self._load(latest)
         if self.shards is not None:
             self.shards.bring_together()
 
@@ -151,15 +151,18 @@ class Run:
         tracker = Tracker(self.folder, update)
         stack.callback(tracker.close)
         logs: list[Log] = [tracker, SampleLog(self.collector, self.folder, update, config.training.steps)]
-        told: list[Told] = [tracker]
+        listeners: list[Told] = [tracker]
         if config.training.wandb is not None:
             name = f"{config.name}-seed{config.seed}"
             wandb = WandbLog(config.training.wandb, name, shareable(asdict(config)), self.folder)
             stack.callback(wandb.close)
             logs.append(wandb)
-            told.append(wandb)
+            listeners.append(wandb)
         last_step = config.training.steps
-        return [*logs, *self.world.logs(self.policy, self.algorithm, self.folder, update, last_step, told)]
+        return [
+            *logs,
+            *self.world.logs(self.policy, self.algorithm, self.folder, update, last_step, listeners),
+        ]
 
     def update(self, progress: TrainingProgress) -> dict[str, Any]:
         """Collect one rollout and learn from it.
@@ -175,8 +178,8 @@ class Run:
         )
         gathered = self.processes.gather((own_rollout, own_episodes, self.collector.incidents()))
         rollout = Rollout.beside([r for r, _, _ in gathered])
-        episodes = [e for _, own, _ in gathered for e in own]
-        incidents = {name: sum(own[name] for _, _, own in gathered) for name in gathered[0][2]}
+        episodes = [e for _, finished, _ in gathered for e in finished]
+        incidents = {name: sum(counts[name] for _, _, counts in gathered) for name in gathered[0][2]}
         shaped = {}
         if rollout.kl is not None and not rollout.sequences and isinstance(self.algorithm, OnPolicy):
             shaped = self.shaped.add(rollout, self.algorithm.kl.rewards(rollout))
@@ -211,7 +214,7 @@ class Run:
 
     def save(self) -> None:
         """Write a checkpoint from which a run of any number of processes goes on, of as many to the last bit."""
-        envs = [state for own in self.processes.gather(self.collector.state_dict()) for state in own]
+        envs = [state for states in self.processes.gather(self.collector.state_dict()) for state in states]
         tensors = self.processes.gather(self.collector.tensors())
         moments = checkpoint.optimizer_tensors(self.algorithm.optimizer, self.processes.is_main)
         self.processes.from_main(
@@ -233,7 +236,7 @@ class Run:
         self.policy.save_pretrained(folder)
         save_file(moments, folder / "optimizer.safetensors")
         checkpoint.save_random_states(self.generators, folder / "random.safetensors")
-        whole = {name: torch.cat([own[name] for own in tensors]) for name in tensors[0]}
+        whole = {name: torch.cat([part[name] for part in tensors]) for name in tensors[0]}
         save_file(whole, folder / "collector.safetensors")
         self.collector.save_shared(folder)
         checkpoint.write_json(folder / "algorithm.json", self.algorithm.state_dict())

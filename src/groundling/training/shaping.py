@@ -27,15 +27,15 @@ class ShapedReturns:
             Mean, deviation, least and greatest of the episodes that ended in it: ``shaped_return_*``, and
             ``shaping_*`` of what the penalty added alone; None where no episode ended.
         """
-        rewards, own = shaped.double().numpy(), rollout.rewards.double().numpy()
+        rewards, unshaped = shaped.double().numpy(), rollout.rewards.double().numpy()
         ended = []
         for t, done in enumerate(rollout.dones.numpy()):
-            self.sums += np.stack([rewards[t], rewards[t] - own[t]])
+            self.sums += np.stack([rewards[t], rewards[t] - unshaped[t]])
             ended.append(self.sums[:, done])
             self.sums[:, done] = 0
-        found = np.concatenate(ended, axis=1)  # (2, number of episodes)
+        sums = np.concatenate(ended, axis=1)  # (2, number of episodes)
         return {
             f"{name}_{statistic}": float(getattr(values, statistic)()) if len(values) else None
-            for name, values in zip(("shaped_return", "shaping"), found, strict=True)
+            for name, values in zip(("shaped_return", "shaping"), sums, strict=True)
             for statistic in ("mean", "std", "min", "max")
         }

@@ -127,7 +127,7 @@ def _layers_of(model: PreTrainedModel) -> list[nn.Module]:
     for name, parameter in model.named_parameters(remove_duplicate=False):
         within = next((layer for layer in layers if name.startswith(f"{layer}.")), "")
         places.setdefault(parameter, set()).add(within)
-    if not layers or any(len(own) > 1 for own in places.values()):
-        told = "its layers share weights" if layers else "Transformers does not tell its layers"
-        raise ConfigError(f"model.fsdp=true cannot shard {type(model).__name__}: {told}; leave it")
+    if not layers or any(len(holders) > 1 for holders in places.values()):
+        problem = "its layers share weights" if layers else "Transformers does not tell its layers"
+        raise ConfigError(f"model.fsdp=true cannot shard {type(model).__name__}: {problem}; leave it")
     return list(layers.values())

@@ -290,10 +290,10 @@ def _seconds(limit: str) -> int:
     """A time limit in seconds."""
     if limit.isdigit():
         return 60 * int(limit)
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)", limit)
-    if found is None:
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)", limit)
+    if match is None:
         raise ConfigError(f"--slurm time must be minutes or [days-]hours:minutes:seconds, got {limit!r}")
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return ((24 * days + hours) * 60 + minutes) * 60 + seconds
 
 
