@@ -109,14 +109,14 @@ def summarise(episodes: Sequence[Finished]) -> dict[str, float | int | None]:
         return dict.fromkeys(names)
     lengths = np.array([e.length for e in episodes])
     returns = np.array([e.episode_return for e in episodes])
-    told = [e.success for e in episodes if e.success is not None]
+    successes = [e.success for e in episodes if e.success is not None]
     figures = {name for e in episodes for name in e.figures}
     return {
         "return_mean": float(returns.mean()),
         "return_std": float(returns.std()),
         "return_min": float(returns.min()),
         "return_max": float(returns.max()),
-        "success_rate": float(np.mean(told)) if told else None,
+        "success_rate": float(np.mean(successes)) if successes else None,
         "episode_length": float(lengths.mean()),
         "episode_length_std": float(lengths.std()),
         "episode_length_min": int(lengths.min()),

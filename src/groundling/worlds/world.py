@@ -163,7 +163,7 @@ class World(ABC, Generic[C, E]):
         run_dir: Path,
         update: int,
         last_step: int,
-        told: Sequence[Told],
+        listeners: Sequence[Told],
     ) -> list[Log]:
         """What measures the policy while it learns, each into a file of its own.
 
@@ -173,7 +173,7 @@ class World(ABC, Generic[C, E]):
             run_dir: The run's folder.
             update: After which the run goes on.
             last_step: With which it ends.
-            told: Are told the figures of validation splits, too.
+            listeners: Are told the figures of validation splits, too.
         """
         return []
 

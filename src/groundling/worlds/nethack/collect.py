@@ -177,23 +177,23 @@ class NetHackCollector(Collector):
         return play
 
     def _act(self, group: int, step: int, policy: Policy, generator: torch.Generator, play: "_Play") -> None:
-        own = self._own(group)
-        memory = None if self._memory is None else play.forget(self._memory[own], step, own)
+        rows = self._rows(group)
+        memory = None if self._memory is None else play.forget(self._memory[rows], step, rows)
         if memory is not None and play.memories is not None and step % policy.recurrence == 0:
-            play.memories[step // policy.recurrence, own] = memory
-        action = policy.act(play.observations(step, own), memory=memory, generator=generator)
+            play.memories[step // policy.recurrence, rows] = memory
+        action = policy.act(play.observations(step, rows), memory=memory, generator=generator)
         if self._memory is not None and action.memory is not None:
-            self._memory[own] = action.memory
-        play.actions[step, own] = actions = action.actions.cpu()
-        play.log_probs[step, own], play.values[step, own] = action.log_probs, action.values
+            self._memory[rows] = action.memory
+        play.actions[step, rows] = actions = action.actions.cpu()
+        play.log_probs[step, rows], play.values[step, rows] = action.log_probs, action.values
         self.envs.send(group, actions.numpy())
 
     def _receive(self, group: int, step: int, policy: Policy, play: "_Play") -> None:
         """Write down what a group's actions at ``step`` have led to."""
-        frames, own = self.envs.receive(group), self._own(group)
+        frames, rows = self.envs.receive(group), self._rows(group)
         for name, array in play.seen.items():
-            array[step + 1, own] = getattr(frames, name)
-        play.extrinsic[step, own] = torch.from_numpy(frames.rewards)
+            array[step + 1, rows] = getattr(frames, name)
+        play.extrinsic[step, rows] = torch.from_numpy(frames.rewards)
         play.episodes.update({(step, episode.env_index): episode for episode in frames.episodes})
         if self._bootstrap is not None:
             self._value_ends(frames.episodes, step, policy, play)
@@ -207,7 +207,7 @@ class NetHackCollector(Collector):
             memory = None if self._memory is None else self._memory[rows]
             play.cut_off[step, rows] = policy.values(shown, memory).cpu()
 
-    def _own(self, group: int) -> slice:
+    def _rows(self, group: int) -> slice:
         return slice(group * self.envs.group_size, (group + 1) * self.envs.group_size)
 
     def _reap(self, play: "_Play") -> tuple[Rollout, list[PlayedEpisode]]:
@@ -232,7 +232,7 @@ class NetHackCollector(Collector):
 
     def _tell(self, play: "_Play", per_step: np.ndarray) -> list[PlayedEpisode]:
         """The episodes that ended, with the sums over their steps of ``per_step`` ``(2, num_steps, num_envs)``."""
-        told, begun = [], np.zeros(self.envs.num_envs, dtype=int)
+        finished, begun = [], np.zeros(self.envs.num_envs, dtype=int)
         for step, env in np.argwhere(play.seen["dones"][1:]).tolist():  # in the order of steps
             sums = self._sums[:, env] + per_step[:, begun[env] : step + 1, env].sum(1)
             self._sums[:, env], begun[env] = 0.0, step + 1
@@ -244,10 +244,10 @@ class NetHackCollector(Collector):
                 figures["abort_rate"] = float(status == EndStatus.ABORTED)
                 figures["intrinsic_return"], figures["messages"] = float(sums[0]), int(sums[1])
                 success = None if self._goal == "score" else episode.episode_return > 0
-                told.append(PlayedEpisode(episode.episode_return, episode.length, success, figures))
+                finished.append(PlayedEpisode(episode.episode_return, episode.length, success, figures))
         for env, first in enumerate(begun.tolist()):
             self._sums[:, env] += per_step[:, first:, env].sum(1)
-        return told
+        return finished
 
 
 def make_nethack_collector(
@@ -318,16 +318,16 @@ class _Play:
             memories = torch.empty(-(-num_steps // policy.recurrence), num_envs, policy.memory_size)
         return cls(seen, actions, log_probs, values, extrinsic, cut_off, memories, torch.empty(num_envs))
 
-    def observations(self, steps: int | slice, own: slice = slice(None)) -> NetHackObservations:
+    def observations(self, steps: int | slice, rows: slice = slice(None)) -> NetHackObservations:
         """Of one step, or of several, step by step."""
-        arrays = (self.seen[name][steps, own] for name in ("chars", "colours", "vector", "messages"))
+        arrays = (self.seen[name][steps, rows] for name in ("chars", "colours", "vector", "messages"))
         if isinstance(steps, slice):
             return NetHackObservations(*(array.reshape(-1, *array.shape[2:]) for array in arrays))
         return NetHackObservations(*arrays)
 
-    def forget(self, memory: Tensor, step: int, own: slice = slice(None)) -> Tensor:
+    def forget(self, memory: Tensor, step: int, rows: slice = slice(None)) -> Tensor:
         """``memory`` ``(n, memory_size)`` before ``step``: 0 where an episode begins."""
-        return memory * ~torch.from_numpy(self.seen["dones"][step, own])[:, None]
+        return memory * ~torch.from_numpy(self.seen["dones"][step, rows])[:, None]
 
     def rollout(self, rewards: Tensor, parts: Mapping[str, Tensor]) -> Rollout:
         dones = torch.from_numpy(self.seen["dones"])

@@ -99,8 +99,8 @@ def _step(game: Game, env: Any, shown: Any, action: int) -> tuple[bool, Any]:
     game.figures["return"] = game.figures.get("return", 0.0) + reward
     ended = terminated or truncated
     if ended:
-        told = {_NAMES.get(k, k): float(v) for k, v in info.items() if k != "is_ascended"}
-        game.figures |= told
+        figures = {_NAMES.get(k, k): float(v) for k, v in info.items() if k != "is_ascended"}
+        game.figures |= figures
     return ended, observation
 
 

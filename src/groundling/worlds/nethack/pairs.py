@@ -175,8 +175,8 @@ class _Recording:
         """
         if not self.folder.exists() or (self.folder.is_dir() and not any(self.folder.iterdir())):
             return False
-        own = self.folder / DESCRIPTION
-        if not own.is_file():
+        path = self.folder / DESCRIPTION
+        if not path.is_file():
             state = self._read_state()
             if state is not None and state["segment"] == len(self._places):
                 return False  # a kill came between the dataset and its description

@@ -77,4 +77,4 @@ def _moments(sample: Mapping[str, Any], taste: Taste | None) -> list[Moment]:
 
 def _moment(sight: Sight) -> Moment:
     picture = np.asarray(sight.screen.image())
-    return Moment([sight.told()], lambda: picture)
+    return Moment([sight.figures_line()], lambda: picture)

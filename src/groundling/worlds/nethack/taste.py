@@ -46,7 +46,7 @@ class Taste:
             normalised = raw if spread is None else (raw - spread.mean) / spread.variance**0.5
             first = self._part.worth(raw, torch.ones_like(raw), spread)
             figures = zip(raw.tolist(), normalised.tolist(), first.tolist(), strict=True)
-            self._known |= {message: Verdict(*own) for message, own in zip(new, figures, strict=True)}
+            self._known |= {message: Verdict(*values) for message, values in zip(new, figures, strict=True)}
         return [self._known[message] for message in messages]
 
     def paid(self, message: bytes, count: int) -> float:

@@ -42,7 +42,7 @@ class Sight:
     ended: bool
     """The episode is over: no action follows."""
 
-    def told(self) -> str:
+    def figures_line(self) -> str:
         """Its figures in one line."""
         return " · ".join(self._lines())
 
@@ -121,7 +121,7 @@ def watched(episode: Iterator[Sight], number: int, taste: Taste | None) -> Itera
         paid = abs(sight.reward) > 0.5 or (sight.intrinsic or 0.0) > 0
         message = message_text(sight.message)
         yield Moment(
-            [f"{sight.told()} · {message}", *([sight.screen.text()] if sight.ended else [])],
+            [f"{sight.figures_line()} · {message}", *([sight.screen.text()] if sight.ended else [])],
             lambda sight=sight: np.asarray(sight.captioned().image()),  # type: ignore[misc]
             screen=_coloured(sight),
             is_news=sight.ended or not sight.step or (paid and bool(message)),
@@ -136,7 +136,7 @@ def _coloured(sight: Sight) -> Text:
         for character, colour in zip(line, colours.tolist(), strict=False):
             picture.append(character, style=f"color({colour or 7})")  # black on black would not be seen
         picture.append("\n")
-    return picture.append("\n" + sight.told(), style="bold")
+    return picture.append("\n" + sight.figures_line(), style="bold")
 
 
 def _summary(last: Sight, number: int, taste: Taste | None) -> Summary:

@@ -154,7 +154,7 @@ class NetHackWorld(World[NetHackConfig, NetHackEvaluation]):
         """The messages that came up most often, and what they are worth."""
         from groundling.worlds.nethack.messages import most_frequent
 
-        games = {name: [e.record for e in own.episodes] for name, own in played.items()}
+        games = {name: [e.record for e in outcome.episodes] for name, outcome in played.items()}
         return {"messages": most_frequent(games, self.taste)}
 
     def samples(self, policy: Policy | None, played: Played) -> list[dict[str, Any]]:

@@ -127,7 +127,9 @@ class EnvCollector(Collector):
     def state_dict(self) -> list[dict[str, Any]]:
         states = self.envs.state_dict()
         for name, counts in self._counts.items() if self._reads else ():
-            states = [{**state, name: own} for state, own in zip(states, counts.state_dict(), strict=True)]
+            states = [
+                {**state, name: count} for state, count in zip(states, counts.state_dict(), strict=True)
+            ]
         return states
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:

@@ -70,10 +70,10 @@ class DatasetFolder:
     def __init__(self, path: Path, description: dict[str, Any], splits: Sequence[str]) -> None:
         self.path, self.splits = path, splits
         self._schema = schema()
-        own = path / DESCRIPTION
+        description_path = path / DESCRIPTION
         if path.exists() and not path.is_dir():
             raise ConfigError(f"{path} is a file: name a folder for the dataset")
-        if path.exists() and any(path.iterdir()) and not own.exists():
+        if path.exists() and any(path.iterdir()) and not description_path.exists():
             raise ConfigError(f"{path} holds other files: name a new folder for the dataset")
         if self.num_episodes:  # otherwise there is nothing yet that another description could spoil
             different = _difference(read_description(path), json.loads(json.dumps(description)))
@@ -87,7 +87,7 @@ class DatasetFolder:
         card = _CARD.format(
             splits=lines, agent=description["agent"], env=description["world.env"], description=DESCRIPTION
         )
-        write_atomically(own, json.dumps(description, indent=1, ensure_ascii=False) + "\n")
+        write_atomically(description_path, json.dumps(description, indent=1, ensure_ascii=False) + "\n")
         write_atomically(path / "README.md", card)
         (path / "data").mkdir(exist_ok=True)
 

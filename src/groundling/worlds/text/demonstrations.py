@@ -41,15 +41,15 @@ class Demonstrations(Collector):
         self,
         folder: Path,
         num_envs: int,
-        own: slice,
+        local_rows: slice,
         actions: Sequence[str] | None,
         history: int,
         seed: int,
         num_steps: int = 1,
         split: str = "train",
     ) -> None:
-        self.num_envs = own.stop - own.start
-        self._total, self._own = num_envs, own
+        self.num_envs = local_rows.stop - local_rows.start
+        self._total, self._local_rows = num_envs, local_rows
         self._history, self._seed, self._num_steps = history, seed, num_steps
         self._rows = _read(folder, split)
         self._folder = folder
@@ -120,7 +120,7 @@ class Demonstrations(Collector):
         total = self._rows.num_rows
         indices = []
         steps = range(self._position, self._position + num_steps * self._total, self._total)
-        for position in (p for start in steps for p in range(start, start + self._total)[self._own]):
+        for position in (p for start in steps for p in range(start, start + self._total)[self._local_rows]):
             epoch, place = divmod(position, total)
             if self._order[0] != epoch:
                 generator = torch.Generator().manual_seed((self._seed << 20) + epoch)
@@ -147,11 +147,11 @@ class Demonstrations(Collector):
                 f"{self._folder} tells {longest} observations at most: set world.history={longest}, or collect it "
                 f"again with world.history={self._history}"
             )
-        told = self._rows["actions"][0].as_py()
-        if actions is not None and told != list(actions):
+        dataset_actions = self._rows["actions"][0].as_py()
+        if actions is not None and dataset_actions != list(actions):
             raise ConfigError(
-                f"{self._folder} has the actions {', '.join(told)}, and world.actions or world.language give "
-                f"{', '.join(actions)}: set them alike"
+                f"{self._folder} has the actions {', '.join(dataset_actions)}, and world.actions or world.language "
+                f"give {', '.join(actions)}: set them alike"
             )
 
 

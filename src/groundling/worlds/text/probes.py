@@ -33,10 +33,10 @@ class Probe:
     """The actions that are right here, as `ACTIONS` calls them."""
 
 
-def _probe(title: str, goal: str, *told: str | Sequence[str], right: str | Sequence[str]) -> Probe:
+def _probe(title: str, goal: str, *turns: str | Sequence[str], right: str | Sequence[str]) -> Probe:
     """A probe from what was told and done in turn: observation, action, observation, …"""
-    descriptions = tuple((d,) if isinstance(d, str) else tuple(d) for d in told[::2])
-    past = tuple(str(action) for action in told[1::2])
+    descriptions = tuple((d,) if isinstance(d, str) else tuple(d) for d in turns[::2])
+    past = tuple(str(action) for action in turns[1::2])
     return Probe(title, goal, descriptions, past, (right,) if isinstance(right, str) else tuple(right))
 
 
@@ -232,8 +232,8 @@ def observations(probes: Sequence[Probe], actions: tuple[str, ...], history: int
 
 def right_actions(config: TextConfig) -> dict[str, list[str]]:
     """By a probe's title, what the config calls the actions that are right there."""
-    own = dict(zip(ACTIONS["english"], actions_of(config).names or (), strict=False))
-    return {p.title: [own[a] for a in p.right if a in own] for probes in PROBES.values() for p in probes}
+    names = dict(zip(ACTIONS["english"], actions_of(config).names or (), strict=False))
+    return {p.title: [names[a] for a in p.right if a in names] for probes in PROBES.values() for p in probes}
 
 
 def read_probes(run_dir: Path) -> list[dict[str, Any]]:
@@ -288,12 +288,12 @@ class ProbeLog:
             return
         outputs = self._policy.outputs(self._observations)
         assert outputs is not None
-        told = [
+        by_probe = [
             {
                 action: round(p, 6) if math.isfinite(p) else None
-                for action, p in zip(o.actions, own, strict=True)
+                for action, p in zip(o.actions, values, strict=True)
             }
-            for o, own in zip(self._observations, outputs.log_probs.exp().tolist(), strict=True)
+            for o, values in zip(self._observations, outputs.log_probs.exp().tolist(), strict=True)
         ]
-        probabilities = dict(zip(self._titles, told, strict=True))
+        probabilities = dict(zip(self._titles, by_probe, strict=True))
         self._rows.append({"update": row["update"], "step": row["step"], "probabilities": probabilities})

@@ -60,12 +60,12 @@ def collect_dataset(
         finally:  # Ctrl-C, say
             done = recorder.contiguous()
             rows: dict[str, list[dict[str, Any]]] = {split: [] for split in splits}
-            for number, own in enumerate(done, start=first):
-                if own[0]["success"] or not only_success:
+            for number, steps in enumerate(done, start=first):
+                if steps[0]["success"] or not only_success:
                     held_out = int((number + 1) * validation_fraction) > int(number * validation_fraction)
-                    rows["validation" if held_out else "train"] += own
+                    rows["validation" if held_out else "train"] += steps
                     total.kept += 1
-                    total.transitions += len(own)
+                    total.transitions += len(steps)
             if done:
                 folder.append(first, first + len(done) - 1, rows)
                 total.episodes += len(done)
@@ -130,10 +130,10 @@ class Recorder:
         prompts = self._prompts(observations)
         for row, env in enumerate(indices):
             observation, action = observations[row], choice.actions[row]
-            own = self._present.setdefault(env, [])
-            own.append(
+            steps = self._present.setdefault(env, [])
+            steps.append(
                 {
-                    "step": len(own),
+                    "step": len(steps),
                     "goal": observation.goal,
                     "descriptions": observation.descriptions,
                     "past_actions": observation.past_actions,

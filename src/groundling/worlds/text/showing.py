@@ -97,11 +97,11 @@ def watched(
                 if taken.episodes:
                     (episode,) = taken.episodes
                     outcome = "success" if episode.success else "failure"
-                    told = (
+                    summary = (
                         f"episode {number} · {outcome} · return {episode.episode_return:.4g} · {step} steps"
                     )
                     final = taken.final_observations[0].descriptions[-1]
-                    yield Moment([episode.mission, *final], summary=Summary(told))
+                    yield Moment([episode.mission, *final], summary=Summary(summary))
                     return
                 observation = taken.observations[0]
     finally:

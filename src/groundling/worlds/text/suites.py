@@ -165,9 +165,9 @@ def find_suites(names: str) -> list[str]:
     Raises:
         ConfigError: no such suite.
     """
-    found: dict[str, None] = {}
+    suites: dict[str, None] = {}
     for name in map(str.strip, names.split(",")):
         if name not in SUITES and name not in GROUPS:
             raise ConfigError(unknown("suite", name, (*SUITES, *GROUPS)))
-        found.update(dict.fromkeys(GROUPS.get(name, (name,))))
-    return list(found)
+        suites.update(dict.fromkeys(GROUPS.get(name, (name,))))
+    return list(suites)

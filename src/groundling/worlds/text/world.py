@@ -80,8 +80,8 @@ class TextWorld(World[TextConfig, TextEvaluation]):
 
     @property
     def settings(self) -> dict[str, Any]:
-        told = ("env", "args", "actions", "language", "history")
-        settings = {key: value for key, value in asdict(self.config).items() if key in told}
+        keys = ("env", "args", "actions", "language", "history")
+        settings = {key: value for key, value in asdict(self.config).items() if key in keys}
         return {**settings, "deterministic": self.evaluation.deterministic}
 
     # --------------------------------------------------------------------------------------------- training
@@ -113,12 +113,12 @@ class TextWorld(World[TextConfig, TextEvaluation]):
         run_dir: Path,
         update: int,
         last_step: int,
-        told: Sequence[Told],
+        listeners: Sequence[Told],
     ) -> list[Log]:
         logs: list[Log] = [ProbeLog(self.config, policy, run_dir, update)]
         if self.config.dataset is not None:
             measured = (self.config, self.evaluation, self.seed, policy, algorithm)
-            logs.append(HeldOutLog(*measured, run_dir, update, last_step, told))
+            logs.append(HeldOutLog(*measured, run_dir, update, last_step, listeners))
         return logs
 
     # -------------------------------------------------------------------------------------------- recording

@@ -68,13 +68,13 @@ class _PoolCollector(Collector):
     """What both kinds have: a place in an order of samples, of whose texts this process has its own."""
 
     def __init__(
-        self, order: SampleOrder, encode: PromptEncoder, num_texts: int, own: slice, num_tokens: int
+        self, order: SampleOrder, encode: PromptEncoder, num_texts: int, local_rows: slice, num_tokens: int
     ) -> None:
-        self._order, self._encode, self._own = order, encode, own
+        self._order, self._encode, self._local_rows = order, encode, local_rows
         self._num_texts, self._num_tokens = num_texts, num_tokens
 
     def state_dict(self) -> list[dict[str, Any]]:
-        return [self._order.state_dict()] * (self._own.stop - self._own.start)
+        return [self._order.state_dict()] * (self._local_rows.stop - self._local_rows.start)
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
         self._order.load_state_dict(states[0])
@@ -102,7 +102,7 @@ class WrittenTexts(_PoolCollector):
         encode: PromptEncoder,
         reward: RewardSum,
         num_texts: int,
-        own: slice,
+        local_rows: slice,
         num_tokens: int,
         texts_per_prompt: int = 1,
     ) -> None:
@@ -111,7 +111,7 @@ class WrittenTexts(_PoolCollector):
                 f"world.num_texts={num_texts} texts an update are no whole number of groups of "
                 f"world.texts_per_prompt={texts_per_prompt}"
             )
-        super().__init__(order, encode, num_texts, own, num_tokens)
+        super().__init__(order, encode, num_texts, local_rows, num_tokens)
         self._reward, self._group_size = reward, texts_per_prompt
         self._texts: list[Text] = []  # of the last rollout
 
@@ -132,10 +132,10 @@ class WrittenTexts(_PoolCollector):
         writer = as_writer(policy)
         drawn = self._order.draw(self._num_texts // self._group_size)
         everyones = [sample for sample in drawn for _ in range(self._group_size)]
-        samples = everyones[self._own]
+        samples = everyones[self._local_rows]
         # Drawn for all processes, so that a text does not depend on who writes it.
         uniforms = torch.rand(self._num_texts, self._num_tokens, dtype=torch.float64, generator=generator)
-        writing = writer.write(self._encode(samples), uniforms[self._own], self._num_tokens)
+        writing = writer.write(self._encode(samples), uniforms[self._local_rows], self._num_tokens)
         rows = [ids.tolist() for ids in writing.token_ids()]
         texts = texts_so_far(rows, self._encode.tokenizer, self._reward.per_token)
         rewarded = self._reward(stretch_of(samples, texts))  # (longest, num_texts)
@@ -151,15 +151,15 @@ class WrittenTexts(_PoolCollector):
             last_observations=[],
             sequences=True,
             mask=writing.mask,
-            groups=torch.arange(self._num_texts)[self._own] // self._group_size,
+            groups=torch.arange(self._num_texts)[self._local_rows] // self._group_size,
             kl=writing.kl,
             raw_log_probs=writing.raw_log_probs,
-            parts={name: _padded(own, self._num_tokens) for name, own in rewarded.by_part.items()},
+            parts={name: _padded(rewards, self._num_tokens) for name, rewards in rewarded.by_part.items()},
         )
         on_step(rollout.num_transitions)
         self._texts = [
-            Text(sample, text[-1], total, len(text), own)
-            for sample, text, total, own in zip(
+            Text(sample, text[-1], total, len(text), figures)
+            for sample, text, total, figures in zip(
                 samples, texts, rewarded.total.sum(0).tolist(), _figures(writing), strict=True
             )
         ]
@@ -210,7 +210,7 @@ class References(_PoolCollector):
         order: SampleOrder,
         encode: PromptEncoder,
         num_texts: int,
-        own: slice,
+        local_rows: slice,
         num_tokens: int,
         has_decoder: bool = False,
     ) -> None:
@@ -219,7 +219,7 @@ class References(_PoolCollector):
                 raise ConfigError(
                     f"sample {sample.id} has no reference, so there is nothing to learn from: choose another pool"
                 )
-        super().__init__(order, encode, num_texts, own, num_tokens)
+        super().__init__(order, encode, num_texts, local_rows, num_tokens)
         self._has_decoder = has_decoder
 
     def collect(
@@ -238,15 +238,17 @@ class References(_PoolCollector):
         first = self._order.drawn
         drawn = self._order.draw(self._num_texts)
         turn = [(first + k) // len(self._order.samples) for k in range(self._num_texts)]
-        texts = [s.references[t % len(s.references)] for s, t in zip(drawn, turn, strict=True)][self._own]
-        prompts = self._encode(drawn[self._own])
+        texts = [s.references[t % len(s.references)] for s, t in zip(drawn, turn, strict=True)][
+            self._local_rows
+        ]
+        prompts = self._encode(drawn[self._local_rows])
         tokens = [self._tokens(text) for text in texts]
-        for prompt, own in zip(prompts, tokens, strict=True):
-            _check_room(writer, len(prompt.ids), len(own))
+        for prompt, ids in zip(prompts, tokens, strict=True):
+            _check_room(writer, len(prompt.ids), len(ids))
         actions = torch.zeros(len(tokens), self._num_tokens, dtype=torch.int64)  # (num_texts, num_tokens)
-        for row, own in zip(actions, tokens, strict=True):
-            row[: len(own)] = torch.tensor(own)
-        lengths = torch.tensor([len(own) for own in tokens])[:, None]
+        for row, ids in zip(actions, tokens, strict=True):
+            row[: len(ids)] = torch.tensor(ids)
+        lengths = torch.tensor([len(ids) for ids in tokens])[:, None]
         mask = (torch.arange(self._num_tokens) < lengths).T  # (num_tokens, num_texts)
         nothing = torch.zeros(mask.shape)
         rollout = Rollout(
@@ -345,8 +347,10 @@ def _check_room(writer: TokenPolicy, prompt: int, text: int) -> None:
 def _figures(writing: Writing) -> list[dict[str, float]]:
     """What RL4LMs logs of each text beside its reward and length: means over its tokens."""
     lengths = writing.mask.sum(0)  # (num_texts,)
-    told = {"log_prob": writing.log_probs, "value": writing.values, "kl": writing.kl}
+    quantities = {"log_prob": writing.log_probs, "value": writing.values, "kl": writing.kl}
     means = {
-        name: ((x * writing.mask).sum(0) / lengths).tolist() for name, x in told.items() if x is not None
+        name: ((x * writing.mask).sum(0) / lengths).tolist()
+        for name, x in quantities.items()
+        if x is not None
     }
-    return [dict(zip(means, own, strict=True)) for own in zip(*means.values(), strict=True)]
+    return [dict(zip(means, values, strict=True)) for values in zip(*means.values(), strict=True)]

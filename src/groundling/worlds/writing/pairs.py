@@ -49,11 +49,11 @@ class _Author:
         texts = self.policy.lm.tokenizer.batch_decode(rows, skip_special_tokens=True)
         figures: list[dict[str, float]] = [{"steps": float(len(row))} for row in rows]
         if self._reward is not None:
-            for own, worth in zip(figures, self._worth(self._reward, samples, rows), strict=True):
-                own["return"] = worth
+            for text_figures, worth in zip(figures, self._worth(self._reward, samples, rows), strict=True):
+                text_figures["return"] = worth
         return [
-            Recorded(TextSegment(sample.prompt, [text]), own)
-            for sample, text, own in zip(samples, texts, figures, strict=True)
+            Recorded(TextSegment(sample.prompt, [text]), text_figures)
+            for sample, text, text_figures in zip(samples, texts, figures, strict=True)
         ]
 
     def _worth(self, reward: RewardSum, samples: Sequence[Sample], rows: list[list[int]]) -> list[float]:

@@ -45,8 +45,8 @@ class Written:
 
     def figures(self) -> dict[str, float]:
         """By metric, the figure of the whole split; the mean of the rewards first."""
-        told = {} if self.rewards is None else {"reward": sum(self.rewards) / len(self.rewards)}
-        return told | {name: result.corpus for name, result in self.results.items()}
+        figures = {} if self.rewards is None else {"reward": sum(self.rewards) / len(self.rewards)}
+        return figures | {name: result.corpus for name, result in self.results.items()}
 
     def rows(self) -> list[dict[str, Any]]:
         """One for each sample, as predictions are written: prompt, generation, references and scores."""
@@ -141,15 +141,15 @@ def _write(
     settings = {"max_new_tokens": num_tokens} | settings
     try:
         with _only_what_is_set(policy):
-            found = lm.generate([p.ids for p in prompts], **settings)
+            generations = lm.generate([p.ids for p in prompts], **settings)
     except (TypeError, ValueError) as error:  # what Transformers says of settings that it does not know
         raise ConfigError(f"evaluation.generation={dict(settings)} cannot be followed: {error}") from error
-    if len(found) != len(prompts):
+    if len(generations) != len(prompts):
         raise ConfigError(
-            f"evaluation.generation={dict(settings)} gives {len(found)} texts to {len(prompts)} prompts, and one to "
-            "each is measured: leave num_return_sequences"
+            f"evaluation.generation={dict(settings)} gives {len(generations)} texts to {len(prompts)} prompts, and one "
+            "to each is measured: leave num_return_sequences"
         )
-    return [written.token_ids.tolist() for written in found]
+    return [written.token_ids.tolist() for written in generations]
 
 
 @contextmanager
@@ -158,11 +158,11 @@ def _only_what_is_set(policy: TokenPolicy) -> Iterator[None]:
 
     Transformers fills in from there whatever it is not told: forced tokens, a temperature, no_repeat_ngram_size.
     """
-    lm, own = policy.lm, policy.context_start_token
+    lm, start_token = policy.lm, policy.context_start_token
     ends = end_tokens(lm) if policy.sampling.terminate_on_eos else []
     kept = lm.model.generation_config
     lm.model.generation_config = GenerationConfig(
-        decoder_start_token_id=lm.start_token if own is None else own,
+        decoder_start_token_id=lm.start_token if start_token is None else start_token,
         eos_token_id=ends or None,
         bos_token_id=lm.tokenizer.bos_token_id,
     )

@@ -61,8 +61,8 @@ class WritingWorld(World[WritingConfig, WritingEvaluation]):
 
     @property
     def settings(self) -> dict[str, Any]:
-        told = ("pool", "args", "max_prompt_length", "prompt_truncation_side", "num_tokens")
-        return {name: getattr(self.config, name) for name in told} | {
+        names = ("pool", "args", "max_prompt_length", "prompt_truncation_side", "num_tokens")
+        return {name: getattr(self.config, name) for name in names} | {
             name: getattr(self.evaluation, name) for name in ("generation", "post_process")
         }
 
@@ -98,9 +98,9 @@ class WritingWorld(World[WritingConfig, WritingEvaluation]):
         run_dir: Path,
         update: int,
         last_step: int,
-        told: Sequence[Told],
+        listeners: Sequence[Told],
     ) -> list[Log]:
-        return [ValidationLog(self, policy, run_dir, update, last_step, told)]
+        return [ValidationLog(self, policy, run_dir, update, last_step, listeners)]
 
     def record_pairs(
         self,
