@@ -91,8 +91,8 @@ def compose(experiment: str, overrides: Sequence[str] = (), config_dir: Path | N
     """
     known = set(experiments())
     if config_dir is not None:
-        own = config_dir / "experiment"
-        known |= {p.relative_to(own).with_suffix("").as_posix() for p in own.rglob("*.yaml")}
+        folder = config_dir / "experiment"
+        known |= {p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.yaml")}
     if experiment not in known:
         raise ConfigError(unknown("experiment", experiment, known))
     changes = parse(overrides)

@@ -89,12 +89,12 @@ def read_study(name: str, settings: Sequence[str] = ()) -> tuple[Study, dict[str
             else:
                 study = _set(study, key, value)
         elif key.lstrip("~").startswith("arms."):
-            arm, _, own = key.partition("arms.")[2].partition(".")
-            if not own:
+            arm, _, config_key = key.partition("arms.")[2].partition(".")
+            if not config_key:
                 raise ConfigError(f"expected arms.NAME.KEY=VALUE, got {text!r}")
             _arm(study, arm)
             tilde = "~" if key.startswith("~") else ""
-            study.arms[arm].overrides.append(f"{tilde}{own}{equals}{value}")
+            study.arms[arm].overrides.append(f"{tilde}{config_key}{equals}{value}")
         elif key in _ITS_OWN:
             raise ConfigError(f"a study sets {key} for each run: {_ITS_OWN[key]}")
         else:
@@ -121,10 +121,10 @@ def _named(path: Path) -> str:
 def _find(name: str) -> Path:
     if name.endswith((".yaml", ".yml")):
         return Path(name)
-    found = {_named(path): path for path in _bundled()}
-    if name not in found:
-        raise ConfigError(unknown("study", name, found))
-    return found[name]
+    paths = {_named(path): path for path in _bundled()}
+    if name not in paths:
+        raise ConfigError(unknown("study", name, paths))
+    return paths[name]
 
 
 def _load(path: Path) -> Study:

@@ -126,13 +126,13 @@ def _word(key: str, value: Any) -> str:
     name, bracket, _ = key.partition("[")
     if bracket or len(key) > _SHOWN or not key.isprintable():
         return shlex.quote(f"{name[:_SHOWN]}=[…]" if name.isprintable() else "KEY=[…]")
-    told = str(value).lower() if isinstance(value, bool) else str(value)
-    if len(told) > _SHOWN or not told.isprintable():
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    if len(text) > _SHOWN or not text.isprintable():
         return shlex.quote(f"{key}=…")
-    if not re.fullmatch(r"[\w.:/@-]+", told):
-        escaped = told.replace("\\", "\\\\").replace("'", "\\'")
-        told = f"'{escaped}'"
-    return shlex.quote(f"{key}={told}")
+    if not re.fullmatch(r"[\w.:/@-]+", text):
+        escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+        text = f"'{escaped}'"
+    return shlex.quote(f"{key}={text}")
 
 
 def check_plain(node: Any, where: str) -> None:
@@ -148,10 +148,10 @@ def check_plain(node: Any, where: str) -> None:
     for key, text in leaves("", node):
         if not isinstance(text, str):
             continue
-        if any(_PLAIN.match(text, found.start()) is None for found in re.finditer(r"\$\{", text)):
-            told = f"{key[:_SHOWN]}={text[:_SHOWN]!r}" if key else repr(text[:_SHOWN])
+        if any(_PLAIN.match(text, match.start()) is None for match in re.finditer(r"\$\{", text)):
+            excerpt = f"{key[:_SHOWN]}={text[:_SHOWN]!r}" if key else repr(text[:_SHOWN])
             raise ConfigError(
-                f"{where}: {told} is not read: resolvers, which could read the environment, are off, and ${{ only "
+                f"{where}: {excerpt} is not read: resolvers, which could read the environment, are off, and ${{ only "
                 "begins the name of another key, as in ${name}; write the value itself"
             )
 

@@ -42,10 +42,10 @@ def check_section_key(section: str, name: str, id: str) -> None:
     key, here = f"{section}.{name}", [f"{section}.{one}" for one in names[id]]
     users = [one for one in names if name in names[one]]
     if users:
-        told = f"{' and '.join(users)} world{'s' if len(users) > 1 else ''}"
+        owners = f"{' and '.join(users)} world{'s' if len(users) > 1 else ''}"
         raise UnusedKey(
             key,
-            f"{key} does nothing in {kind(id).offers.name}, it is of {told}: leave it out. Here there is "
+            f"{key} does nothing in {kind(id).offers.name}, it is of {owners}: leave it out. Here there is "
             f"{', '.join(here)}",
         )
     raise ConfigError(unknown("config key", key, here))
