@@ -59,13 +59,13 @@ class DRRNPolicy(ReadingPolicy):
     def q_values(self, prompts: Sequence[str], actions: Sequence[Sequence[str]]) -> Tensor:
         """Q of each prompt's actions, ``(batch, most actions)``; -inf where a prompt has fewer."""
         states = self._encode(self.prompt_encoder, prompts)  # (batch, hidden_size)
-        distinct = list(dict.fromkeys(text for own in actions for text in own))
+        distinct = list(dict.fromkeys(text for texts in actions for text in texts))
         place = {text: i for i, text in enumerate(distinct)}
         encoded = self._encode(self.action_encoder, distinct)  # (distinct, hidden_size)
-        counts = torch.tensor([len(own) for own in actions])
+        counts = torch.tensor([len(texts) for texts in actions])
         admissible = torch.arange(int(counts.max())) < counts[:, None]  # (batch, most)
         index = torch.zeros(admissible.shape, dtype=torch.long)
-        index[admissible] = torch.tensor([place[text] for own in actions for text in own])
+        index[admissible] = torch.tensor([place[text] for texts in actions for text in texts])
         both = torch.cat([states[:, None].expand(-1, index.shape[1], -1), encoded[index]], dim=-1)
         scores = self.scorer(self.hidden(both).relu())[..., 0]  # (batch, most)
         return scores.masked_fill(~admissible.to(scores.device), -torch.inf)

@@ -47,8 +47,10 @@ def read_states(lm: LanguageModel, lines: Lines) -> Tensor:
         tokens, mask = right_padded(distinct, lm.device)
         encoded = lm.backbone.encode(tokens, mask)
         if len(distinct) < len(read):
-            own = torch.tensor([places[tuple(prompt)] for prompt in lines.prompts], device=mask.device)
-            encoded, mask = encoded[own], mask[own]
+            prompt_rows = torch.tensor(
+                [places[tuple(prompt)] for prompt in lines.prompts], device=mask.device
+            )
+            encoded, mask = encoded[prompt_rows], mask[prompt_rows]
         hidden = lm.backbone.decode(read, encoded, mask, None)
     width = hidden.shape[1]
     rows = [
@@ -59,10 +61,10 @@ def read_states(lm: LanguageModel, lines: Lines) -> Tensor:
     return F.embedding(torch.cat(rows).to(hidden.device), hidden.flatten(0, 1))
 
 
-def spread(found: Tensor, mask: Tensor) -> Tensor:
+def spread(values: Tensor, mask: Tensor) -> Tensor:
     """What was found of the tokens that count, (their number, ...), at their places (*mask.shape, ...); elsewhere 0."""
     if bool(mask.all()):
-        return found.view(*mask.shape, *found.shape[1:])
-    places = mask.flatten().nonzero()[:, 0].to(found.device)
-    spread = found.new_zeros(mask.numel(), *found.shape[1:]).index_copy(0, places, found)
-    return spread.view(*mask.shape, *found.shape[1:])
+        return values.view(*mask.shape, *values.shape[1:])
+    places = mask.flatten().nonzero()[:, 0].to(values.device)
+    spread = values.new_zeros(mask.numel(), *values.shape[1:]).index_copy(0, places, values)
+    return spread.view(*mask.shape, *values.shape[1:])

@@ -21,7 +21,7 @@ class TokenPrompt:
     def unpad(cls, ids: Tensor, mask: Tensor) -> list["TokenPrompt"]:
         """Of token ids and 0/1 mask, int64 ``(num_prompts, length)``, padded on either side."""
         return [
-            cls(tuple(own[kept.bool()].tolist())) for own, kept in zip(ids.cpu(), mask.cpu(), strict=True)
+            cls(tuple(row[kept.bool()].tolist())) for row, kept in zip(ids.cpu(), mask.cpu(), strict=True)
         ]
 
 
@@ -61,8 +61,8 @@ class Writing:
         """Several, of equally many tokens, as one."""
 
         def whole(tensors: Sequence[Tensor | None]) -> Tensor | None:
-            found = [tensor for tensor in tensors if tensor is not None]
-            return torch.cat(found, dim=1) if found else None
+            given = [tensor for tensor in tensors if tensor is not None]
+            return torch.cat(given, dim=1) if given else None
 
         if len(parts) == 1:
             return parts[0]
@@ -73,4 +73,4 @@ class Writing:
 
     def token_ids(self) -> list[Tensor]:
         """The tokens of each text, int64 ``(length,)``."""
-        return [own[: text.length] for own, text in zip(self.actions.T, self.observations, strict=True)]
+        return [tokens[: text.length] for tokens, text in zip(self.actions.T, self.observations, strict=True)]

@@ -213,12 +213,12 @@ class TokenPolicy(Policy):
         with self.reference.model() as lm, lm.autocast():
             states = read_states(lm, lines)
             parts = zip(states.split(_ROWS), chosen.to(states.device).split(_ROWS), strict=True)
-            return torch.cat([_log_probs_of(lm.backbone.logits(rows), own) for rows, own in parts])
+            return torch.cat([_log_probs_of(lm.backbone.logits(rows), tokens) for rows, tokens in parts])
 
     def _text_lines(self, texts: Sequence[Written], actions: Tensor) -> Lines:
         """What is read to predict the texts' tokens, of which `actions` (num_texts, num_tokens) begins with."""
-        own = [ids[: text.length].tolist() for ids, text in zip(actions, texts, strict=True)]
-        return self._lines([t.prompt for t in texts], [ids[:-1] for ids in own], [t.length for t in texts])
+        tokens = [ids[: text.length].tolist() for ids, text in zip(actions, texts, strict=True)]
+        return self._lines([t.prompt for t in texts], [ids[:-1] for ids in tokens], [t.length for t in texts])
 
     def _lines(
         self, prompts: Sequence[Sequence[int]], written: Sequence[Sequence[int]], counts: Sequence[int]
@@ -242,12 +242,12 @@ class TokenPolicy(Policy):
         mask = mask.to(actions.device)
         logits, values = self._forward(self._text_lines(observations, actions))
         chosen = actions[mask].to(logits.device)
-        found = Evaluation.of(self._restricted(logits, observations), chosen, values)
+        evaluation = Evaluation.of(self._restricted(logits, observations), chosen, values)
         return Evaluation(
-            spread(found.log_probs, mask),
-            spread(found.entropies, mask),
-            spread(found.values, mask),
-            lambda: spread(found.log_distributions(), mask),
+            spread(evaluation.log_probs, mask),
+            spread(evaluation.entropies, mask),
+            spread(evaluation.values, mask),
+            lambda: spread(evaluation.log_distributions(), mask),
             lambda: spread(_log_probs_of(logits, chosen), mask),
         )
 
@@ -265,11 +265,12 @@ class TokenPolicy(Policy):
         logits = logits / self.sampling.temperature if self.sampling.temperature != 1 else logits
         sets = [text.sets for text in texts if text.sets is not None]
         if sets:
-            counts = torch.cat([own.counts for own in sets])
+            counts = torch.cat([token_sets.counts for token_sets in sets])
             rows = torch.repeat_interleave(torch.arange(len(logits)), counts)
             left_out = torch.ones_like(logits, dtype=torch.bool)
             left_out[
-                rows.to(logits.device), torch.cat([own.ids for own in sets]).long().to(logits.device)
+                rows.to(logits.device),
+                torch.cat([token_sets.ids for token_sets in sets]).long().to(logits.device),
             ] = False
         else:
             early = torch.cat([torch.arange(t.length) < self._first_end(t.prompt) for t in texts])
@@ -326,8 +327,8 @@ class TokenPolicy(Policy):
                 "policy's would be others: train on whole texts, or without a mask set filtered_log_probs=false"
             )
         raw, sampled, values = self._tokens(observations)
-        found = Evaluation.of(sampled if self.filtered_log_probs else raw, actions, values)
-        return replace(found, raw_log_probs=lambda: raw.gather(1, actions[:, None])[:, 0])
+        evaluation = Evaluation.of(sampled if self.filtered_log_probs else raw, actions, values)
+        return replace(evaluation, raw_log_probs=lambda: raw.gather(1, actions[:, None])[:, 0])
 
     def _tokens(self, observations: Sequence[Mapping[str, Any]]) -> tuple[Tensor, Tensor, Tensor]:
         """Of the next token: log-probabilities, unfiltered and filtered (batch, vocabulary), and values (batch,)."""
