@@ -101,14 +101,14 @@ def _envs() -> dict[str, str]:
             return "GLAM's text levels"
         return "" if entry_point.startswith("minigrid.") else "yours"
 
-    found = {
+    entry_points = {
         id: spec.entry_point
         if isinstance(spec.entry_point, str)
         else str(getattr(spec.entry_point, "__module__", ""))
         for id, spec in gymnasium.registry.items()
     }
     others = ("gymnasium.", "shimmy.")  # Gymnasium's own, which speak no words
-    return {id: said(entry) for id, entry in sorted(found.items()) if not entry.startswith(others)}
+    return {id: said(entry) for id, entry in sorted(entry_points.items()) if not entry.startswith(others)}
 
 
 def _components(registry: Registry[Any]) -> dict[str, str]:

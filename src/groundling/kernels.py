@@ -145,14 +145,18 @@ class _GRU(torch.autograd.Function):
         of_candidates = torch.empty_like(to_candidate)
         later = torch.zeros_like(states[0])
         for step in reversed(range(len(x))):
-            own = gradient[step] + later
-            torch.mul(own, to_candidate[step], out=of_candidates[step])
+            state_gradient = gradient[step] + later
+            torch.mul(state_gradient, to_candidate[step], out=of_candidates[step])
             torch.cat(
-                [own * to_reset[step], own * to_keep[step], of_candidates[step] * reset[step]],
+                [
+                    state_gradient * to_reset[step],
+                    state_gradient * to_keep[step],
+                    of_candidates[step] * reset[step],
+                ],
                 dim=-1,
                 out=of_sums[step],
             )
-            later = product(of_sums[step], of_state.t(), None).addcmul_(own, keep[step])
+            later = product(of_sums[step], of_state.t(), None).addcmul_(state_gradient, keep[step])
         in_inputs = torch.cat([of_sums[..., : 2 * size], of_candidates], dim=-1)
         rows, input_rows = of_sums.flatten(0, 1), in_inputs.flatten(0, 1)
         return (

@@ -150,7 +150,9 @@ class _BodyOutput:
 @contextmanager
 def _answering(body: nn.Module, states: Tensor) -> Iterator[None]:
     """Within this context `body` answers any call with the given states instead of computing."""
-    own = body.__dict__.get("forward")  # set on the instance where accelerate or a wrapper has hooked it
+    hooked_forward = body.__dict__.get(
+        "forward"
+    )  # set on the instance where accelerate or a wrapper has hooked it
 
     def answer(*_: Any, **__: Any) -> _BodyOutput:
         return _BodyOutput(states)
@@ -159,7 +161,7 @@ def _answering(body: nn.Module, states: Tensor) -> Iterator[None]:
     try:
         yield
     finally:
-        if own is None:
+        if hooked_forward is None:
             del body.forward
         else:
-            body.forward = own
+            body.forward = hooked_forward

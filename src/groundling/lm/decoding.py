@@ -54,9 +54,9 @@ class Decoded:
 def end_tokens(lm: LanguageModel) -> list[int]:
     """What ends a text: the tokenizer's end token, and those of the model's generation config."""
     ends: Any = lm.model.generation_config.eos_token_id if lm.model.generation_config else None
-    found = [] if ends is None else ends if isinstance(ends, list) else [ends]
-    own = lm.tokenizer.eos_token_id
-    return sorted({*found, *([] if own is None else [own])})
+    configured = [] if ends is None else ends if isinstance(ends, list) else [ends]
+    tokenizer_end = lm.tokenizer.eos_token_id
+    return sorted({*configured, *([] if tokenizer_end is None else [tokenizer_end])})
 
 
 class Decoder:
@@ -142,11 +142,11 @@ class Decoder:
         return (window is None or length <= window) and all(stepper.exact for stepper in steppers)
 
     def _write(self, prompts: Sequence[Sequence[int]], choice: _Choice) -> None:
-        own = self._stepper.begin(prompts, choice.num_steps)
+        writing = self._stepper.begin(prompts, choice.num_steps)
         masking = self._mask_stepper.begin(prompts, choice.num_steps) if self._mask_stepper else None
         rows = torch.arange(len(prompts), device=self.lm.device)
         for step in range(choice.num_steps):
-            tokens = choice(own.logits, rows, step, None if masking is None else masking.logits)
+            tokens = choice(writing.logits, rows, step, None if masking is None else masking.logits)
             if step == choice.num_steps - 1:
                 return
             going = choice.going[rows]
@@ -155,9 +155,9 @@ class Decoder:
                 return
             if alive <= len(rows) // 2:  # copying what is remembered costs about as much as a step
                 rows, tokens = rows[going], tokens[going]
-                for texts in (own, masking) if masking is not None else (own,):
+                for texts in (writing, masking) if masking is not None else (writing,):
                     texts.keep(going.nonzero()[:, 0])
-            self._stepper.add(own, tokens)
+            self._stepper.add(writing, tokens)
             if self._mask_stepper and masking is not None:
                 self._mask_stepper.add(masking, tokens)
 
@@ -181,7 +181,7 @@ class Decoder:
         tokens, mask = torch.tensor(lines, device=device), torch.tensor(marks, device=device)
         processor = _Chooser(choice, longest if left else 1, self, mask, tokens, prompts)
         model: Any = self.lm.model
-        own = model.generation_config
+        config = model.generation_config
         model.generation_config = (
             GenerationConfig(  # nothing of the model's own, such as tokens that it forces
                 max_new_tokens=choice.num_steps,
@@ -196,7 +196,7 @@ class Decoder:
                 input_ids=tokens, attention_mask=mask, logits_processor=LogitsProcessorList([processor])
             )
         finally:
-            model.generation_config = own
+            model.generation_config = config
 
 
 class _Chosen(NamedTuple):
@@ -283,10 +283,10 @@ class _Choice:
         shape = (self.num_texts, num_steps)
         tokens = self.end_ids.new_zeros(shape)
         log_probs, raw_log_probs = (torch.zeros(shape, device=tokens.device) for _ in range(2))
-        for step, own in enumerate(self.chosen):
-            tokens[own.rows, step] = own.tokens
-            log_probs[own.rows, step] = own.log_probs
-            raw_log_probs[own.rows, step] = own.raw_log_probs
+        for step, drawn in enumerate(self.chosen):
+            tokens[drawn.rows, step] = drawn.tokens
+            log_probs[drawn.rows, step] = drawn.log_probs
+            raw_log_probs[drawn.rows, step] = drawn.raw_log_probs
         ended = torch.isin(tokens, self.end_ids)
         before = ended.cumsum(1) - ended.long()  # how many ends come before a token
         counts = before == 0
@@ -307,10 +307,10 @@ class _Choice:
         counts = torch.stack(
             [torch.bincount(text, minlength=self.num_texts) for text, _ in self.kept], dim=1
         )  # (num_texts, num_steps)
-        own = ids[texts.argsort(stable=True)].split(counts.sum(1).tolist())
+        by_text = ids[texts.argsort(stable=True)].split(counts.sum(1).tolist())
         return [
             TokenSets(of_text, count[:length])
-            for of_text, count, length in zip(own, counts, lengths.tolist(), strict=True)
+            for of_text, count, length in zip(by_text, counts, lengths.tolist(), strict=True)
         ]
 
 

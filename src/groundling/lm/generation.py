@@ -46,13 +46,13 @@ def generate(
     vocabulary = model.config.get_text_config().vocab_size
     at_once = max(1, _MAX_SCORES // (vocabulary * settings.get("max_new_tokens", DEFAULT_NEW_TOKENS) * rows))
     by_length = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))
-    found: dict[int, list[Generation]] = {}
+    generations: dict[int, list[Generation]] = {}
     for first in range(0, len(prompts), at_once):
         batch = by_length[first : first + at_once]
         made = _generate_batch(model, tokenizer, [prompts[index] for index in batch], filler, settings)
         for place, index in enumerate(batch):
-            found[index] = made[place * copies : (place + 1) * copies]
-    return [generation for index in range(len(prompts)) for generation in found[index]]
+            generations[index] = made[place * copies : (place + 1) * copies]
+    return [generation for index in range(len(prompts)) for generation in generations[index]]
 
 
 def _generate_batch(

@@ -343,9 +343,9 @@ def load_adapter(model: PreTrainedModel, path: str, settings: Mapping[str, Any] 
         if value == "all-linear":  # which is saved as the layers that it stood for
             continue
         wanted = set(value) if _is_listlike(value) else value
-        found = set(saved[key]) if _is_listlike(saved.get(key)) else saved.get(key)
-        if wanted != found:
-            raise GroundlingError(f"the adapter in {path} was made with {key}={found}, not {wanted}")
+        saved_value = set(saved[key]) if _is_listlike(saved.get(key)) else saved.get(key)
+        if wanted != saved_value:
+            raise GroundlingError(f"the adapter in {path} was made with {key}={saved_value}, not {wanted}")
 
 
 def _widen_adapters(model: PreTrainedModel) -> bool:

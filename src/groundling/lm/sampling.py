@@ -128,8 +128,8 @@ def draw(log_probs: Tensor, uniforms: Tensor) -> Tensor:
     # Scaled by the last sum, which rounding may leave a hair away from 1.
     block, sought = _seek(ends, uniforms[:, None].to(ends.device) * ends[:, -1:])
     rest = sought - F.pad(ends, (1, 0)).gather(1, block)
-    own = blocks.gather(1, block[..., None].expand(-1, -1, _BLOCK))[:, 0]
-    place, _ = _seek(own.cumsum(-1, dtype=torch.float64), rest)
+    chosen_block = blocks.gather(1, block[..., None].expand(-1, -1, _BLOCK))[:, 0]
+    place, _ = _seek(chosen_block.cumsum(-1, dtype=torch.float64), rest)
     return (block * _BLOCK + place)[:, 0]
 
 

@@ -92,9 +92,9 @@ class Stepper:
         lengths = torch.tensor([1 if encodes else len(prompt) for prompt in prompts])
         longest = max(map(len, prompts))
         texts = self._empty(lengths, new_tokens, longest if encodes else 0)
-        for own, rows, place in self._distinct(prompts):
-            tokens, mask = right_padded(own, self.backbone.device)
-            last = torch.tensor([0 if encodes else len(prompt) - 1 for prompt in own], device=tokens.device)
+        for group, rows, place in self._distinct(prompts):
+            tokens, mask = right_padded(group, self.backbone.device)
+            last = torch.tensor([0 if encodes else len(prompt) - 1 for prompt in group], device=tokens.device)
             if self._traced:
                 logits, states, *memory = self._traced.begin(tokens, mask, last)
             else:
@@ -135,14 +135,14 @@ class Stepper:
         for row, prompt in enumerate(prompts):
             places.setdefault(tuple(prompt), []).append(row)
         distinct = list(places)
-        found = []
+        groups = []
         at_once = _AT_ONCE_ON_CPU if self.backbone.device.type == "cpu" else _AT_ONCE
         for batch in batches([len(prompt) for prompt in distinct], *at_once):
-            own: list[Sequence[int]] = [distinct[index] for index in batch]
+            group: list[Sequence[int]] = [distinct[index] for index in batch]
             rows = [(row, place) for place, index in enumerate(batch) for row in places[distinct[index]]]
             where = torch.tensor(rows, device=self.backbone.device).T  # (2, number of rows)
-            found.append((own, where[0], where[1]))
-        return found
+            groups.append((group, where[0], where[1]))
+        return groups
 
     def _put(
         self,
@@ -188,11 +188,11 @@ class Stepper:
             self._trace(small)
             for traced in (self._traced, None) if self._traced else (None,):
                 self._traced = traced
-                found = [self._try(prompts, words) for prompts in (small, large)]
+                computed = [self._try(prompts, words) for prompts in (small, large)]
                 expected = [self._plain(prompts, words) for prompts in (small, large)]
                 if all(
                     torch.allclose(a, b, atol=tolerance, rtol=tolerance)
-                    for a, b in zip(found, expected, strict=True)
+                    for a, b in zip(computed, expected, strict=True)
                 ):
                     return True
         except torch.OutOfMemoryError:
