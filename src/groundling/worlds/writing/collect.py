@@ -88,7 +88,7 @@ class WrittenTexts(_PoolCollector):
         encode: Reads them.
         reward: Of the texts, ready to be asked.
         num_texts: Texts of a rollout, of all processes together.
-        own: Which of them this process writes.
+        local_rows: Which of them this process writes.
         num_tokens: Tokens of a text at most.
         texts_per_prompt: How many texts are written to each prompt: a group, for RLOO and GRPO.
 
@@ -196,7 +196,7 @@ class References(_PoolCollector):
         order: Of the samples; one with several references gives another of them each time it comes.
         encode: Reads the prompts.
         num_texts: Texts of a rollout, of all processes together.
-        own: Which of them this process reads.
+        local_rows: Which of them this process reads.
         num_tokens: Tokens of a text at most, its end token included; longer ones are cut, and do not end.
         has_decoder: Whether the model is an encoder-decoder: it learns the special tokens, too, that its tokenizer
             puts around targets (BART's ``<s>``, T5's ``</s>``).
