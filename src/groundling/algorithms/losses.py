@@ -70,8 +70,9 @@ def ppo_loss(
         entropy_coefficient: c_e.
         mask: 1 where an element counts, 0 where it does not (or how much it counts); None where all do.
 
-    All tensors have one shape, which `ValueError` enforces: a value of shape (n, 1) against a target of
-    shape (n,) would be regressed on every return, as the original GLAM's was.
+    Raises:
+        ValueError: not all tensors have one shape. A value of shape (n, 1) against a target of shape (n,) would be
+            regressed on every return, as the original GLAM's was.
     """
     _check_shapes(log_prob, old_log_prob, advantage, value, old_value, value_target, entropy, mask)
     surrogate = clipped_surrogate(

@@ -23,8 +23,8 @@ class Backbone:
     between body and logits (scaling, soft-capping, a bias) is done, without this class knowing of it.
 
     Args:
-        model: the model.
-        compiled: whether encoder and body go through `torch.compile`.
+        model: The model.
+        compiled: Whether encoder and body go through `torch.compile`.
     """
 
     def __init__(self, model: PreTrainedModel, compiled: bool = False) -> None:

@@ -63,10 +63,10 @@ class Decoder:
     """Writes with a language model, and with NLPO's mask model beside it where there is one.
 
     Args:
-        lm: what writes.
-        start_token: what a decoder reads first; None takes the model's own.
-        mask: which tokens NLPO allows.
-        mask_lm: whose logits ``mask`` is taken from; None takes the writer's own.
+        lm: What writes.
+        start_token: What a decoder reads first; None takes the model's own.
+        mask: Which tokens NLPO allows.
+        mask_lm: Whose logits ``mask`` is taken from; None takes the writer's own.
     """
 
     def __init__(
@@ -98,10 +98,10 @@ class Decoder:
         """Continue each prompt.
 
         Args:
-            prompts: token ids; equal ones are read once.
-            sampling: how tokens are chosen.
+            prompts: Token ids; equal ones are read once.
+            sampling: How tokens are chosen.
             uniforms: (num_prompts, num_steps) float64 in [0, 1): one for each token; no text is longer.
-            max_new_tokens: takes the place of sampling's own.
+            max_new_tokens: Takes the place of sampling's own.
 
         Raises:
             GroundlingError: a prompt is empty, or too long for the model.

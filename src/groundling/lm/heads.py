@@ -38,10 +38,10 @@ class ValueHead(nn.Module):
     """Value of each prompt's state.
 
     Args:
-        hidden_size: of the language model, `LanguageModel.hidden_size`.
-        hidden_sizes: of the head's own layers; empty for a linear head.
-        activation: between them.
-        bias: of the last layer.
+        hidden_size: Of the language model, `LanguageModel.hidden_size`.
+        hidden_sizes: Of the head's own layers; empty for a linear head.
+        activation: Between them.
+        bias: Of the last layer.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class ActionHead(nn.Module):
     """Logits of a fixed set of actions, instead of scoring their texts (GLAM's NPAE and action-head ablations).
 
     Args:
-        hidden_size: of the language model, `LanguageModel.hidden_size`.
-        num_actions: how many actions there are.
-        hidden_sizes: of the head's own layers; empty for a linear head.
-        activation: between them.
+        hidden_size: Of the language model, `LanguageModel.hidden_size`.
+        num_actions: How many actions there are.
+        hidden_sizes: Of the head's own layers; empty for a linear head.
+        activation: Between them.
     """
 
     def __init__(

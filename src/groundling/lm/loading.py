@@ -155,13 +155,13 @@ def load_model(
     """A causal or encoder-decoder model, without dropout.
 
     Args:
-        source: a folder or hub id.
+        source: A folder or hub id.
         init: "pretrained" weights; "random" ones, from the config alone; or "embeddings": random, but for the
             pretrained input embeddings (and the output ones where they are tied).
-        seed: of the random weights; None takes them from torch's global generator.
-        dtype: of the weights.
+        seed: Of the random weights; None takes them from torch's global generator.
+        dtype: Of the weights.
         attention: Transformers' `attn_implementation`; None for its own choice, and "eager" where that is faster.
-        placement: where the weights go.
+        placement: Where the weights go.
 
     Raises:
         GroundlingError: not there, not readable, not a language model, or weights missing.
@@ -304,8 +304,8 @@ def add_lora(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:
     """Freezes the model and adds trainable low-rank adapters (LoRA, arXiv 2106.09685).
 
     Args:
-        model: changed in place.
-        settings: keyword arguments of `peft.LoraConfig`; without `target_modules` peft knows those of common models.
+        model: Changed in place.
+        settings: Keyword arguments of `peft.LoraConfig`; without `target_modules` peft knows those of common models.
 
     Raises:
         GroundlingError: peft is not installed, a setting is wrong, or dropout is asked for.

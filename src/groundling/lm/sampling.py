@@ -99,9 +99,9 @@ def filtered(
 
     Args:
         logits: (rows, vocabulary), float32.
-        sampling: temperature and filters.
-        banned: bool (rows, vocabulary): tokens that cannot come yet, None where all can.
-        allowed: bool (rows, vocabulary): of NLPO's mask.
+        sampling: Temperature and filters.
+        banned: Bool (rows, vocabulary): tokens that cannot come yet, None where all can.
+        allowed: Bool (rows, vocabulary): of NLPO's mask.
     """
     if sampling.temperature != 1:
         logits = logits / sampling.temperature

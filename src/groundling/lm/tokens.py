@@ -16,10 +16,10 @@ class TextTokens:
     """Token ids of prompts and candidates, with what models need checked once per text.
 
     Args:
-        tokenizer: any Transformers tokenizer.
-        vocabulary_size: rows of the model's embedding; a token beyond them is told instead of crashing later.
-        fallback_token: what an empty prompt becomes where the tokenizer adds no special token.
-        max_prompt_tokens: longer prompts keep their last tokens (and their first, where it marks the beginning).
+        tokenizer: Any Transformers tokenizer.
+        vocabulary_size: Rows of the model's embedding; a token beyond them is told instead of crashing later.
+        fallback_token: What an empty prompt becomes where the tokenizer adds no special token.
+        max_prompt_tokens: Longer prompts keep their last tokens (and their first, where it marks the beginning).
     """
 
     def __init__(

@@ -175,8 +175,8 @@ class RewardModelPart(Part):
         ε is a quantile of the model's own rewards, normalised or not; what is at or below it becomes 0.
 
         Args:
-            rewards: float, any shape: the reward model's numbers.
-            counts: of the same shape: how often the caption has occurred in the episode, this time included.
+            rewards: Float, any shape: the reward model's numbers.
+            counts: Of the same shape: how often the caption has occurred in the episode, this time included.
             normalization: Of the reward model.
 
         Raises:

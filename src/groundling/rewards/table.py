@@ -27,11 +27,11 @@ class RewardTable:
         """The model's reward of each caption.
 
         Args:
-            ids: int64, any shape, on the CPU: of each caption, one that tells it from all others.
+            ids: Int64, any shape, on the CPU: of each caption, one that tells it from all others.
             read: Gives the captions at these places of the flattened ids; asked only for ids that are new.
 
         Returns:
-            float32, of the shape of ``ids``, on the CPU; without gradients.
+            Float32, of the shape of ``ids``, on the CPU; without gradients.
 
         Raises:
             ConfigError: the model cannot read a caption.

@@ -33,7 +33,7 @@ def describe(
     stands before them; then everything else in sight, column by column from the left, far before near.
 
     Args:
-        image: uint8 ``(width, height, 3)``, the symbolic view as Minigrid encodes it (7 × 7 unless changed): column,
+        image: Uint8 ``(width, height, 3)``, the symbolic view as Minigrid encodes it (7 × 7 unless changed): column,
             row, then object, colour and state; the agent stands in the middle of the last row.
         carrying: What the agent carries: a Minigrid ``WorldObj``, a pair (type, colour), or None.
         language: ``english`` or ``french``.

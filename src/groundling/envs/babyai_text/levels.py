@@ -108,6 +108,9 @@ class _Sought(ObjDesc):
 class LocalLevel(RoomGridLevel):
     """One room of 6 × 6 free cells with objects, or for ``open`` two of them with a locked door between.
 
+    The reward is Minigrid's, 1 - 0.9 · steps / max_steps at success and else 0, and max_steps is 64 for each
+    object to go to and each room.
+
     Args:
         tasks: The families that this level knows.
         split: Which missions it may give (see `HELD_OUT`); None: all.
@@ -119,9 +122,6 @@ class LocalLevel(RoomGridLevel):
             random numbers; ``direct`` gives the same distribution and builds one level only.
         num_dists: Objects besides the ones that the task needs, 0 to 14; 8 in GLAM.
         kwargs: See `minigrid.minigrid_env.MiniGridEnv`.
-
-    The reward is Minigrid's, 1 - 0.9 · steps / max_steps at success and else 0, and max_steps is 64 for each
-    object to go to and each room.
 
     Raises:
         ConfigError: unknown or no tasks, an unknown split, generator or draw_task, or a num_dists or max_steps out of

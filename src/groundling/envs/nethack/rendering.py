@@ -26,11 +26,11 @@ class GlyphRenderer(nn.Module):
         """Draw codes.
 
         Args:
-            chars: uint8 ``(..., rows, columns)``.
-            colours: uint8 of the same shape, below 16.
+            chars: Uint8 ``(..., rows, columns)``.
+            colours: Uint8 of the same shape, below 16.
 
         Returns:
-            uint8 ``(..., 3, 6 rows, 6 columns)``; in memory the channels come last, as convolutions are fastest with.
+            Uint8 ``(..., 3, 6 rows, 6 columns)``; in memory the channels come last, as convolutions are fastest with.
         """
         *batch, rows, columns = chars.shape
         codes = chars.reshape(-1).int() * COLOURS + colours.reshape(-1)

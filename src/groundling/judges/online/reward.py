@@ -99,7 +99,7 @@ class OnlineReward:
         """Have what has never come up put to the judge.
 
         Args:
-            ids: int64, any shape, on the CPU: of each caption, one that tells it from all others.
+            ids: Int64, any shape, on the CPU: of each caption, one that tells it from all others.
             read: Gives the captions at these places of the flattened ids; asked only for ids that are new.
         """
         flat, first = np.unique(ids.flatten().numpy(), return_index=True)

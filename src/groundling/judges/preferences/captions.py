@@ -15,7 +15,7 @@ def caption(messages: NDArray[np.uint8], blstats: NDArray[np.integer] | None = N
     """The text that tells a segment of NetHack: its messages (see `tell`), and its state if that is given.
 
     Args:
-        messages: uint8 (L, 256), NUL-padded; each byte is one character (Latin-1).
+        messages: Uint8 (L, 256), NUL-padded; each byte is one character (Latin-1).
         blstats: (L, 27); then a last line tells the state after the segment's last step.
 
     Returns:

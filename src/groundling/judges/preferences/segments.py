@@ -57,7 +57,7 @@ class Segments:
         """From NetHack's messages.
 
         Args:
-            messages: uint8 (N, 2, L, 256), maybe memory-mapped; each message is a caption.
+            messages: Uint8 (N, 2, L, 256), maybe memory-mapped; each message is a caption.
             rows: Which pairs are read; by default all.
         """
         rows = np.arange(len(messages)) if rows is None else rows
@@ -96,10 +96,10 @@ def message_ids(messages: NDArray[np.uint8]) -> NDArray[np.int64]:
     """The ids of NetHack's messages by their bytes without the padding; of ASCII they are those of the captions.
 
     Args:
-        messages: uint8 (..., 256), NUL-padded.
+        messages: Uint8 (..., 256), NUL-padded.
 
     Returns:
-        int64 (...).
+        Int64 (...).
     """
     width = messages.shape[-1]
     flat = np.ascontiguousarray(messages).reshape(-1, width)

@@ -11,8 +11,8 @@ def accuracy(margins: Tensor, targets: Tensor) -> float:
     """The share of pairs whose preferred segment gets the greater reward; equal rewards count one half.
 
     Args:
-        margins: float (n,), the first segment's reward less the second's.
-        targets: float (n,), the probability that the first is preferred; ties (0.5) are left out.
+        margins: Float (n,), the first segment's reward less the second's.
+        targets: Float (n,), the probability that the first is preferred; ties (0.5) are left out.
 
     Returns:
         NaN if there are only ties.
@@ -29,8 +29,8 @@ def calibration_error(margins: Tensor, targets: Tensor) -> float:
     over the bins, weighted by their sizes, of |confidence - share of preferences that agree|.
 
     Args:
-        margins: float (n,), the first segment's reward less the second's.
-        targets: float (n,), the probability that the first is preferred; ties (0.5) are left out.
+        margins: Float (n,), the first segment's reward less the second's.
+        targets: Float (n,), the probability that the first is preferred; ties (0.5) are left out.
 
     Returns:
         NaN if there are only ties.
@@ -52,8 +52,8 @@ def best_temperature(margins: Tensor, targets: Tensor) -> float:
     is convex; between 1e-3 and 1e3.
 
     Args:
-        margins: float (n,), the first segment's reward less the second's.
-        targets: float (n,), the probability that the first is preferred.
+        margins: Float (n,), the first segment's reward less the second's.
+        targets: Float (n,), the probability that the first is preferred.
     """
     margins, targets = margins.double(), targets.double()
     low, high = -3.0, 3.0  # log10 of 1 / T

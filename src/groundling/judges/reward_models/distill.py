@@ -49,7 +49,7 @@ def segment_scores(model: RewardModel, pairs: TrainingPairs) -> Tensor:
     computation, which reads every caption of every pair.
 
     Returns:
-        float32 (len(pairs), 2, L), on the model's device, with gradients; anything past the end of a shorter segment.
+        Float32 (len(pairs), 2, L), on the model's device, with gradients; anything past the end of a shorter segment.
     """
     captions, places = pairs.distinct()
     scores: Tensor = model(captions)  # (num_distinct,)

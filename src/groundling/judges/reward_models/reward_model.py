@@ -45,8 +45,8 @@ class Normalization:
         units, interpolated linearly.
 
         Args:
-            rewards: float (num_distinct,).
-            counts: int64 (num_distinct,); at least 1.
+            rewards: Float (num_distinct,).
+            counts: Int64 (num_distinct,); at least 1.
 
         Raises:
             RunError: a reward is NaN or infinite.
@@ -121,8 +121,8 @@ class RewardModel(nn.Module, ABC):
         """What training minimises, of the segments' ``forward``: the pairs' cross-entropy (`preference_loss`).
 
         Args:
-            scores: float32 (batch, 2, L); of labelled captions (batch, 1, 1).
-            targets: float32 (batch, 2), the probability that each of the two is preferred; of labelled captions the
+            scores: Float32 (batch, 2, L); of labelled captions (batch, 1, 1).
+            targets: Float32 (batch, 2), the probability that each of the two is preferred; of labelled captions the
                 labels (batch, 1).
             mask: Bool, of the shape of ``scores``: False past the end of a shorter segment.
         """

@@ -43,7 +43,7 @@ class TrainingPairs:
         Args:
             segments: N pairs of them.
             preferences: (N,), codes of `Preference`: 0 first, 1 second, 2 tie, 3 unknown.
-            soft: float (N, 3), a judge's probabilities of first, second and tie; NaN where only the code is known. A
+            soft: Float (N, 3), a judge's probabilities of first, second and tie; NaN where only the code is known. A
                 tie counts one half for each side.
 
         Raises:

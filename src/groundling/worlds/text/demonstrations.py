@@ -25,12 +25,12 @@ class Demonstrations(Collector):
     Args:
         folder: What `groundling collect` wrote, or files ``data/SPLIT-*.parquet`` with the same columns.
         num_envs: Transitions that a step of a rollout holds, of all processes together.
-        own: Which of them this process reads.
+        local_rows: Which of them this process reads.
         actions: The admissible actions of the envs that the policy will act in; None: those list them at each step.
         history: How many observations the policy sees at most.
         seed: Of the orders.
         num_steps: Steps of a rollout that `collect` gives.
-        split: train or validation.
+        split: ``train`` or ``validation``.
 
     Raises:
         ConfigError: there is no such dataset, or it does not suit the actions or the history.
