@@ -15,21 +15,25 @@ def read_by(layout, row):
 @given(token_lists)
 def test_each_target_of_a_tree_is_predicted_by_the_row_that_read_what_comes_before(candidates):
     layout = as_tree(candidates)
-    rebuilt = [[] for _ in candidates]
-    for row, token, index in layout.targets.T.tolist():
-        assert read_by(layout, row) == [-1, *rebuilt[index]]
-        rebuilt[index].append(token)
-    assert rebuilt == candidates
+    predicted = iter(layout.targets.T.tolist())
+    for candidate in candidates:
+        for position, token in enumerate(candidate):
+            row, found = next(predicted)
+            assert found == token
+            assert read_by(layout, row) == [-1, *candidate[:position]]
+    assert not list(predicted)
 
 
 @given(token_lists)
 def test_each_target_of_chains_is_predicted_by_the_row_that_read_what_comes_before(candidates):
     layout = as_chains(candidates, start_token=9)
-    rebuilt = [[] for _ in candidates]
-    for row, token, index in layout.targets.T.tolist():
-        assert read_by(layout, row) == [9, *rebuilt[index]]
-        rebuilt[index].append(token)
-    assert rebuilt == candidates
+    predicted = iter(layout.targets.T.tolist())
+    for candidate in candidates:
+        for position, token in enumerate(candidate):
+            row, found = next(predicted)
+            assert found == token
+            assert read_by(layout, row) == [9, *candidate[:position]]
+    assert not list(predicted)
 
 
 @given(token_lists)
@@ -56,8 +60,8 @@ def test_the_six_actions_share_rows():
 @given(token_lists)
 def test_lines_share_nothing(candidates):
     targets = as_lines(candidates).T.tolist()
-    assert [token for _, token, _ in targets] == [token for c in candidates for token in c]
-    assert len({row for row, _, _ in targets}) == len(targets)
+    assert [token for _, token in targets] == [token for c in candidates for token in c]
+    assert len({row for row, _ in targets}) == len(targets)
 
 
 @given(

@@ -130,8 +130,8 @@ def test_does_not_depend_on_packing(lms, family):
     prompts = PROMPTS if lm._scorer.window is None else ["!", "go to"]
     _, questions = lm._questions(prompts, CANDIDATES)
     with torch.no_grad():
-        packed = lm._scorer._candidate_scores(questions, lm._scorer.answer_packed(questions), raw=False)
-        plain = lm._scorer._candidate_scores(questions, lm._scorer.answer_plain(questions), raw=False)
+        packed = lm._scorer.scores_of(lm._scorer.answer_packed(questions), raw=False)
+        plain = lm._scorer.scores_of(lm._scorer.answer_plain(questions), raw=False)
     torch.testing.assert_close(torch.cat(packed), torch.cat(plain), atol=1e-5, rtol=1e-6)
 
 

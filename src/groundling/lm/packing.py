@@ -24,7 +24,8 @@ class Layout:
     `tokens`: (num_rows,) the token each row reads. For a tree, row 0 is the prompt's own last token (-1 here).
     `depths`: (num_rows,) how many candidate tokens have been read, the row's own included.
     `visible`: bool (num_rows, num_rows): may row i attend to row j.
-    `targets`: int64 (3, num_targets): the predicting row, the predicted token, the candidate it belongs to.
+    `targets`: int64 (2, num_targets): the predicting row and the predicted token, of all tokens of the first candidate,
+    then of the second one, and so on.
     """
 
     tokens: list[int]
@@ -41,12 +42,12 @@ class Layout:
 def as_tree(candidates: Sequence[Tokens]) -> Layout:
     """Candidates as a tree of shared beginnings, for causal models that take positions and a 4D mask."""
     tokens, depths, parents = [-1], [0], [0]
-    targets: list[tuple[int, int, int]] = []
+    targets: list[tuple[int, int]] = []
     children: dict[tuple[int, int], int] = {}  # (row, token read next) -> row
-    for index, candidate in enumerate(candidates):
+    for candidate in candidates:
         row = 0
         for position, token in enumerate(candidate):
-            targets.append((row, token, index))
+            targets.append((row, token))
             if position == len(candidate) - 1:
                 break  # the last token is predicted, never read
             if (row, token) not in children:
@@ -82,8 +83,8 @@ def as_chains(candidates: Sequence[Tokens], start_token: int) -> Layout:
         *(torch.ones(len(chain) + 1, len(chain) + 1, dtype=torch.bool).tril() for chain in chains)
     ).bool()  # (num_rows, num_rows)
     targets = [
-        (row_after[tuple(candidate[:position])], token, index)
-        for index, candidate in enumerate(candidates)
+        (row_after[tuple(candidate[:position])], token)
+        for candidate in candidates
         for position, token in enumerate(candidate)
     ]
     return Layout(tokens, depths, visible, _target_tensor(targets))
@@ -96,8 +97,8 @@ def as_lines(candidates: Sequence[Tokens]) -> Tensor:
     """
     targets = []
     first_row = 0
-    for index, candidate in enumerate(candidates):
-        targets += [(first_row + position, token, index) for position, token in enumerate(candidate)]
+    for candidate in candidates:
+        targets += [(first_row + position, token) for position, token in enumerate(candidate)]
         first_row += max(1, len(candidate))
     return _target_tensor(targets)
 
@@ -157,5 +158,5 @@ def _begins(run: tuple[int, ...], other: tuple[int, ...] | None) -> bool:
     return other is not None and other[: len(run)] == run
 
 
-def _target_tensor(targets: list[tuple[int, int, int]]) -> Tensor:
-    return torch.tensor(targets, dtype=torch.long).reshape(-1, 3).T  # (3, num_targets)
+def _target_tensor(targets: list[tuple[int, int]]) -> Tensor:
+    return torch.tensor(targets, dtype=torch.long).reshape(-1, 2).T  # (2, num_targets)

@@ -48,6 +48,14 @@ class CandidateScores:
     mask: Tensor
     state: Tensor
 
+    @classmethod
+    def of(cls, counts: Sequence[int], log_probs: Tensor, state: Tensor) -> CandidateScores:
+        """From those of all candidates in one row, of which each prompt has so many."""
+        mask = torch.arange(max(counts, default=0)) < torch.tensor(counts, dtype=torch.long)[:, None]
+        mask = mask.to(log_probs.device)
+        padded = torch.full(mask.shape, -torch.inf, device=log_probs.device)
+        return cls(padded.masked_scatter(mask, log_probs), mask, state)
+
 
 class ScoringQuestion(NamedTuple):
     """One prompt and the candidates asked about it, in token ids."""
@@ -96,7 +104,7 @@ class Scorer:
     _shares: bool | None = field(default=None, init=False)
 
     def __call__(self, questions: Sequence[ScoringQuestion], raw: bool = False) -> tuple[Tensor, Tensor]:
-        """Scores of all candidates in one row, and the state of each prompt; what is asked twice is computed once.
+        """Scores of all candidates in one row, and the state of each prompt.
 
         Args:
             questions: prompts with at least one candidate each.
@@ -104,6 +112,16 @@ class Scorer:
 
         Returns:
             float32 (total number of candidates,), question by question; float32 (num_questions, hidden).
+        """
+        scores, states = self.token_scores(questions, raw)
+        return sums_of([len(own) for question in questions for own in question.candidates], scores), states
+
+    def token_scores(self, questions: Sequence[ScoringQuestion], raw: bool = False) -> tuple[Tensor, Tensor]:
+        """The same of every token of every candidate; what is asked twice is computed once.
+
+        Returns:
+            float32 (total number of tokens,), question by question, candidate by candidate; float32 (num_questions,
+            hidden).
         """
         asked = [(tuple(prompt), tuple(map(tuple, candidates))) for prompt, candidates in questions]
         distinct = dict(zip(asked, questions, strict=True))
@@ -122,42 +140,35 @@ class Scorer:
             for part in own_parts
         ]
         answers = self._answers(narrow)
-        scores = self._candidate_scores(narrow, answers, raw)
+        scores = self.scores_of(answers, raw)
         results = []
         first = 0
-        for own_parts in parts:
-            mine = slice(first, first + len(own_parts))
-            # Undo the sorting of `split_wide`; with one part this is the identity.
-            back = (
-                torch.tensor([index for part in own_parts for index in part])
-                .argsort()
-                .to(scores[first].device)
-            )
-            results.append((torch.cat(scores[mine])[back], answers[first].rows[0].float()))
+        for question, own_parts in zip(questions, parts, strict=True):
+            mine = scores[first : first + len(own_parts)]
+            own = mine[0] if len(own_parts) == 1 else _in_order(question.candidates, own_parts, mine)
+            results.append((own, answers[first].rows[0].float()))
             first += len(own_parts)
         return results
 
-    def _candidate_scores(
-        self, questions: Sequence[ScoringQuestion], answers: list[_Answer], raw: bool
-    ) -> list[Tensor]:
+    def scores_of(self, answers: Sequence[_Answer], raw: bool) -> list[Tensor]:
+        """Float32 (its number of targets,) of each answer."""
         rows = torch.cat([answer.rows for answer in answers])  # (num_rows, hidden)
-        counts = [len(question.candidates) for question in questions]
-        targets, first_row, first_candidate = [], 0, 0
-        for answer, count in zip(answers, counts, strict=True):
-            targets.append(answer.targets + torch.tensor([[first_row], [0], [first_candidate]]))
+        targets, first_row = [], 0
+        for answer in answers:
+            targets.append(answer.targets + torch.tensor([[first_row], [0]]))
             first_row += len(answer.rows)
-            first_candidate += count
-        row, token, candidate = torch.cat(targets, dim=1).to(rows.device)  # each (num_targets,)
-        token_scores = self._token_scores(rows, row, token, raw)
-        total = torch.zeros(first_candidate, device=rows.device).index_add(0, candidate, token_scores)
-        return list(total.split(counts))
+        row, token = torch.cat(targets, dim=1).to(rows.device)  # each (num_targets,)
+        scores = self._scores_at(rows, row, token, raw)
+        return list(scores.split([answer.targets.shape[1] for answer in answers]))
 
-    def _token_scores(self, rows: Tensor, row: Tensor, token: Tensor, raw: bool) -> Tensor:
+    def _scores_at(self, rows: Tensor, row: Tensor, token: Tensor, raw: bool) -> Tensor:
         """Float32 (num_targets,) log-probability of each `token` at its `row` of `rows` (num_rows, hidden)."""
         some_rows = max(1, _MAX_LOGITS // self.backbone.model.config.get_text_config().vocab_size)
-        scores = torch.zeros(len(token), device=rows.device)
         if not len(token):
-            return scores
+            return rows[
+                :0, 0
+            ].float()  # of the graph, so that a loss of nothing but certainties has gradients: 0
+        scores = torch.zeros(len(token), device=rows.device)
         for first in range(0, len(rows), some_rows):
             logits = self.backbone.logits(rows[first : first + some_rows]).float()  # (some_rows, vocabulary)
             here = ((row >= first) & (row < first + some_rows)).nonzero()[:, 0]
@@ -327,6 +338,21 @@ class Scorer:
         return batches(lengths, batching.max_tokens, batching.max_waste, batching.max_pairs)
 
 
+def sums_of(lengths: Sequence[int], values: Tensor) -> Tensor:
+    """Float32 (len(lengths),): the sum of the first `lengths[0]` values, of the `lengths[1]` after them, and so on."""
+    owners = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths, dtype=torch.long))
+    total = torch.zeros(len(lengths), device=values.device)
+    return total.index_add(0, owners.to(values.device), values)
+
+
+def _in_order(candidates: Sequence[Tokens], parts: Sequence[list[int]], scores: Sequence[Tensor]) -> Tensor:
+    """Token scores of all candidates, of which ``parts`` have been scored apart."""
+    indices = [index for part in parts for index in part]
+    pieces = torch.cat(list(scores)).split([len(candidates[index]) for index in indices])
+    of = dict(zip(indices, pieces, strict=True))
+    return torch.cat([of[index] for index in range(len(candidates))])
+
+
 def _begin_alike(prompts: Sequence[Tokens]) -> int:
     """How many tokens all prompts begin with, leaving each at least one of its own; 0 for a single prompt."""
     if len(prompts) < 2:
@@ -390,7 +416,8 @@ def _packing_is_exact(scorer: Scorer) -> bool:
         # Not in the half precision of an autocast around the first call: its rounding would look like an error.
         with torch.autocast(scorer.backbone.device.type, enabled=False):
             expected = torch.cat([_plain_scores(scorer, question) for question in questions])
-            found = torch.cat(scorer._candidate_scores(questions, scorer.answer_packed(questions), raw=False))
+            scores = torch.cat(scorer.scores_of(scorer.answer_packed(questions), raw=False))
+            found = sums_of([len(own) for question in questions for own in question.candidates], scores)
             if torch.allclose(found, expected, atol=tolerance, rtol=tolerance / 10):
                 return True
     except (TypeError, ValueError, RuntimeError, IndexError, AttributeError):
