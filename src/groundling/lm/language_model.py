@@ -20,6 +20,7 @@ from groundling.lm.generation import DEFAULT_NEW_TOKENS, Generation, generate
 from groundling.lm.kernels import speed_up_linear_layers
 from groundling.lm.scoring import CandidateScores, Scorer, ScoringQuestion
 from groundling.lm.tokens import TextTokens
+from groundling.lm.trie import guided_log_probs
 
 Normalize = Literal["sum", "token", "word"]
 
@@ -40,6 +41,7 @@ class LanguageModel(nn.Module):
     Attributes:
         filler: the token that pads.
         start_token: the token that a decoder reads first.
+        end_token: the tokenizer's token for the end of a text; None where it has none.
         max_positions: how many tokens the model has room for; None where there is no limit.
         window: the shortest attention window of the model's layers; None where all see everything.
     """
@@ -76,6 +78,7 @@ class LanguageModel(nn.Module):
             beginning,
         )
         self.start_token = start
+        self.end_token: int | None = tokenizer.eos_token_id
         self.window = _window(config)
         self._scorer = Scorer(Backbone(model, compiled), start, self.window)
         self.max_positions: int | None = getattr(config, "max_position_embeddings", None)
@@ -277,27 +280,59 @@ class LanguageModel(nn.Module):
         Arguments and errors as those of `score`.
         """
         texts, questions = self._questions(prompts, candidates)
-        counts = torch.tensor([len(question.candidates) for question in questions], dtype=torch.long)
-        mask = torch.arange(int(counts.max()) if len(counts) else 0) < counts[:, None]
-        mask = mask.to(self.device)  # (num_prompts, max_candidates)
-        log_probs = torch.full(mask.shape, -torch.inf, device=self.device)
-        if not questions:
-            return CandidateScores(log_probs, mask, torch.zeros(0, self.hidden_size, device=self.device))
-        scores, state = self._scored(texts, questions, normalize, compat)
-        return CandidateScores(log_probs.masked_scatter(mask, scores), mask, state)
+        scored = self._scored(texts, questions, normalize, compat) if questions else self._nothing
+        return CandidateScores.of([len(question.candidates) for question in questions], *scored)
 
     # So that what wraps a module (distributed data parallel, compile) wraps scoring.
     forward = score_candidates
 
+    def score_guided(
+        self,
+        prompts: Sequence[str],
+        candidates: Sequence[str] | Sequence[Sequence[str]],
+        temperature: float = 1.0,
+    ) -> CandidateScores:
+        """Like `score_candidates`, with the log-probability that guided decoding writes each candidate.
+
+        At each token only those that continue one of the prompt's candidates can come (see `groundling.lm.trie`), so a
+        prompt's probabilities sum to 1. Nothing is drawn: they follow from one pass, in which less is read than for
+        `score_candidates`, because the tokens after a candidate's last choice are certain. Candidates of equal tokens
+        share their probability.
+
+        Args:
+            prompts: as of `score_candidates`.
+            candidates: likewise. An empty one is the end of the text alone.
+            temperature: divides the logits of tokens.
+
+        Raises:
+            GroundlingError: as `score_candidates`, or the tokenizer has no end token.
+        """
+        if self.end_token is None:
+            raise GroundlingError(
+                "this model's tokenizer has no end token (eos_token), without which a text cannot end where another "
+                "one goes on: name another tokenizer"
+            )
+        _, questions = self._questions(prompts, candidates)
+        scored = self._nothing
+        if questions:
+            log_probs, state = guided_log_probs(self._scorer, questions, self.end_token, temperature)
+            scored = log_probs.to(self.device), state.to(self.device)
+        return CandidateScores.of([len(question.candidates) for question in questions], *scored)
+
     def encode(self, prompts: Sequence[str]) -> Tensor:
         """Float32 (num_prompts, hidden_size): the states of `score_candidates`, when no candidate is scored."""
         if not prompts:
-            return torch.zeros(0, self.hidden_size, device=self.device)
+            return self._nothing[1]
         return self._scorer.states(self._prompt_tokens(prompts, 0)).to(self.device)
 
     def token_lengths(self, prompts: Sequence[str]) -> list[int]:
         """How many tokens the model reads for each prompt; remembered, so asking is cheap."""
         return [len(tokens) for tokens in self._tokens.prompts(prompts)]
+
+    @property
+    def _nothing(self) -> tuple[Tensor, Tensor]:
+        """Scores and states of no prompts."""
+        return torch.zeros(0, device=self.device), torch.zeros(0, self.hidden_size, device=self.device)
 
     def _questions(
         self, prompts: Sequence[str], candidates: Sequence[str] | Sequence[Sequence[str]]

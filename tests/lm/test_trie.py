@@ -1,0 +1,259 @@
+"""Guided decoding's probabilities, against the same computed token by token."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from groundling.errors import GroundlingError
+from groundling.lm import LanguageModel, scoring
+from groundling.lm.trie import Trie, written_log_probs
+from tests.lm.families import ACTIONS, CORPUS
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*cannot read several candidates")
+
+# One encoder-decoder, two causal ones, and two that read a candidate a row.
+SOME = ["t5", "gpt2", "llama", "bart", "bloom"]
+END = 1
+# Some begin others, some share tokens, some are equal, one is empty.
+TEXTS = ["turn left", "turn", "", "turn left now", "go", "go", "drop the red ball", "drop the blue ball", "☃"]
+PROMPTS = ["You see a wall 2 steps forward", "", CORPUS[0]]
+
+token_lists = st.lists(st.lists(st.integers(0, 3), max_size=5), min_size=1, max_size=8)
+candidate_texts = st.sampled_from([*TEXTS, *ACTIONS, "turn le", "drop the red"]) | st.text(
+    "abc ☃", max_size=6
+)
+
+
+def told_by_table(texts, logits, temperature=1.0):
+    """float32 (num_texts,) by the trie, of logits that a table tells by the tokens before and the token."""
+    trie = Trie.of(texts, END)
+    asked = [logits[tuple(own[:i]), token] for own in trie.chosen for i, token in enumerate(own)]
+    return written_log_probs([trie], torch.tensor(asked), temperature)
+
+
+def written_by_table(texts, text, logits, temperature=1.0):
+    """The log-probability of writing one of the texts token by token, where only what continues one can come."""
+    total = 0.0
+    for position in range(len(text) + 1):
+        before = text[:position]
+        left = [other for other in texts if other[:position] == before]
+        ends = [other for other in left if len(other) == position]
+        options = {other[position] for other in left if len(other) > position}
+        weights = {token: math.exp(logits[tuple(before), token] / temperature) for token in options}
+        if ends:
+            weights["end"] = math.exp(logits[tuple(before), END] / temperature)
+        chosen = "end" if position == len(text) else text[position]
+        total += math.log(weights[chosen] / sum(weights.values()))
+    return total - math.log(texts.count(text))
+
+
+@given(token_lists, st.integers(0, 2**32 - 1), st.sampled_from([0.5, 1.0, 3.0]))
+def test_a_trie_gives_the_probability_of_writing_each_text_token_by_token(texts, seed, temperature):
+    generator = torch.Generator().manual_seed(seed)
+    beginnings = {tuple(text[:i]) for text in texts for i in range(len(text) + 1)}
+    logits = {
+        (before, token): 4 * torch.randn((), generator=generator).item()
+        for before in sorted(beginnings)
+        for token in range(4)
+    }
+    found = told_by_table(texts, logits, temperature)
+    expected = [written_by_table(texts, text, logits, temperature) for text in texts]
+    torch.testing.assert_close(found, torch.tensor(expected), atol=1e-4, rtol=1e-4)
+    assert found.isfinite().all()
+    assert found.exp().sum().item() == pytest.approx(1, abs=1e-5)
+
+
+@given(token_lists)
+def test_a_trie_asks_for_no_token_after_the_last_choice(texts):
+    for text, chosen in zip(texts, Trie.of(texts, END).chosen, strict=True):
+        others = [other for other in texts if other != text]
+        whole = [*text, END]
+        assert whole[: len(chosen)] == chosen
+        # Up to there another text could still have been written, and after it none.
+        assert all(other[: len(chosen)] != chosen or len(chosen) > len(text) for other in others)
+        assert not chosen or any(other[: len(chosen) - 1] == chosen[:-1] for other in others)
+
+
+@given(st.lists(token_lists, min_size=1, max_size=4), st.integers(0, 2**32 - 1))
+def test_tries_do_not_depend_on_their_company(lists, seed):
+    tries = [Trie.of(texts, END) for texts in lists]
+    counts = [len(trie.edges) for trie in tries]
+    logits = torch.randn(sum(counts), generator=torch.Generator().manual_seed(seed))
+    alone = [written_log_probs([trie], own) for trie, own in zip(tries, logits.split(counts), strict=True)]
+    assert torch.equal(written_log_probs(tries, logits), torch.cat(alone))
+
+
+# With models
+
+
+def plain_written(lm: LanguageModel, prompt: str, candidates: list[str], temperature: float = 1.0, of=None):
+    """float32 (num_candidates,): the model's own forward for each token of each candidate, and a masked vocabulary.
+
+    Of all candidates, or of those whose indices are in ``of``.
+    """
+    prompt_ids = lm.tokenizer(prompt)["input_ids"] or [lm.tokenizer.bos_token_id]
+    texts = [lm.tokenizer(c, add_special_tokens=False)["input_ids"] for c in candidates]
+    found = []
+    for text in texts if of is None else [texts[index] for index in of]:
+        total = torch.zeros(())
+        for position, token in enumerate([*text, lm.end_token]):
+            before = text[:position]
+            allowed = torch.zeros(320, dtype=torch.bool)
+            for other in texts:
+                if other[:position] == before:
+                    allowed[[*other, lm.end_token][position]] = True
+            if lm.is_encoder_decoder:
+                start = lm.model.config.decoder_start_token_id
+                told = lm.model(
+                    input_ids=torch.tensor([prompt_ids]),
+                    decoder_input_ids=torch.tensor([[start, *before]]),
+                    use_cache=False,
+                )
+            else:
+                told = lm.model(input_ids=torch.tensor([prompt_ids + before]), use_cache=False)
+            logits = told.logits[0, -1].float() / temperature
+            total = total + logits.masked_fill(~allowed, -torch.inf).log_softmax(-1)[token]
+        found.append(total - math.log(texts.count(text)))
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("family", SOME)
+@pytest.mark.parametrize("temperature", [1.0, 2.5])
+def test_equals_token_by_token_masking(lms, family, temperature):
+    lm = lms(family)
+    with torch.no_grad():
+        guided = lm.score_guided(PROMPTS, TEXTS, temperature)
+        assert guided.log_probs.dtype == guided.state.dtype == torch.float32
+        torch.testing.assert_close(guided.log_probs.exp().sum(-1), torch.ones(3), atol=1e-5, rtol=0)
+        for prompt, found in zip(PROMPTS, guided.log_probs, strict=True):
+            expected = plain_written(lm, prompt, TEXTS, temperature)
+            torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+        torch.testing.assert_close(guided.state, lm.encode(PROMPTS), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["t5", "gpt2", "bloom"])
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_any_lists_in_any_company(lms, family, data):
+    """Lists differ from prompt to prompt; batch mates and the order of a list change nothing."""
+    lm = lms(family)
+    lists = data.draw(st.lists(st.lists(candidate_texts, min_size=1, max_size=7), min_size=1, max_size=3))
+    prompts = data.draw(st.lists(st.sampled_from(PROMPTS), min_size=len(lists), max_size=len(lists)))
+    order = data.draw(st.permutations(range(len(lists[0]))))
+    with torch.no_grad():
+        guided = lm.score_guided(prompts, lists)
+        shuffled = lm.score_guided(prompts[:1], [[lists[0][index] for index in order]]).log_probs[0]
+        assert guided.mask.sum(-1).tolist() == [len(own) for own in lists]
+        for prompt, own, row, mask in zip(prompts, lists, guided.log_probs, guided.mask, strict=True):
+            assert row[mask].isfinite().all()  # each can be written
+            assert (row[~mask] == -torch.inf).all()  # and nothing else
+            torch.testing.assert_close(row[mask], plain_written(lm, prompt, own), atol=1e-4, rtol=0)
+    torch.testing.assert_close(guided.log_probs[0][: len(order)][list(order)], shuffled, atol=1e-5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["t5", "gpt2"])
+def test_what_transformers_writes_under_the_same_guide_has_these_probabilities(lms, family):
+    """Its own loop, its own mask: texts that it draws, and how likely it says that each was."""
+    lm = lms(family)
+    candidates = [*ACTIONS, "turn", "go forward now"]
+    texts = [lm.tokenizer(c, add_special_tokens=False)["input_ids"] for c in candidates]
+    ids = torch.tensor([lm.tokenizer(PROMPTS[0])["input_ids"]])
+    given = 1 if lm.is_encoder_decoder else ids.shape[1]
+
+    def may_come(row: int, tokens: torch.Tensor) -> list[int]:
+        before = tokens[given:].tolist()
+        return [[*text, END][len(before)] for text in texts if text[: len(before)] == before] or [END]
+
+    torch.manual_seed(0)
+    written = lm.model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=True,
+        top_k=0,
+        max_new_tokens=12,
+        num_return_sequences=60,
+        eos_token_id=END,
+        pad_token_id=END,
+        prefix_allowed_tokens_fn=may_come,
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    told = lm.score_guided([PROMPTS[0]], candidates).log_probs[0].detach()
+    scores = torch.stack(written.scores, 1).log_softmax(-1)  # (60, num_tokens, 320)
+    met = set()
+    for tokens, rows in zip(written.sequences[:, given:].tolist(), scores, strict=True):
+        length = tokens.index(END)
+        index = texts.index(tokens[:length])
+        met.add(index)
+        said = sum(rows[place, token] for place, token in enumerate([*tokens[:length], END]))
+        torch.testing.assert_close(told[index], said, atol=1e-4, rtol=0)
+    assert len(met) > 3
+
+
+@pytest.mark.parametrize("family", ["t5", "gpt2", "bart"])
+def test_gradients_equal_those_of_token_by_token_masking(make_lm, family):
+    lm = make_lm(family)
+    weights = torch.linspace(-1, 1, len(TEXTS))
+
+    def gradients(log_probs: torch.Tensor) -> dict[str, torch.Tensor]:
+        lm.zero_grad()
+        (log_probs * weights).sum().backward()
+        return {name: p.grad.clone() for name, p in lm.named_parameters() if p.grad is not None}
+
+    found = gradients(lm.score_guided(PROMPTS[:1], TEXTS).log_probs[0])
+    expected = gradients(plain_written(lm, PROMPTS[0], TEXTS))
+    largest = max(gradient.norm() for gradient in expected.values())
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, atol=1e-5 * largest.item(), rtol=1e-3, msg=name)
+
+
+@pytest.mark.parametrize("family", ["t5", "gpt2", "bart"])
+def test_hundreds_of_actions_are_read_in_parts(lms, family, monkeypatch):
+    lm = lms(family)
+    actions = [f"{verb} {number}" for number in range(83) for verb in ACTIONS] + ["turn", "go"]
+    assert len(actions) == 500
+    with torch.no_grad():
+        whole = lm.score_guided(PROMPTS[:2], actions).log_probs
+        monkeypatch.setattr(scoring, "_MAX_ROWS", 20)
+        monkeypatch.setattr(scoring, "_MAX_LOGITS", 320 * 7)
+        parts = lm.score_guided(PROMPTS[:2], actions).log_probs
+    torch.testing.assert_close(whole, parts, atol=1e-5, rtol=1e-6)
+    torch.testing.assert_close(whole.exp().sum(-1), torch.ones(2), atol=1e-5, rtol=0)
+    some = [0, 250, 498]  # the last of which others begin with
+    expected = plain_written(lm, PROMPTS[0], actions, of=some)
+    torch.testing.assert_close(whole[0, some], expected, atol=1e-4, rtol=0)
+
+
+def test_what_is_certain_is_not_read(make_lm, monkeypatch):
+    lm = make_lm("gpt2")
+    told = ["take the red ball from the table", "put the red ball on the table"]
+    lm.score(PROMPTS, told)  # the trials are over
+    read = []
+    forward = lm._scorer.backbone.body.forward
+
+    def counted(*arguments, **options):
+        read.append(options["input_ids"].numel())
+        return forward(*arguments, **options)
+
+    monkeypatch.setattr(lm._scorer.backbone.body, "forward", counted)
+    lm.score_guided(PROMPTS[:1], told)
+    assert read == lm.token_lengths(PROMPTS[:1])  # the first token decides
+    certain = lm.score_guided(PROMPTS[:1], told[:1]).log_probs
+    assert certain.tolist() == [[0.0]]
+    certain.sum().backward()  # algorithms may meet nothing else in a minibatch
+    assert not any(p.grad.any() for p in lm.parameters() if p.grad is not None)
+
+
+def test_no_prompts_and_bad_candidates(lms, make_lm):
+    lm = lms("gpt2")
+    assert lm.score_guided([], ACTIONS).log_probs.shape == (0, 0)
+    assert lm.score_guided([], ACTIONS).state.shape == (0, lm.hidden_size)
+    with pytest.raises(GroundlingError, match="prompt 1 has no candidates"):
+        lm.score_guided(["a", "b"], [["go"], []])
+    endless = make_lm("gpt2")
+    endless.end_token = None
+    with pytest.raises(GroundlingError, match="no end token"):
+        endless.score_guided(["a"], ["go"])
