@@ -75,11 +75,13 @@ REWARDS = tuple(_REWARDS)
 _POLICY_ARGS: dict[str, dict[str, Any]] = {
     "action_head": {"hidden_sizes": [8], "prompt": "brief"},
     "action_scoring": {"value_hidden_sizes": [8], "prompt": "brief"},
+    "action_writing": {"value_hidden_sizes": [8], "prompt": "brief"},
     "drrn": {"embedding_size": 8, "hidden_size": 8, "prompt": "brief"},
     "nethack": {"hidden_size": 8, "recurrence": 2},
     "symbolic": {"channels": 8, "hidden_size": 8, "recurrence": 2},
     "token": {"value": "shared"},
 }
+_BY_TEXTS = ("action_scoring", "action_writing")
 _STEPS: dict[str, Any] = {"learning_rate": 1e-2, "minibatch_size": 4, "micro_batch_size": 2}
 # Where nothing is rewarded and there is no value function, the bonus is what is left to learn from.
 _CRITIC_FREE = {**_STEPS, "entropy_coefficient": 0.01}
@@ -154,7 +156,7 @@ def config_of(one: Combination, distilled: Path, model: str = "starter", dataset
         config.policy.args |= {"mask_type": "learned_top_p", "min_tokens_to_keep": 5}
     if one.clones and isinstance(world, TextConfig):
         world.dataset = dataset
-        config.algorithm.args["objective"] = "text" if one.policy == "action_scoring" else "choice"
+        config.algorithm.args["objective"] = "text" if one.policy in _BY_TEXTS else "choice"
     if one.algorithm in ("grpo", "rloo") and isinstance(world, WritingConfig):
         world.texts_per_prompt = 2
     if one.reward != PAID or world.id == "writing":  # elsewhere that is the reward where nothing is said

@@ -81,13 +81,16 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policies, "create", load)
 
 
+_BY_TEXTS = {"action_scoring", "action_writing"}
+
+
 @pytest.mark.parametrize(
     ("world", "policy", "algorithm", "named"),
     [
         ("babyai", "action_head", "nlpo", {"algorithm.id": _ACT}),
         ("babyai", "action_head", "drrn", {"policy.id": {"drrn"}, "algorithm.id": _ACT}),
-        ("babyai", "random", "ppo", {"policy.id": {"action_head", "action_scoring", "drrn", "symbolic"}}),
-        ("dataset", "drrn", "bc", {"policy.id": {"action_scoring"}}),
+        ("babyai", "random", "ppo", {"policy.id": {"action_head", "drrn", "symbolic"} | _BY_TEXTS}),
+        ("dataset", "drrn", "bc", {"policy.id": _BY_TEXTS}),
         ("dataset", "action_scoring", "ppo", {"algorithm.id": {"bc", "supervised"}}),
         ("writing", "token", "grpo", {"algorithm.id": _ACT - {"grpo", "rloo"} | {"bc", "supervised"}}),
     ],
@@ -121,6 +124,7 @@ _CHOICE = ComponentConfig("bc", {"objective": "choice"})
         ("writing", _NO_MASK, ComponentConfig("grpo"), {"texts_per_prompt": 2}, None),
         ("writing", _NO_MASK, _PENALISED, {}, None),
         ("babyai", ComponentConfig("action_scoring"), _PENALISED, {}, None),
+        ("babyai", ComponentConfig("action_writing"), _PENALISED, {}, None),
         ("babyai", ComponentConfig("symbolic"), _PENALISED, {}, "kl_coefficient=0.1 needs a reference"),
         ("dataset", ComponentConfig("drrn"), ComponentConfig("bc"), {}, "algorithm.args.objective=choice"),
         ("dataset", ComponentConfig("drrn"), _CHOICE, {}, None),

@@ -1,4 +1,4 @@
-"""The policy that scores actions, compared to itself as training began."""
+"""The policies that score and write actions, compared to themselves as training began."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from rich.console import Console
 from groundling.configs.compose import compose
 from groundling.envs.observation import TextObservation
 from groundling.lm import LanguageModel
-from groundling.policies import ActionScoringPolicy
+from groundling.policies import ActionScoringPolicy, ActionTextPolicy, ActionWritingPolicy
 from groundling.training.progress import TrainingProgress
 from groundling.training.run import Run
 from tests.building import policy_of
@@ -29,7 +29,10 @@ def _disturb(lm: LanguageModel, part: str) -> None:
                 parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
 
 
-def _check_reference(policy: ActionScoringPolicy, began: torch.Tensor, part: str) -> None:
+_KINDS = [ActionScoringPolicy, ActionWritingPolicy]
+
+
+def _check_reference(policy: ActionTextPolicy, began: torch.Tensor, part: str) -> None:
     actions = torch.tensor([1, 2])
     chosen = began.gather(1, actions[:, None])[:, 0]
     for _ in range(2):
@@ -38,17 +41,19 @@ def _check_reference(policy: ActionScoringPolicy, began: torch.Tensor, part: str
     assert (policy.outputs(_SEEN).log_probs - began).abs().max() > 1e-3
 
 
-def test_actions_are_compared_to_a_frozen_model() -> None:
+@pytest.mark.parametrize("kind", _KINDS)
+def test_actions_are_compared_to_a_frozen_model(kind: type[ActionTextPolicy]) -> None:
     lm, reference = (LanguageModel.from_pretrained("starter") for _ in range(2))
-    policy = ActionScoringPolicy(lm, reference, temperature=2.0)
+    policy = kind(lm, reference, temperature=2.0)
     _check_reference(policy, policy.outputs(_SEEN).log_probs, "layer_norm")
     assert not any(p.requires_grad for p in reference.parameters())
-    assert ActionScoringPolicy(lm).reference_log_probs(_SEEN, torch.tensor([0, 0])) is None
+    assert kind(lm).reference_log_probs(_SEEN, torch.tensor([0, 0])) is None
 
 
-def test_with_adapters_to_the_model_without_them() -> None:
+@pytest.mark.parametrize("kind", _KINDS)
+def test_with_adapters_to_the_model_without_them(kind: type[ActionTextPolicy]) -> None:
     lm = LanguageModel.from_pretrained("starter", lora={"r": 2, "target_modules": ["q"]})
-    policy = ActionScoringPolicy(lm, lm)
+    policy = kind(lm, lm)
     _check_reference(policy, policy.outputs(_SEEN).log_probs, "lora_B")
     assert any(p.requires_grad for p in lm.parameters())
 
@@ -61,7 +66,9 @@ _SMALL = [
 ]
 
 
-@pytest.mark.parametrize("more", [[], ["model.lora={r: 2, target_modules: [q]}"]])
+@pytest.mark.parametrize(
+    "more", [[], ["model.lora={r: 2, target_modules: [q]}"], ["policy.id=action_writing"]]
+)
 def test_rewards_are_shaped_by_leaving_the_first_policy(more: list[str], tmp_path: Path) -> None:
     """The penalty is one more term of the reward, so that it alone teaches where nothing else is paid."""
     config = compose(
@@ -70,7 +77,7 @@ def test_rewards_are_shaped_by_leaving_the_first_policy(more: list[str], tmp_pat
     run = Run(config, tmp_path, warn=print)
     rollout, _ = run.collector.collect(run.policy, generator=torch.Generator().manual_seed(0))
     assert rollout.kl is not None and not rollout.rewards.any()
-    _disturb(run.policy.lm, "lora_B" if more else "layer_norm")
+    _disturb(run.policy.lm, "lora_B" if "lora" in str(more) else "layer_norm")
     rollout, _ = run.collector.collect(run.policy, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(run.algorithm.rewards(rollout), -0.5 * rollout.kl)
     row = run.update(TrainingProgress(Console(quiet=True), 16, 0))

@@ -8,7 +8,13 @@ from torch import Tensor
 
 from groundling.envs.observation import TextObservation
 from groundling.lm import LanguageModel
-from groundling.policies import ActionHeadPolicy, ActionScoringPolicy, DRRNPolicy, Policy
+from groundling.policies import (
+    ActionHeadPolicy,
+    ActionScoringPolicy,
+    ActionWritingPolicy,
+    DRRNPolicy,
+    Policy,
+)
 from groundling.policies.reading import ReadingPolicy
 
 _ACTIONS = ("turn left", "go forward", "drop")
@@ -24,12 +30,13 @@ def policies() -> dict[str, Policy]:
     lm = LanguageModel.from_pretrained("starter")
     return {
         "scoring": ActionScoringPolicy(lm, value_hidden_sizes=(8,)),
+        "writing": ActionWritingPolicy(lm, value_hidden_sizes=(8,)),
         "head": ActionHeadPolicy(lm, 3, hidden_sizes=(8,)),
         "drrn": DRRNPolicy(),
     }
 
 
-@pytest.mark.parametrize("name", ["scoring", "head", "drrn"])
+@pytest.mark.parametrize("name", ["scoring", "writing", "head", "drrn"])
 def test_what_is_remembered_is_what_would_be_computed(policies: dict[str, Policy], name: str) -> None:
     policy = policies[name]
     shown = [_see("You see a wall"), _see("You see a key"), _see("You see a wall")]

@@ -8,7 +8,13 @@ import torch
 
 from groundling.errors import ConfigError
 from groundling.lm import LanguageModel
-from groundling.policies import ActionHeadPolicy, ActionScoringPolicy, Policy, SymbolicPolicy
+from groundling.policies import (
+    ActionHeadPolicy,
+    ActionScoringPolicy,
+    ActionWritingPolicy,
+    Policy,
+    SymbolicPolicy,
+)
 
 
 def _symbolic(num_actions: int) -> Policy:
@@ -23,7 +29,11 @@ def _action_scoring(width: int) -> Policy:
     return ActionScoringPolicy(LanguageModel.from_pretrained("starter"), value_hidden_sizes=(width,))
 
 
-@pytest.mark.parametrize("make", [_symbolic, _action_head, _action_scoring])
+def _action_writing(width: int) -> Policy:
+    return ActionWritingPolicy(LanguageModel.from_pretrained("starter"), value_hidden_sizes=(width,))
+
+
+@pytest.mark.parametrize("make", [_symbolic, _action_head, _action_scoring, _action_writing])
 def test_weights_of_another_shape(make: Callable[[int], Policy], tmp_path: Path) -> None:
     make(3).save_pretrained(tmp_path)
     other = make(6)

@@ -22,7 +22,7 @@ from groundling.algorithms.optimisation import (
 from groundling.algorithms.rollout import Rollout
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
-from groundling.policies.action_scoring import ActionScoringPolicy
+from groundling.policies.action_text import ActionTextPolicy
 from groundling.policies.policy import Policy
 
 _NOT_BY_TEXTS = "that policy does not choose by its model's texts (algorithm.args.objective=choice)"
@@ -39,8 +39,8 @@ class BehaviouralCloning(Algorithm):
 
     objective: Literal["text", "choice"] = "text"
     """"text": the language model learns to write the action's text after the prompt, of all texts, as in GLAM (whose
-    targets also held padding); for policy.id=action_scoring. "choice": to choose it among the admissible actions.
-    Whole texts are always learnt token by token."""
+    targets also held padding); for policy.id=action_scoring and action_writing. "choice": to choose it among the
+    admissible actions. Whole texts are always learnt token by token."""
     learning_rate: float = 5e-4
     """AdamW's step size."""
     learning_rate_schedule: Schedule = "cosine"
@@ -68,7 +68,7 @@ class BehaviouralCloning(Algorithm):
         reason = super().accepts(policy, args, world)
         if reason is not None or self.objective == "choice" or world.action == "token":
             return reason
-        return _NOT_BY_TEXTS if is_other(policy, ActionScoringPolicy) else None
+        return _NOT_BY_TEXTS if is_other(policy, ActionTextPolicy) else None
 
     def setup(self, policy: Policy) -> None:
         """Make AdamW for the policy's trainable parameters.
@@ -137,7 +137,7 @@ class BehaviouralCloning(Algorithm):
         if batch.actions.ndim > 1 or self.objective == "choice":  # the actions of a sequence are its text
             # The model's own: of a text that it did not sample, filters of sampling would say that it cannot be.
             return batch.evaluate(policy, micro).raw_log_probs()
-        if not isinstance(policy, ActionScoringPolicy):
+        if not isinstance(policy, ActionTextPolicy):
             raise ConfigError(f"algorithm bc clones a {type(policy).__name__}: {_NOT_BY_TEXTS}")
         observations = [batch.observations[i] for i in micro.tolist()]
         texts = [[o.actions[a]] for o, a in zip(observations, batch.actions[micro].tolist(), strict=True)]

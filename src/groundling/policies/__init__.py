@@ -2,6 +2,8 @@
 
 from groundling.policies.action_head import ActionHeadPolicy
 from groundling.policies.action_scoring import ActionScoringPolicy
+from groundling.policies.action_text import ActionTextPolicy
+from groundling.policies.action_writing import ActionWritingPolicy
 from groundling.policies.drrn import DRRNPolicy
 from groundling.policies.nethack import NetHackObservations, NetHackPolicy
 from groundling.policies.policy import Action, Evaluation, Policy, Segment, Work, policies
@@ -18,6 +20,8 @@ __all__ = [
     "Action",
     "ActionHeadPolicy",
     "ActionScoringPolicy",
+    "ActionTextPolicy",
+    "ActionWritingPolicy",
     "DRRNPolicy",
     "Evaluation",
     "NetHackObservations",

@@ -1,0 +1,97 @@
+"""Policies whose language model says how likely each admissible action's text is."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from groundling.envs.observation import TextObservation
+from groundling.errors import ConfigError
+from groundling.lm import LanguageModel, ValueHead
+from groundling.policies.policy import Work
+from groundling.policies.reading import ReadingPolicy
+from groundling.policies.reference import Reference
+from groundling.policies.weights import read_into
+
+
+class ActionTextPolicy(ReadingPolicy):
+    """π(a | prompt) by the text of a; subclasses give `score`.
+
+    The value function is an MLP on the same forward pass: on the first decoder position of an
+    encoder-decoder model, on the prompt's last token of a causal one.
+
+    Args:
+        lm: The language model; its weights are the policy's.
+        reference: The frozen language model that a KL penalty is taken to; ``lm`` itself stands for its weights with
+            the LoRA adapters off, at no memory. It costs one more pass for each action. None: no KL.
+        prompt, language, replacements: See `ReadingPolicy`.
+        value_hidden_sizes: Widths of the value head's hidden layers.
+        temperature: Above 1 makes actions more alike in probability, below 1 less.
+    """
+
+    def __init__(
+        self,
+        lm: LanguageModel,
+        reference: LanguageModel | None,
+        prompt: str,
+        language: str,
+        replacements: Mapping[str, str] | None,
+        value_hidden_sizes: Sequence[int],
+        temperature: float,
+    ) -> None:
+        super().__init__(prompt, language, replacements)
+        self.lm = lm
+        self.reference = None if reference is None else Reference(reference, lm)
+        self.value_head: nn.Module = ValueHead(lm.hidden_size, tuple(value_hidden_sizes)).to(lm.device)
+        if not temperature > 0:
+            raise ConfigError(f"policy.args.temperature must be greater than 0, got {temperature}")
+        self.temperature = temperature
+
+    @abstractmethod
+    def score(self, lm: LanguageModel, prompts: list[str], actions: list[list[str]]) -> tuple[Tensor, Tensor]:
+        """What ``lm``, which is the policy's or its reference, thinks of each prompt's actions, with gradients.
+
+        Returns:
+            float32 ``(batch, num_actions)``: normalised log-probabilities of the actions, -inf where there are fewer.
+            float32 ``(batch, hidden_size)``: the states that values are told from.
+        """
+
+    def forward(self, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
+        log_probs, state = self._read_by(self.lm, observations)
+        # The head stays out of autocast: bfloat16 tells values apart no finer than 1 in 256.
+        return log_probs, self.value_head(state)
+
+    def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
+        with torch.no_grad():
+            with self.lm.autocast():
+                states = self.lm.encode(self.prompts(observations))  # (batch, hidden_size) float32
+            return self.value_head(states)
+
+    @torch.no_grad()
+    def reference_log_probs(self, observations: Sequence[TextObservation], actions: Tensor) -> Tensor | None:
+        if self.reference is None:
+            return None
+        with self.reference.model() as lm:
+            log_probs, _ = self._read_by(lm, observations)
+        return log_probs.gather(-1, actions[:, None].to(log_probs.device))[:, 0]
+
+    def work(self, observations: Sequence[TextObservation]) -> Sequence[Work]:
+        prompts = self.prompts(observations)
+        return [
+            Work(tokens, text) for tokens, text in zip(self.lm.token_lengths(prompts), prompts, strict=True)
+        ]
+
+    def save_pretrained(self, folder: Path) -> None:
+        self.lm.save_pretrained(folder)
+        save_file(self.value_head.state_dict(), folder / "value_head.safetensors")
+
+    def load_weights(self, folder: Path) -> None:
+        """Read the value head; the language model is made from ``folder`` by `LanguageModel.from_pretrained`."""
+        read_into(self.value_head.state_dict(), folder / "value_head.safetensors")
+
+    def _read_by(self, lm: LanguageModel, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
+        with lm.autocast():
+            return self.score(lm, self.prompts(observations), [list(o.actions) for o in observations])
