@@ -20,6 +20,11 @@ _SHORT = [
 ]
 _AGENTS = {
     "scoring": ["policy.args.value_hidden_sizes=[8]", "algorithm.args.minibatch_size=12"],
+    "writing": [
+        "policy.id=action_writing",
+        "policy.args.value_hidden_sizes=[8]",
+        "algorithm.args.minibatch_size=12",
+    ],
     "head": [
         "~policy.args",
         "policy.id=action_head",
@@ -64,12 +69,12 @@ def test_an_agent_trains_is_evaluated_and_reported(agent: str, tmp_path: Path) -
     assert "open " in (run_dir / "report.html").read_text()
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("agent", "workers"), [("scoring", 0), ("scoring", 2), ("writing", 0)])
 def test_a_stopped_run_goes_on_to_the_last_bit(
-    workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    agent: str, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    assert _train(whole, "scoring") == 0
+    assert _train(whole, agent) == 0
     update = run_module.Run.update
 
     def once(self: run_module.Run, *args: Any) -> Any:
@@ -78,9 +83,9 @@ def test_a_stopped_run_goes_on_to_the_last_bit(
         return update(self, *args)
 
     monkeypatch.setattr(run_module.Run, "update", once)
-    assert _train(stopped, "scoring", f"world.num_workers={workers}") != 0
+    assert _train(stopped, agent, f"world.num_workers={workers}") != 0
     monkeypatch.setattr(run_module.Run, "update", update)
-    assert _train(stopped, "scoring", f"world.num_workers={workers}") == 0
+    assert _train(stopped, agent, f"world.num_workers={workers}") == 0
     last = "checkpoints/000002/model.safetensors"
     one, other = load_file(whole / last), load_file(stopped / last)
     assert all(one[name].equal(other[name]) for name in one)
@@ -88,16 +93,15 @@ def test_a_stopped_run_goes_on_to_the_last_bit(
     assert _rows(stopped) == [row | incidents for row in _rows(whole)]
 
 
-def test_a_clone_learns_from_lists_that_change(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("agent", "objective"), [("scoring", "text"), ("writing", "text"), ("writing", "choice")]
+)
+def test_a_clone_learns_from_lists_that_change(agent: str, objective: str, tmp_path: Path) -> None:
     data, run_dir = tmp_path / "data", tmp_path / "run"
     assert main(["collect", "random", *_WORLD, "--episodes", "12", "--output", str(data)]) == 0
-    words = [
-        "~algorithm.args",
-        "algorithm.id=bc",
-        "algorithm.args={minibatch_size: 8}",
-        f"world.dataset={data}",
-    ]
-    assert _train(run_dir, "scoring", *words) == 0
+    cloning = f"algorithm.args={{minibatch_size: 8, objective: {objective}}}"
+    words = ["~algorithm.args", "algorithm.id=bc", cloning, f"world.dataset={data}"]
+    assert _train(run_dir, agent, *words) == 0
     assert _rows(run_dir)[-1]["loss"] > 0
 
 

@@ -1,0 +1,116 @@
+"""The policy that writes an action: what it can write, how it differs from scoring, and that it learns."""
+
+from typing import Any
+
+import gymnasium
+import pytest
+import torch
+
+from groundling.algorithms.ppo import PPO
+from groundling.envs.observation import TextObservation
+from groundling.envs.vector import TextVectorEnv
+from groundling.errors import ConfigError
+from groundling.lm import LanguageModel
+from groundling.policies import ActionScoringPolicy, ActionWritingPolicy
+from groundling.worlds.text.collect import EnvCollector
+
+_SIGNS = ("go", "go left", "go left now", "wait")
+
+
+def _see(*actions: str) -> TextObservation:
+    return TextObservation("go left", (("You see a signpost",),), (), actions, {})
+
+
+@pytest.fixture(scope="module")
+def policy() -> ActionWritingPolicy:
+    torch.manual_seed(0)
+    lm = LanguageModel.from_pretrained("starter")
+    return ActionWritingPolicy(lm, prompt="brief", value_hidden_sizes=(8,))  # which does not list the actions
+
+
+def test_what_was_written_is_evaluated_as_it_was_drawn(policy: ActionWritingPolicy) -> None:
+    """Whatever the list: one action or hundreds, such as begin others, such as share tokens, the same twice."""
+    many = [
+        f"take the {colour} {thing} {n}" for colour in ("red", "blue") for thing in "ab" for n in range(40)
+    ]
+    seen = [_see(*_SIGNS), _see("wait"), _see(*many, "take"), _see("wait", "go", "wait"), _see(*_SIGNS[::-1])]
+    generator = torch.Generator().manual_seed(0)
+    for deterministic in (False, True):
+        action = policy.act(seen, deterministic=deterministic, generator=generator)
+        evaluated = policy.evaluate(seen, action.actions)
+        torch.testing.assert_close(evaluated.log_probs.detach(), action.log_probs, atol=1e-5, rtol=0)
+        torch.testing.assert_close(evaluated.values.detach(), action.values, atol=1e-5, rtol=0)
+    outputs = policy.outputs(seen)
+    for row, observation in zip(outputs.log_probs, seen, strict=True):
+        assert row[: len(observation.actions)].isfinite().all()
+        assert (row[len(observation.actions) :] == -torch.inf).all()
+        assert row.exp().sum().item() == pytest.approx(1, abs=1e-5)
+    torch.testing.assert_close(outputs.log_probs[0, :4], outputs.log_probs[4, :4].flip(0), atol=1e-5, rtol=0)
+    assert outputs.log_probs[3, 0] == outputs.log_probs[3, 2]  # the same text twice
+
+
+def test_what_two_actions_begin_with_is_chosen_once() -> None:
+    """From a model that finds all tokens alike a fork is worth as much as a single action; scoring goes by length."""
+    lm = LanguageModel.from_pretrained("starter-causal")
+    with torch.no_grad():
+        lm.model.get_output_embeddings().weight.zero_()
+    seen = [_see("wait", "go left", "go right")]
+    written = ActionWritingPolicy(lm).outputs(seen).log_probs[0].exp()
+    torch.testing.assert_close(written, torch.tensor([0.5, 0.25, 0.25]))
+    ended = ActionWritingPolicy(lm).outputs([_see("go", "go left")]).log_probs[0].exp()
+    torch.testing.assert_close(ended, torch.tensor([0.5, 0.5]))
+    assert ActionScoringPolicy(lm).outputs([_see("go", "go left")]).log_probs[0].exp()[0] > 0.99
+
+
+def test_temperature_divides_the_logits_of_tokens(policy: ActionWritingPolicy) -> None:
+    entropies = []
+    for temperature in (0.5, 1.0, 4.0, 1e6):
+        other = ActionWritingPolicy(policy.lm, temperature=temperature)
+        entropies.append(other.evaluate([_see(*_SIGNS)], torch.tensor([0])).entropies.item())
+    assert entropies == sorted(entropies)
+    # Each token by the toss of a coin: go or wait, the end or left, the end or now.
+    halves = torch.tensor([1 / 4, 1 / 8, 1 / 8, 1 / 2])
+    assert entropies[-1] == pytest.approx(-(halves * halves.log()).sum().item(), abs=1e-3)
+    with pytest.raises(ConfigError, match=r"policy\.args\.temperature must be greater than 0, got 0"):
+        ActionWritingPolicy(policy.lm, temperature=0)
+
+
+class Signpost(gymnasium.Env[str, str]):
+    """Do what it says. Of the actions that it lists some begin others, so that to end is a choice."""
+
+    observation_space = gymnasium.spaces.Text(50)
+    action_space = gymnasium.spaces.Text(50)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        count = int(self.np_random.integers(2, 5))
+        self.listed = [_SIGNS[i] for i in self.np_random.permutation(4)[:count]]
+        self.wanted = self.listed[int(self.np_random.integers(count))]
+        return self._look()
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        observation, info = self._look()
+        return observation, float(action == self.wanted), True, False, info
+
+    def _look(self) -> tuple[str, dict[str, Any]]:
+        return "You see a signpost", {"goal": self.wanted, "actions": self.listed}
+
+
+def test_a_world_in_which_to_end_is_a_choice_is_learnt() -> None:
+    """Scoring cannot: the sum of "go left" is below that of "go", whatever the goal."""
+    torch.manual_seed(0)
+    policy = ActionWritingPolicy(
+        LanguageModel.from_pretrained("starter"), prompt="brief", value_hidden_sizes=(8,)
+    )
+    envs = TextVectorEnv(Signpost, 32, None, lambda env, episode: 2 * (1000 * env + episode), history=1)
+    envs.reset()
+    collector, ppo = EnvCollector(envs, 4), PPO(learning_rate=1e-3, epochs=2, normalize_advantages=True)
+    ppo.setup(policy)
+    generator = torch.Generator().manual_seed(0)
+    rates = []
+    for _ in range(12):
+        rollout, episodes = collector.collect(policy, generator=generator)
+        ppo.update(policy, rollout, generator=generator)
+        rates.append(sum(e.success for e in episodes) / len(episodes))
+    assert rates[0] < 0.5
+    assert sum(rates[-3:]) / 3 > 0.95
