@@ -79,5 +79,14 @@ class Endless(Doors):
         return observation, 0.0, False, False, info
 
 
+class Free(Doors):
+    """Takes any text, and does not say which."""
+
+    def _look(self) -> tuple[str, dict[str, Any]]:
+        observation, info = super()._look()
+        return observation, {"goal": info["goal"]}
+
+
+gymnasium.register("test/Free-v0", entry_point=Free)
 gymnasium.register("test/Forgetful-v0", entry_point=Forgetful)
 gymnasium.register("test/Endless-v0", entry_point=Endless)

@@ -111,6 +111,10 @@ def test_names_fit_the_action_space() -> None:
     with pytest.raises(ConfigError, match="has any text as its action"):
         name_actions("test/Doors-v0", {}, given=["left", "right"])
     assert name_actions("BabyAI-GoToObj-v0", {}).names is not None  # GLAM's six of its seven
+    with pytest.raises(
+        ConfigError, match=r"test/Free-v0 takes any text as its action and lists none: .* valid_actions"
+    ):
+        name_actions("test/Free-v0", {})
     with pytest.raises(ConfigError, match=r"does not name its actions: set world\.actions"):
         TextVectorEnv(Corridor, 1, None, lambda i, k: 0).reset()
     with pytest.raises(ConfigError, match="lists its admissible actions itself"):

@@ -22,6 +22,7 @@ TEXTS = ["turn left", "turn", "", "turn left now", "go", "go", "drop the red bal
 PROMPTS = ["You see a wall 2 steps forward", "", CORPUS[0]]
 
 token_lists = st.lists(st.lists(st.integers(0, 3), max_size=5), min_size=1, max_size=8)
+property_test = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 candidate_texts = st.sampled_from([*TEXTS, *ACTIONS, "turn le", "drop the red"]) | st.text(
     "abc ☃", max_size=6
 )
@@ -50,6 +51,7 @@ def written_by_table(texts, text, logits, temperature=1.0):
     return total - math.log(texts.count(text))
 
 
+@settings(deadline=None)
 @given(token_lists, st.integers(0, 2**32 - 1), st.sampled_from([0.5, 1.0, 3.0]))
 def test_a_trie_gives_the_probability_of_writing_each_text_token_by_token(texts, seed, temperature):
     generator = torch.Generator().manual_seed(seed)
@@ -66,6 +68,7 @@ def test_a_trie_gives_the_probability_of_writing_each_text_token_by_token(texts,
     assert found.exp().sum().item() == pytest.approx(1, abs=1e-5)
 
 
+@settings(deadline=None)
 @given(token_lists)
 def test_a_trie_asks_for_no_token_after_the_last_choice(texts):
     for text, chosen in zip(texts, Trie.of(texts, END).chosen, strict=True):
@@ -77,6 +80,7 @@ def test_a_trie_asks_for_no_token_after_the_last_choice(texts):
         assert not chosen or any(other[: len(chosen) - 1] == chosen[:-1] for other in others)
 
 
+@settings(deadline=None)
 @given(st.lists(token_lists, min_size=1, max_size=4), st.integers(0, 2**32 - 1))
 def test_tries_do_not_depend_on_their_company(lists, seed):
     tries = [Trie.of(texts, END) for texts in lists]
@@ -135,7 +139,7 @@ def test_equals_token_by_token_masking(lms, family, temperature):
 
 
 @pytest.mark.parametrize("family", ["t5", "gpt2", "bloom"])
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@property_test
 @given(data=st.data())
 def test_any_lists_in_any_company(lms, family, data):
     """Lists differ from prompt to prompt; batch mates and the order of a list change nothing."""

@@ -11,6 +11,8 @@ import gymnasium
 from minigrid.minigrid_env import MiniGridEnv
 
 from groundling.envs.babyai_text import ACTIONS, LEVELS, BabyAIText, check_language
+from groundling.envs.text_env import ACTIONS as TOLD_ACTIONS
+from groundling.envs.text_env import read_told
 from groundling.errors import ConfigError
 from groundling.registry import unknown
 
@@ -75,11 +77,17 @@ def name_actions(
             another env lists its own.
 
     Raises:
-        ConfigError: as `make_text_env`, or another env has not as many actions as there are names.
+        ConfigError: as `make_text_env`; or an env has not as many actions as there are names; or takes any text as its
+            action, and lists none.
     """
-    is_grid, count, _ = _look_at(id, json.dumps(dict(args), sort_keys=True), language)
+    is_grid, count, _, is_free = _look_at(id, json.dumps(dict(args), sort_keys=True), language)
     if given is None and is_grid:
         given = ACTIONS[check_language(language)]
+    if given is None and is_free:
+        raise ConfigError(
+            f"env {id} takes any text as its action and lists none: agents choose, or write, one of the admissible "
+            f"actions, so let its info list these at every step, as {', '.join(TOLD_ACTIONS)}"
+        )
     if given is None:
         return ActionNames(None, count)
     if not is_grid and count != len(given):
@@ -97,6 +105,8 @@ class _Looks(NamedTuple):
     num_actions: int | None
     """None: they are texts."""
     has_symbols: bool
+    is_free: bool
+    """Whether any text may be its action, and it lists none."""
 
 
 @functools.cache
@@ -108,9 +118,17 @@ def _look_at(id: str, args: str, language: str) -> _Looks:
         count = int(space.n) if isinstance(space, gymnasium.spaces.Discrete) else None
         image = shown.spaces.get("image") if isinstance(shown, gymnasium.spaces.Dict) else None
         symbols = getattr(image, "shape", None) == (7, 7, 3)
-        return _Looks(isinstance(env.unwrapped, MiniGridEnv), count, symbols)
+        return _Looks(isinstance(env.unwrapped, MiniGridEnv), count, symbols, count is None and _is_free(env))
     finally:
         env.close()
+
+
+def _is_free(env: gymnasium.Env[Any, Any]) -> bool:
+    """Whether an env that takes texts lists none of them as an episode begins."""
+    try:
+        return read_told(*env.reset()).actions is None
+    except Exception:  # whatever else is wrong with it is told when it is played
+        return False
 
 
 @dataclass(frozen=True)

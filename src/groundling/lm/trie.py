@@ -129,13 +129,12 @@ def written_log_probs(tries: Sequence[Trie], logits: Tensor, temperature: float 
     num_tokens, num_edges = [len(trie.edges) for trie in tries], [len(trie.nodes) for trie in tries]
     first = _beside([trie.first for trie in tries], num_tokens).to(logits.device)
     edges = _beside([trie.edges for trie in tries], num_edges).to(logits.device)
-    # One node more than edges: the root.
-    nodes = _beside([trie.nodes for trie in tries], [count + 1 for count in num_edges]).to(logits.device)
+    nodes = _beside([trie.nodes for trie in tries], num_edges).to(logits.device)
     choices = logits[first] / temperature  # (num_edges,)
-    highest = torch.full((sum(num_edges) + len(tries),), -torch.inf, device=logits.device)
-    highest = highest.scatter_reduce(0, nodes, choices.detach(), "amax")  # (num_nodes,)
+    highest = torch.full_like(choices, -torch.inf)  # of each node; those with edges are no more than edges
+    highest = highest.scatter_reduce(0, nodes, choices.detach(), "amax")
     choices = choices - highest[nodes]
-    totals = torch.zeros_like(highest).index_add(0, nodes, choices.exp())
+    totals = torch.zeros_like(choices).index_add(0, nodes, choices.exp())
     log_probs = choices - totals[nodes].log()  # (num_edges,), 0 where there is no choice
     lengths = [len(tokens) for trie in tries for tokens in trie.chosen]
     copies = torch.cat([trie.copies for trie in tries]).to(logits.device)
