@@ -12,7 +12,7 @@ from groundling.errors import ConfigError, UnusedKey
 from groundling.lm.loading import adapter_base, resolve
 from groundling.policies.policy import policies
 from groundling.registry import ComponentConfig, unknown
-from groundling.rewards import check_parts
+from groundling.rewards import check_parts, chosen_parts
 from groundling.worlds import World, kind, worlds
 
 SECTIONS = ("world", "evaluation")
@@ -56,7 +56,7 @@ def check_used(config: Config) -> None:
 
     Raises:
         UnusedKey: something does nothing; the message says why.
-        ConfigError: a part of the reward looks at what there is not.
+        ConfigError: a part of the reward looks at what there is not, or nothing is learnt from.
     """
     world = kind(config.world.id)
     demonstrated = bool(getattr(algorithms.get(config.algorithm.id), "demonstrated", False))
@@ -73,6 +73,18 @@ def check_used(config: Config) -> None:
                 key, f"{key}={_told(value)} does nothing: {reason}; leave it at {_told(defaults[key])}"
             )
     check_parts(config.reward, world.offers)
+    chosen = chosen_parts(config.reward, world.offers)
+    if chosen and not any(part.coefficient for part in chosen.values()) and not penalises(config.algorithm):
+        raise ConfigError(
+            f"nothing is learnt from: the coefficients of {', '.join(f'reward.{name}' for name in chosen)} are all 0; "
+            "give one another"
+        )
+
+
+def penalises(algorithm: ComponentConfig) -> bool:
+    """Whether it has a KL penalty, for which the policy needs the weights that training began with."""
+    default = getattr(algorithms.get(algorithm.id), "kl_coefficient", 0)
+    return bool(algorithm.args.get("kl_coefficient", default))
 
 
 def _unused(

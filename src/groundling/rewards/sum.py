@@ -146,12 +146,6 @@ def check_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpe
             raise ConfigError(f"reward.{name}.coefficient must be a finite number, got {part.coefficient}")
         needs: frozenset[Evidence] = getattr(parts.get(part.id or name), "needs", frozenset())
         _check_suits(name, world, refusal(needs, world.evidence))
-    chosen = chosen_parts(settings, world)
-    if chosen and not any(part.coefficient for part in chosen.values()):
-        raise ConfigError(
-            f"nothing is learnt from: the coefficients of {', '.join(f'reward.{name}' for name in chosen)} are all 0; "
-            "give one another"
-        )
 
 
 def make_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpec) -> RewardSum:

@@ -11,7 +11,7 @@ import torch
 
 from groundling.algorithms.algorithm import Algorithm, algorithms, check_trains
 from groundling.configs.schema import Config, ModelConfig, TrainingConfig
-from groundling.configs.used import has_model
+from groundling.configs.used import has_model, penalises
 from groundling.devices import find_device
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy, check_accepts, policies
@@ -128,7 +128,7 @@ def make_policy(
         torch.manual_seed(world.seed)
         if "lm" in parameters:
             args["lm"] = language_model(world.checkpoint)
-        if "reference" in parameters and learns and _penalises(algorithm):
+        if "reference" in parameters and learns and penalises(algorithm):
             args["reference"] = args["lm"] if _has_new_adapter(model) else language_model(None)
         if "value_base" in parameters and _needs_value_base(args):
             args["value_base"] = language_model(None)
@@ -166,12 +166,6 @@ def _check_recurrence(policy: ComponentConfig, num_steps: int) -> None:
             f"world.num_steps={num_steps} is no multiple of the policy's recurrence, which is {length}: make "
             "it one, or set policy.args.recurrence"
         )
-
-
-def _penalises(algorithm: ComponentConfig) -> bool:
-    """Whether it has a KL penalty, for which the policy needs the weights that training began with."""
-    default = getattr(algorithms.get(algorithm.id), "kl_coefficient", 0)
-    return bool(algorithm.args.get("kl_coefficient", default))
 
 
 def _needs_value_base(args: Mapping[str, Any]) -> bool:
