@@ -51,7 +51,7 @@ def test_each_process_has_its_part_of_the_layers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("experiment", "overrides", "told"),
     [
-        ("demo-easy", [], "not action_scoring"),
+        ("demo-easy", [], "ActionScoringPolicy chooses actions"),
         ("rl4lms/increasing_numbers_ppo", ["~algorithm.args", "algorithm={id:trpo,args:{}}"], "trpo"),
         ("rl4lms/increasing_numbers_ppo", ["model.compile=true"], "model.compile=True"),
         ("rl4lms/increasing_numbers_ppo", ["model.device_map=auto"], "model.device_map=auto"),

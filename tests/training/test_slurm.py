@@ -111,9 +111,9 @@ def test_an_array_task_trains_is_requeued_before_its_time_is_up_and_goes_on(
 
 
 def test_a_failing_run_is_not_requeued(cluster: Path) -> None:
-    assert main(["train", "demo-easy", "world.env=BabyAI-Nowhere-v0", "device=cpu", "--slurm"]) == 0
+    assert main(["train", "demo-easy", "world.args={nowhere: 1}", "device=cpu", "--slurm"]) == 0
     done = _run_job(cluster)
-    assert done.returncode == 1 and "BabyAI-Nowhere-v0" in done.stderr
+    assert done.returncode == 1 and "nowhere" in done.stderr
     assert not (cluster / "scontrol").exists()
 
 
@@ -195,7 +195,7 @@ def test_the_job_repeats_the_command_as_it_was_typed(
 ) -> None:
     (tmp_path / "own" / "experiment").mkdir(parents=True)
     (tmp_path / "own" / "experiment" / "mine.yaml").write_text(
-        "# @package _global_\nname: mine\nenv: {id: BabyAI-GoToObj-v0}\n"
+        "# @package _global_\nname: mine\nworld: {id: text, env: BabyAI-GoToObj-v0}\n"
     )
     (tmp_path / "registers.py").write_text("")
     typed = ["mine", "name='a b'", "seed=1,2", "--config-dir", "own", "--import", "registers"]

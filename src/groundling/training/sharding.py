@@ -37,7 +37,7 @@ def shard(model: ModelConfig, algorithm: str, policy: Policy, processes: Process
         raise ConfigError(f"model.fsdp=true needs a newer PyTorch than {torch.__version__}: install 2.13")
     if not isinstance(policy, TokenPolicy):
         raise ConfigError(
-            f"model.fsdp=true is for policies that write (policy.id=token), not a {type(policy).__name__}"
+            f"model.fsdp=true is for policies that write (policy.id=token), and {type(policy).__name__} chooses actions"
         )
     if algorithm == "trpo":
         raise ConfigError(
