@@ -31,19 +31,19 @@ class LanguageModel(nn.Module):
     Dropout is off for good: what is scored does not depend on `train()` or `eval()`.
 
     Args:
-        model: a Transformers model with a language-modelling head.
-        tokenizer: its tokenizer.
-        gradient_checkpointing: recompute activations in the backward pass, for less memory and more time.
-        max_prompt_tokens: longer prompts keep their last tokens; None raises where they do not fit the model.
-        keep_base: save the frozen weights beside a LoRA adapter (for bases that cannot be loaded from elsewhere).
-        compiled: scoring and reading go through `torch.compile`; generation does not.
+        model: A Transformers model with a language-modelling head.
+        tokenizer: Its tokenizer.
+        gradient_checkpointing: Recompute activations in the backward pass, for less memory and more time.
+        max_prompt_tokens: Longer prompts keep their last tokens; None raises where they do not fit the model.
+        keep_base: Save the frozen weights beside a LoRA adapter (for bases that cannot be loaded from elsewhere).
+        compiled: Scoring and reading go through `torch.compile`; generation does not.
 
     Attributes:
-        filler: the token that pads.
-        start_token: the token that a decoder reads first.
-        end_token: the tokenizer's token for the end of a text; None where it has none.
-        max_positions: how many tokens the model has room for; None where there is no limit.
-        window: the shortest attention window of the model's layers; None where all see everything.
+        filler: The token that pads.
+        start_token: The token that a decoder reads first.
+        end_token: The tokenizer's token for the end of a text; None where it has none.
+        max_positions: How many tokens the model has room for; None where there is no limit.
+        window: The shortest attention window of the model's layers; None where all see everything.
     """
 
     def __init__(
@@ -107,24 +107,24 @@ class LanguageModel(nn.Module):
         """Loads a model: causal or encoder-decoder is found out from its config.
 
         Args:
-            path: a folder, a hub id, "starter" (encoder-decoder) or "starter-causal"; also what `save_pretrained`
+            path: A folder, a hub id, "starter" (encoder-decoder) or "starter-causal"; also what `save_pretrained`
                 wrote, with its LoRA adapter.
             init: "pretrained", "random" (from the config alone), or "embeddings" (random but for the pretrained
                 input embeddings, as GLAM's NPAE baseline).
-            seed: of random weights; None takes them from torch's global generator.
-            dtype: of the weights: "float32", "bfloat16" or "float16".
+            seed: Of random weights; None takes them from torch's global generator.
+            dtype: Of the weights: "float32", "bfloat16" or "float16".
             device: "cpu", "cuda", "cuda:1", "mps", or "auto" for a GPU where there is one.
-            device_map: spreads the layers over several devices ("auto", "balanced", ..., or a map of accelerate's);
+            device_map: Spreads the layers over several devices ("auto", "balanced", ..., or a map of accelerate's);
                 takes the place of `device`.
-            load_in_4bit: keep the weights in NF4, for training with `lora` (QLoRA). Needs the `lora` extra.
-            lora: keyword arguments of `peft.LoraConfig`; the rest of the model is frozen. Needs the `lora` extra.
-            gradient_checkpointing: less memory for more time in the backward pass.
+            load_in_4bit: Keep the weights in NF4, for training with `lora` (QLoRA). Needs the `lora` extra.
+            lora: Keyword arguments of `peft.LoraConfig`; the rest of the model is frozen. Needs the `lora` extra.
+            gradient_checkpointing: Less memory for more time in the backward pass.
             attention: Transformers' `attn_implementation`; None for its own choice, and "eager" for T5 on CPUs.
-            tokenizer: folder, hub id or starter whose tokenizer is taken; None for the model's own.
-            revision: of a hub model.
-            trust_remote_code: run the code that comes with a hub model.
-            max_prompt_tokens: longer prompts keep their last tokens; None raises where they do not fit the model.
-            compile: scoring and reading go through `torch.compile`.
+            tokenizer: Folder, hub id or starter whose tokenizer is taken; None for the model's own.
+            revision: Of a hub model.
+            trust_remote_code: Run the code that comes with a hub model.
+            max_prompt_tokens: Longer prompts keep their last tokens; None raises where they do not fit the model.
+            compile: Scoring and reading go through `torch.compile`.
 
         Raises:
             GroundlingError: what is missing or wrong, in one line.
@@ -194,7 +194,7 @@ class LanguageModel(nn.Module):
         """A copy under a LoRA adapter that has learnt nothing yet, in the place of its own if it has one.
 
         Args:
-            lora: keyword arguments of `peft.LoraConfig`.
+            lora: Keyword arguments of `peft.LoraConfig`.
 
         Raises:
             GroundlingError: peft is not installed, or a setting is wrong.
@@ -250,8 +250,8 @@ class LanguageModel(nn.Module):
         """The log P(candidate | prompt) of each prompt's candidates, with gradients where torch records them.
 
         Args:
-            prompts: one text each; an empty one is read as the beginning of a text.
-            candidates: one list for all prompts, or one list per prompt. An empty candidate has log-probability 0.
+            prompts: One text each; an empty one is read as the beginning of a text.
+            candidates: One list for all prompts, or one list per prompt. An empty candidate has log-probability 0.
             normalize: "sum" over the candidate's tokens; or its mean per "token" or per "word" (runs of non-blanks).
             compat: "glam" gives the released GLAM scorer's figures, which are not log-probabilities: sums of raw
                 logits, plus 1 for each token a candidate is shorter than the longest of the call.
@@ -300,9 +300,9 @@ class LanguageModel(nn.Module):
         share their probability.
 
         Args:
-            prompts: as of `score_candidates`.
-            candidates: likewise. An empty one is the end of the text alone.
-            temperature: divides the logits of tokens.
+            prompts: As of `score_candidates`.
+            candidates: Likewise. An empty one is the end of the text alone.
+            temperature: Divides the logits of tokens.
 
         Raises:
             GroundlingError: as `score_candidates`, or the tokenizer has no end token.
@@ -346,15 +346,15 @@ class LanguageModel(nn.Module):
         texts = cast(list[Sequence[str]], [candidates] * len(prompts) if shared else list(candidates))
         if len(texts) != len(prompts):
             raise GroundlingError(f"{len(prompts)} prompts, but candidates for {len(texts)}")
-        for index, own in enumerate(texts):
-            if not len(own):
+        for index, options in enumerate(texts):
+            if not len(options):
                 raise GroundlingError(f"prompt {index} has no candidates: there is nothing to choose from")
-        flat = iter(self._tokens.candidates([text for own in texts for text in own]))
-        tokens = [[next(flat) for _ in own] for own in texts]
-        room = max((max(map(len, own)) for own in tokens), default=0)
+        flat = iter(self._tokens.candidates([text for options in texts for text in options]))
+        tokens = [[next(flat) for _ in options] for options in texts]
+        room = max((max(map(len, options)) for options in tokens), default=0)
         return texts, [
-            ScoringQuestion(prompt, own)
-            for prompt, own in zip(self._prompt_tokens(prompts, room), tokens, strict=True)
+            ScoringQuestion(prompt, options)
+            for prompt, options in zip(self._prompt_tokens(prompts, room), tokens, strict=True)
         ]
 
     def _prompt_tokens(self, prompts: Sequence[str], room: int) -> list[list[int]]:
@@ -369,10 +369,10 @@ class LanguageModel(nn.Module):
             return
         # The last token of a candidate is predicted, never read; an encoder-decoder reads it elsewhere.
         limit = self.max_positions - (0 if self.is_encoder_decoder else max(0, room - 1))
-        for index, own in enumerate(tokens):
-            if len(own) > limit:
+        for index, ids in enumerate(tokens):
+            if len(ids) > limit:
                 raise GroundlingError(
-                    f"prompt {index} has {len(own)} tokens, but this model has room for {limit}: shorten it, or load "
+                    f"prompt {index} has {len(ids)} tokens, but this model has room for {limit}: shorten it, or load "
                     f"the model with max_prompt_tokens={limit} to keep the last ones"
                 )
 
@@ -409,7 +409,7 @@ class LanguageModel(nn.Module):
         if normalize == "sum":
             return scores
         if normalize == "word":
-            lengths = torch.tensor([len(text.split()) for own in texts for text in own])
+            lengths = torch.tensor([len(text.split()) for options in texts for text in options])
         elif normalize != "token":
             raise GroundlingError(f"unknown normalize {normalize!r}: use 'sum', 'token' or 'word'")
         return scores / lengths.clamp(min=1).to(scores)
@@ -422,8 +422,8 @@ class LanguageModel(nn.Module):
         """Continues each prompt, in batches; sampling draws from torch's global generator.
 
         Args:
-            prompts: one text each, or its token ids.
-            generation: anything that Transformers' `generate` takes (`max_new_tokens`, by default 32, `do_sample`,
+            prompts: One text each, or its token ids.
+            generation: Anything that Transformers' `generate` takes (`max_new_tokens`, by default 32, `do_sample`,
                 `temperature`, `top_p`, `num_beams`, `num_return_sequences`, ...).
 
         Returns:

@@ -107,30 +107,34 @@ class Scorer:
         """Scores of all candidates in one row, and the state of each prompt.
 
         Args:
-            questions: prompts with at least one candidate each.
-            raw: sums of unnormalised logits instead of log-probabilities (for the GLAM compatibility option).
+            questions: Prompts with at least one candidate each.
+            raw: Sums of unnormalised logits instead of log-probabilities (for the GLAM compatibility option).
 
         Returns:
-            float32 (total number of candidates,), question by question; float32 (num_questions, hidden).
+            Float32 (total number of candidates,), question by question; float32 (num_questions, hidden).
         """
         scores, states = self.token_scores(questions, raw)
-        return sums_of([len(own) for question in questions for own in question.candidates], scores), states
+        return sums_of(
+            [len(candidate) for question in questions for candidate in question.candidates], scores
+        ), states
 
     def token_scores(self, questions: Sequence[ScoringQuestion], raw: bool = False) -> tuple[Tensor, Tensor]:
         """The same of every token of every candidate; what is asked twice is computed once.
 
         Returns:
-            float32 (total number of tokens,), question by question, candidate by candidate; float32 (num_questions,
+            Float32 (total number of tokens,), question by question, candidate by candidate; float32 (num_questions,
             hidden).
         """
         asked = [(tuple(prompt), tuple(map(tuple, candidates))) for prompt, candidates in questions]
         distinct = dict(zip(asked, questions, strict=True))
-        found: dict[_Asked, tuple[Tensor, Tensor]] = {}
+        results: dict[_Asked, tuple[Tensor, Tensor]] = {}
         keys = list(distinct)
         for group in batches([len(prompt) for prompt, _ in keys], _TOKENS_AT_ONCE, float("inf")):
-            own = [keys[index] for index in group]
-            found.update(zip(own, self._score_group([distinct[key] for key in own], raw), strict=True))
-        return torch.cat([found[key][0] for key in asked]), torch.stack([found[key][1] for key in asked])
+            group_keys = [keys[index] for index in group]
+            results.update(
+                zip(group_keys, self._score_group([distinct[key] for key in group_keys], raw), strict=True)
+            )
+        return torch.cat([results[key][0] for key in asked]), torch.stack([results[key][1] for key in asked])
 
     def _score_group(self, questions: Sequence[ScoringQuestion], raw: bool) -> list[tuple[Tensor, Tensor]]:
         parts = [split_wide(question.candidates, _MAX_ROWS) for question in questions]
@@ -144,9 +148,13 @@ class Scorer:
         results = []
         first = 0
         for question, own_parts in zip(questions, parts, strict=True):
-            mine = scores[first : first + len(own_parts)]
-            own = mine[0] if len(own_parts) == 1 else _in_order(question.candidates, own_parts, mine)
-            results.append((own, answers[first].rows[0].float()))
+            part_scores = scores[first : first + len(own_parts)]
+            question_scores = (
+                part_scores[0]
+                if len(own_parts) == 1
+                else _in_order(question.candidates, own_parts, part_scores)
+            )
+            results.append((question_scores, answers[first].rows[0].float()))
             first += len(own_parts)
         return results
 
@@ -187,8 +195,8 @@ class Scorer:
         answers: dict[int, _Answer] = {}
         for indices, method in ((packed, self.answer_packed), (plain, self.answer_plain)):
             if indices:
-                found = method([questions[index] for index in indices])
-                answers.update(zip(indices, found, strict=True))
+                group_answers = method([questions[index] for index in indices])
+                answers.update(zip(indices, group_answers, strict=True))
         return [answers[index] for index in range(len(questions))]
 
     def _fits(self, question: ScoringQuestion) -> bool:
@@ -208,7 +216,10 @@ class Scorer:
             rows = self._decode_packed([question.prompt for question in questions], layouts)
         else:
             rows = self._read_packed([question.prompt for question in questions], layouts)
-        return [_Answer(own, layout.targets) for own, layout in zip(rows, layouts, strict=True)]
+        return [
+            _Answer(question_rows, layout.targets)
+            for question_rows, layout in zip(rows, layouts, strict=True)
+        ]
 
     def _layout(self, candidates: Sequence[Tokens]) -> Layout:
         return (
@@ -254,15 +265,15 @@ class Scorer:
         rows: dict[int, Tensor] = {}
         # The decoder's rows are few: batches here are wide, and padding costs only the cross-attention's keys.
         for batch in batches([len(state) for state in states], _TOKENS_AT_ONCE, max_waste=0.1):
-            own = [layouts[index] for index in batch]
-            tokens = pad_sequence([torch.tensor(layout.tokens) for layout in own], batch_first=True)
+            batch_layouts = [layouts[index] for index in batch]
+            tokens = pad_sequence([torch.tensor(layout.tokens) for layout in batch_layouts], batch_first=True)
             allowed = torch.eye(tokens.shape[1], dtype=torch.bool).repeat(len(batch), 1, 1, 1)
-            for place, layout in enumerate(own):
+            for place, layout in enumerate(batch_layouts):
                 allowed[place, 0, : layout.num_rows, : layout.num_rows] = layout.visible
             padded, mask = _padded([states[index] for index in batch])
             allowed = self.backbone.additive(allowed.to(padded.device))
             hidden = self.backbone.decode(tokens.to(padded.device), padded, mask, allowed)
-            counts = [layout.num_rows for layout in own]
+            counts = [layout.num_rows for layout in batch_layouts]
             rows.update(zip(batch, _cut(hidden, [0] * len(batch), counts), strict=True))
         return [rows[index] for index in range(len(prompts))]
 
@@ -319,8 +330,8 @@ class Scorer:
             tokens, mask = _padded([torch.tensor(distinct[index]) for index in batch])
             hidden = self.backbone.encode(tokens.to(self.backbone.device), mask.to(self.backbone.device))
             counts = [len(distinct[index]) for index in batch]
-            own = [distinct[index] for index in batch]
-            states.update(zip(own, _cut(hidden, [0] * len(batch), counts), strict=True))
+            batch_prompts = [distinct[index] for index in batch]
+            states.update(zip(batch_prompts, _cut(hidden, [0] * len(batch), counts), strict=True))
         return [states[tuple(prompt)] for prompt in prompts]
 
     def states(self, prompts: Sequence[Tokens]) -> Tensor:
@@ -417,8 +428,10 @@ def _packing_is_exact(scorer: Scorer) -> bool:
         with torch.autocast(scorer.backbone.device.type, enabled=False):
             expected = torch.cat([_plain_scores(scorer, question) for question in questions])
             scores = torch.cat(scorer.scores_of(scorer.answer_packed(questions), raw=False))
-            found = sums_of([len(own) for question in questions for own in question.candidates], scores)
-            if torch.allclose(found, expected, atol=tolerance, rtol=tolerance / 10):
+            computed = sums_of(
+                [len(candidate) for question in questions for candidate in question.candidates], scores
+            )
+            if torch.allclose(computed, expected, atol=tolerance, rtol=tolerance / 10):
                 return True
     except (TypeError, ValueError, RuntimeError, IndexError, AttributeError):
         pass  # a body that refuses positions or a 4D mask in its own way

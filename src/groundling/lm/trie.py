@@ -99,7 +99,7 @@ def guided_log_probs(
         temperature: Divides the logits.
 
     Returns:
-        float32 (total number of candidates,), question by question; float32 (num_questions, hidden).
+        Float32 (total number of candidates,), question by question; float32 (num_questions, hidden).
     """
     known: dict[tuple[tuple[int, ...], ...], Trie] = {}
     tries: list[Trie] = []
@@ -120,11 +120,11 @@ def written_log_probs(tries: Sequence[Trie], logits: Tensor, temperature: float 
 
     Args:
         tries: One or more.
-        logits: float32 (number of tokens in all their `chosen`,): of each token after those before it.
+        logits: Float32 (number of tokens in all their `chosen`,): of each token after those before it.
         temperature: Divides the logits, as it does in sampling.
 
     Returns:
-        float32 (total number of texts,), trie by trie.
+        Float32 (total number of texts,), trie by trie.
     """
     num_tokens, num_edges = [len(trie.edges) for trie in tries], [len(trie.nodes) for trie in tries]
     first = _beside([trie.first for trie in tries], num_tokens).to(logits.device)
@@ -144,4 +144,4 @@ def written_log_probs(tries: Sequence[Trie], logits: Tensor, temperature: float 
 def _beside(indices: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
     """Indices into things of such sizes, as indices into all of them in one row."""
     starts = torch.tensor([0, *sizes[:-1]]).cumsum(0)
-    return torch.cat([own + start for own, start in zip(indices, starts, strict=True)])
+    return torch.cat([index + start for index, start in zip(indices, starts, strict=True)])

@@ -55,8 +55,8 @@ class ActionTextPolicy(ReadingPolicy):
         """What ``lm``, which is the policy's or its reference, thinks of each prompt's actions, with gradients.
 
         Returns:
-            float32 ``(batch, num_actions)``: normalised log-probabilities of the actions, -inf where there are fewer.
-            float32 ``(batch, hidden_size)``: the states that values are told from.
+            Float32 ``(batch, num_actions)``: normalised log-probabilities of the actions, -inf where there are fewer.
+            Float32 ``(batch, hidden_size)``: the states that values are told from.
         """
 
     def forward(self, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
