@@ -35,10 +35,11 @@ def inventory() -> dict[str, Callable[[], dict[str, str]]]:
     from groundling.policies.policy import policies
     from groundling.prompts.prompt import prompts
     from groundling.rewards import measures, parts
-    from groundling.worlds import AGENTS
+    from groundling.worlds import AGENTS, worlds
     from groundling.worlds.text.suites import SUITES
 
     return {
+        "worlds": lambda: _components(worlds),
         "envs": _envs,
         "algorithms": lambda: _components(algorithms),
         "policies": lambda: _components(policies),
