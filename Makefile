@@ -21,11 +21,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-# One thread: two are slower with a model this small, and round otherwise.
+# Two processes of one thread: two threads are slower than one with a model this small.
 demo: export OMP_NUM_THREADS = 1
 demo: install  ## Train the starter model on a text world, evaluate it, write the report
-	$(BIN)/groundling train demo run_dir=$(RUN)
-	$(BIN)/groundling evaluate $(RUN) --suite held-out,controls
+	$(BIN)/torchrun --standalone --nproc-per-node 2 -m groundling train demo run_dir=$(RUN)
+	$(BIN)/groundling evaluate $(RUN) --suite held-out,controls --jobs 2
 	$(BIN)/groundling report $(RUN)
 
 demo-writing: install  ## Let PPO and NLPO teach the starter model to write numbers, five seeds each; write the report

@@ -12,13 +12,15 @@ from groundling.commands.command import (
     positive,
     warn,
 )
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from rich.console import Console
     from rich.table import Table
 
+    from groundling.evaluation.target import Target
     from groundling.worlds.episode import Played
 
 
@@ -41,6 +43,12 @@ def add_parser(commands: Commands) -> None:
         type=positive,
         help="how many, or how many texts (default: the run's evaluation.episodes)",
     )
+    parser.add_argument(
+        "--jobs",
+        type=positive,
+        default=1,
+        help="processes of one thread each, of which each plays one suite (default: all in this process)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -52,6 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
     world, console = target.world, make_console()
     suites = world.find_suites(arguments.suite or next(iter(world.suites)))
     num_episodes = arguments.episodes or target.config.evaluation.episodes
+    if arguments.jobs > 1 and len(suites) > 1:
+        return _run_beside(arguments, target, suites, console)
     evaluated = 0
     for suite in suites:
         try:
@@ -70,6 +80,45 @@ def run(arguments: argparse.Namespace) -> int:
     if evaluated == 0:
         raise ConfigError(f"none of the suites of --suite {arguments.suite} suits this run")
     console.print(f"written to {target.run_dir / 'evaluation'}", highlight=False)
+    return 0
+
+
+def _run_beside(
+    arguments: argparse.Namespace, target: "Target", suites: "Sequence[str]", console: "Console"
+) -> int:
+    """Evaluate each suite that suits the target in a process of its own."""
+    from groundling.beside import CommandLine, run_beside
+
+    def tell(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    suited = []
+    for suite in suites:
+        try:
+            target.under(suite)
+        except ConfigError as error:
+            warn(one_line(error))
+        else:
+            suited.append(suite)
+    if not suited:
+        raise ConfigError(f"none of the suites of --suite {arguments.suite} suits this run")
+    same = [word for module in arguments.imports for word in ("--import", module)]
+    if arguments.episodes:
+        same += ["--episodes", str(arguments.episodes)]
+    lines = [
+        CommandLine(
+            suite,
+            ["evaluate", arguments.agent, *arguments.overrides, *same, "--suite", suite],
+            target.run_dir / "evaluation" / f"{suite}{target.suffix}.log",
+        )
+        for suite in suited
+    ]
+    failed = run_beside(lines, arguments.jobs, tell)
+    for line in lines:
+        if line.name not in failed:
+            tell(line.log.read_text(encoding="utf-8", errors="replace"))
+    if failed:
+        raise RunError(f"{len(failed)} of {len(suited)} suites failed: {', '.join(failed)}")
     return 0
 
 

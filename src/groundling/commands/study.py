@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     from groundling.configs.studies import read_study
     from groundling.evaluation.game_results import write_game_results
     from groundling.evaluation.results import write_results
-    from groundling.evaluation.study import Job, make_jobs, run_beside, run_here
+    from groundling.evaluation.study import Job, make_jobs, run_here, run_jobs_beside
     from groundling.training.build import world_of
 
     study, arms = read_study(arguments.study, arguments.overrides)
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
             one = [f"arms={job.arm}", f"seeds={job.seed}"]
             return [*command, *one, "--runs", str(runs), "--no-results"]
 
-        failed = run_beside(jobs, words, arguments.jobs, tell)
+        failed = run_jobs_beside(jobs, words, arguments.jobs, tell)
     if not arguments.no_results:
         by_success = world_of(jobs[0].config).told_by == "success"
         write = write_results if by_success else write_game_results

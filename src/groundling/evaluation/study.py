@@ -1,20 +1,15 @@
 """`groundling study`: arms × seeds as ordinary runs, trained and evaluated, each thing once."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from rich.console import Console
 
+from groundling.beside import CommandLine, run_beside
 from groundling.configs.compose import compose
 from groundling.configs.schema import Config
 from groundling.configs.studies import EXPERT, Arm, Study
@@ -33,8 +28,6 @@ LOG = "study.log"
 """In a run's folder: what its process said, where a study runs several."""
 _DATA = "data"
 """In a clone's folder: what it learns from."""
-_LAST_LINES = 5
-_POLL_SECONDS = 0.2
 Tell = Callable[[str], None]
 
 
@@ -248,12 +241,10 @@ def run_here(jobs: Sequence[Job], tell: Tell, console: Console, warn: Tell) -> l
     return failed
 
 
-def run_beside(
+def run_jobs_beside(
     jobs: Sequence[Job], words: Callable[[Job], list[str]], processes: int, tell: Tell
 ) -> list[Job]:
     """Run the jobs in processes of one thread each, so many at a time; a clone waits for its teacher.
-
-    Ctrl-C (or SIGTERM) asks all of them to stop where they can go on from, and waits; once more ends them at once.
 
     Args:
         jobs: What to run; what is done already starts no process.
@@ -264,85 +255,11 @@ def run_beside(
     Returns:
         Those that failed.
     """
-    waiting, failed = [job for job in jobs if not job.is_done()], []
-    total = len(waiting)
-    tell(f"{len(jobs) - total} of {len(jobs)} are done")
-    running: dict[subprocess.Popen[bytes], tuple[Job, float, TextIO]] = {}
-    with _terminated_is_interrupted():
-        try:
-            while waiting or running:
-                busy = {id(job) for job, _, _ in running.values()} | {id(job) for job in waiting}
-                ready = [job for job in waiting if id(job.teacher) not in busy]
-                if ready and len(running) < processes:
-                    job = ready[0]
-                    waiting.remove(job)
-                    log = _open_log(job)
-                    running[_start(words(job), log)] = (job, time.monotonic(), log)
-                    tell(f"[{total - len(waiting)}/{total}] {job.name} begins")
-                    continue
-                for process in [p for p in running if p.poll() is not None]:
-                    job, started, log = running.pop(process)
-                    log.close()
-                    if process.returncode:
-                        failed.append(job)
-                        tell(f"{job.name} failed ({process.returncode}): {_last_lines(job)}")
-                    else:
-                        tell(f"{job.name} is done after {time.monotonic() - started:.0f} s")
-                time.sleep(_POLL_SECONDS)
-        except BaseException:
-            _stop(list(running), tell)
-            raise
-        finally:
-            for _, _, log in running.values():
-                log.close()
-    return failed
-
-
-def _start(words: list[str], log: TextIO) -> "subprocess.Popen[bytes]":
-    """A process in a group of its own: a terminal's Ctrl-C reaches only this one, which passes it on once."""
-    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "groundling", *words],
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, **threads},
-        start_new_session=True,
-    )
-
-
-def _stop(processes: "list[subprocess.Popen[bytes]]", tell: Tell) -> None:
-    if processes:
-        tell("stopping; once more to stop at once")
-    try:
-        for process in processes:
-            process.terminate()  # not SIGINT, which a shell's background processes ignore
-        for process in processes:
-            process.wait()
-    except KeyboardInterrupt:
-        for process in processes:
-            process.kill()
-            process.wait()
-
-
-@contextmanager
-def _terminated_is_interrupted() -> Iterator[None]:
-    def handle(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, handle)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-
-
-def _open_log(job: Job) -> TextIO:
-    job.run_dir.mkdir(parents=True, exist_ok=True)
-    return (job.run_dir / LOG).open("w", encoding="utf-8")
-
-
-def _last_lines(job: Job) -> str:
-    path = job.run_dir / LOG
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    return "\n  ".join(["", *lines[-_LAST_LINES:], f"(all of it: {path})"])
+    waiting = [job for job in jobs if not job.is_done()]
+    tell(f"{len(jobs) - len(waiting)} of {len(jobs)} are done")
+    lines = [
+        CommandLine(job.name, words(job), job.run_dir / LOG, job.teacher.name if job.teacher else None)
+        for job in waiting
+    ]
+    failed = run_beside(lines, processes, tell)
+    return [job for job in waiting if job.name in failed]
