@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
+from groundling import beside
 from groundling.cli import INTERRUPTED, main
 from groundling.configs.compose import compose
 from groundling.configs.studies import read_study, studies
 from groundling.evaluation import study as study_module
 from groundling.evaluation.evaluate import evaluate
-from groundling.evaluation.study import make_jobs, run_beside
+from groundling.evaluation.study import make_jobs, run_jobs_beside
 from groundling.intervals import IntervalEstimate, wilson_interval
 
 _STUDY = """
@@ -204,10 +205,10 @@ def test_an_interrupt_ends_all_processes_and_is_passed_on(
         if text.startswith("[2/6]"):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(study_module, "_start", start)
+    monkeypatch.setattr(beside, "_start", start)
     found, arms = read_study(str(study))
     with pytest.raises(KeyboardInterrupt):
-        run_beside(make_jobs(found, arms, study.parent / "runs"), lambda job: [job.name], 2, tell)
+        run_jobs_beside(make_jobs(found, arms, study.parent / "runs"), lambda job: [job.name], 2, tell)
     assert len(started) == 2 and all(process.returncode == -signal.SIGTERM for process in started)
 
 
