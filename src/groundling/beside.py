@@ -40,7 +40,7 @@ def run_beside(lines: Sequence[CommandLine], processes: int, tell: Callable[[str
         tell: Is told of each one's start and end.
 
     Returns:
-        The names of those that failed.
+        The names of those that failed, in the order of ``lines``.
     """
     waiting, failed = list(lines), []
     running: dict[subprocess.Popen[bytes], tuple[CommandLine, float, TextIO]] = {}
@@ -72,7 +72,7 @@ def run_beside(lines: Sequence[CommandLine], processes: int, tell: Callable[[str
         finally:
             for _, _, log in running.values():
                 log.close()
-    return failed
+    return [line.name for line in lines if line.name in failed]
 
 
 def _start(words: Sequence[str], log: TextIO) -> "subprocess.Popen[bytes]":
