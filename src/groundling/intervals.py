@@ -108,4 +108,7 @@ def wilson_interval(successes: int, count: int, z: float = 1.959964) -> tuple[fl
     centre = p + z * z / (2 * count)
     spread = z * math.sqrt(p * (1 - p) / count + z * z / (4 * count * count))
     scale = 1 + z * z / count
-    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+    # At the ends the formula gives 0 and 1 but for rounding.
+    low = (centre - spread) / scale if successes > 0 else 0.0
+    high = (centre + spread) / scale if successes < count else 1.0
+    return low, high

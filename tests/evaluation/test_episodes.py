@@ -49,6 +49,7 @@ def test_wilson_interval_against_published_values() -> None:
     }
     for (successes, count), expected in published.items():
         assert wilson_interval(successes, count) == pytest.approx(expected, abs=5e-5)
+    assert wilson_interval(0, 300)[0] == 0.0 and wilson_interval(300, 300)[1] == 1.0  # not 8.6e-19
     with pytest.raises(ValueError, match="3 of 2"):
         wilson_interval(3, 2)
 
