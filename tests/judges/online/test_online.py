@@ -227,6 +227,46 @@ def test_before_it_has_learnt_anything_a_ranking_model_rewards_next_to_nothing()
     online.close()
 
 
+def test_only_captions_of_one_goal_are_compared_also_after_a_resume() -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def judge(questions: Sequence[tuple[str, ...]]) -> list[float | None]:
+        asked.extend(questions)
+        return [0.5] * len(questions)
+
+    online = OnlineReward(MotifRewardModel(), judge)
+    online.observe_captions(["a 1", "b 1", "a 2", "c 1", "b 2"], ["a", "b", "a", "c", "b"])
+    _until(lambda: online._judge.asked == 2)
+    online.update()
+    state = online.state_dict()
+    online.close()
+    assert {frozenset(question) for question in asked} == {
+        frozenset({"a 1", "a 2"}),
+        frozenset({"b 1", "b 2"}),
+    }
+    asked.clear()
+    resumed = OnlineReward(MotifRewardModel(), judge)
+    resumed.load_state_dict(state)
+    resumed.observe_captions(["c 2", "a 3"], ["c", "a"])
+    _until(lambda: resumed._judge.asked == 2)
+    assert {frozenset(question) for question in asked} == {
+        frozenset({"a 3", "a 1"}),
+        frozenset({"a 3", "a 2"}),
+    }
+    resumed.close()
+
+
+def test_goals_that_never_recur_are_warned_of_once() -> None:
+    warnings: list[str] = []
+    learning = OnlineLearning(train_every=4)
+    online = OnlineReward(MotifRewardModel(), judge_labels, learning, warn=warnings.append)
+    for start in range(0, 8, 2):
+        names = [str(start), str(start + 1)]
+        online.observe_captions(names, names)
+    online.close()
+    assert len(warnings) == 1 and "no two of 4 captions are of one goal" in warnings[0]
+
+
 def test_what_was_answered_is_not_asked_again_after_a_resume() -> None:
     asked: list[str] = []
 
@@ -243,6 +283,8 @@ def test_what_was_answered_is_not_asked_again_after_a_resume() -> None:
     assert {name: tensor.dtype for name, tensor in state.items()} == {
         "captions": torch.uint8,
         "lengths": torch.int64,
+        "goals": torch.uint8,
+        "goal_lengths": torch.int64,
         "questions": torch.int64,
         "answers": torch.float32,
         "trained_on": torch.int64,

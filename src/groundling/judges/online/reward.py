@@ -35,7 +35,7 @@ class OnlineLearning:
     learning_rate: float = 1e-4
     batch_size: int = 256
     comparisons: int = 2
-    """Of a model that ranks: with how many earlier captions a new one is compared."""
+    """Of a model that ranks: with how many earlier captions of the same goal a new one is compared."""
     judge_batch_size: int = 100
     """Questions of one call to the judge."""
     seed: int = 0
@@ -84,6 +84,9 @@ class OnlineReward:
             model.normalization = Normalization(0.0, 1.0, (0.0,) * len(QUANTILE_LEVELS))
         self._rng = np.random.default_rng(self.learning.seed)
         self._captions: list[str] = []
+        self._goals: list[str] = []  # of each caption
+        self._of_goal: dict[str, list[int]] = {}  # places of the captions
+        self._can_compare = True
         self._distinct: set[str] = set()  # the same
         self._known: set[int] = set()  # ids that need not be read again
         self._answered: dict[_Places, float] = {}
@@ -95,27 +98,36 @@ class OnlineReward:
 
         self._judge = BackgroundJudge(ask, self.learning.judge_batch_size, warn=warn)
 
-    def observe(self, ids: Tensor, read: Callable[[Sequence[int]], Sequence[str]]) -> None:
+    def observe(
+        self,
+        ids: Tensor,
+        read: Callable[[Sequence[int]], Sequence[str]],
+        goals: Sequence[str] | None = None,
+    ) -> None:
         """Have what has never come up put to the judge.
 
         Args:
             ids: Int64, any shape, on the CPU: of each caption, one that tells it from all others.
             read: Gives the captions at these places of the flattened ids; asked only for ids that are new.
+            goals: What was wanted, one for each of the flattened ids, such as the prompts of written texts: captions of
+                different goals are not compared. None: all have the same.
         """
         flat, first = np.unique(ids.flatten().numpy(), return_index=True)
         new = np.array([id not in self._known for id in flat.tolist()], dtype=bool)
         self._known.update(flat[new].tolist())
         questions: list[_Places] = []
-        for caption in read(np.sort(first[new]).tolist()):
+        places = np.sort(first[new]).tolist()
+        for place, caption in zip(places, read(places), strict=True):
             if caption not in self._distinct:
-                questions += self._add(caption)
+                questions += self._add(caption, "" if goals is None else goals[place])
         if questions:
             self._judge.offer(questions)
+        self._check_that_goals_recur()
 
-    def observe_captions(self, captions: Sequence[str]) -> None:
-        """Have what has never come up put to the judge."""
+    def observe_captions(self, captions: Sequence[str], goals: Sequence[str] | None = None) -> None:
+        """Have what has never come up put to the judge; ``goals`` as of `observe`."""
         ids = torch.from_numpy(caption_ids(captions))
-        self.observe(ids, lambda places: [captions[place] for place in places])
+        self.observe(ids, lambda places: [captions[place] for place in places], goals)
 
     def update(self) -> bool:
         """Take up what the judge has answered and what was learnt since the last call.
@@ -151,17 +163,21 @@ class OnlineReward:
     def state_dict(self) -> dict[str, Tensor]:
         """What has been answered.
 
-        ``captions`` uint8, in UTF-8, one after the other, and their ``lengths`` int64 (n,); ``questions`` int64 (m, 1
-        or 2) as places in them, ``answers`` float32 (m,), and how many of them were ``trained_on``, int64 ().
+        ``captions`` uint8, in UTF-8, one after the other, and their ``lengths`` int64 (n,); likewise their ``goals``
+        and ``goal_lengths``; ``questions`` int64 (m, 1 or 2) as places in them, ``answers`` float32 (m,), and how many
+        of them were ``trained_on``, int64 ().
 
         What the judge has not answered is put to it again when it comes up again.
         """
         questions = np.array(list(self._answered), dtype=np.int64).reshape(len(self._answered), self._sides)
         used, places = np.unique(questions, return_inverse=True)
-        written = [self._captions[place].encode("utf-8", "surrogatepass") for place in used]
+        captions, lengths = _to_bytes([self._captions[place] for place in used])
+        goals, goal_lengths = _to_bytes([self._goals[place] for place in used])
         return {
-            "captions": torch.tensor(list(b"".join(written)), dtype=torch.uint8),
-            "lengths": torch.tensor([len(text) for text in written], dtype=torch.int64),
+            "captions": captions,
+            "lengths": lengths,
+            "goals": goals,
+            "goal_lengths": goal_lengths,
             "questions": torch.from_numpy(places.reshape(questions.shape).astype(np.int64)),
             "answers": torch.tensor(list(self._answered.values()), dtype=torch.float32),
             "trained_on": torch.tensor(self._trained_on),
@@ -178,8 +194,10 @@ class OnlineReward:
                 f"the checkpoint's answers are about {state['questions'].shape[1]} captions each, those of a "
                 f"{self.model.id} model about {self._sides}: resume with the reward model that it was made with"
             )
-        for written in state["captions"].split(state["lengths"].tolist()):
-            self._add(bytes(written.tolist()).decode("utf-8", "surrogatepass"))
+        captions = _from_bytes(state["captions"], state["lengths"])
+        goals = _from_bytes(state["goals"], state["goal_lengths"])
+        for caption, goal in zip(captions, goals, strict=True):
+            self._add(caption, goal)
         places = [tuple(question) for question in state["questions"].tolist()]
         self._answered = dict(zip(places, state["answers"].tolist(), strict=True))
         self._trained_on = int(state["trained_on"])
@@ -194,7 +212,7 @@ class OnlineReward:
     def _sides(self) -> int:
         return 2 if self._ranks else 1
 
-    def _add(self, caption: str) -> list[_Places]:
+    def _add(self, caption: str, goal: str) -> list[_Places]:
         """Note a new caption.
 
         Returns:
@@ -202,13 +220,29 @@ class OnlineReward:
         """
         place = len(self._captions)
         self._captions.append(caption)
+        self._goals.append(goal)
         self._distinct.add(caption)
         if not self._ranks:
             return [(place,)]
-        count = min(self.learning.comparisons, place)
-        others = self._rng.choice(place, count, replace=False).tolist() if place else []
+        earlier = self._of_goal.setdefault(goal, [])
+        count = min(self.learning.comparisons, len(earlier))
+        drawn = self._rng.choice(len(earlier), count, replace=False).tolist() if earlier else []
         # Either may be the first, so that a judge that prefers one side does not prefer the newer caption.
-        return [(place, other) if self._rng.random() < 0.5 else (other, place) for other in others]
+        questions: list[_Places] = [
+            (place, earlier[i]) if self._rng.random() < 0.5 else (earlier[i], place) for i in drawn
+        ]
+        earlier.append(place)
+        return questions
+
+    def _check_that_goals_recur(self) -> None:
+        """Warn once where there is nothing to compare."""
+        count = len(self._captions)
+        if self._ranks and self._can_compare and 1 < self.learning.train_every <= count == len(self._of_goal):
+            self._can_compare = False
+            self._warn(
+                f"the judge was asked nothing yet: no two of {count:,} captions are of one goal, and only such are "
+                "compared (of written texts the goal is the prompt: set world.texts_per_prompt to 2 or more)"
+            )
 
     def _pairs(self) -> TrainingPairs:
         """The answers as what is trained on; labelled captions are pairs with one side."""
@@ -231,6 +265,18 @@ class OnlineReward:
         self.model.normalization = training.model.normalization
         self.model.mark_changed()
         return True
+
+
+def _to_bytes(texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """Texts in UTF-8, one after the other, uint8, and the length of each, int64 ``(n,)``."""
+    written = [text.encode("utf-8", "surrogatepass") for text in texts]
+    lengths = torch.tensor([len(text) for text in written], dtype=torch.int64)
+    return torch.tensor(list(b"".join(written)), dtype=torch.uint8), lengths
+
+
+def _from_bytes(written: Tensor, lengths: Tensor) -> list[str]:
+    """What `_to_bytes` was given."""
+    return [bytes(part.tolist()).decode("utf-8", "surrogatepass") for part in written.split(lengths.tolist())]
 
 
 class _Training:
