@@ -26,3 +26,9 @@ def test_runs_without_a_figure_are_left_out() -> None:
 def test_figures_that_no_run_has_are_not_drawn():
     assert plots.small_multiples({"a": [[{"step": 1, "loss": None}]]}, ["loss"]) == ""
     assert plots.small_multiples({"a": [[{"step": 1, "loss": 2.0}]]}, ["loss"]).count("<svg") == 1
+
+
+def test_one_that_has_not_the_first_metric_is_in_the_legend_all_the_same() -> None:
+    runs = {name: [[{"step": s, key: float(s)} for s in (1, 2)]] for name, key in (("a", "x"), ("b", "y"))}
+    figure = plots.draw_curves(runs, {"x": "first", "y": "second"}, {})
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]

@@ -14,12 +14,6 @@ from groundling.intervals import IntervalEstimate, interquartile_band
 COLOURS = ("#2563a8", "#c2571a", "#2f7d4f", "#8a3f8f", "#7a6a12", "#2b7f8c", "#b0416a")
 _BASELINE_COLOURS = {"zero-shot": "#c2571a", "random": "#888888", "expert": "#2f7d4f", "explorer": "#2f7d4f"}
 Rows = Sequence[Mapping[str, Any]]
-_OF_EPISODES = (
-    *("success_rate", "return_mean", "return_std", "return_min", "return_max", "episode_length"),
-    *("first_named", "first_other", "first_none", "first_precision", "first_chance"),
-    *("score", "dlvl", "gold", "xlvl", "turns", "scout", "messages", "intrinsic_return"),
-)
-"""Metrics that are means over the episodes of an update."""
 
 
 def learning_curve(
@@ -39,7 +33,7 @@ def draw_curves(
     keys: Mapping[str, str],
     levels: Mapping[str, Mapping[str, float]],
 ) -> Any:
-    """A figure of several metrics over frames, side by side: per group the centre of its runs, with a band.
+    """A figure of several metrics over steps, side by side: per group the centre of its runs, with a band.
 
     Args:
         groups: By name, the metrics of each run.
@@ -59,8 +53,11 @@ def draw_curves(
         axes.tick_params(labelsize=7)
     for axes in np.ravel(grid)[len(keys) :]:
         axes.axis("off")
-    handles, labels = np.ravel(grid)[0].get_legend_handles_labels()
-    figure.legend(handles, labels, frameon=False, ncols=6, loc="outside upper center", fontsize=8)
+    handles: dict[str, Any] = {}
+    for axes in np.ravel(grid):  # one that has not all metrics is not in the first panel
+        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(name, handle)
+    figure.legend(handles.values(), handles, frameon=False, ncols=6, loc="outside upper center", fontsize=8)
     return figure
 
 
@@ -269,14 +266,17 @@ Curve = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def _curve(rows: Rows, key: str) -> Curve:
-    """A metric's values; each weighs as many episodes as it is a mean of, or 1."""
+    """A metric's values; each weighs as many episodes as it is a mean of, or 1.
+
+    A metric that an update has in which no episode ended is no mean over episodes.
+    """
     points, before = [], 0
     for row in rows:
         ended, before = row.get("episodes", 0) - before, row.get("episodes", 0)
         if row.get(key) is not None:
-            points.append((row["step"], row[key], ended if key in _OF_EPISODES else 1))
-    steps, values, weights = np.array(points, dtype=float).reshape(-1, 3).T
-    return steps, values, weights
+            points.append((row["step"], row[key], ended))
+    steps, values, ended_episodes = np.array(points, dtype=float).reshape(-1, 3).T
+    return steps, values, ended_episodes if ended_episodes.all() else np.ones_like(ended_episodes)
 
 
 def smooth_curve(rows: Rows, key: str) -> tuple[np.ndarray, np.ndarray]:
