@@ -163,6 +163,32 @@ def test_the_study_tells_of_every_arm(folder: Path) -> None:
     assert "explorer" in (results / "README.md").read_text(encoding="utf-8")
 
 
+def test_the_studys_results_are_laid_out_as_the_committed_ones(folder: Path) -> None:
+    committed, ours = DOCS.parents[1] / "results" / "motif", folder / "results" / "motif"
+
+    def header(path: Path) -> str:
+        return path.read_text(encoding="utf-8").splitlines()[0]
+
+    def prose(path: Path) -> list[str]:
+        """A page without its figures, tables, findings and command."""
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return [
+            re.sub(r"[\d, ]+", " ", line)
+            for line in lines
+            if line and not line.startswith(("| ", "- ", "ground"))
+        ]
+
+    def labels(path: Path) -> set[str]:
+        return set(re.findall(r">([a-z ]+)</text>", path.read_text(encoding="utf-8")))
+
+    for name in ("curves.csv", "summary.csv"):
+        assert header(ours / name) == header(committed / name)
+    assert labels(ours / "training.svg") == labels(committed / "training.svg")
+    assert prose(ours / "README.md") == prose(committed / "README.md")
+    keys = [list(json.loads((path / "summary.json").read_text())) for path in (ours, committed)]
+    assert keys[0] == keys[1] and "frames" in keys[0]
+
+
 def test_every_root_env_has_a_command_that_trains(folder: Path, tmp_path: Path) -> None:
     trained = []
     for words in _documented():

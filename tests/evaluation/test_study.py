@@ -3,12 +3,14 @@
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -16,10 +18,14 @@ from groundling import beside
 from groundling.cli import INTERRUPTED, main
 from groundling.configs.compose import compose
 from groundling.configs.studies import read_study, studies
+from groundling.errors import RunError
 from groundling.evaluation import study as study_module
 from groundling.evaluation.evaluate import evaluate
 from groundling.evaluation.study import make_jobs, run_jobs_beside
+from groundling.evaluation.study_by_figures import write_study_by_figures
 from groundling.intervals import IntervalEstimate, wilson_interval
+from groundling.training.tracking import read_metrics
+from groundling.worlds.writing import WritingWorld
 
 _STUDY = """
 # A tiny study.
@@ -47,6 +53,18 @@ arms:
     overrides: ["~policy.args", policy.id=test-table, algorithm.args.learning_rate=1e-5]
   random:
     experiment: random
+"""
+_WRITING = """
+name: writers
+title: Two writers
+note: Of few texts.
+seeds: [1]
+suites: [test]
+episodes: 3
+common: [training.steps=40, world.num_texts=4, world.num_tokens=6, "evaluation.baselines=[]", device=cpu]
+arms:
+  measured: {experiment: rl4lms/increasing_numbers_reinforce_pp}
+  plain: {experiment: rl4lms/increasing_numbers_reinforce_pp, overrides: ["evaluation.metrics=[]"]}
 """
 _FILES = ["README.md", "curves.csv", "evaluations.csv", "summary.csv", "summary.json"]
 _FIGURES = ["generalisation.png", "generalisation.svg", "success.png", "success.svg"]
@@ -228,6 +246,64 @@ def test_a_clone_learns_from_as_many_transitions_as_were_asked_for(tmp_path: Pat
     described = json.loads((tmp_path / "runs" / "of-clone-seed1" / "data" / "collection.json").read_text())
     assert described["agent"] == "trained" and described["run"] == "clone-seed1"
     assert (tmp_path / "out" / "cloning.svg").exists()
+
+
+def test_a_study_of_texts_keeps_and_draws_what_its_world_says(tmp_path: Path) -> None:
+    path = tmp_path / "writers.yaml"
+    path.write_text(_WRITING)
+    assert main(_words(path)) == 0
+    runs, out = tmp_path / "runs", tmp_path / "out"
+    curves = _rows(out / "curves.csv")
+    assert list(curves[0]) == ["arm", "seed", "step", "seconds", "episodes", *WritingWorld.curves]
+    last = read_metrics(runs / "plain-seed1")[-1]
+    for column in ("return_mean", "kl_mean", "entropy"):
+        assert float(curves[-1][column]) == pytest.approx(last[column], rel=1e-5)
+    assert {row["value_loss"] for row in curves} == {""}  # nobody here estimates values
+    titles = re.findall(r">([^<>]+)</text>", (out / "training.svg").read_text())
+    assert {"reward", "KL to the reference", "entropy", "plain", "measured"} <= set(titles)
+    assert "value loss" not in titles
+    episodes = _rows(out / "episodes.csv")
+    measure = "synthetic/increasing_numbers_in_text"
+    assert [bool(row[measure]) for row in episodes] == [row["arm"] == "measured" for row in episodes]
+    assert len(episodes) == 2 * 3 and all(row["reward"] for row in episodes)
+    held_out = json.loads((runs / "plain-seed1" / "evaluation" / "test.json").read_text())
+    reward = held_out["agents"]["trained"]["figures"]["reward"]["value"]
+    summary = json.loads((out / "summary.json").read_text())
+    (line,) = (one for one in summary["figures"] if (one["arm"], one["figure"]) == ("plain", "reward"))
+    assert line["of_seeds"][0] == pytest.approx(reward)
+    assert summary["tokens"] == {"measured": 40, "plain": 40} and not summary["unfinished"]
+    page = (out / "README.md").read_text()
+    assert "3 held-out texts for each run; tokens of training: measured 40, plain 40." in page
+    assert "Of few texts." in page and "Of `test`: the pool's test split." in page
+    assert "training texts over tokens" in page and "frames" not in page
+
+    # A world of one's own says likewise what is kept, what is drawn and what it is called.
+    class Strokes(WritingWorld):
+        unit, episodes = "strokes", "drawings"
+        curves: ClassVar[Mapping[str, str | None]] = {"entropy": "doubt", "loss": None}
+
+    study, arms = read_study(str(path))
+    jobs = make_jobs(study, arms, runs)
+    write_study_by_figures(study, jobs, Strokes, tmp_path / "strokes", ["study"])
+    assert list(_rows(tmp_path / "strokes" / "curves.csv")[0])[3:] == [
+        "seconds",
+        "episodes",
+        "entropy",
+        "loss",
+    ]
+    titles = re.findall(r">([^<>]+)</text>", (tmp_path / "strokes" / "training.svg").read_text())
+    assert "doubt" in titles and "loss" not in titles
+    assert "3 held-out drawings for each run; strokes of" in (tmp_path / "strokes" / "README.md").read_text()
+
+
+def test_a_study_of_which_nothing_is_finished_has_no_results(tmp_path: Path) -> None:
+    path = tmp_path / "writers.yaml"
+    path.write_text(_WRITING)
+    study, arms = read_study(str(path))
+    jobs = make_jobs(study, arms, tmp_path / "runs")
+    with pytest.raises(RunError, match="no run of writers is finished yet"):
+        write_study_by_figures(study, jobs, WritingWorld, tmp_path / "out", ["study"])
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -34,10 +34,10 @@ def add_parser(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Carry the command out; returns its exit status."""
     from groundling.configs.studies import read_study
-    from groundling.evaluation.game_results import write_game_results
-    from groundling.evaluation.results import write_results
     from groundling.evaluation.study import Job, make_jobs, run_here, run_jobs_beside
-    from groundling.training.build import world_of
+    from groundling.evaluation.study_by_figures import write_study_by_figures
+    from groundling.evaluation.study_by_success import write_study_by_success
+    from groundling.worlds import kind
 
     study, arms = read_study(arguments.study, arguments.overrides)
     runs = arguments.runs or Path("runs") / study.name
@@ -61,9 +61,10 @@ def run(arguments: argparse.Namespace) -> int:
 
         failed = run_jobs_beside(jobs, words, arguments.jobs, tell)
     if not arguments.no_results:
-        by_success = world_of(jobs[0].config).told_by == "success"
-        write = write_results if by_success else write_game_results
-        write(study, jobs, output, full_command)
+        world = kind(jobs[0].config.world.id)
+        by_success = world.study_measures == "success"
+        write = write_study_by_success if by_success else write_study_by_figures
+        write(study, jobs, world, output, full_command)
         tell(f"results: {output / 'README.md'}")
     if failed:
         raise RunError(

@@ -43,7 +43,8 @@ class Study:
     """What a reader of the results has to bear in mind: a paragraph of their README."""
     seeds: list[int] = field(default_factory=lambda: [1, 2, 3])
     suites: list[str] = field(default_factory=lambda: ["held-out"])
-    """Tests of `groundling evaluate`; all for all of them. An arm passes over those that do not suit it."""
+    """Tests of `groundling evaluate`; all for all of them. An arm passes over those that do not suit it. The results of
+    worlds whose studies tell all figures (NetHack, writing) are of the first."""
     episodes: int = 200
     """How many each agent plays of each test."""
     common: list[str] = field(default_factory=list)

@@ -1,7 +1,5 @@
 """`groundling evaluate`: an agent and its baselines on the same held-out episodes, in whatever world."""
 
-import csv
-import io
 import json
 import math
 import warnings
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from groundling.errors import RunError
+from groundling.evaluation.tables import write_csv
 from groundling.evaluation.target import Target
 from groundling.files import write_atomically
 from groundling.worlds import CannotPlay, World
@@ -94,19 +93,19 @@ def _write(
         "name": world.spec.name,
         "world": world.settings,
         "checkpoint": target.checkpoint.name if target.checkpoint else None,
-        "agents": {name: _told(one) for name, one in played.items()},
+        "agents": {name: _summary(one) for name, one in played.items()},
         "tasks": {
-            name: {task: _told(family) for task, family in one.families().items()}
+            name: {task: _summary(family) for task, family in one.families().items()}
             for name, one in played.items()
         },
         "left_out": left_out,
         **world.details(played),
     }
-    write_atomically(folder / f"{suite}{target.suffix}.csv", _table(played))
+    _write_episodes(folder / f"{suite}{target.suffix}.csv", played)
     write_atomically(folder / f"{suite}{target.suffix}.json", json.dumps(content, indent=1) + "\n")
 
 
-def _told(played: Played) -> dict[str, Any]:
+def _summary(played: Played) -> dict[str, Any]:
     figures = {name: _as_json(figure) for name, figure in played.figures().items()}
     return {"episodes": len(played.episodes), "figures": figures}
 
@@ -117,19 +116,21 @@ def _as_json(figure: Figure) -> dict[str, Any]:
     return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
 
 
-def _table(played: Mapping[str, Played]) -> str:
-    """One row for each episode, as CSV."""
+def _write_episodes(path: Path, played: Mapping[str, Played]) -> None:
+    """One row for each episode."""
     episodes = [(name, e) for name, one in played.items() for e in one.episodes]
     about = list(dict.fromkeys(key for _, e in episodes for key in e.about))
     figures = list(dict.fromkeys(key for _, e in episodes for key in e.figures))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["agent", "episode", *about, *figures])
-    for name, e in episodes:
-        values = (e.figures.get(key) for key in figures)
-        cells = ["" if value is None else f"{value:.6g}" for value in values]
-        writer.writerow([name, e.number, *(e.about.get(key, "") for key in about), *cells])
-    return text.getvalue()
+    rows = (
+        [
+            name,
+            e.number,
+            *(e.about.get(key, "") for key in about),
+            *(e.figures.get(key) for key in figures),
+        ]
+        for name, e in episodes
+    )
+    write_csv(path, ["agent", "episode", *about, *figures], rows)
 
 
 def _write_samples(target: Target, world: World, suite: str, samples: list[dict[str, Any]]) -> None:

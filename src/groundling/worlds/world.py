@@ -1,7 +1,7 @@
 """What a world is: the one thing that training, evaluation and the commands know of where experience comes from."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -69,8 +69,13 @@ class World(ABC, Generic[C, E]):
     """What is played."""
     suites: ClassVar[Mapping[str, str]] = {"held-out": "held-out episodes of the run's own world"}
     """The tests, the usual one first, and what they ask."""
-    told_by: ClassVar[Literal["success", "figures"]] = "figures"
-    """What a study of runs here tells: how often agents succeed, by suite, or all figures of the usual suite."""
+    controls: ClassVar[Collection[str]] = ()
+    """Of the `suites`, those in which an agent fails that reads what it is asked."""
+    study_measures: ClassVar[Literal["success", "figures"]] = "figures"
+    """What a study of runs here tells: how often agents succeed, suite by suite, or all figures of its first suite."""
+    curves: ClassVar[Mapping[str, str | None]] = {"return_mean": "return", "episode_length": None}
+    """The columns of ``metrics.jsonl`` that a study keeps, in their order, and what each is called where a study by
+    figures draws it over the steps; None: it is not drawn."""
     baselines: ClassVar[Mapping[str, str]] = {}
     """The agents that play here without a policy, and what they do."""
 

@@ -35,6 +35,17 @@ class NetHackWorld(World[NetHackConfig, NetHackEvaluation]):
         evidence=frozenset({"env", "captions", "counts"}),
         subject="nethack",
     )
+    unit = "frames"
+    curves: ClassVar[Mapping[str, str | None]] = {
+        "return_mean": "return",
+        "score": "score",
+        "dlvl": "depth",
+        "gold": "gold",
+        "xlvl": "experience_level",
+        "episode_length": None,
+        "messages": "messages",
+        "intrinsic_return": None,
+    }
     baselines: ClassVar[Mapping[str, str]] = {
         "random": "uniform over the actions",
         "explorer": "NetHack's, by rules: it looks for the stairs and goes down",

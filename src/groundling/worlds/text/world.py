@@ -50,7 +50,14 @@ class TextWorld(World[TextConfig, TextEvaluation]):
         evidence=frozenset({"env", "captions", "counts"}),
     )
     suites: ClassVar[Mapping[str, str]] = {name: suite.about for name, suite in SUITES.items()}
-    told_by = "success"
+    controls = tuple(CONTROLS)
+    study_measures = "success"
+    curves: ClassVar[Mapping[str, str | None]] = {
+        "success_rate": "success rate",
+        "return_mean": None,
+        "episode_length": None,
+        "loss": None,
+    }
     baselines: ClassVar[Mapping[str, str]] = {
         "random": "uniform over the admissible actions",
         "expert": "BabyAI's bot, which sees the whole world",

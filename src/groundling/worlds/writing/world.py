@@ -46,6 +46,18 @@ class WritingWorld(World[WritingConfig, WritingEvaluation]):
     )
     unit = "tokens"
     episodes = "texts"
+    curves: ClassVar[Mapping[str, str | None]] = {
+        "return_mean": "reward",
+        "kl_mean": "KL to the reference",
+        "kl_coefficient": "KL coefficient",
+        "episode_length": "tokens of a text",
+        "entropy": "entropy",
+        "value_loss": "value loss",
+        "explained_variance": None,
+        "log_prob": None,
+        "loss": None,
+        "probability": "probability of the references",
+    }
     suites: ClassVar[Mapping[str, str]] = {
         split: f"the pool's {split} split" for split in ("test", "val", "train")
     }

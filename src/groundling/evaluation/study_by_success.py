@@ -1,9 +1,5 @@
-"""What a study found: CSVs, figures, and a README with their figures in tables."""
+"""The results of a study that asks how often agents succeed, suite by suite: CSVs, figures, and a README."""
 
-import csv
-import io
-import json
-import shlex
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
@@ -12,19 +8,17 @@ from typing import Any
 import numpy as np
 
 from groundling.configs.studies import Study
-from groundling.envs.babyai_text import CONTROLS
 from groundling.errors import RunError
 from groundling.evaluation import plots
 from groundling.evaluation.study import Job
+from groundling.evaluation.tables import StudyHead, estimate_cell, markdown_table, write_csv, write_curves
 from groundling.files import write_atomically
 from groundling.intervals import IntervalEstimate, area_under_curve, estimate, wilson_interval
 from groundling.training.tracking import read_metrics
+from groundling.worlds import World
 
 SHARED = "(shared)"
 """In place of a suite: all that suit every arm, taken together; without controls, in which who reads fails."""
-_HELD_OUT = "held-out"
-"""The test on episodes like those of training."""
-_CURVE = ("seconds", "episodes", "success_rate", "return_mean", "episode_length", "loss")
 _FIRST_CURVE = ("first_named", "first_other", "first_none", "first_precision", "first_chance")
 """Columns of worlds that tell which thing the agent first deals with."""
 _FIRST = ("first_named", "first_none", "first_precision", "first_chance")
@@ -71,7 +65,9 @@ class Line:
     estimate: IntervalEstimate
 
 
-def write_results(study: Study, jobs: Sequence[Job], output: Path, command: Sequence[str]) -> None:
+def write_study_by_success(
+    study: Study, jobs: Sequence[Job], world: type[World[Any, Any]], output: Path, command: Sequence[str]
+) -> None:
     """Write what the finished ``jobs`` found into ``output``.
 
     ``curves.csv`` (one row per update), ``evaluations.csv`` (per run, agent, suite and family of tasks),
@@ -82,6 +78,7 @@ def write_results(study: Study, jobs: Sequence[Job], output: Path, command: Sequ
     Args:
         study: What was asked.
         jobs: The runs that were asked for.
+        world: The kind of world they are of.
         output: The folder.
         command: The words after ``groundling`` that made it.
 
@@ -93,28 +90,27 @@ def write_results(study: Study, jobs: Sequence[Job], output: Path, command: Sequ
         raise RunError(f"no run of {study.name} is finished yet: run the same command again")
     metrics = {job.name: read_metrics(job.run_dir) for job in finished if job.agent == "trained"}
     scores = [score for job in finished for score in _scores(job)]
-    lines = [*_areas(finished, metrics), *_successes(scores), *_first_interactions(scores)]
+    lines = [
+        *_areas(finished, metrics),
+        *_successes(scores, world.controls),
+        *_first_interactions(scores),
+    ]
     output.mkdir(parents=True, exist_ok=True)
-    columns = [*_CURVE, *(_FIRST_CURVE if _tells_first(metrics.values()) else ())]
-    _csv(output / "curves.csv", ["arm", "seed", "step", *columns], _curve_rows(finished, metrics, columns))
-    _csv(output / "evaluations.csv", list(Score.__annotations__), (astuple(score) for score in scores))
-    _csv(
+    runs = [(job.arm, job.seed, metrics.get(job.name, ())) for job in finished]
+    columns = [*world.curves, *(_FIRST_CURVE if _tells_first(metrics.values()) else ())]
+    write_curves(output / "curves.csv", runs, columns)
+    write_csv(output / "evaluations.csv", list(Score.__annotations__), (astuple(score) for score in scores))
+    write_csv(
         output / "summary.csv",
         [*(name for name in Line.__annotations__ if name != "estimate"), *IntervalEstimate.__annotations__],
         ((*astuple(line)[:-1], *astuple(line.estimate)) for line in lines),
     )
     missing = [job.name for job in jobs if job not in finished or not all(job.evaluations().values())]
-    about: dict[str, Any] = {
-        "study": study.name,
-        "command": shlex.join(["groundling", *command]),
-        "seeds": study.seeds,
-        "episodes": study.episodes,
-        "unfinished": missing,
-    }
-    summary = about | {"figures": [asdict(line) for line in lines]}
-    write_atomically(output / "summary.json", json.dumps(summary, indent=1) + "\n")
-    figures = _draw(study, finished, metrics, lines, output)
-    write_atomically(output / "README.md", _readme(study, about, lines, scores, finished, figures))
+    head = StudyHead(study, command, missing)
+    head.write_summary(output, [asdict(line) for line in lines])
+    figures = _draw(study, finished, metrics, lines, world.unit, output)
+    usual = next(iter(world.suites))
+    write_atomically(output / "README.md", _readme(head, lines, scores, finished, usual, figures))
 
 
 def _scores(job: Job) -> list[Score]:
@@ -142,14 +138,14 @@ def _areas(jobs: Sequence[Job], metrics: dict[str, list[dict[str, Any]]]) -> lis
     ]
 
 
-def _successes(scores: Sequence[Score]) -> list[Line]:
+def _successes(scores: Sequence[Score], controls: Collection[str]) -> list[Line]:
     """By arm, agent and suite; and over all suites that every arm that learns has, without controls."""
     table: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
     for s in scores:
         if s.task == "all":
             table.setdefault((s.arm, s.agent), {}).setdefault(s.suite, {})[s.seed] = s.success
     learning = [set(suites) for (_, agent), suites in table.items() if agent == "trained"]
-    shared = sorted(set.intersection(*learning) - set(CONTROLS)) if learning else []
+    shared = sorted(set.intersection(*learning) - set(controls)) if learning else []
     lines = []
     for (arm, agent), suites in table.items():
         for suite, by_seed in suites.items():
@@ -181,46 +177,31 @@ def _tells_first(runs: Iterable[Sequence[dict[str, Any]]]) -> bool:
     return any(row.get("first_precision") is not None for rows in runs for row in rows)
 
 
-def _curve_rows(
-    jobs: Sequence[Job], metrics: dict[str, list[dict[str, Any]]], columns: Sequence[str]
-) -> Iterable[tuple[Any, ...]]:
-    for job in jobs:
-        for row in metrics.get(job.name, ()):
-            yield job.arm, job.seed, row["step"], *(row.get(key) for key in columns)
-
-
-def _csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows([f"{x:.6g}" if isinstance(x, float) else x for x in row] for row in rows)
-    write_atomically(path, text.getvalue())
-
-
 def _draw(
     study: Study,
     jobs: Sequence[Job],
     metrics: dict[str, list[dict[str, Any]]],
     lines: Sequence[Line],
+    unit: str,
     output: Path,
 ) -> dict[str, str]:
-    """Draw what there is to draw; by the figure's name, what it shows."""
+    """Draw what there is to draw, over steps in their ``unit``; by the figure's name, what it shows."""
     drawn: dict[str, str] = {}
     learners = {line.arm for line in lines if line.measure == "area"}
     curves = {
         arm: [metrics[job.name] for job in jobs if job.arm == arm] for arm in study.arms if arm in learners
     }
     if curves:
-        figure = plots.draw_learning_curve(curves, "success_rate", "success rate")
+        figure = plots.draw_learning_curve(curves, "success_rate", "success rate", steps=unit)
         plots.save(figure, output / "success")
-        drawn["success"] = "Success in training over env steps, interquartile mean of the seeds (smoothed)"
+        drawn["success"] = f"Success in training over {unit}, interquartile mean of the seeds (smoothed)"
     if _tells_first(metrics.values()):
         rows = [
             row for run_rows in metrics.values() for row in run_rows if row.get("first_chance") is not None
         ]
         chance = sum(row["first_chance"] for row in rows) / len(rows)
         label = "first thing is the named one"
-        figure = plots.draw_learning_curve(curves, "first_precision", label, {"chance": chance})
+        figure = plots.draw_learning_curve(curves, "first_precision", label, {"chance": chance}, unit)
         plots.save(figure, output / "first")
         drawn["first"] = "Of the first things dealt with in training, the share that is the named one"
     panels: dict[str, dict[str, dict[str, IntervalEstimate]]] = {
@@ -260,46 +241,38 @@ def _compared(study: Study, there: Collection[str]) -> list[str]:
 
 
 def _readme(
-    study: Study,
-    about: dict[str, Any],
+    head: StudyHead,
     lines: Sequence[Line],
     scores: Sequence[Score],
     jobs: Sequence[Job],
+    usual: str,
     figures: dict[str, str],
 ) -> str:
+    study = head.study
     arms = [name for name in study.arms if any(line.arm == name for line in lines)]
     areas = {line.arm: line.estimate for line in lines if line.measure == "area"}
     overview = [
         [
             name,
             study.arms[name].about,
-            _told(areas.get(name)),
+            _cell(areas.get(name)),
             *(
-                _told(_by_suite(lines, name, agent).get(_HELD_OUT))
+                _cell(_by_suite(lines, name, agent).get(usual))
                 for agent in ("zero-shot", _agent_of(jobs, name))
             ),
         ]
         for name in arms
     ]
-    text = [
-        f"# {study.title or study.name}",
-        "Made by",
-        f"```\n{about['command']}\n```",
+    text = head.markdown(
         f"Seeds: {', '.join(map(str, study.seeds))}. Held-out episodes for each run, agent and test: {study.episodes}. "
         "Figures are interquartile means over seeds (of less than four values: means) with 95 % stratified-bootstrap "
         "intervals; of few seeds these are narrow at best, and of one, or where all agree, there is none. "
         "The area is that under the smoothed curve of the success in "
         f"training, divided by the steps. `{SHARED}` takes together the tests that suit every arm that learns. "
-        "`evaluations.csv` has every run by family of tasks, `curves.csv` every update.",
-    ]
-    if study.note:
-        text.append(study.note.strip())
-    if about["unfinished"]:
-        text.append(
-            f"**Unfinished or failed, and so not or not wholly in here: {', '.join(about['unfinished'])}.**"
-        )
+        "`evaluations.csv` has every run by family of tasks, `curves.csv` every update."
+    )
     text.append("## Arms")
-    text.append(_table(["arm", "", "area under the curve", "held-out, before", "held-out"], overview))
+    text.append(markdown_table(["arm", "", "area under the curve", f"{usual}, before", usual], overview))
     for title, agent in (("After training", "trained"), ("Before training", "zero-shot")):
         columns = [name for name in arms if agent in _agents(lines, name)]
         if columns:
@@ -310,7 +283,7 @@ def _readme(
     text += [
         "## Held-out episodes, run by run",
         "With 95 % Wilson intervals over the episodes. All runs play the same ones.",
-        _run_table(scores, study.seeds),
+        _run_table(scores, study.seeds, usual),
     ]
     if firsts := [(line.arm, line.agent) for line in lines if line.measure == "first_precision"]:
         text += [
@@ -333,26 +306,27 @@ def _by_suite_table(lines: Sequence[Line], arms: Sequence[str], agent: str | Non
     """One line for each suite, one column for each arm; of arms without training the only agent that they have."""
     columns = [_by_suite(lines, arm, agent or _agents(lines, arm)[0]) for arm in arms]
     suites = list(dict.fromkeys(suite for column in columns for suite in column))
-    return _table(["test", *arms], [[suite, *(_told(c.get(suite)) for c in columns)] for suite in suites])
+    rows = [[suite, *(_cell(c.get(suite)) for c in columns)] for suite in suites]
+    return markdown_table(["test", *arms], rows)
 
 
-def _run_table(scores: Sequence[Score], seeds: Sequence[int]) -> str:
-    """One line for each arm's agents, one column for each seed, and one for the episodes of all seeds together."""
+def _run_table(scores: Sequence[Score], seeds: Sequence[int], usual: str) -> str:
+    """Of the usual suite, one line for each arm's agents, one column for each seed, and one for all their episodes."""
     runs: dict[str, dict[int, Score]] = {}
     for s in scores:
-        if (s.suite, s.task) == (_HELD_OUT, "all"):
+        if (s.suite, s.task) == (usual, "all"):
             runs.setdefault(s.arm if s.agent in ("trained", s.arm) else f"{s.arm}, {s.agent}", {})[s.seed] = s
     rows = []
     for name, by_seed in runs.items():
         each = [_together([by_seed[seed]]) if seed in by_seed else "" for seed in seeds]
         rows.append([name, *each, _together(list(by_seed.values()))])
-    return _table(["", *(f"seed {seed}" for seed in seeds), "together"], rows)
+    return markdown_table(["", *(f"seed {seed}" for seed in seeds), "together"], rows)
 
 
 def _together(scores: Sequence[Score]) -> str:
     """The share of these runs' episodes that succeeded, with its Wilson interval."""
     successes, episodes = sum(round(s.success * s.episodes) for s in scores), sum(s.episodes for s in scores)
-    return _told(IntervalEstimate(successes / episodes, *wilson_interval(successes, episodes)))
+    return _cell(IntervalEstimate(successes / episodes, *wilson_interval(successes, episodes)))
 
 
 def _first_table(lines: Sequence[Line], agents: Sequence[tuple[str, str]]) -> str:
@@ -368,20 +342,15 @@ def _first_table(lines: Sequence[Line], agents: Sequence[tuple[str, str]]) -> st
         [
             suite,
             *(
-                f"{_told(precision.get(suite)) or '–'}, none {none[suite].value:.3f}" if suite in none else ""
+                f"{_cell(precision.get(suite)) or '–'}, none {none[suite].value:.3f}" if suite in none else ""
                 for precision, none in columns.values()
             ),
             f"{chance.value:.3f}",
         ]
         for suite, chance in chances.items()
     ]
-    return _table(["test", *columns, "chance"], rows)
+    return markdown_table(["test", *columns, "chance"], rows)
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-
-
-def _told(interval: IntervalEstimate | None) -> str:
-    return interval.text(".3f") if interval else ""
+def _cell(share: IntervalEstimate | None) -> str:
+    return estimate_cell(share, ".3f")

@@ -1,0 +1,108 @@
+"""What results are written in: CSV files, tables in Markdown, and the head of a study's page."""
+
+import csv
+import io
+import json
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from groundling.configs.studies import Study
+from groundling.files import write_atomically
+from groundling.intervals import IntervalEstimate
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write a CSV file: floats with six digits, None as an empty cell."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows([f"{x:.6g}" if isinstance(x, float) else x for x in row] for row in rows)
+    write_atomically(path, text.getvalue())
+
+
+def write_curves(
+    path: Path, runs: Iterable[tuple[str, int, Iterable[Mapping[str, Any]]]], columns: Iterable[str]
+) -> None:
+    """Write a study's ``curves.csv``, one row for each update of each run.
+
+    Args:
+        path: The file.
+        runs: Of each its arm, its seed and the rows of its ``metrics.jsonl``.
+        columns: Which of the figures are kept, beside the seconds and the episodes so far.
+    """
+    columns = ["seconds", "episodes", *columns]
+    rows = (
+        [arm, seed, row["step"], *(row.get(column) for column in columns)]
+        for arm, seed, updates in runs
+        for row in updates
+    )
+    write_csv(path, ["arm", "seed", "step", *columns], rows)
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown, with a line below its header."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def estimate_cell(estimate: IntervalEstimate | None, spec: str) -> str:
+    """An estimate with its interval in a table's cell, in the given format; an empty cell where there is none."""
+    return estimate.text(spec) if estimate else ""
+
+
+@dataclass(frozen=True)
+class StudyHead:
+    """What the results of every study say first: how they were made, and what is missing."""
+
+    study: Study
+    command: Sequence[str]
+    """The words after ``groundling`` that made them."""
+    unfinished: list[str]
+    """Jobs that are not, or not wholly, in the results."""
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """What ``summary.json`` has beside it, by its name there."""
+
+    def markdown(self, explanation: str) -> list[str]:
+        """The first paragraphs of the ``README.md``.
+
+        Args:
+            explanation: What the figures are: a paragraph.
+        """
+        text = [
+            f"# {self.study.title or self.study.name}",
+            "Made by",
+            f"```\n{self._command}\n```",
+            explanation,
+        ]
+        if self.study.note:
+            text.append(self.study.note.strip())
+        if self.unfinished:
+            text.append(
+                f"**Unfinished or failed, and so not or not wholly in here: {', '.join(self.unfinished)}.**"
+            )
+        return text
+
+    def write_summary(self, output: Path, figures: Sequence[Mapping[str, Any]]) -> None:
+        """Write ``summary.json`` into the folder ``output``.
+
+        Args:
+            output: The results' folder.
+            figures: As JSON.
+        """
+        summary = {
+            "study": self.study.name,
+            "command": self._command,
+            "seeds": self.study.seeds,
+            "episodes": self.study.episodes,
+            **self.more,
+            "unfinished": self.unfinished,
+            "figures": figures,
+        }
+        write_atomically(output / "summary.json", json.dumps(summary, indent=1) + "\n")
+
+    @property
+    def _command(self) -> str:
+        return shlex.join(["groundling", *self.command])
