@@ -66,7 +66,7 @@ class Log(Protocol):
         """Take up what belongs to the update whose figures are ``row``."""
 
 
-class Told(Protocol):
+class ValidationListener(Protocol):
     """Is told the figures of a validation split, too."""
 
     def tell(self, figures: Mapping[str, float], update: int, step: int) -> None:

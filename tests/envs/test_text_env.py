@@ -12,7 +12,7 @@ from groundling.cli import main
 from groundling.envs.checking import check_env
 from groundling.envs.make import make_text_env, name_actions
 from groundling.envs.seeds import training_seed
-from groundling.envs.text_env import ACTIONS, TextEnv, read_told
+from groundling.envs.text_env import ACTIONS, TextEnv, read_text_step
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, RunError
 from tests.conftest import Corridor
@@ -76,19 +76,19 @@ def test_a_state_with_changing_lists_goes_on_exactly() -> None:
 
 @pytest.mark.parametrize("name", ACTIONS)
 def test_others_names_for_lists_are_understood(name: str) -> None:
-    told = read_told("A room.\n A door. ", {name: ["east", "west"], "objective": "leave"})
+    told = read_text_step("A room.\n A door. ", {name: ["east", "west"], "objective": "leave"})
     assert (told.goal, told.descriptions, told.actions) == ("leave", ("A room.", "A door."), ("east", "west"))
 
 
 def test_what_is_no_list_of_texts_is_no_list_of_actions() -> None:
-    assert read_told("A room", {"valid": True}, "leave").actions is None
+    assert read_text_step("A room", {"valid": True}, "leave").actions is None
     for wrong in ("east", [1, 2], {"east": 1}):
         with pytest.raises(ConfigError, match=r"info\['actions'\] must be a list of texts"):
-            read_told("A room", {"actions": wrong}, "leave")
+            read_text_step("A room", {"actions": wrong}, "leave")
     with pytest.raises(ConfigError, match="tells no goal"):
-        read_told("A room", {})
+        read_text_step("A room", {})
     with pytest.raises(ConfigError, match="tells no descriptions"):
-        read_told(np.zeros(3), {"goal": "leave"})
+        read_text_step(np.zeros(3), {"goal": "leave"})
 
 
 def test_functions_tell_what_an_env_does_not() -> None:

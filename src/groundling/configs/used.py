@@ -70,7 +70,8 @@ def check_used(config: Config) -> None:
         reason = idle.get(key) or idle.get(key.partition(".")[0])
         if reason is not None and value != defaults[key]:
             raise UnusedKey(
-                key, f"{key}={_told(value)} does nothing: {reason}; leave it at {_told(defaults[key])}"
+                key,
+                f"{key}={_value_text(value)} does nothing: {reason}; leave it at {_value_text(defaults[key])}",
             )
     check_parts(config.reward, world.offers)
     chosen = chosen_parts(config.reward, world.offers)
@@ -133,9 +134,9 @@ def _leaves(prefix: str, node: Any) -> Iterator[tuple[str, Any]]:
             yield prefix + f.name, value
 
 
-def _told(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if is_dataclass(value) and not isinstance(value, type):
-        return _told(asdict(value))
+        return _value_text(asdict(value))
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{name}: {_told(one)}" for name, one in value.items()) + "}"
+        return "{" + ", ".join(f"{name}: {_value_text(one)}" for name, one in value.items()) + "}"
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

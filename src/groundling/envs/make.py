@@ -11,8 +11,8 @@ import gymnasium
 from minigrid.minigrid_env import MiniGridEnv
 
 from groundling.envs.babyai_text import ACTIONS, LEVELS, BabyAIText, check_language
-from groundling.envs.text_env import ACTIONS as TOLD_ACTIONS
-from groundling.envs.text_env import read_told
+from groundling.envs.text_env import ACTIONS as ACTION_KEYS
+from groundling.envs.text_env import read_text_step
 from groundling.errors import ConfigError
 from groundling.registry import unknown
 
@@ -23,7 +23,7 @@ def make_text_env(
     """Make the env ``id``, told in words.
 
     Any BabyAI or MiniGrid env is told by `BabyAIText`; another env tells itself (see
-    `groundling.envs.text_env.read_told`), in English.
+    `groundling.envs.text_env.read_text_step`), in English.
 
     Args:
         id: What Gymnasium knows it by.
@@ -86,7 +86,7 @@ def name_actions(
     if given is None and is_free:
         raise ConfigError(
             f"env {id} takes any text as its action and lists none: agents choose, or write, one of the admissible "
-            f"actions, so let its info list these at every step, as {', '.join(TOLD_ACTIONS)}"
+            f"actions, so let its info list these at every step, as {', '.join(ACTION_KEYS)}"
         )
     if given is None:
         return ActionNames(None, count)
@@ -126,7 +126,7 @@ def _look_at(id: str, args: str, language: str) -> _Looks:
 def _is_free(env: gymnasium.Env[Any, Any]) -> bool:
     """Whether an env that takes texts lists none of them as an episode begins."""
     try:
-        return read_told(*env.reset()).actions is None
+        return read_text_step(*env.reset()).actions is None
     except Exception:  # whatever else is wrong with it is told when it is played
         return False
 

@@ -23,7 +23,7 @@ ScienceWorld's, Lamorel's."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TextStep:
     """One step of a text env in words."""
 
     goal: str
@@ -32,9 +32,9 @@ class Told:
     """The admissible ones; None of an env that does not list them."""
 
 
-def read_told(
+def read_text_step(
     observation: Any, info: Mapping[str, Any], goal: str | None = None, has_lists: bool = True
-) -> Told:
+) -> TextStep:
     """What an env tells with an observation and its info.
 
     Args:
@@ -64,13 +64,13 @@ def read_told(
             f"text, got {descriptions!r:.80}"
         )
     if not has_lists:
-        return Told(goal, tuple(descriptions), None)
+        return TextStep(goal, tuple(descriptions), None)
     listed = info.get("actions")
     if listed is None:
         listed = next((info[name] for name in ACTIONS[1:] if _are_texts(info.get(name))), None)
     elif not _are_texts(listed):
         raise ConfigError(f"info['actions'] must be a list of texts, got {listed!r:.80}")
-    return Told(goal, tuple(descriptions), None if listed is None else tuple(listed))
+    return TextStep(goal, tuple(descriptions), None if listed is None else tuple(listed))
 
 
 def _are_texts(value: Any) -> bool:
@@ -84,8 +84,8 @@ Reader = Callable[[Any, Mapping[str, Any]], Any]
 class TextEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Any env as one that tells itself in words, by functions of its observations.
 
-    What is not given is read off the env as it is (`read_told`). Register what wraps your env, and it is trained by its
-    id::
+    What is not given is read off the env as it is (`read_text_step`). Register what wraps your env, and it is trained
+    by its id::
 
         gymnasium.register("Mine-v0", entry_point=lambda **args: TextEnv(Mine(**args), goal="win", actions=legal_moves))
 
@@ -112,12 +112,12 @@ class TextEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
-        return observation, self._told(observation, info)
+        return observation, self._with_given(observation, info)
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
-        return observation, reward, terminated, truncated, self._told(observation, info)
+        return observation, reward, terminated, truncated, self._with_given(observation, info)
 
-    def _told(self, observation: Any, info: Mapping[str, Any]) -> dict[str, Any]:
+    def _with_given(self, observation: Any, info: Mapping[str, Any]) -> dict[str, Any]:
         given = {name: one(observation, info) if callable(one) else one for name, one in self._given.items()}
         return {**info, **given}

@@ -69,17 +69,17 @@ class TextWorldExpress(gymnasium.Env[str, str]):
         number = seed // (1 if self._fold else 2) % _GAMES_OF_A_FOLD
         self._steps, self._score = 0, 0.0
         state = _read(self._engine.generateNewGameJSON(_FIRST[fold] + number, fold, False))
-        return self._told(state, first=True)
+        return self._in_words(state, first=True)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         state = _read(self._engine.stepJSON(action))
         self._steps += 1
         gained, self._score = state["score"] - self._score, state["score"]
-        observation, info = self._told(state)
+        observation, info = self._in_words(state)
         terminated = state["tasksuccess"] or state["taskfailure"] or self._score >= 1
         return observation, gained, terminated, not terminated and self._steps >= self._max_steps, info
 
-    def _told(self, state: Mapping[str, Any], first: bool = False) -> tuple[str, dict[str, Any]]:
+    def _in_words(self, state: Mapping[str, Any], first: bool = False) -> tuple[str, dict[str, Any]]:
         parts = [state["look"], state["inventory"]]
         if not first and state["observation"] not in parts:
             parts.insert(0, state["observation"])

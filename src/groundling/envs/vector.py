@@ -14,7 +14,7 @@ import numpy as np
 
 from groundling.envs.first_interaction import FirstInteraction, read_first_interaction
 from groundling.envs.observation import TextObservation
-from groundling.envs.text_env import ACTIONS, Told, read_told
+from groundling.envs.text_env import ACTIONS, TextStep, read_text_step
 from groundling.envs.workers import EnvLost, Incidents, LocalEnvs, WorkerEnvs
 from groundling.errors import ConfigError, RunError
 
@@ -64,10 +64,10 @@ class Step:
 class TextVectorEnv:
     """Steps ``num_envs`` text envs and resets each as soon as its episode ends.
 
-    An env tells its goal, its sentences and, if they change, its admissible actions (see `read_told`), and equal seeds
-    must give equal episodes: a checkpoint keeps each env's seed and the actions taken since, and `load_state_dict`
-    plays them again. An env may tell which thing was first dealt with in ``info["first_interaction"]`` (see
-    `FirstInteraction`).
+    An env tells its goal, its sentences and, if they change, its admissible actions (see `read_text_step`), and equal
+    seeds must give equal episodes: a checkpoint keeps each env's seed and the actions taken since, and
+    `load_state_dict` plays them again. An env may tell which thing was first dealt with in
+    ``info["first_interaction"]`` (see `FirstInteraction`).
 
     Args:
         make_env: Makes one env, with a `Discrete` action space, or a `Text` one, whose actions are texts.
@@ -232,7 +232,7 @@ class TextVectorEnv:
             self.incidents.lost_envs += 1
             slot.raw, info = self._reset_again(i)
         try:
-            shown = read_told(slot.raw, info)
+            shown = read_text_step(slot.raw, info)
         except ConfigError as error:
             raise ConfigError(f"{self._name} is no text env: {error}") from None
         if shown.actions is None and self.actions is None:
@@ -270,7 +270,7 @@ class TextVectorEnv:
         slot.episode_return += float(reward)
         slot.past_actions.append(name)
         try:
-            shown = read_told(slot.raw, slot.info, slot.goal, has_lists=self.actions is None)
+            shown = read_text_step(slot.raw, slot.info, slot.goal, has_lists=self.actions is None)
         except ConfigError as error:
             raise RunError(f"{self._where(i)}: {error}") from None
         self._tell(i, shown, ended=terminated or truncated)
@@ -299,10 +299,10 @@ class TextVectorEnv:
             raw, info = self._reset_again(i)
             goal = None
             for chosen in slot.chosen:
-                goal = read_told(raw, info, goal).goal
+                goal = read_text_step(raw, info, goal).goal
                 self._stepper.send(i, "step", chosen)
                 raw, _, _, _, info = self._stepper.receive(i)
-            shown = read_told(raw, info, goal)
+            shown = read_text_step(raw, info, goal)
             if (shown.goal, shown.descriptions) != (slot.goal, slot.descriptions[-1]):
                 raise RunError(
                     f"{self._where(i)}: it {lost}, and its seed and the actions taken since do not bring it back to "
@@ -316,7 +316,7 @@ class TextVectorEnv:
             self._warn(f"{self._where(i)}: it {again}, twice at this step: the episode is cut off")
             return None
 
-    def _tell(self, i: int, shown: Told, ended: bool = False) -> None:
+    def _tell(self, i: int, shown: TextStep, ended: bool = False) -> None:
         """Take up what an env shows now; at an episode's end nothing need be admissible."""
         slot = self._slots[i]
         slot.goal = shown.goal

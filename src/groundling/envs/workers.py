@@ -38,15 +38,15 @@ class LocalEnvs:
 
     def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
         self._envs = envs
-        self._told: list[tuple[str, Any]] = [("", None)] * len(envs)
+        self._commands: list[tuple[str, Any]] = [("", None)] * len(envs)
 
     def send(self, env: int, command: str, value: Any) -> None:
         """As `WorkerEnvs.send`; it is done when it is received."""
-        self._told[env] = command, value
+        self._commands[env] = command, value
 
     def receive(self, env: int) -> Any:
         """As `WorkerEnvs.receive`."""
-        command, value = self._told[env]
+        command, value = self._commands[env]
         return self._envs[env].step(value) if command == "step" else self._envs[env].reset(seed=value)
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ class _Worker:
             self._pipe.send((env, command, value))
 
     def answer(self, env: int, timeout: float) -> tuple[str, Any]:
-        """Wait for an env's next answer: ``("told", what it returned)`` or ``("error", what it raised)``.
+        """Wait for an env's next answer: ``("returned", what it returned)`` or ``("error", what it raised)``.
 
         Raises:
             _WorkerLost: the process is gone, or has not answered after ``timeout`` seconds.
@@ -220,6 +220,6 @@ def _serve(pipe: Connection, make_env: MakeEnv, numbers: list[int]) -> None:
             envs[number] = make_env()
             pipe.send((number, "error", f"{type(error).__name__}: {error}"))
         else:
-            pipe.send((number, "told", result))
+            pipe.send((number, "returned", result))
     for env in envs.values():
         env.close()

@@ -125,12 +125,12 @@ def _table(evaluation: dict[str, Any]) -> dict[str, dict[str, str]]:
     """By agent, the figures of an evaluation."""
     return {
         name: {"episodes": str(agent["episodes"])}
-        | {figure: _told(value) for figure, value in agent["figures"].items()}
+        | {figure: _figure_cell(value) for figure, value in agent["figures"].items()}
         for name, agent in evaluation["agents"].items()
     }
 
 
-def _told(figure: dict[str, float | None]) -> str:
+def _figure_cell(figure: dict[str, float | None]) -> str:
     value, low, high = (figure[name] for name in ("value", "low", "high"))
     if value is None:
         return "–"

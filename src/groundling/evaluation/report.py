@@ -230,11 +230,11 @@ def _controls(run: Shown) -> list[tuple[str, dict[str, Any]]]:
     }
     if not evaluations.keys() & set(CONTROLS):
         return []
-    here = _untold(json.loads(json.dumps(run.world.settings)))
-    return [(suite, one) for suite, one in evaluations.items() if _untold(one["world"]) == here]
+    here = _without_control(json.loads(json.dumps(run.world.settings)))
+    return [(suite, one) for suite, one in evaluations.items() if _without_control(one["world"]) == here]
 
 
-def _untold(env: Mapping[str, Any]) -> tuple[Any, ...]:
+def _without_control(env: Mapping[str, Any]) -> tuple[Any, ...]:
     """What an env shows and asks for, without how its missions are told."""
     args = {name: value for name, value in env["args"].items() if name != "control"}
     return env["env"], args, env["language"], env["actions"]
@@ -250,10 +250,13 @@ def _figures(evaluation: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, s
     """One row for each figure of an evaluation; of each agent its mean and the interval."""
     agents = evaluation["agents"].values()
     names = dict.fromkeys(name for agent in agents for name in agent["figures"])
-    return [(name.replace("_", " "), [_told(a["figures"].get(name)) for a in agents]) for name in names]
+    return [
+        (name.replace("_", " "), [_mean_and_interval(a["figures"].get(name)) for a in agents])
+        for name in names
+    ]
 
 
-def _told(figure: Mapping[str, Any] | None) -> tuple[str, str]:
+def _mean_and_interval(figure: Mapping[str, Any] | None) -> tuple[str, str]:
     if figure is None or figure["value"] is None:
         return "–", ""
     if figure["low"] is None or figure["low"] == figure["high"]:

@@ -146,9 +146,9 @@ class DistillationRun:
                     self.row = self.epoch(lambda pairs: bar.advance(task, pairs))
                     tracker.log(self.row)
                     self._save()
-                    bar.update(task, description=_told(self.row))
+                    bar.update(task, description=_epoch_line(self.row))
                     if not console.is_terminal:
-                        console.print(_told(self.row), highlight=False)
+                        console.print(_epoch_line(self.row), highlight=False)
         finally:
             tracker.close()
         return self.row
@@ -259,7 +259,7 @@ def _fingerprint(pairs: TrainingPairs) -> str:
     return digest.hexdigest()[:16]
 
 
-def _told(row: dict[str, Any]) -> str:
+def _epoch_line(row: dict[str, Any]) -> str:
     accuracy = row.get("validation_accuracy", math.nan)
     return (
         f"epoch {row['update']} · loss {row['train_loss']:.4f} · held-out accuracy {accuracy:.3f} · "

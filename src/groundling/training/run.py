@@ -26,7 +26,7 @@ from groundling.configs.trust import shareable
 from groundling.errors import ConfigError, RunError
 from groundling.policies.policy import Policy
 from groundling.processes import Processes
-from groundling.rows import Log, Told
+from groundling.rows import Log, ValidationListener
 from groundling.training import checkpoint
 from groundling.training.build import in_steps, make_algorithm, make_policy, make_shards, world_of
 from groundling.training.folder import open_run
@@ -151,7 +151,7 @@ class Run:
         tracker = Tracker(self.folder, update)
         stack.callback(tracker.close)
         logs: list[Log] = [tracker, SampleLog(self.collector, self.folder, update, config.training.steps)]
-        listeners: list[Told] = [tracker]
+        listeners: list[ValidationListener] = [tracker]
         if config.training.wandb is not None:
             name = f"{config.name}-seed{config.seed}"
             wandb = WandbLog(config.training.wandb, name, shareable(asdict(config)), self.folder)

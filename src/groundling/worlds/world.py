@@ -16,7 +16,7 @@ from groundling.registry import ComponentConfig, unknown
 from groundling.rewards import RewardSum, Surroundings, make_parts
 from groundling.rewards.part import RewardPartConfig
 from groundling.rewards.sum import naming
-from groundling.rows import Log, Told
+from groundling.rows import Log, ValidationListener
 from groundling.worlds.collector import Collector
 from groundling.worlds.config import EvaluationConfig, WorldConfig
 from groundling.worlds.episode import HeldOutEpisode, Played
@@ -168,7 +168,7 @@ class World(ABC, Generic[C, E]):
         run_dir: Path,
         update: int,
         last_step: int,
-        listeners: Sequence[Told],
+        listeners: Sequence[ValidationListener],
     ) -> list[Log]:
         """What measures the policy while it learns, each into a file of its own.
 

@@ -129,7 +129,7 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
                 )
             mission, asked = swapped
         self._begin(asked, mission)
-        return self._told(observation, info)
+        return self._in_words(observation, info)
 
     def _begin(self, asked: list[Asked], mission: str) -> None:
         """Tell the mission, given in English, as the control wants it; watch what is dealt with."""
@@ -161,14 +161,14 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
     def step(self, action: int) -> tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]:
         """Take one of Minigrid's actions."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        observation, info = self._told(observation, info)
+        observation, info = self._in_words(observation, info)
         if self._watch is not None:
             if action in self._watch.actions:
                 self._watch.see(action)
             info["first_interaction"] = self._watch.interaction
         return observation, reward, terminated, truncated, info
 
-    def _told(self, observation: Observation, info: dict[str, Any]) -> tuple[Observation, dict[str, Any]]:
+    def _in_words(self, observation: Observation, info: dict[str, Any]) -> tuple[Observation, dict[str, Any]]:
         unwrapped: Any = self.env.unwrapped
         info["descriptions"] = describe(
             observation["image"], unwrapped.carrying, self.language, compat=self.compat

@@ -12,7 +12,7 @@ from groundling.judges.asking.answers import JSON_SCHEMA, WORDS, parse
 from groundling.judges.asking.judge import Judge, Reply, Request, Tell, judges
 from groundling.judges.asking.questions import AnswerFormat
 from groundling.judges.asking.server import ChatServer, RequestFailed, RequestRefused
-from groundling.judges.preferences.store import told_tokens
+from groundling.judges.preferences.store import token_count
 from groundling.registry import unknown
 
 ANSWERS = ("line", "json", "choice", "motif")
@@ -181,8 +181,8 @@ class OpenAIJudge(Judge):
             text=self.server.scrub(text),
             complete=complete,
             probabilities=self._probabilities(choice, text, complete),
-            prompt_tokens=told_tokens(tokens.get("prompt_tokens"), _MOST_TOKENS),
-            completion_tokens=told_tokens(tokens.get("completion_tokens"), _MOST_TOKENS),
+            prompt_tokens=token_count(tokens.get("prompt_tokens"), _MOST_TOKENS),
+            completion_tokens=token_count(tokens.get("completion_tokens"), _MOST_TOKENS),
         )
 
     def _probabilities(

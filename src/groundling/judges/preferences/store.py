@@ -238,14 +238,14 @@ def _parse(line: bytes) -> Answer | None:
             label=content["label"],
             probabilities=None if soft is None else (soft[0], soft[1], soft[2]),
             swapped=content["swapped"],
-            prompt_tokens=told_tokens(content["prompt_tokens"], _MOST_TOKENS),
-            completion_tokens=told_tokens(content["completion_tokens"], _MOST_TOKENS),
+            prompt_tokens=token_count(content["prompt_tokens"], _MOST_TOKENS),
+            completion_tokens=token_count(content["completion_tokens"], _MOST_TOKENS),
             seconds=content["seconds"],
         )
     except (ValueError, KeyError, TypeError, IndexError):
         return None
 
 
-def told_tokens(value: Any, most: int) -> int:
+def token_count(value: Any, most: int) -> int:
     """A number of tokens as a server or a file tells it; 0 if it is none, or more than there can be."""
     return value if type(value) is int and 0 <= value <= most else 0

@@ -103,10 +103,10 @@ def in_context(context: str, caption: str) -> str:
 
 def _compare(first: TextSegment, second: TextSegment) -> Comparison:
     if first.context == second.context:
-        return Comparison(_told(first), _told(second), first.context)
-    return Comparison(*(in_context(one.context, _told(one)) for one in (first, second)))
+        return Comparison(_segment_text(first), _segment_text(second), first.context)
+    return Comparison(*(in_context(one.context, _segment_text(one)) for one in (first, second)))
 
 
-def _told(segment: TextSegment) -> str:
+def _segment_text(segment: TextSegment) -> str:
     text = tell(segment.captions)
     return f"{text}\n{_AFTERWARDS}\n{segment.outcome}" if segment.outcome else text

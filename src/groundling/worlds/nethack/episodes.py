@@ -113,7 +113,7 @@ def _finish(game: Game, task: str, taste: Taste | None) -> None:
         figures["intrinsic_return"] = taste.intrinsic_return(game.messages)
 
 
-_TOLD = (
+_FIGURES = (
     "success",
     "return",
     "score",
@@ -131,7 +131,7 @@ _TOLD = (
 
 def record_of(game: Game) -> HeldOutEpisode:
     """What an episode comes to, in the record of all worlds."""
-    figures = {name: game.figures[name] for name in _TOLD if name in game.figures}
+    figures = {name: game.figures[name] for name in _FIGURES if name in game.figures}
     about: dict[str, str | int] = {"seed": game.seed}
     if "end_status" in game.figures:
         about["end_status"] = int(game.figures["end_status"])

@@ -7,7 +7,7 @@ from typing import Any
 from groundling.algorithms.algorithm import Algorithm
 from groundling.algorithms.bc import BehaviouralCloning
 from groundling.policies.policy import Policy
-from groundling.rows import RowFile, Told, due
+from groundling.rows import RowFile, ValidationListener, due
 from groundling.worlds.text.config import TextConfig, TextEvaluation
 from groundling.worlds.text.dataset import count_transitions
 from groundling.worlds.text.demonstrations import Demonstrations
@@ -31,7 +31,7 @@ class HeldOutLog:
         run_dir: Path,
         update: int,
         last_step: int,
-        others: Sequence[Told] = (),
+        others: Sequence[ValidationListener] = (),
     ) -> None:
         self._every: int | None = None
         self._last_step, self._others = last_step, others

@@ -17,7 +17,7 @@ from groundling.policies.policy import Policy
 from groundling.policies.random import RandomPolicy
 from groundling.prompts import PromptReader
 from groundling.registry import unknown
-from groundling.rows import Log, Told
+from groundling.rows import Log, ValidationListener
 from groundling.worlds.collector import Collector
 from groundling.worlds.episode import Played
 from groundling.worlds.recording import Collected, Demonstrator, Recording
@@ -120,7 +120,7 @@ class TextWorld(World[TextConfig, TextEvaluation]):
         run_dir: Path,
         update: int,
         last_step: int,
-        listeners: Sequence[Told],
+        listeners: Sequence[ValidationListener],
     ) -> list[Log]:
         logs: list[Log] = [ProbeLog(self.config, policy, run_dir, update)]
         if self.config.dataset is not None:

@@ -20,7 +20,7 @@ from groundling.metrics.post_processing import post_processors
 from groundling.policies.texts import TokenPrompt
 from groundling.policies.token import TokenPolicy
 from groundling.rewards import RewardSum
-from groundling.rows import RowFile, Told, due
+from groundling.rows import RowFile, ValidationListener, due
 from groundling.worlds.writing.collect import as_writer, stretch_of, texts_so_far
 from groundling.worlds.writing.parts import (
     make_measured_reward,
@@ -187,7 +187,7 @@ class ValidationLog:
         run_dir: Path,
         update: int,
         last_step: int,
-        others: Sequence[Told] = (),
+        others: Sequence[ValidationListener] = (),
     ) -> None:
         self._world, self._run_dir, self._last_step, self._others = world, run_dir, last_step, others
         self._every = world.evaluation.every

@@ -11,7 +11,7 @@ from groundling.envs.spec import WorldSpec
 from groundling.envs.text_generation import SampleOrder
 from groundling.envs.text_generation.pools import Split
 from groundling.policies.policy import Policy
-from groundling.rows import Log, Told
+from groundling.rows import Log, ValidationListener
 from groundling.worlds.collector import Collector
 from groundling.worlds.episode import HeldOutEpisode, Played
 from groundling.worlds.recording import Demonstrator, Recording
@@ -110,7 +110,7 @@ class WritingWorld(World[WritingConfig, WritingEvaluation]):
         run_dir: Path,
         update: int,
         last_step: int,
-        listeners: Sequence[Told],
+        listeners: Sequence[ValidationListener],
     ) -> list[Log]:
         return [ValidationLog(self, policy, run_dir, update, last_step, listeners)]
 
