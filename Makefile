@@ -5,9 +5,12 @@ BIN := $(VENV)/bin
 RUN := runs/demo
 WRITING := runs/demo-writing
 MOTIF := runs/motif
+# Environments of their own, beside that of the developer.
+CHECKED := .venv-wheel
+AUDITING := .venv-audit
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-writing demo-motif test lint format clean
+.PHONY: help install demo demo-writing demo-motif test lint format wheel-check sbom audit clean
 
 help:  ## Show what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -52,5 +55,21 @@ lint: install  ## Check style, types and spelling
 format: install  ## Format the code
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-clean:  ## Remove .venv and the caches (never runs/)
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+wheel-check:  ## Build the wheel, install it without extras into a new environment, train outside the repository
+	rm -rf dist/wheel $(CHECKED) && $(PYTHON) -m venv $(CHECKED)
+	$(CHECKED)/bin/python -m pip wheel --quiet --no-deps --wheel-dir dist/wheel .
+	$(CHECKED)/bin/python -m pip install --quiet -c constraints.txt dist/wheel/groundling-*.whl
+	$(CHECKED)/bin/python -m pip check
+	cd $(CHECKED) && bin/groundling list policies > list.txt && \
+	  bin/groundling train demo-easy training.steps=512 run_dir=run && bin/groundling evaluate run --episodes 8 && \
+	  bin/groundling report run
+
+sbom: install  ## List what the installation is made of, with licences, as CycloneDX: dist/sbom.json
+	$(PYTHON) -m venv $(AUDITING) && $(AUDITING)/bin/python -m pip install --quiet pip-audit cyclonedx-bom
+	mkdir -p dist && $(AUDITING)/bin/cyclonedx-py environment $(BIN)/python --output-file dist/sbom.json
+
+audit: sbom  ## Ask PyPI for known vulnerabilities of what is installed (needs the network)
+	$(AUDITING)/bin/pip-audit --path $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+
+clean:  ## Remove the environments, dist and the caches (never runs/)
+	rm -rf $(VENV) $(CHECKED) $(AUDITING) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
