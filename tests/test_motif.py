@@ -134,6 +134,19 @@ def test_a_model_card_has_the_figures_with_their_intervals(folder: Path, tmp_pat
     assert f"| score | {told} | " in card
 
 
+def test_a_published_agent_plays_elsewhere_and_brings_its_reward_model(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = (folder / "runs" / "motif" / "agent").resolve()
+    assert main(["publish", str(agent), "--output", str(tmp_path / "out")]) == 0
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out").rename(tmp_path / "elsewhere" / "copy")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert main(["evaluate", "copy", "--episodes", "3", *_ADDED["evaluate"]]) == 0
+    there = json.loads(Path("copy/evaluation/held-out.json").read_text())
+    assert there["agents"] == json.loads((agent / "evaluation" / "held-out.json").read_text())["agents"]
+
+
 def test_the_sample_is_an_episode_that_can_be_played_again(folder: Path) -> None:
     (sample,) = json.loads(
         (folder / "runs" / "motif" / "agent" / "samples" / "held-out.json").read_text(encoding="utf-8")

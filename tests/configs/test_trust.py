@@ -187,8 +187,8 @@ def test_reports_and_publishing_execute_nothing_and_tell_no_paths(
     for path in files:
         assert str(received.parent) not in path.read_text(), path
     settings = yaml.safe_load((tmp_path / "pub" / "config.yaml").read_text())
-    assert (settings["run_dir"], settings["model"]["path"]) == ("run", "model")
-    assert "base_model: model\n" in (tmp_path / "pub" / "README.md").read_text()
+    assert (settings["run_dir"], settings["model"]["path"]) == ("run", "./model")
+    assert "base_model:" not in (tmp_path / "pub" / "README.md").read_text()
 
 
 @pytest.mark.usefixtures("_modules")

@@ -1,14 +1,19 @@
 """A trained policy as a folder of its own, and on the hub."""
 
+import json
+import shutil
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
 from groundling.cli import main
 from groundling.errors import RunError
 from groundling.evaluation.publish import upload
+from groundling.evaluation.target import find
 from groundling.lm import LanguageModel
+from groundling.lm.loading import STARTERS
+from groundling.training import checkpoint
 from groundling.training.tracking import read_metrics
 
 
@@ -43,6 +48,92 @@ def test_the_card_is_about_the_checkpoint_that_is_published(run_dir: Path, tmp_p
     assert main(["publish", str(first), "--output", str(tmp_path / "again")]) == 0
     card = (tmp_path / "again" / "README.md").read_text()
     assert "## test-000001" in card and "## test\n" not in card and "| reward |" in card
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose policy scores actions with an adapter on a model that only this machine has."""
+    home = tmp_path_factory.mktemp("writer")
+    shutil.copytree(STARTERS["starter-causal"], home / "model")
+    small = ["world.num_envs=2", "training.steps=4", "world.num_steps=2", "algorithm.args.minibatch_size=2"]
+    small += ["algorithm.args.micro_batch_size=null", "evaluation.num_envs=2", "evaluation.episodes=3"]
+    words = ["demo-easy", *small, f"run_dir={home / 'run'}", "device=cpu", "model.lora={r: 2}"]
+    assert main(["train", *words, f"model.path={home / 'model'}", "evaluation.baselines=[zero-shot]"]) == 0
+    assert main(["evaluate", str(home / "run")]) == 0
+    return home / "run"
+
+
+def _moved(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What `publish` makes of a run, copied elsewhere and named from there."""
+    assert main(["publish", str(run), "--output", str(tmp_path / "out")]) == 0
+    shutil.copytree(tmp_path / "out", tmp_path / "elsewhere" / "copy")
+    shutil.rmtree(tmp_path / "out")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for path in Path("copy").rglob("*"):
+        assert not path.is_file() or str(run.parent).encode() not in path.read_bytes(), path
+    return Path("copy")
+
+
+def _agents(folder: Path, suite: str) -> dict[str, Any]:
+    agents: dict[str, Any] = json.loads((folder / "evaluation" / f"{suite}.json").read_text())["agents"]
+    return agents
+
+
+def test_a_published_writer_is_evaluated_elsewhere_as_its_run(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = _moved(run_dir, tmp_path, monkeypatch)
+    assert main(["evaluate", str(copy)]) == 0
+    assert _agents(copy, "test") == _agents(run_dir, "test")
+    assert main(["watch", str(copy), "--fast"]) == 0
+    assert main(["publish", str(copy), "--output", "again"]) == 0
+    weights = "model.safetensors"
+    assert find("again", [], pytest.fail).checkpoint == Path("again").resolve()
+    assert (Path("again") / weights).read_bytes() == (copy / weights).read_bytes()
+    on = ["train", str(copy / "config.yaml"), "model.path=copy", "run_dir=on", "--dry-run"]
+    assert main(on) == 0 and "model:\n  path: copy\n" in capsys.readouterr().out
+    (copy / "model.safetensors").write_bytes(b"cut")
+    assert main(["evaluate", str(copy)]) == 1
+    assert "is broken (model.safetensors has 3 bytes instead of" in capsys.readouterr().err
+
+
+def test_a_published_adapter_names_the_model_that_it_stands_on(
+    adapted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = _moved(adapted, tmp_path, monkeypatch)
+    capsys.readouterr()
+    assert main(["evaluate", str(copy)]) == 1
+    told = capsys.readouterr().err
+    assert "stands on the model ./model, which is not here: put that folder, or a link to it, at " in told
+    assert told.count("\n") == 1 and str(copy / "base") in told
+    (copy / "base").symlink_to(adapted.parent / "model")
+    assert main(["evaluate", str(copy)]) == 0
+    assert "zero-shot is left out: what training began with is not here" in capsys.readouterr().err
+    wanted = _agents(adapted, "held-out")
+    assert _agents(copy, "held-out") == {"trained": wanted["trained"]}
+    Path("model").symlink_to(adapted.parent / "model")
+    assert main(["evaluate", str(copy)]) == 0 and _agents(copy, "held-out") == wanted
+    words = ["collect", str(copy), "--episodes", "1", "--output", "data"]
+    assert main(words) == 0 and "writer" not in Path("data/collection.json").read_text()
+
+
+def test_only_the_policys_own_files_are_published(run_dir: Path, tmp_path: Path) -> None:
+    """A manifest may name the publisher's files."""
+    run = tmp_path / "run"
+    shutil.copytree(run_dir, run)
+    (tmp_path / "private.txt").write_text("private")
+    newest = sorted((run / "checkpoints").iterdir())[-1]
+    (newest / "stray.txt").write_text("stray")
+    (newest / "link.txt").symlink_to(tmp_path / "private.txt")
+    manifest = json.loads((newest / "manifest.json").read_text())
+    (tmp_path / "sealed").mkdir()
+    shutil.copy(tmp_path / "private.txt", tmp_path / "sealed" / "private.txt")
+    checkpoint.seal(tmp_path / "sealed")
+    entry = json.loads((tmp_path / "sealed" / "manifest.json").read_text())["private.txt"]
+    manifest |= {"link.txt": entry, "../../../private.txt": entry, str(tmp_path / "private.txt"): entry}
+    (newest / "manifest.json").write_text(json.dumps(manifest))
+    assert main(["publish", str(run), "--output", str(tmp_path / "out")]) == 0
+    assert not {"stray.txt", "link.txt", "private.txt"} & {p.name for p in (tmp_path / "out").rglob("*")}
 
 
 class _Hub:

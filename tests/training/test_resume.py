@@ -282,8 +282,8 @@ def test_a_full_disk_loses_nothing(
             raise OSError(28, "No space left on device")
         original(folder)
 
-    original = checkpoint._seal
-    monkeypatch.setattr(checkpoint, "_seal", full)
+    original = checkpoint.seal
+    monkeypatch.setattr(checkpoint, "seal", full)
     with pytest.raises(RunError, match="No space left"):
         _train(_corridor(tmp_path / "full"))
     assert _updates_done(tmp_path / "full") == 3

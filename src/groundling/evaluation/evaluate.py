@@ -48,8 +48,8 @@ def evaluate(
     played: dict[str, Played] = {}
     left_out: dict[str, str] = {}
     for name in target.players:
-        policy = there.policy(name)
         try:
+            policy = there.policy(name)
             played[name] = world.play(name, policy, suite, num_episodes, on_agent(name))
         except CannotPlay as error:
             if name == target.agent:

@@ -2,7 +2,8 @@
 
 import json
 import shutil
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import jinja2
@@ -13,22 +14,29 @@ from groundling.configs.trust import shareable
 from groundling.errors import ConfigError, RunError
 from groundling.evaluation.evaluate import read_evaluation
 from groundling.evaluation.target import Target
+from groundling.judges.reward_models import load_reward_model
+from groundling.judges.reward_models.reward_model import DESCRIPTION
+from groundling.lm.loading import STARTERS
+from groundling.rewards.reward_model_part import MODEL
+from groundling.rewards.sum import FOLDER
 from groundling.training import checkpoint
 
 _OF_TRAINING = (
     *("optimizer.safetensors", "random.safetensors", "collector.safetensors", "online.safetensors"),
-    *("algorithm.json", "run.json", "manifest.json", "reward_table.safetensors"),
+    *("algorithm.json", "run.json", "reward_table.safetensors"),
 )
 """Files of a checkpoint that only its run needs."""
 
 
 def publish(target: Target, output: Path) -> Path:
-    """Write the weights (as `from_pretrained` loads a language model), ``config.yaml`` and a model card.
+    """Write a folder that is a policy by itself, wherever it is copied to.
 
-    Settings and JSON files are written as `shareable`: of a path on this machine its last name remains.
+    It holds the weights (as `from_pretrained` loads a language model), the run's reward models, ``config.yaml``, a
+    model card, and a manifest by which `groundling.evaluation.target.find` knows it. Settings and JSON files are
+    written as `shareable`: of a path on this machine its last name remains.
 
     Args:
-        target: A run or one of its checkpoints.
+        target: A run, one of its checkpoints, or a published policy.
         output: A folder that is not there yet, or empty.
 
     Raises:
@@ -38,9 +46,16 @@ def publish(target: Target, output: Path) -> Path:
         raise ConfigError(f"{target.agent} has no checkpoint: name a run's folder or one of its checkpoints")
     if output.exists() and any(output.iterdir()):
         raise ConfigError(f"--output {output} holds something already: name another folder")
-    shutil.copytree(target.checkpoint, output, dirs_exist_ok=True, ignore=_left_out)
+    output.mkdir(parents=True, exist_ok=True)
+    for name in _files_of_the_policy(target.checkpoint):
+        (output / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(target.checkpoint / name, output / name)
+    _add_reward_models(target, output)
     for path in output.rglob("*.json"):
         _leave_paths_out(path)
+    counters = json.loads((target.checkpoint / "run.json").read_text(encoding="utf-8"))["counters"]
+    checkpoint.write_json(output / "run.json", {"counters": counters})
+    checkpoint.seal(output)  # but for what people may change
     (output / "config.yaml").write_text(
         OmegaConf.to_yaml(OmegaConf.create(_settings(target))), encoding="utf-8"
     )
@@ -48,23 +63,59 @@ def publish(target: Target, output: Path) -> Path:
     return output
 
 
-def _left_out(folder: str, names: list[str]) -> set[str]:
-    """Files that are only the run's, and links: who made the run may have let them point at the publisher's files."""
-    return {name for name in names if name in _OF_TRAINING or (Path(folder) / name).is_symlink()}
+def _files_of_the_policy(folder: Path) -> Iterator[str]:
+    """What lies in a checkpoint and in its manifest, but for files that only the run needs.
+
+    Links are left out: who made the run may have let them point at the publisher's files.
+    """
+    written = json.loads((folder / checkpoint.MANIFEST).read_text(encoding="utf-8"))
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder).as_posix()
+        if name in written and path.name not in _OF_TRAINING and not path.is_symlink():
+            yield name
+
+
+def _add_reward_models(target: Target, output: Path) -> None:
+    """Put the run's reward models where a checkpoint has one that learns: what is seen of a policy tells of them."""
+    for name, part in target.config.reward.items():
+        if part is None or (part.id or name) != "reward_model" or not part.args.get("path"):
+            continue
+        source, place = Path(part.args["path"]), output / FOLDER / name / MODEL
+        if (source / DESCRIPTION).is_file() and not place.exists():
+            # Loaded and saved instead of copied: the folder is named by whoever made the run.
+            about = json.loads((source / DESCRIPTION).read_text(encoding="utf-8")).get("about")
+            load_reward_model(source).save(place, about)
 
 
 def _settings(target: Target) -> dict[str, Any]:
-    settings: dict[str, Any] = shareable(recorded(target.run_dir / "config.yaml"))
+    recorded_ones = recorded(target.run_dir / "config.yaml")
+    settings: dict[str, Any] = shareable(recorded_ones)
+    for name in ("path", "tokenizer"):
+        settings["model"][name] = _name_of_model(recorded_ones["model"][name])
     return settings
 
 
+def _name_of_model(path: str | None) -> str | None:
+    """As others can name a model: a bundled one by its name, a folder as ``./NAME``, which no hub is asked for."""
+    for name, folder in STARTERS.items():
+        if path in (name, str(folder)):
+            return name
+    if path is None or (shareable(path) == path and not Path(path).is_dir()):
+        return path
+    return f"./{PureWindowsPath(path).name}"
+
+
 def _leave_paths_out(path: Path) -> None:
-    """Rewrite a JSON file whose ``…path`` entries, such as an adapter's ``base_model_name_or_path``, are absolute."""
+    """Rewrite a JSON file whose ``…path`` entries are absolute, and an adapter's, which names its base model."""
 
     def without(node: Any) -> Any:
         if isinstance(node, dict):
             return {
-                key: shareable(value) if isinstance(value, str) and key.endswith("path") else without(value)
+                key: _name_of_model(value)
+                if key == "base_model_name_or_path"
+                else shareable(value)
+                if isinstance(value, str) and key.endswith("path")
+                else without(value)
                 for key, value in node.items()
             }
         return [without(value) for value in node] if isinstance(node, list) else node

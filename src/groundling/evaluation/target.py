@@ -9,11 +9,13 @@ from groundling.configs.compose import changed, compose, experiments, from_file
 from groundling.configs.flat import flat
 from groundling.configs.schema import Config
 from groundling.configs.trust import TRAINING_ALONE
-from groundling.errors import ConfigError, RunError
+from groundling.configs.used import has_model
+from groundling.errors import ConfigError, GroundlingError, RunError
+from groundling.lm.loading import resolve
 from groundling.policies.policy import Policy
 from groundling.training import checkpoint
 from groundling.training.build import make_policy, world_of
-from groundling.worlds import AGENTS, World, experiment_of
+from groundling.worlds import AGENTS, CannotPlay, World, experiment_of
 from groundling.worlds.recording import Demonstrator
 
 _OF_THE_CHECKPOINT = ("model.path=", "model.init=", "policy.id=", "algorithm.")
@@ -76,11 +78,17 @@ class Target:
         """Whom one of its `players` follows; None of those that need no policy.
 
         Raises:
+            CannotPlay: it is the model that training began with, whose folder is not here.
             ConfigError: the policy does not suit the world.
         """
         if agent in AGENTS:
             return None
         config = self.config
+        if agent == "zero-shot" and self.checkpoint is not None and has_model(config.policy):
+            try:
+                resolve(config.model.path)
+            except GroundlingError as error:
+                raise CannotPlay(f"what training began with is not here ({error})") from error
         world = world_of(config, None if agent == "zero-shot" else self.checkpoint)
         return make_policy(config.policy, config.model, config.algorithm, world)
 
@@ -94,7 +102,7 @@ def find(
     """Find who ``name`` means.
 
     Args:
-        name: A run's folder, one of its checkpoints, an experiment, or one of `AGENTS`.
+        name: A run's folder, one of its checkpoints, a published policy, an experiment, or one of `AGENTS`.
         overrides: Changes to the configuration, such as ``device=cpu`` or ``world.env=BabyAI-GoToLocal-v0``.
         warn: Is told of broken checkpoints that are passed over.
         unused: What the caller makes nothing of, as in `groundling.configs.from_file`.
@@ -113,13 +121,17 @@ def find(
             )
     if (path / "config.yaml").exists():
         config = from_file(path / "config.yaml", overrides, unused)
+        if (
+            path / checkpoint.MANIFEST
+        ).exists():  # what `groundling publish` wrote is run and checkpoint in one
+            _check_whole(path)
+            return Target("trained", path, config, path, changes)
         newest = checkpoint.latest(path / "checkpoints", warn)
         if newest is None:
             raise RunError(f"{path} has no checkpoint: train first, with `groundling train`")
         return Target("trained", path, config, newest, changes)
     if path.parent.name == "checkpoints" and path.is_dir():
-        if (problem := checkpoint.what_is_wrong(path)) is not None:
-            raise RunError(f"checkpoint {path} is broken ({problem}): name another one, or the run's folder")
+        _check_whole(path)
         run_dir = path.parent.parent
         config = from_file(run_dir / "config.yaml", overrides, unused)
         return Target("trained", run_dir, config, path, changes, f"-{path.name}")
@@ -130,9 +142,18 @@ def find(
         config = compose(name, overrides)
         return Target("zero-shot", Path(config.run_dir), config, None, changes)
     raise ConfigError(
-        f"{name} is neither a run's folder (with config.yaml) nor one of its checkpoints, an experiment, "
+        f"{name} is neither a run's or a published folder (with config.yaml) nor a checkpoint, an experiment, "
         f"{' or '.join(AGENTS)}"
     )
+
+
+def _check_whole(path: Path) -> None:
+    """Raise `RunError` where a checkpoint, or a published policy, is not what was written."""
+    if (problem := checkpoint.what_is_wrong(path)) is not None:
+        raise RunError(
+            f"checkpoint {path} is broken ({problem}): name another one, or the run's folder; a published one is to be "
+            "copied again"
+        )
 
 
 def config_of_agent(name: str, overrides: Sequence[str]) -> Config:

@@ -297,7 +297,13 @@ def adapter_base(path: str) -> str | None:
         )
     if (saved.parent / BASE_FOLDER).is_dir():
         return str(saved.parent / BASE_FOLDER)
-    return resolve(base)
+    try:
+        return resolve(base)
+    except GroundlingError as error:
+        raise GroundlingError(
+            f"the adapter in {path} stands on the model {base}, which is not here: put that folder, or a link to it, "
+            f"at {saved.parent / BASE_FOLDER}"
+        ) from error
 
 
 def add_lora(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:

@@ -17,7 +17,8 @@ from safetensors.torch import load_file, save_file
 from groundling.errors import RunError
 from groundling.processes import in_parts
 
-_MANIFEST = "manifest.json"
+MANIFEST = "manifest.json"
+"""What a checkpoint, or a published policy, consists of."""
 
 
 def save(folder: Path, update: int, write: Callable[[Path], None], keep: int) -> Path:
@@ -37,7 +38,7 @@ def save(folder: Path, update: int, write: Callable[[Path], None], keep: int) ->
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         write(partial)
-        _seal(partial)
+        seal(partial)
         if target.exists():  # a broken one, or it would have been resumed from
             shutil.rmtree(target)
         partial.rename(target)
@@ -161,23 +162,23 @@ def _part(tensor: torch.Tensor, parameter: Any) -> torch.Tensor:
     )
 
 
-def _seal(folder: Path) -> None:
-    """Write each file through to the disk, and last a manifest of their sizes and hashes."""
+def seal(folder: Path) -> None:
+    """Write each file of a folder through to the disk, and last a manifest of their sizes and hashes."""
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     manifest = {
         p.relative_to(folder).as_posix(): {"bytes": p.stat().st_size, "sha256": _hash(p)} for p in files
     }
-    write_json(folder / _MANIFEST, manifest)
-    for path in [*files, folder / _MANIFEST, folder]:
+    write_json(folder / MANIFEST, manifest)
+    for path in [*files, folder / MANIFEST, folder]:
         _sync(path)
 
 
 def what_is_wrong(folder: Path) -> str | None:
     """What is wrong with a checkpoint, or None."""
     try:
-        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         if "run.json" not in manifest:
-            return f"{_MANIFEST} does not list run.json"
+            return f"{MANIFEST} does not list run.json"
         for name, expected in manifest.items():
             size = (folder / name).stat().st_size
             if size != expected["bytes"]:
@@ -187,7 +188,7 @@ def what_is_wrong(folder: Path) -> str | None:
     except FileNotFoundError as error:
         return f"{Path(error.filename or '').name} is missing"
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
-        return f"{_MANIFEST} cannot be read: {error}"
+        return f"{MANIFEST} cannot be read: {error}"
     return None
 
 
