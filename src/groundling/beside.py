@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from groundling.parent import VARIABLE
+
 _LAST_LINES = 5
 _POLL_SECONDS = 0.2
 
@@ -83,7 +85,7 @@ def _start(words: Sequence[str], log: TextIO) -> "subprocess.Popen[bytes]":
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
-        env={**os.environ, **threads},
+        env={**os.environ, **threads, VARIABLE: str(os.getpid())},
         start_new_session=True,
     )
 

@@ -25,6 +25,7 @@ from groundling.commands import (
 )
 from groundling.commands.command import INTERRUPTED, one_line
 from groundling.errors import ConfigError, GroundlingError
+from groundling.parent import end_with_launcher
 
 _COMMANDS = (
     train,
@@ -82,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def entry_point() -> None:
     """The console script."""
+    end_with_launcher()
     faulthandler.enable()  # if native code crashes, say where
     sys.exit(main())
 

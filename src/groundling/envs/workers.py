@@ -1,6 +1,7 @@
 """Text envs in worker processes: for envs that are slow, or that crash or hang and must not take the run along."""
 
 import multiprocessing
+import os
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -11,6 +12,7 @@ from typing import Any
 import gymnasium
 
 from groundling.errors import ConfigError, RunError
+from groundling.parent import end_with
 
 MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
 _START_SECONDS = 120.0
@@ -169,7 +171,8 @@ class _Worker:
         self._pipe, pipe = _PROCESSES.Pipe()
         self._ready = False
         self._answers: dict[int, list[tuple[str, Any]]] = {env: [] for env in self.envs}
-        self._process = _PROCESSES.Process(target=_serve, args=(pipe, self._make_env, self.envs), daemon=True)
+        told = (os.getpid(), pipe, self._make_env, self.envs)
+        self._process = _PROCESSES.Process(target=_serve, args=told, daemon=True)
         try:
             self._process.start()
         except (AttributeError, TypeError) as error:  # pickle's words for what has no name in a module
@@ -198,8 +201,9 @@ class _Worker:
             self._answers[env].append((kind, value))
 
 
-def _serve(pipe: Connection, make_env: MakeEnv, numbers: list[int]) -> None:
-    """A worker: do what the pipe says until it is closed."""
+def _serve(parent: int, pipe: Connection, make_env: MakeEnv, numbers: list[int]) -> None:
+    """A worker: do what the pipe says until it is closed, or its parent is gone."""
+    end_with(parent)
     import signal
 
     import groundling  # noqa: F401  (registers the bundled envs)

@@ -1,6 +1,7 @@
 """Rewards that take long: computed in several processes, and not twice for the same text."""
 
 import multiprocessing
+import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import torch
 
 from groundling.errors import ConfigError
 from groundling.metrics.metric import Meta
+from groundling.parent import end_with
 from groundling.rewards.reward import Reward, part_of, rewards
 
 _SAMPLES_AT_ONCE = 4
@@ -107,7 +109,7 @@ class Pooled(Reward):
             return [score for job in jobs for score in _scores(self._inner, job)]
         if self._pool is None:
             self._pool = ProcessPoolExecutor(
-                self.num_processes, multiprocessing.get_context("spawn"), _start, (self._inner,)
+                self.num_processes, multiprocessing.get_context("spawn"), _start, (os.getpid(), self._inner)
             )
         return [score for scores in self._pool.map(_scores_of_kept, jobs) for score in scores]
 
@@ -120,7 +122,8 @@ def _scores(reward: Reward, job: tuple[Any, ...]) -> list[float]:
 _kept_reward: Reward
 
 
-def _start(reward: Reward) -> None:
+def _start(parent: int, reward: Reward) -> None:
+    end_with(parent)
     global _kept_reward
     _kept_reward = reward
     torch.set_num_threads(1)

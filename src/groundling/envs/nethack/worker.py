@@ -2,7 +2,7 @@
 
 ``python -m groundling.envs.nethack.worker COMMANDS REPLIES MEMORY SPEC``: three file descriptors and a JSON object. A
 command is one byte: a group's number, or `BEGIN`. Each is answered by one line of JSON, the first line says that the
-envs are made. The process ends when its commands do, so it never outlives who gives them.
+envs are made. The process ends when its commands do, or who gives them.
 """
 
 import json
@@ -14,6 +14,7 @@ from typing import Any
 
 from groundling.envs.nethack.shared import SharedArrays
 from groundling.envs.nethack.stepping import BEGIN, EnvSlice, EnvSpec
+from groundling.parent import end_with
 
 READY = -1
 """What the first reply names instead of a command."""
@@ -42,9 +43,11 @@ def serve(commands: int, replies: int, memory: int, settings: dict[str, Any]) ->
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who gives the commands
-    commands, replies, memory, settings = sys.argv[1:]
+    commands, replies, memory = map(int, sys.argv[1:4])
+    settings = json.loads(sys.argv[4])
+    end_with(settings["parent"])
     with suppress(BrokenPipeError):  # nobody is left to hear the reply
-        serve(int(commands), int(replies), int(memory), json.loads(settings))
+        serve(commands, replies, memory, settings)
 
 
 if __name__ == "__main__":

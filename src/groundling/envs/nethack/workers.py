@@ -158,7 +158,7 @@ class _Worker:
         commands, self._commands = os.pipe()
         self._replies, replies = os.pipe()
         self._ready, self._unread = False, b""
-        settings = {"spec": self._spec.to_json(), "slices": self._slices, "lost": lost}
+        settings = {"spec": self._spec.to_json(), "slices": self._slices, "lost": lost, "parent": os.getpid()}
         fds = (commands, replies, self._memory.fd)
         environment = {
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
