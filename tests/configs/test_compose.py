@@ -81,6 +81,8 @@ def test_overrides_mean_the_same_for_an_experiment_and_for_a_runs_file(tmp_path:
         ("evaluation.baselines=[nobody]", "zero-shot"),
         ("world.actions=[]", "world.actions"),
         ("world.actions=[drop,drop]", "twice"),
+        ("world.args.language=french", "world.args.language .* set world.language"),
+        ("world.args.render_mode=ansi", "world.args.render_mode .* watch"),
         ("~world.args.colour", "cannot take world.args.colour out"),
         ("~seed", "cannot take seed out"),
         ("name=né", "quote"),
@@ -94,6 +96,18 @@ def test_a_wrong_key_or_value_is_told_in_one_line(override: str, told: str) -> N
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("seconds", ["nan", "inf", "0", "-1"])
+def test_no_env_is_waited_for_without_end(seconds: str) -> None:
+    with pytest.raises(ConfigError, match=r"world\.timeout must be greater than 0 and finite"):
+        compose("demo-easy", ["world.num_workers=1", f"world.timeout={seconds}"])
+
+
+@pytest.mark.parametrize("limit", ["0", "-5", "ten", "1.5", "true", "null"])
+def test_a_game_has_at_least_one_step(limit: str) -> None:
+    with pytest.raises(ConfigError, match="max_episode_steps must be a whole number of at least 1"):
+        compose("motif/score", ["~reward.reward_model", f"world.args.max_episode_steps={limit}"])
+
+
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
@@ -102,6 +116,7 @@ def test_a_wrong_key_or_value_is_told_in_one_line(override: str, told: str) -> N
             r"needs reward.learned_reward.args.model_name, reward.learned_reward.args.label_ix$",
         ),
         (["reward.weighted_sum={}"], r"'weighted_sum' needs reward.weighted_sum.args.parts$"),
+        (["world.num_texts=8", "world.texts_per_prompt=3"], r"no whole number of groups of world"),
         (["world.pool=jsonl", "~world.args"], r"'jsonl' needs world.args.path$"),
         (["world.pool=dummy_pool", "~world.args"], r"'dummy_pool' needs world.args.prompt$"),
         (

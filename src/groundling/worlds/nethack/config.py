@@ -39,6 +39,11 @@ class NetHackConfig(WorldConfig):
         """See `WorldConfig.check`."""
         if self.env not in TASKS:
             raise ConfigError(unknown("NetHack task", self.env, TASKS))
+        limit = self.args.get("max_episode_steps", 1)
+        if type(limit) is not int or limit < 1:  # nle would end each game at once, or play on without end
+            raise ConfigError(
+                f"world.args.max_episode_steps must be a whole number of at least 1, got {limit!r}"
+            )
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """What the config says of a text world."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,11 @@ from groundling.registry import unknown
 from groundling.worlds.config import EvaluationConfig, WorldConfig
 
 _USUAL_TIMEOUT = 60.0
+_NOT_IN_ARGS = {
+    "language": "set world.language",
+    "render_mode": "reports and `groundling watch` choose how an env is drawn",
+}
+"""Arguments that envs are given anyway, and what to do instead."""
 
 
 @dataclass
@@ -61,8 +67,11 @@ class TextConfig(WorldConfig):
         actions = self.actions or []
         if len(set(actions)) < len(actions):
             raise ConfigError(f"world.actions names an action twice: {', '.join(actions)}")
-        if self.timeout <= 0:
-            raise ConfigError(f"world.timeout must be greater than 0, got {self.timeout}")
+        if not 0 < self.timeout < math.inf:
+            raise ConfigError(f"world.timeout must be greater than 0 and finite, got {self.timeout}")
+        for name, instead in _NOT_IN_ARGS.items():
+            if name in self.args:
+                raise ConfigError(f"world.args.{name} is not for an experiment to set: {instead}")
 
     def unused(self, demonstrated: bool) -> Mapping[str, str]:
         """See `WorldConfig.unused`."""

@@ -90,10 +90,7 @@ class WrittenTexts(_PoolCollector):
         num_texts: Texts of a rollout, of all processes together.
         local_rows: Which of them this process writes.
         num_tokens: Tokens of a text at most.
-        texts_per_prompt: How many texts are written to each prompt: a group, for RLOO and GRPO.
-
-    Raises:
-        ConfigError: the texts cannot be dealt out to whole groups.
+        texts_per_prompt: How many texts are written to each prompt: a group, for RLOO and GRPO; divides ``num_texts``.
     """
 
     def __init__(
@@ -106,11 +103,6 @@ class WrittenTexts(_PoolCollector):
         num_tokens: int,
         texts_per_prompt: int = 1,
     ) -> None:
-        if texts_per_prompt < 1 or num_texts % texts_per_prompt:
-            raise ConfigError(
-                f"world.num_texts={num_texts} texts an update are no whole number of groups of "
-                f"world.texts_per_prompt={texts_per_prompt}"
-            )
         super().__init__(order, encode, num_texts, local_rows, num_tokens)
         self._reward, self._group_size = reward, texts_per_prompt
         self._texts: list[Text] = []  # of the last rollout

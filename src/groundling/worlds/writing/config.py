@@ -49,6 +49,11 @@ class WritingConfig(WorldConfig):
                 "value of world.prompt_truncation_side", self.prompt_truncation_side, get_args(Side)
             )
             raise ConfigError(named)
+        if self.num_texts % self.texts_per_prompt:
+            raise ConfigError(
+                f"world.num_texts={self.num_texts} texts an update are no whole number of groups of "
+                f"world.texts_per_prompt={self.texts_per_prompt}: let the second divide the first"
+            )
 
     def unused(self, demonstrated: bool) -> Mapping[str, str]:
         """See `WorldConfig.unused`."""
