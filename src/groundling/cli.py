@@ -25,6 +25,7 @@ from groundling.commands import (
 )
 from groundling.commands.command import INTERRUPTED, one_line
 from groundling.errors import ConfigError, GroundlingError
+from groundling.output import keep_writing, problem
 from groundling.parent import end_with_launcher
 
 _COMMANDS = (
@@ -42,6 +43,8 @@ _COMMANDS = (
     listing,
     doctor,
 )
+_SHOWING = (check_env, listing, doctor)
+"""Those that do nothing but print."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,13 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         for module in arguments.imports:
             _import(module)
         status: int = arguments.run(arguments)
-        return status
+        return status or _status_of_output(arguments)
     except GroundlingError as error:
         print(f"error: {one_line(error)}", file=sys.stderr)
         return 1
-    except BrokenPipeError:  # the reader, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except OSError as error:
         print(
             f"error: {error}; what was written before is intact: mend that and run it again", file=sys.stderr
@@ -84,8 +84,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 def entry_point() -> None:
     """The console script."""
     end_with_launcher()
+    keep_writing()
     faulthandler.enable()  # if native code crashes, say where
     sys.exit(main())
+
+
+def _status_of_output(arguments: argparse.Namespace) -> int:
+    """Tell that what was printed is lost, if it is: a failure of what only prints, and of nothing else."""
+    if (reason := problem()) is None:
+        return 0
+    shows = arguments.run in [command.run for command in _SHOWING] or getattr(arguments, "dry_run", False)
+    kind = "error" if shows else "warning"
+    print(f"{kind}: standard output cannot be written ({reason}): what was printed is lost", file=sys.stderr)
+    return int(shows)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium
 
 from groundling.errors import ConfigError, RunError
+from groundling.output import keep_writing
 from groundling.parent import end_with
 
 MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
@@ -204,6 +205,7 @@ class _Worker:
 def _serve(parent: int, pipe: Connection, make_env: MakeEnv, numbers: list[int]) -> None:
     """A worker: do what the pipe says until it is closed, or its parent is gone."""
     end_with(parent)
+    keep_writing()
     import signal
 
     import groundling  # noqa: F401  (registers the bundled envs)

@@ -1,0 +1,56 @@
+"""Standard output and error that may get lost: to a reader that has gone, a full disk, a closed terminal."""
+
+import io
+import os
+import sys
+from typing import Any
+
+
+class _Stream(io.FileIO):
+    """Where a process writes until that fails; from then on, nowhere."""
+
+    problem: OSError | None = None
+    """Why something could not be written."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.problem = error
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            return memoryview(data).nbytes
+
+
+_streams: dict[str, _Stream] = {}
+"""By name, this process's."""
+
+
+def keep_writing() -> None:
+    """Let nothing that this process prints raise from now on; for the first lines of a process of ours."""
+    for number in (0, 1, 2):  # where one is closed, the next file that is opened would take its place
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        before = getattr(sys, name)
+        _streams[name] = _Stream(number, "w", closefd=False)
+        after = io.TextIOWrapper(
+            io.BufferedWriter(_streams[name]),
+            encoding=getattr(before, "encoding", "utf-8"),
+            errors=getattr(before, "errors", "backslashreplace"),
+            line_buffering=getattr(before, "line_buffering", True),
+            write_through=getattr(before, "write_through", False),
+        )
+        setattr(sys, name, after)
+
+
+def problem() -> str | None:
+    """Why standard output could not be written; None if it could, or if its reader, such as head, has seen enough."""
+    if "stdout" not in _streams:
+        return None
+    sys.stdout.flush()
+    error = _streams["stdout"].problem
+    return None if error is None or isinstance(error, BrokenPipeError) else error.strerror

@@ -1,0 +1,75 @@
+"""Output that nobody takes: the work goes on, and the exit status tells of the work."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from groundling.training.tracking import read_metrics
+
+pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
+_TRAIN = [
+    *("demo-easy", "world.num_envs=2", "training.steps=8", "world.num_steps=2", "device=cpu"),
+    *("algorithm.args.minibatch_size=2", "algorithm.args.micro_batch_size=null"),
+]
+_WORK = """
+import sys, time
+from rich.console import Console
+from groundling.output import keep_writing, problem
+keep_writing()
+for number in range(3):
+    time.sleep(0.05)  # the reader is gone by then
+    Console().print("a line of progress")
+    print("a warning", file=sys.stderr, flush=True)
+with open("work", "w") as file:
+    file.write(f"{file.fileno() > 2} {problem()}")
+"""
+
+
+def _shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Bash runs a line in a folder; $G is the command, $P Python."""
+    script = f"set -o pipefail; P='{sys.executable}'; G='{sys.executable} -m groundling'; {line}"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        ["bash", "-c", script],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("$P work.py | true", None),
+        ("$P work.py 2>&1 | true", None),
+        ("$P work.py > /dev/full", "No space left on device"),
+        ("$P work.py > /dev/full 2>&1", "No space left on device"),
+        ("$P work.py 2> /dev/full", None),
+        ("$P work.py >&- 2>&- <&-", None),
+    ],
+)
+def test_work_goes_on_to_its_end(line: str, problem: str | None, tmp_path: Path) -> None:
+    (tmp_path / "work.py").write_text(_WORK)
+    done = _shell(line, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert set(done.stderr.splitlines()) <= {"a warning"}
+    assert (tmp_path / "work").read_text() == f"True {problem}"  # and no file is taken for the output
+
+
+def test_a_training_that_can_tell_nobody_is_complete(tmp_path: Path) -> None:
+    done = _shell(f"$G train {' '.join(_TRAIN)} run_dir=run > /dev/full", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [row["update"] for row in read_metrics(tmp_path / "run")] == [1, 2]
+    assert "warning: standard output cannot be written (No space left on device)" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_only_prints_fails_where_it_cannot(tmp_path: Path) -> None:
+    done = _shell("$G list judges > /dev/full", tmp_path)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: standard output cannot be written")
