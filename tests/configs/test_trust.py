@@ -15,9 +15,10 @@ from groundling.cli import main
 from groundling.configs import Config
 from groundling.configs.compose import changed, compose, from_file, recorded, to_yaml
 from groundling.configs.studies import read_study
-from groundling.configs.trust import EVERYTHING, TRAINING_ALONE, shareable
+from groundling.configs.trust import EVERYTHING, TRAINING_ALONE
 from groundling.errors import ConfigError, GroundlingError
 from groundling.lm.loading import STARTERS, adapter_base
+from groundling.sharing import shareable, shareable_words
 from groundling.training.dry_run import dry_run
 from tests.judges.asking.chat_server import ChatServer, serving
 
@@ -303,6 +304,26 @@ def test_what_is_given_away_names_no_server_and_no_key() -> None:
         "list": ["x", "runs/a", "b", "/", "/no\nlines"],
     }
     assert shareable("file:///home/ada/pool.csv") == "pool.csv" and shareable(None) is None
+
+
+def test_a_command_line_is_given_away_without_places() -> None:
+    words = [
+        "study",
+        "/home/ada/s.yaml",
+        "seeds=1,2",
+        "arms.a.model.path=/home/ada/m",
+        "--runs",
+        "/home/ada/runs",
+    ]
+    words += [
+        "x.args={base_url: h, a: 1}",
+        "y.base_url=http://10.0.0.7/v1",
+        "z.api_key_env=MY_KEY",
+        "device=cpu",
+    ]
+    words += ["world.args={path: /home/ada/p.csv, b: [~/q, 'C:\\\\Users\\\\ada'], c: 1/2}", "p=a=/home/ada/m"]
+    plain = ["study", "s.yaml", "seeds=1,2", "arms.a.model.path=m", "--runs", "runs", "device=cpu"]
+    assert shareable_words(words) == [*plain, "world.args={path: p.csv, b: [q, 'ada'], c: 1/2}", "p=a=m"]
 
 
 # Other settings that could run code or choose a server

@@ -113,7 +113,7 @@ def test_a_published_adapter_names_the_model_that_it_stands_on(
     assert _agents(copy, "held-out") == {"trained": wanted["trained"]}
     Path("model").symlink_to(adapted.parent / "model")
     assert main(["evaluate", str(copy)]) == 0 and _agents(copy, "held-out") == wanted
-    words = ["collect", str(copy), "--episodes", "1", "--output", "data"]
+    words = ["collect", str(adapted), "--episodes", "1", "--output", "data"]
     assert main(words) == 0 and "writer" not in Path("data/collection.json").read_text()
 
 

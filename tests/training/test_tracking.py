@@ -74,6 +74,8 @@ def test_weights_and_biases_is_told_as_one_run_that_goes_on(
     begun, told = [], []
 
     class StandIn(types.ModuleType):
+        Settings = dict
+
         @staticmethod
         def init(**options: object) -> object:
             begun.append(options)
@@ -90,6 +92,8 @@ def test_weights_and_biases_is_told_as_one_run_that_goes_on(
     assert told.pop() == (2, {"validation/reward": 0.5})
     assert told == [(1, {"step": 10, "loss": 0.5}), "end", (2, {"step": 20, "loss": 0.5}), "end"]
     assert begun[0] == begun[1] and begun[0]["resume"] == "allow" and begun[0]["project"] == "language"
+    settings = begun[0]["settings"]  # which would else tell of the command and of the machine
+    assert isinstance(settings, dict) and settings["x_disable_meta"] and settings["console"] == "off"
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ConfigError, match=r"groundling\[wandb\]"):
         WandbLog("language", "demo-easy-seed1", {}, tmp_path)

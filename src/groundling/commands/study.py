@@ -37,6 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     from groundling.evaluation.study import Job, make_jobs, run_here, run_jobs_beside
     from groundling.evaluation.study_by_figures import write_study_by_figures
     from groundling.evaluation.study_by_success import write_study_by_success
+    from groundling.sharing import shareable_words
     from groundling.worlds import kind
 
     study, arms = read_study(arguments.study, arguments.overrides)
@@ -64,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         world = kind(jobs[0].config.world.id)
         by_success = world.study_measures == "success"
         write = write_study_by_success if by_success else write_study_by_figures
-        write(study, jobs, world, output, full_command)
+        write(study, jobs, world, output, shareable_words(full_command))
         tell(f"results: {output / 'README.md'}")
     if failed:
         raise RunError(

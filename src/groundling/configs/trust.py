@@ -3,18 +3,18 @@
 Whoever gives a run, an experiment, a study or a dataset away gives files away. Files are settings, and settings
 cannot run code, choose servers, name the variable of an API key or read the environment. `only_said` tells which
 settings could: those count if the words of the present command give them, and are refused if only a file does. What
-is read from a file passes `check_plain`, for OmegaConf's resolvers read the environment; what is given away passes
-`shareable`.
+is read from a file passes `check_plain`, for OmegaConf's resolvers read the environment. What is given away passes
+`groundling.sharing`.
 """
 
 import inspect
 import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import PureWindowsPath
 from typing import Any
 
 from groundling.errors import ConfigError
+from groundling.sharing import SERVERS
 
 EVERYTHING = ("",)
 """As ``unused`` of a reader: nothing that the file names is going to be made."""
@@ -23,12 +23,9 @@ TRAINING_ALONE = (r"reward\..+\.args\.online\.",)
 
 _CODE = ("trust_remote_code", "custom_generate", "megatron_core")
 """Arguments of Transformers and peft that have Python loaded: from the hub, a folder, or a module by its name."""
-SERVERS = ("base_url", "api_key_env")
-"""Arguments of a judge that asks a server: where it is, and which variable of the environment has the key."""
 _ONLINE_JUDGE = re.compile(r"reward\..+\.args\.online\.judge")
 _URL = re.compile(r"\s*[A-Za-z][\w+.-]*://")
 _PLAIN = re.compile(r"\$\{\.*[A-Za-z_]\w*(\.\w+|\[\w+\])*\}")
-_ABSOLUTE = re.compile(r"(file:/)?/.|~[^/]*/.|[A-Za-z]:[\\/].|\\\\.")
 _SHOWN = 120
 """Characters of a value that a message repeats."""
 
@@ -154,18 +151,3 @@ def check_plain(node: Any, where: str) -> None:
                 f"{where}: {excerpt} is not read: resolvers, which could read the environment, are off, and ${{ only "
                 "begins the name of another key, as in ${name}; write the value itself"
             )
-
-
-def shareable(node: Any) -> Any:
-    """Nested settings, or one text, as they may be given away.
-
-    Absolute paths, which tell of the writer's machine, become the name that they end in; the addresses of servers and
-    the names of API keys' variables are left out.
-    """
-    if isinstance(node, Mapping):
-        return {name: shareable(value) for name, value in node.items() if name not in SERVERS}
-    if isinstance(node, list | tuple):
-        return [shareable(value) for value in node]
-    if isinstance(node, str) and _ABSOLUTE.match(node) and "\n" not in node:
-        return PureWindowsPath(node).name  # which knows both kinds of slash
-    return node

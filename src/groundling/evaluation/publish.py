@@ -10,7 +10,6 @@ import jinja2
 from omegaconf import OmegaConf
 
 from groundling.configs.compose import recorded
-from groundling.configs.trust import shareable
 from groundling.errors import ConfigError, RunError
 from groundling.evaluation.evaluate import read_evaluation
 from groundling.evaluation.target import Target
@@ -19,6 +18,7 @@ from groundling.judges.reward_models.reward_model import DESCRIPTION
 from groundling.lm.loading import STARTERS
 from groundling.rewards.reward_model_part import MODEL
 from groundling.rewards.sum import FOLDER
+from groundling.sharing import shareable
 from groundling.training import checkpoint
 
 _OF_TRAINING = (

@@ -16,13 +16,14 @@ from PIL import Image
 
 from groundling.configs.compose import changed, from_file, recorded
 from groundling.configs.schema import Config
-from groundling.configs.trust import EVERYTHING, shareable
+from groundling.configs.trust import EVERYTHING
 from groundling.envs.babyai_text import CONTROLS
 from groundling.errors import RunError
 from groundling.evaluation import plots
 from groundling.evaluation.evaluate import read_evaluation
 from groundling.files import write_atomically
 from groundling.rows import read_rows
+from groundling.sharing import shareable
 from groundling.training.build import world_of
 from groundling.training.tracking import read_metrics
 from groundling.worlds import World

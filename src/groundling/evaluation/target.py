@@ -13,6 +13,7 @@ from groundling.configs.used import has_model
 from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.lm.loading import resolve
 from groundling.policies.policy import Policy
+from groundling.sharing import shareable
 from groundling.training import checkpoint
 from groundling.training.build import make_policy, world_of
 from groundling.worlds import AGENTS, CannotPlay, World, experiment_of
@@ -71,7 +72,7 @@ class Target:
         checkpoint = self.checkpoint
         named = (None, None) if checkpoint is None else (self.run_dir.name, checkpoint.name)
         return Demonstrator(
-            self.world, self.agent, self.policy(self.agent), flat(asdict(self.config)), *named
+            self.world, self.agent, self.policy(self.agent), flat(shareable(asdict(self.config))), *named
         )
 
     def policy(self, agent: str) -> Policy | None:

@@ -28,6 +28,7 @@ from groundling.judges.reward_models import (
 from groundling.judges.reward_models.distill import Distillation, evaluate, normalize, train_epoch
 from groundling.judges.reward_models.training_pairs import TrainingPairs
 from groundling.registry import ComponentConfig
+from groundling.sharing import shareable
 from groundling.training import checkpoint
 from groundling.training.tracking import Tracker
 
@@ -190,7 +191,7 @@ class DistillationRun:
         """What the saved model's JSON tells a reader."""
         figures = {key: value for key, value in row.items() if key.startswith(("train_", "validation_"))}
         return {
-            **asdict(self.config),
+            **shareable(asdict(self.config)),
             "training_pairs": len(self.train),
             "validation_pairs": len(self.validation),
             **{
@@ -233,9 +234,9 @@ def _claim(folder: Path, config: DistillationConfig, pairs: TrainingPairs) -> No
     path = folder / _CONFIG
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not path.exists())):
         raise ConfigError(f"{folder} holds something else: name a new folder for the reward model")
-    wanted = json.loads(json.dumps(asdict(config))) | {"pairs": _fingerprint(pairs)}
+    wanted = json.loads(json.dumps(shareable(asdict(config)))) | {"pairs": _fingerprint(pairs)}
     if path.exists() and (folder / "checkpoints").exists():
-        there = json.loads(path.read_text(encoding="utf-8"))
+        there = shareable(json.loads(path.read_text(encoding="utf-8")))
         different = [
             f"{key}={there.get(key)!r} (now {wanted.get(key)!r})"
             for key in sorted({*there, *wanted})

@@ -22,11 +22,11 @@ from groundling.algorithms.algorithm import Algorithm
 from groundling.algorithms.on_policy import OnPolicy
 from groundling.algorithms.rollout import Rollout
 from groundling.configs.schema import Config
-from groundling.configs.trust import shareable
 from groundling.errors import ConfigError, RunError
 from groundling.policies.policy import Policy
 from groundling.processes import Processes
 from groundling.rows import Log, ValidationListener
+from groundling.sharing import shareable
 from groundling.training import checkpoint
 from groundling.training.build import in_steps, make_algorithm, make_policy, make_shards, world_of
 from groundling.training.folder import open_run

@@ -70,7 +70,7 @@ class WandbLog:
     Args:
         project: Its name there.
         name: What the run is called there.
-        config: Told beside the figures, so `groundling.configs.trust.shareable`.
+        config: Told beside the figures, so `groundling.sharing.shareable`.
         run_dir: The run's folder, whose ``wandb.json`` keeps the run's id; offline runs are kept there, too.
 
     Raises:
@@ -88,7 +88,13 @@ class WandbLog:
         if not kept.exists():
             write_atomically(kept, json.dumps({"id": uuid.uuid4().hex}) + "\n")
         id = json.loads(kept.read_text(encoding="utf-8"))["id"]
-        self._run = wandb.init(project=project, name=name, config=config, dir=run_dir, id=id, resume="allow")
+        # By itself it would tell the command with its paths, this machine's name, and every printed line.
+        silent = wandb.Settings(
+            x_disable_meta=True, disable_git=True, disable_code=True, console="off", host=""
+        )
+        self._run = wandb.init(
+            project=project, name=name, config=config, dir=run_dir, id=id, resume="allow", settings=silent
+        )
 
     def log(self, row: dict[str, Any]) -> None:
         """Tell one update's figures, at its number."""

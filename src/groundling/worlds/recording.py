@@ -23,7 +23,7 @@ class Demonstrator:
     policy: Policy | None
     """Whom it follows; None of agents that need no policy."""
     settings: Mapping[str, Any]
-    """The whole config by dotted key, to be written beside what is recorded."""
+    """The whole config by dotted key, as it may be given away beside what is recorded."""
     run: str | None = None
     """The name of the run's folder whose checkpoint it is."""
     checkpoint: str | None = None

@@ -14,6 +14,7 @@ from groundling.files import write_atomically
 from groundling.judges.preferences.pairs import DESCRIPTION
 from groundling.judges.preferences.segments import TextSegment
 from groundling.judges.preferences.texts import TextPairs
+from groundling.sharing import shareable
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class TextRecording:
 
     def __init__(self, folder: Path, description: Mapping[str, Any], num_pairs: int) -> None:
         self.folder, self.num_pairs = folder, num_pairs
-        self.description: dict[str, Any] = {**description, "num_pairs": num_pairs}
+        self.description: dict[str, Any] = shareable({**description, "num_pairs": num_pairs})
         self._partial = folder.with_name(folder.name + ".recording")
         self.is_written = folder.is_dir() and any(folder.iterdir())
         """Whether the dataset is there."""
@@ -94,7 +95,7 @@ class TextRecording:
 def check_same(folder: Path, description: Mapping[str, Any]) -> None:
     """Raise `ConfigError` unless a folder's recording is of this description."""
     try:
-        there = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+        there = shareable(json.loads((folder / DESCRIPTION).read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{folder} holds something else: name a new folder for the dataset") from error
     wanted = json.loads(json.dumps(dict(description)))

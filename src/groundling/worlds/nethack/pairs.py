@@ -18,6 +18,7 @@ from groundling.judges.preferences.messages import TAILS, MessagePairs
 from groundling.judges.preferences.pairs import DESCRIPTION
 from groundling.judges.preferences.recording import check_same
 from groundling.registry import unknown
+from groundling.sharing import shareable
 
 Observation = Mapping[str, NDArray[Any]]
 """nle's arrays by key."""
@@ -150,7 +151,7 @@ class _Recording:
     """The arrays of a dataset while they are filled: the k-th segment stands at a place drawn for it."""
 
     def __init__(self, folder: Path, description: dict[str, Any]) -> None:
-        self.folder, self.description = folder, description
+        self.folder, self.description = folder, shareable(description)
         self.partial = folder.with_name(folder.name + ".recording")
         self.episode = self.segment = 0
         count, length = description["num_pairs"], description["segment_length"]

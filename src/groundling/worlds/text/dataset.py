@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from groundling.errors import ConfigError, RunError
 from groundling.files import write_atomically
+from groundling.sharing import shareable
 
 if TYPE_CHECKING:
     import pyarrow
@@ -76,7 +77,7 @@ class DatasetFolder:
         if path.exists() and any(path.iterdir()) and not description_path.exists():
             raise ConfigError(f"{path} holds other files: name a new folder for the dataset")
         if self.num_episodes:  # otherwise there is nothing yet that another description could spoil
-            different = _difference(read_description(path), json.loads(json.dumps(description)))
+            different = _difference(shareable(read_description(path)), json.loads(json.dumps(description)))
             if different:
                 raise ConfigError(
                     f"{path} holds another dataset ({different}): name a new folder, or give the same command to go on"
