@@ -22,10 +22,11 @@ from groundling.rewards import RewardSum, Stretch, Texts
 from groundling.rewards.part import Part
 from groundling.rewards.table import RewardTable
 from groundling.training.tracking import read_metrics
-from groundling.worlds.recording import Demonstrator, Recording
+from groundling.worlds.recording import Recording
 from groundling.worlds.text.collect import EnvCollector
 from groundling.worlds.text.envs import make_envs
 from groundling.worlds.text.pairs import caption, caption_in_context, context, record
+from groundling.worlds.world import Demonstrator
 
 SHELF = ("collect", "random", "world.env=Shelf-v0", "evaluation.num_envs=4")
 NUMBERS = (

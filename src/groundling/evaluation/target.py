@@ -17,7 +17,7 @@ from groundling.sharing import shareable
 from groundling.training import checkpoint
 from groundling.training.build import make_policy, world_of
 from groundling.worlds import AGENTS, CannotPlay, World, experiment_of
-from groundling.worlds.recording import Demonstrator
+from groundling.worlds.world import Demonstrator
 
 _OF_THE_CHECKPOINT = ("model.path=", "model.init=", "policy.id=", "algorithm.")
 

@@ -1,40 +1,9 @@
 """What is recorded of agents at play: datasets of their episodes, and pairs of segments for a judge."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from groundling.judges.preferences.labels import Format
-from groundling.policies.policy import Policy
-
-if TYPE_CHECKING:
-    from groundling.worlds.world import World
-
-
-@dataclass(frozen=True)
-class Demonstrator:
-    """Who plays, and where."""
-
-    world: "World[Any, Any]"
-    """Where it is played."""
-    agent: str
-    """What it is called: trained, zero-shot, or one of `groundling.worlds.AGENTS`."""
-    policy: Policy | None
-    """Whom it follows; None of agents that need no policy."""
-    settings: Mapping[str, Any]
-    """The whole config by dotted key, as it may be given away beside what is recorded."""
-    run: str | None = None
-    """The name of the run's folder whose checkpoint it is."""
-    checkpoint: str | None = None
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """Who it is, as JSON: another one would play otherwise."""
-        model = {}
-        if self.policy is not None:
-            model = {"model": self.settings["model.path"], "policy": asdict(self.world.acting)}
-        return {"agent": self.agent, "run": self.run, "checkpoint": self.checkpoint, **model}
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
@@ -20,7 +20,7 @@ from groundling.rows import Log, ValidationListener
 from groundling.worlds.collector import Collector
 from groundling.worlds.config import EvaluationConfig, WorldConfig
 from groundling.worlds.episode import HeldOutEpisode, Played
-from groundling.worlds.recording import Collected, Demonstrator, Recording
+from groundling.worlds.recording import Collected, Recording
 from groundling.worlds.showing import Moment, ShownEpisode
 
 C = TypeVar("C", bound=WorldConfig)
@@ -32,6 +32,31 @@ _ANY_TABLE = [["a", 1.0]]
 
 class CannotPlay(ConfigError):
     """A baseline does not play in this world; it is left out."""
+
+
+@dataclass(frozen=True)
+class Demonstrator:
+    """Who plays, and where."""
+
+    world: "World[Any, Any]"
+    """Where it is played."""
+    agent: str
+    """What it is called: trained, zero-shot, or one of `groundling.worlds.AGENTS`."""
+    policy: Policy | None
+    """Whom it follows; None of agents that need no policy."""
+    settings: Mapping[str, Any]
+    """The whole config by dotted key, as it may be given away beside what is recorded."""
+    run: str | None = None
+    """The name of the run's folder whose checkpoint it is."""
+    checkpoint: str | None = None
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Who it is, as JSON: another one would play otherwise."""
+        model = {}
+        if self.policy is not None:
+            model = {"model": self.settings["model.path"], "policy": asdict(self.world.acting)}
+        return {"agent": self.agent, "run": self.run, "checkpoint": self.checkpoint, **model}
 
 
 @dataclass(eq=False)

@@ -15,9 +15,9 @@ from groundling.policies.policy import Policy
 from groundling.worlds.collector import Collector
 from groundling.worlds.episode import Played
 from groundling.worlds.nethack.config import NetHackConfig, NetHackEvaluation
-from groundling.worlds.recording import Demonstrator, Recording
+from groundling.worlds.recording import Recording
 from groundling.worlds.showing import Moment, ShownEpisode
-from groundling.worlds.world import World
+from groundling.worlds.world import Demonstrator, World
 
 if TYPE_CHECKING:
     from groundling.worlds.nethack.taste import Taste

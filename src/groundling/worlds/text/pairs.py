@@ -12,10 +12,11 @@ from groundling.errors import ConfigError
 from groundling.judges.preferences.recording import Recorded, TextRecording
 from groundling.judges.preferences.segments import TextSegment
 from groundling.judges.preferences.texts import in_context
-from groundling.worlds.recording import Demonstrator, Recording
+from groundling.worlds.recording import Recording
 from groundling.worlds.text.config import TextConfig
 from groundling.worlds.text.envs import make_envs
 from groundling.worlds.text.episodes import Choice, play, player_of
+from groundling.worlds.world import Demonstrator
 
 _EPISODES_PER_ROUND = 16
 """After so many episodes another agent takes its turn, and what was played is on the disk."""

@@ -9,10 +9,11 @@ from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import training_seed
 from groundling.envs.vector import Episode, Step
 from groundling.prompts import PromptReader
-from groundling.worlds.recording import Collected, Demonstrator
+from groundling.worlds.recording import Collected
 from groundling.worlds.text.dataset import DatasetFolder
 from groundling.worlds.text.envs import make_envs
 from groundling.worlds.text.episodes import Choice, play, player_of
+from groundling.worlds.world import Demonstrator
 
 _EPISODES_PER_FILE = 256
 

@@ -20,7 +20,7 @@ from groundling.registry import unknown
 from groundling.rows import Log, ValidationListener
 from groundling.worlds.collector import Collector
 from groundling.worlds.episode import Played
-from groundling.worlds.recording import Collected, Demonstrator, Recording
+from groundling.worlds.recording import Collected, Recording
 from groundling.worlds.showing import Moment, ShownEpisode
 from groundling.worlds.text import pairs
 from groundling.worlds.text.collect import EnvCollector
@@ -35,7 +35,7 @@ from groundling.worlds.text.recording import collect_dataset
 from groundling.worlds.text.samples import record, selected
 from groundling.worlds.text.showing import shown, watched
 from groundling.worlds.text.suites import SUITES, Suite, find_suites
-from groundling.worlds.world import CannotPlay, World
+from groundling.worlds.world import CannotPlay, Demonstrator, World
 
 
 class TextWorld(World[TextConfig, TextEvaluation]):

@@ -13,7 +13,8 @@ from groundling.judges.preferences.recording import Recorded, TextRecording
 from groundling.judges.preferences.segments import TextSegment
 from groundling.policies.token import TokenPolicy
 from groundling.rewards import RewardSum
-from groundling.worlds.recording import Demonstrator, Recording
+from groundling.worlds.recording import Recording
+from groundling.worlds.world import Demonstrator
 from groundling.worlds.writing.collect import (
     PromptEncoder,
     as_writer,

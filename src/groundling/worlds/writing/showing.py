@@ -1,7 +1,6 @@
 """A text as it is written, token by token."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -9,17 +8,18 @@ from groundling.envs.text_generation.pools import Split
 from groundling.errors import RunError
 from groundling.policies.token import TokenPolicy
 from groundling.worlds.showing import Moment, Summary
+from groundling.worlds.world import World
 from groundling.worlds.writing.collect import stretch_of
+from groundling.worlds.writing.config import WritingConfig, WritingEvaluation
 from groundling.worlds.writing.parts import make_measured_reward, make_prompt_encoder, samples_of
-
-if TYPE_CHECKING:
-    from groundling.worlds.writing.world import WritingWorld
 
 _ALTERNATIVES = 5
 
 
 @torch.no_grad()
-def watched(world: "WritingWorld", policy: TokenPolicy, split: Split, number: int) -> Iterator[Moment]:
+def watched(
+    world: World[WritingConfig, WritingEvaluation], policy: TokenPolicy, split: Split, number: int
+) -> Iterator[Moment]:
     """The policy writes to a prompt of a split, as in training; each token with the likeliest ones beside it.
 
     Raises:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from transformers import GenerationConfig
@@ -21,16 +21,15 @@ from groundling.policies.texts import TokenPrompt
 from groundling.policies.token import TokenPolicy
 from groundling.rewards import RewardSum
 from groundling.rows import RowFile, ValidationListener, due
+from groundling.worlds.world import World
 from groundling.worlds.writing.collect import as_writer, stretch_of, texts_so_far
+from groundling.worlds.writing.config import WritingConfig, WritingEvaluation
 from groundling.worlds.writing.parts import (
     make_measured_reward,
     make_metrics,
     make_prompt_encoder,
     samples_of,
 )
-
-if TYPE_CHECKING:
-    from groundling.worlds.writing.world import WritingWorld
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class Written:
 
 
 def make_validation(
-    world: "WritingWorld", policy: TokenPolicy
+    world: World[WritingConfig, WritingEvaluation], policy: TokenPolicy
 ) -> tuple[Sequence[Sample], list[Metric], RewardSum | None]:
     """The first evaluation.episodes samples of the validation split, and the metrics and the reward of what is written.
 
@@ -78,7 +77,7 @@ def make_validation(
 
 def write_and_measure(
     policy: TokenPolicy,
-    world: "WritingWorld",
+    world: World[WritingConfig, WritingEvaluation],
     samples: Sequence[Sample],
     metrics: Sequence[Metric],
     reward: RewardSum | None,
@@ -182,7 +181,7 @@ class ValidationLog:
 
     def __init__(
         self,
-        world: "WritingWorld",
+        world: World[WritingConfig, WritingEvaluation],
         policy: Any,
         run_dir: Path,
         update: int,

@@ -14,9 +14,9 @@ from groundling.policies.policy import Policy
 from groundling.rows import Log, ValidationListener
 from groundling.worlds.collector import Collector
 from groundling.worlds.episode import HeldOutEpisode, Played
-from groundling.worlds.recording import Demonstrator, Recording
+from groundling.worlds.recording import Recording
 from groundling.worlds.showing import Moment
-from groundling.worlds.world import World
+from groundling.worlds.world import Demonstrator, World
 from groundling.worlds.writing import pairs
 from groundling.worlds.writing.collect import References, WrittenTexts, as_writer, check_lengths
 from groundling.worlds.writing.config import WritingConfig, WritingEvaluation
