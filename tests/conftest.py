@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+import groundling.worlds  # noqa: F401  (which tell judges what they are)
 from groundling.algorithms import Rollout
 from groundling.envs.observation import TextObservation
 from groundling.policies.policy import Action, Evaluation, Policy, policies, sample_categorical

@@ -34,9 +34,20 @@ from groundling.rewards import (
 from groundling.worlds import worlds
 
 PLACE = WorldSpec(
-    "Place-v0", frozenset({"words"}), "choice", 6, evidence=frozenset({"env", "captions", "counts"})
+    "Place-v0",
+    frozenset({"words"}),
+    "choice",
+    6,
+    evidence=frozenset({"env", "captions", "counts"}),
+    subject="text",
 )
-POOL = WorldSpec("pool p", frozenset({"prompt"}), "token", evidence=frozenset({"captions", "references"}))
+POOL = WorldSpec(
+    "pool p",
+    frozenset({"prompt"}),
+    "token",
+    evidence=frozenset({"captions", "references"}),
+    subject="writing",
+)
 NORMALIZATION = Normalization(
     0.5, 4.0, tuple(2 * q - 1 for q in QUANTILE_LEVELS)
 )  # median 0, spread -0.9 to 0.9
@@ -276,7 +287,7 @@ def test_a_reward_that_reads_the_model_under_training_gets_it() -> None:
         (PLACE, {"reward_model": {"args": {"online": {"judges": "x"}}}}, "did you mean 'judge'"),
         (PLACE, {"reward_model": {"args": {"online": {"judge": "rules", "learning": {"epoch": 1}}}}}, "'epochs'"),
         (PLACE, {"reward_model": {"args": {"online": {"judge": "rules", "args": 3}}}}, "online.args must be"),
-        (PLACE, {"reward_model": {"args": {"online": {"judge": "rules"}}}}, "none for 'mission' in the world 'text'"),
+        (PLACE, {"reward_model": {"args": {"online": {"judge": "rules"}}}}, "has no tables for the world 'text'"),
         (POOL, {"reward_model": {"args": {"online": {"judge": "rules", "goal": "gold"}}}}, "unknown goal 'gold'"),
         (PLACE, {"reward_model": {"args": {"online": {"judge": "return"}}}}, "knows figures, not captions"),
     ],
@@ -329,15 +340,15 @@ def test_a_judge_teaches_a_new_model_in_one_process() -> None:
         "online": {"judge": "rules", "args": rules, "model": "table"},
     }
     reward = _sum(env=None, reward_model={"args": args})
-    reward.begin(Surroundings())
+    reward.begin(Surroundings(world="text"))
     reward(_lived([[0.0, 0.0]], [["You see here a gold piece.", "You see here a gold piece."]]))
     assert reward.figures()["online_messages"] == 1
     reward.close()
     with pytest.raises(ConfigError, match="one process"):
-        _sum(reward_model={"args": args}).begin(Surroundings(processes=Processes(0, 2)))
+        _sum(reward_model={"args": args}).begin(Surroundings(world="text", processes=Processes(0, 2)))
     args["online"] = {"judge": "openai", "model": "table"}
     with pytest.raises(ConfigError, match=r"online.judge=openai: .*needs model"):
-        _sum(reward_model={"args": args}).begin(Surroundings())
+        _sum(reward_model={"args": args}).begin(Surroundings(world="text"))
 
 
 def test_a_reward_model_is_refused_in_another_world_than_it_was_distilled_in(tmp_path: Path) -> None:

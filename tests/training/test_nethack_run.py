@@ -209,7 +209,7 @@ def test_the_judge_is_asked_by_the_prompt_of_the_config(
         f"{_PART}.online.prompt=reworded",
     )
     _run(config, tmp_path).collector.close()
-    assert asked == [Question("gold", "reworded")]
+    assert asked == [Question("gold", "reworded", world="nethack")]
 
 
 def test_what_was_learnt_online_is_what_evaluation_shows(tmp_path: Path) -> None:

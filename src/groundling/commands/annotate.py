@@ -65,6 +65,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry the command out; returns its exit status: 0 if every request got an answer."""
+    import groundling.worlds  # noqa: F401  (which tell judges what they are)
     from groundling.judges.asking.annotate import Annotation
     from groundling.judges.asking.judge import FigureJudge
     from groundling.judges.asking.questions import Question

@@ -57,6 +57,7 @@ def read_config(arguments: argparse.Namespace) -> "DistillationConfig":
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    import groundling.worlds  # noqa: F401  (which tell judges what they are)
     from groundling.configs.trust import check_plain
     from groundling.judges.asking.subjects import find_subject
     from groundling.judges.preferences.opening import open_pairs

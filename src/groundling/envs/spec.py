@@ -30,5 +30,6 @@ class WorldSpec:
     evidence: frozenset[Evidence] = frozenset()
     """What of a step a reward can look at. ``env``: what the world itself pays; ``captions``: what is to be read;
     ``counts``: how often that has come up in its episode; ``references``: texts to compare with, and a pool's meta."""
-    subject: str = "text"
-    """The kind of world as judges tell them apart: one of `groundling.judges.asking.subjects`."""
+    subject: str | None = None
+    """The kind of world as judges tell them apart (see `groundling.judges.asking.subjects`); None: they know nothing of
+    it."""

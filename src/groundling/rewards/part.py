@@ -41,8 +41,8 @@ class Surroundings:
     device: str = "cpu"
     seed: int = 0
     processes: Processes = field(default_factory=Processes)
-    world: str = "nethack"
-    """The kind of world, as judges tell them apart."""
+    world: str | None = None
+    """The kind of world, as judges tell them apart; None: they know nothing of it."""
     lm: Any = None
     """The language model under training; None in runs without one."""
 

@@ -19,7 +19,6 @@ from groundling.errors import ConfigError
 from groundling.judges.asking.judge import FigureJudge, Judge, judges
 from groundling.judges.asking.questions import Question
 from groundling.judges.asking.server import check_address
-from groundling.judges.asking.subjects import find_subject
 from groundling.judges.online.questions import online_judge
 from groundling.judges.online.reward import OnlineLearning, OnlineReward
 from groundling.judges.reward_models import RewardModel, load_reward_model, reward_models
@@ -145,7 +144,8 @@ class RewardModelPart(Part):
             assert self._judge is not None
             with torch.random.fork_rng():
                 torch.manual_seed(run.seed)
-                kind = self._judge.model or find_subject(run.world).reward_model
+                question = _question(self._judge, run.world)
+                kind = self._judge.model or question.subject.reward_model
                 model = reward_models.create(kind).to(device).eval()
         online = None if self._judge is None else _teaching(self._judge, model, run)
         self.use(model, online)
@@ -258,7 +258,7 @@ def _check_address(settings: OnlineJudge) -> None:
         check_address(**{key: str(settings.args[key]) for key in named if key in settings.args})
 
 
-def _judge_refusal(settings: OnlineJudge, world: str) -> str | None:
+def _judge_refusal(settings: OnlineJudge, world: str | None) -> str | None:
     """Why a judge cannot be asked about this kind of world, as far as is known before it is loaded; None if it can."""
     try:
         question, kind = _question(settings, world), judges.get(settings.judge)
@@ -270,7 +270,9 @@ def _judge_refusal(settings: OnlineJudge, world: str) -> str | None:
         return str(error)
 
 
-def _question(settings: OnlineJudge, world: str) -> Question:
+def _question(settings: OnlineJudge, world: str | None) -> Question:
+    if world is None:
+        raise ConfigError("judges know nothing of this world, which has no subject: leave online out")
     return Question(settings.goal, settings.prompt, world=world)
 
 

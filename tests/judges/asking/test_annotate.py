@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import groundling.worlds  # noqa: F401  (which tell judges what they are; the processes that are killed read no conftest)
 from groundling.commands.annotate import add_parser
 from groundling.commands.command import duration
 from groundling.errors import ConfigError, GroundlingError, RunError
@@ -76,7 +77,7 @@ ROWS = [
 
 def test_each_distinct_unordered_pair_is_asked_once(tmp_path: Path) -> None:
     pairs, judge = dataset(tmp_path / "pairs", ROWS), LongerJudge()
-    annotation = Annotation(pairs, judge, Question())
+    annotation = Annotation(pairs, judge, Question(world="nethack"))
     estimate = annotation.estimate()
     assert (estimate.rows, estimate.identical, estimate.distinct) == (8, 2, 3)
     assert (estimate.requests, estimate.known, estimate.cost) == (3, 0, None)
@@ -90,9 +91,11 @@ def test_each_distinct_unordered_pair_is_asked_once(tmp_path: Path) -> None:
 
     # Another dataset with the same store asks only for what is new.
     more = dataset(tmp_path / "more", [("bb", "a"), ("dddd", "a")])
-    Annotation(more, judge, Question(), folder=tmp_path / "pairs" / "answers").run("mine")
+    Annotation(more, judge, Question(world="nethack"), folder=tmp_path / "pairs" / "answers").run("mine")
     assert more.preferences("mine").tolist() == [0, 0] and len(judge.asked) == 4
-    after = Annotation(more, judge, Question(), folder=tmp_path / "pairs" / "answers").estimate()
+    after = Annotation(
+        more, judge, Question(world="nethack"), folder=tmp_path / "pairs" / "answers"
+    ).estimate()
     assert (after.requests, after.known) == (0, 2)
 
 
@@ -100,11 +103,11 @@ def test_estimates_go_by_the_answers_that_are_known(tmp_path: Path) -> None:
     rows = [(f"a{n}", "b") for n in range(40)]
     pairs, judge = dataset(tmp_path / "pairs", rows), LongerJudge()
     judge.cost = lambda prompt, completion: prompt * 2 + completion * 3  # type: ignore[method-assign]
-    annotation = Annotation(pairs, judge, Question())
+    annotation = Annotation(pairs, judge, Question(world="nethack"))
     first = annotation.estimate()
-    length = sum(len(turn["content"]) for turn in Question().conversation("a", "b", "line"))
+    length = sum(len(turn["content"]) for turn in Question(world="nethack").conversation("a", "b", "line"))
     assert first.prompt_tokens == pytest.approx(40 * length / 4, rel=0.01) and first.seconds is None
-    Annotation(pairs, judge, Question()).run("mine", chunk=0, chunks=2)
+    Annotation(pairs, judge, Question(world="nethack")).run("mine", chunk=0, chunks=2)
     second = annotation.estimate(1, 2)
     count = second.requests
     assert 8 < count < 32 and len(judge.asked) == 40 - count
@@ -127,7 +130,7 @@ def test_a_reply_without_verdict_is_asked_for_once_more_then_invalid(tmp_path: P
             )
 
     pairs, judge = dataset(tmp_path / "pairs", ROWS), Hesitant()
-    annotation = Annotation(pairs, judge, Question())
+    annotation = Annotation(pairs, judge, Question(world="nethack"))
     summary = annotation.run("mine")
     assert seen == [2, 4] * 3
     assert (summary.answered, summary.invalid, summary.failed) == (3, 3, 0)
@@ -160,11 +163,11 @@ def test_what_a_request_has_cost_before_it_failed_is_counted(tmp_path: Path) -> 
 
     pairs, judge = dataset(tmp_path / "pairs", ROWS), Leaving()
     judge.cost = lambda prompt, completion: prompt + 100 * completion  # type: ignore[method-assign]
-    first = Annotation(pairs, judge, Question()).run("mine")
+    first = Annotation(pairs, judge, Question(world="nethack")).run("mine")
     assert (first.asked, first.failed, first.first_failure) == (0, 3, "gone")
     assert (first.prompt_tokens, first.completion_tokens, first.cost) == (15, 9, 915)
     judge.here = True
-    second = Annotation(pairs, judge, Question()).run("mine")
+    second = Annotation(pairs, judge, Question(world="nethack")).run("mine")
     assert (second.asked, second.failed, second.invalid) == (3, 0, 0)
     assert (second.prompt_tokens, second.completion_tokens) == (15 + 30, 9 + 6)
     assert pairs.preferences("mine").tolist() == longer(ROWS)
@@ -172,18 +175,18 @@ def test_what_a_request_has_cost_before_it_failed_is_counted(tmp_path: Path) -> 
 
 def test_both_orders_and_what_they_tell_of_bias(tmp_path: Path) -> None:
     pairs = dataset(tmp_path / "pairs", ROWS)
-    fair = Annotation(pairs, LongerJudge(), Question(), both_orders=True).run("fair")
+    fair = Annotation(pairs, LongerJudge(), Question(world="nethack"), both_orders=True).run("fair")
     assert (fair.answered, fair.first_rate, fair.inconsistent) == (6, 0.5, 0.0)
     assert pairs.preferences("fair").tolist() == longer(ROWS)
     biased = LongerJudge(bias="1")
     store = tmp_path / "store"
-    both = Annotation(pairs, biased, Question(), folder=store, both_orders=True).run("biased")
+    both = Annotation(pairs, biased, Question(world="nethack"), folder=store, both_orders=True).run("biased")
     assert len(biased.asked) == 6 == len(set(biased.asked))
     assert (both.first_rate, both.inconsistent) == (1.0, 1.0)
     assert pairs.preferences("biased").tolist() == [2] * 8, "two verdicts that differ are a tie"
     with pytest.raises(ConfigError, match="choose another --name"):
-        Annotation(pairs, biased, Question(), folder=store).run("biased")
-    single = Annotation(pairs, biased, Question(), folder=store).run("single")
+        Annotation(pairs, biased, Question(world="nethack"), folder=store).run("biased")
+    single = Annotation(pairs, biased, Question(world="nethack"), folder=store).run("single")
     assert single.asked == 0, "what was asked in both orders is known in one"
 
 
@@ -191,7 +194,7 @@ def test_which_one_is_shown_first_is_a_fair_coin(tmp_path: Path) -> None:
     rows = [(f"a{n}", "b" * (n % 3 + 1)) for n in range(600)]
     pairs, judge = dataset(tmp_path / "pairs", rows), LongerJudge(bias="1")
     judge.effortless = True
-    Annotation(pairs, judge, Question()).run("mine")
+    Annotation(pairs, judge, Question(world="nethack")).run("mine")
     first = np.mean(pairs.preferences("mine") == Preference.FIRST)
     assert 0.42 < first < 0.58  # 0.5 ± 4 standard errors
 
@@ -205,7 +208,7 @@ def test_soft_labels_are_averaged_over_orders_and_turned_with_the_rows(tmp_path:
 
     rows = [("a", "bb"), ("bb", "a"), ("a", "a")]
     pairs = dataset(tmp_path / "pairs", rows)
-    Annotation(pairs, Soft(), Question(), both_orders=True).run("soft")
+    Annotation(pairs, Soft(), Question(world="nethack"), both_orders=True).run("soft")
     # Shown longer first: 0.7 for it, 0.2 against; shown longer second: 0.5 for it, 0.4 against.
     soft = pairs.soft_preferences("soft")
     np.testing.assert_allclose(soft, [[0.3, 0.6, 0.1], [0.6, 0.3, 0.1], [0, 0, 1]], rtol=1e-6)
@@ -215,14 +218,14 @@ def test_soft_labels_are_averaged_over_orders_and_turned_with_the_rows(tmp_path:
 def test_labels_from_elsewhere_are_not_overwritten(tmp_path: Path) -> None:
     pairs = dataset(tmp_path / "pairs", ROWS)
     pairs.write_preferences("theirs", np.zeros(8, np.int8))
-    for question in (Question(), Question("gold")):
+    for question in (Question(world="nethack"), Question("gold", world="nethack")):
         with pytest.raises(ConfigError, match="of another question"):
             Annotation(pairs, LongerJudge(), question).run("theirs")
-    Annotation(pairs, LongerJudge(), Question()).run("ours")
+    Annotation(pairs, LongerJudge(), Question(world="nethack")).run("ours")
     with pytest.raises(ConfigError, match="of another question"):
-        Annotation(pairs, LongerJudge(), Question("gold")).run("ours")
+        Annotation(pairs, LongerJudge(), Question("gold", world="nethack")).run("ours")
     with pytest.raises(ConfigError, match="numbered from 0 to 1"):
-        Annotation(pairs, LongerJudge(), Question()).run("ours", chunk=2, chunks=2)
+        Annotation(pairs, LongerJudge(), Question(world="nethack")).run("ours", chunk=2, chunks=2)
 
 
 def test_what_was_told_before_an_error_is_kept(tmp_path: Path) -> None:
@@ -234,7 +237,7 @@ def test_what_was_told_before_an_error_is_kept(tmp_path: Path) -> None:
 
     pairs, judge = dataset(tmp_path / "pairs", ROWS), Fragile()
     with pytest.raises(RunError, match="has left"):
-        Annotation(pairs, judge, Question()).run("mine")
+        Annotation(pairs, judge, Question(world="nethack")).run("mine")
     labels = pairs.preferences("mine")
     assert 0 < (labels == 3).sum() < 6
     assert all(label in (3, truth) for label, truth in zip(labels, longer(ROWS), strict=True))
@@ -262,12 +265,12 @@ def test_a_run_that_stops_before_any_answer_leaves_the_name_free(tmp_path: Path)
 
     pairs = dataset(tmp_path / "pairs", ROWS)
     with pytest.raises(RunError, match="no connection"):
-        Annotation(pairs, Gone(), Question()).run("mine")
+        Annotation(pairs, Gone(), Question(world="nethack")).run("mine")
     assert pairs.annotators() == []
-    Annotation(pairs, LongerJudge(), Question("gold")).run("mine")
+    Annotation(pairs, LongerJudge(), Question("gold", world="nethack")).run("mine")
     # Where every caption equals the other, there is nothing to ask, and the labels are written all the same.
     same = dataset(tmp_path / "same", [("a", "a")])
-    Annotation(same, Gone(), Question()).run("mine")
+    Annotation(same, Gone(), Question(world="nethack")).run("mine")
     assert same.preferences("mine").tolist() == [2]
 
 
@@ -287,7 +290,7 @@ def test_answers_are_on_the_disk_before_another_question_is_asked(tmp_path: Path
                 waiting += [following for following in [next(queue, None)] if following]
                 on_disk.append(len(Store(annotation.store.folder, annotation.store.question).read()))
 
-    annotation = Annotation(pairs, Concurrent(), Question())
+    annotation = Annotation(pairs, Concurrent(), Question(world="nethack"))
     annotation.run("mine")
     assert on_disk == [1, 2, 3]
 
@@ -295,12 +298,12 @@ def test_answers_are_on_the_disk_before_another_question_is_asked(tmp_path: Path
 def test_chunks_share_the_pairs_and_nothing_else(tmp_path: Path) -> None:
     rows = [(f"a{n}", "b" * (n % 7)) for n in range(200)] * 2
     pairs, judge = dataset(tmp_path / "pairs", rows), LongerJudge()
-    parts = [Annotation(pairs, judge, Question()).items(chunk, 4) for chunk in range(4)]
+    parts = [Annotation(pairs, judge, Question(world="nethack")).items(chunk, 4) for chunk in range(4)]
     keys = [item.key for part in parts for item in part]
     assert len(keys) == len(set(keys)) == 200 and min(map(len, parts)) > 25
     for chunk in range(4):
         before = len(judge.asked)
-        Annotation(pairs, judge, Question()).run("mine", chunk=chunk, chunks=4)
+        Annotation(pairs, judge, Question(world="nethack")).run("mine", chunk=chunk, chunks=4)
         assert len(judge.asked) - before == len(parts[chunk])
     assert pairs.preferences("mine").tolist() == longer(rows)
 
@@ -310,7 +313,7 @@ def test_chunks_share_the_pairs_and_nothing_else(tmp_path: Path) -> None:
 
 def _annotate(folder: str, url: str, chunk: int, chunks: int) -> None:
     judge = OpenAIJudge("model", url, concurrency=4, timeout=5, soft_labels=False)
-    Annotation(open_pairs(folder), judge, Question()).run("llm", chunk=chunk, chunks=chunks)
+    Annotation(open_pairs(folder), judge, Question(world="nethack")).run("llm", chunk=chunk, chunks=chunks)
 
 
 def _processes() -> Any:
@@ -321,7 +324,7 @@ def _processes() -> Any:
 
 def _known(pairs: Pairs, url: str) -> set[frozenset[str]]:
     """The pairs whose answers are on the disk."""
-    store = Annotation(pairs, OpenAIJudge("model", url), Question()).store
+    store = Annotation(pairs, OpenAIJudge("model", url), Question(world="nethack")).store
     found = set()
     for path in (store.folder / "answers" / store.hash).glob("*.jsonl"):
         for line in path.read_bytes().split(b"\n")[:-1]:
@@ -517,21 +520,21 @@ def test_judges_by_figures(tmp_path: Path) -> None:
 
 def test_an_annotation_in_parquet(tmp_path: Path) -> None:
     pairs = dataset(tmp_path / "pairs", ROWS).convert(tmp_path / "parquet", "parquet")
-    Annotation(pairs, LongerJudge(), Question()).run("mine")
+    Annotation(pairs, LongerJudge(), Question(world="nethack")).run("mine")
     assert open_pairs(tmp_path / "parquet").preferences("mine").tolist() == longer(ROWS)
     assert Store(tmp_path / "parquet" / "answers", {}).read() == {}
 
 
 def test_a_converted_dataset_is_gone_on_with(tmp_path: Path) -> None:
     pairs, judge = dataset(tmp_path / "pairs", ROWS), LongerJudge()
-    Annotation(pairs, judge, Question()).run("mine", chunk=0, chunks=2)
+    Annotation(pairs, judge, Question(world="nethack")).run("mine", chunk=0, chunks=2)
     pairs.write_preferences("theirs", np.zeros(8, np.int8))  # without an account
     known = len(judge.asked)
     assert 0 < known < 3
     again = pairs.convert(tmp_path / "parquet", "parquet").convert(tmp_path / "motif", "motif")
     assert again.read_account("mine") == pairs.read_account("mine") != {}
     assert again.read_account("theirs") == {}
-    summary = Annotation(again, judge, Question()).run("mine")
+    summary = Annotation(again, judge, Question(world="nethack")).run("mine")
     assert len(judge.asked) == 3 and summary.asked == 3 - known, "what was answered is not asked again"
     assert again.preferences("mine").tolist() == longer(ROWS)
 

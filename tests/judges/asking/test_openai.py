@@ -38,7 +38,7 @@ EXPECTED = [0, 1] * 50
 
 
 def ask(one: OpenAIJudge, count: int = 1) -> list[Reply]:
-    question = Question()
+    question = Question(world="nethack")
     requests = [
         Request(n, question.conversation(f"a{n}xx", f"b{n}", one.answer_format), "defaultgoal")
         for n in range(count)
@@ -58,7 +58,7 @@ def ask(one: OpenAIJudge, count: int = 1) -> list[Reply]:
 def test_a_server_that_misbehaves_now_and_then_is_asked_again(tmp_path: Path, trouble: str) -> None:
     with serving(ChatServer(treat=lambda number: trouble if number % 3 == 0 else "ok")) as server:
         pairs = dataset(tmp_path / "pairs", 8)
-        summary = Annotation(pairs, judge(server, max_retries=8), Question()).run("llm")
+        summary = Annotation(pairs, judge(server, max_retries=8), Question(world="nethack")).run("llm")
     assert pairs.preferences("llm").tolist() == EXPECTED[:8]
     assert (summary.asked, summary.failed, summary.invalid) == (8, 0, 0)
     assert len(server.bodies) > 8
@@ -73,7 +73,9 @@ def test_requests_that_get_no_answer_are_named_and_asked_next_time(tmp_path: Pat
 
     with serving(ChatServer(treat=treat)) as server:
         pairs = dataset(tmp_path / "pairs", 8)
-        annotation = Annotation(pairs, judge(server, max_retries=0, concurrency=1, timeout=0.6), Question())
+        annotation = Annotation(
+            pairs, judge(server, max_retries=0, concurrency=1, timeout=0.6), Question(world="nethack")
+        )
         summary = annotation.run("llm")
         assert (summary.asked, summary.failed, summary.labels["unknown"]) == (5, 3, 3)
         assert summary.first_failure
@@ -88,7 +90,7 @@ def test_a_server_that_only_fails_stops_the_run(tmp_path: Path) -> None:
     with serving(ChatServer(treat=lambda number: "ok" if number < 4 else "500")) as server:
         pairs = dataset(tmp_path / "pairs", 40)
         with pytest.raises(RunError, match="20 requests in a row got no answer; the last one: HTTP 500"):
-            Annotation(pairs, judge(server, max_retries=0), Question()).run("llm")
+            Annotation(pairs, judge(server, max_retries=0), Question(world="nethack")).run("llm")
     labels = pairs.preferences("llm")
     assert (labels != 3).sum() == 4, "what it was told before is kept"
     assert all(labels[n] in (3, EXPECTED[n]) for n in range(40))
@@ -146,7 +148,9 @@ def test_the_key_is_sent_and_stands_nowhere(
     told = []
     with serving(ChatServer(write=write)) as server:
         pairs = dataset(tmp_path / "pairs", 4)
-        annotation = Annotation(pairs, judge(server, api_key_env="MY_KEY"), Question(), notice=told.append)
+        annotation = Annotation(
+            pairs, judge(server, api_key_env="MY_KEY"), Question(world="nethack"), notice=told.append
+        )
         summary = annotation.run("llm")
         assert {headers["Authorization"] for headers in server.headers} == {f"Bearer {KEY}"}
     with serving(ChatServer(treat=lambda number: "401")) as server, pytest.raises(RunError) as error:
@@ -173,8 +177,8 @@ def test_a_key_that_the_client_quotes_is_scrubbed(
     with serving(ChatServer(raw=lambda number: raw if number else None)) as server:
         pairs = dataset(tmp_path / "pairs", 2)
         one = judge(server, api_key_env="MY_KEY", max_retries=0, concurrency=1)
-        summary = Annotation(pairs, one, Question()).run("llm")
-        online = online_judge(one)
+        summary = Annotation(pairs, one, Question(world="nethack")).run("llm")
+        online = online_judge(one, Question(world="nethack"))
         with pytest.raises(RunError, match=r"answered none of 1 .*\[key\]") as error:
             online([("a", "b")])
     assert summary.first_failure is not None and "[key]" in summary.first_failure
@@ -359,7 +363,7 @@ def test_soft_labels_reach_the_rows_in_their_order(tmp_path: Path) -> None:
 
     with serving(ChatServer(write=write, more=more)) as server:
         pairs = dataset(tmp_path / "pairs", 6)
-        Annotation(pairs, judge(server), Question()).run("llm")
+        Annotation(pairs, judge(server), Question(world="nethack")).run("llm")
     soft = pairs.soft_preferences("llm")
     assert soft is not None
     high, low = 0.8 / 1.3, 0.5 / 1.3
@@ -370,7 +374,7 @@ def test_half_a_surrogate_pair_in_the_models_words_is_no_trouble(tmp_path: Path)
     write = lambda body: "It depends \ud800" if len(body["messages"]) == 2 else "Verdict: 1"  # noqa: E731
     with serving(ChatServer(write=write)) as server:
         pairs = dataset(tmp_path / "pairs", 2)
-        summary = Annotation(pairs, judge(server), Question()).run("llm")
+        summary = Annotation(pairs, judge(server), Question(world="nethack")).run("llm")
     assert (summary.asked, summary.failed, summary.invalid) == (2, 0, 0)
     echoed = [body["messages"][2]["content"] for body in server.bodies if len(body["messages"]) > 2]
     assert echoed == ["It depends ?"] * 2
@@ -429,7 +433,7 @@ def test_a_malformed_reply_is_asked_for_again(reply: dict) -> None:
 )
 def test_what_can_be_no_number_of_tokens_counts_as_unknown(tmp_path: Path, count: object) -> None:
     with serving(ChatServer(also={"usage": {"prompt_tokens": count, "completion_tokens": 10**9}})) as server:
-        annotation = Annotation(dataset(tmp_path / "pairs", 2), judge(server), Question())
+        annotation = Annotation(dataset(tmp_path / "pairs", 2), judge(server), Question(world="nethack"))
         summary = annotation.run("llm")
     assert (summary.prompt_tokens, summary.completion_tokens) == (0, 2 * 10**9)
     assert annotation.estimate().known == 2

@@ -5,9 +5,8 @@ import pytest
 from groundling.errors import ConfigError
 from groundling.judges import Question, Request, RulesJudge
 from groundling.judges.asking.answers import parse
-from groundling.judges.asking.rules import TABLES
-from groundling.judges.asking.subjects import NETHACK
 from groundling.judges.preferences.labels import Preference
+from groundling.worlds.nethack.judging import NETHACK
 
 KILL, WALL, GOLD, DOWN = (
     "You kill the newt!",
@@ -18,8 +17,8 @@ KILL, WALL, GOLD, DOWN = (
 
 
 def reply(first: str, second: str, goal: str = "defaultgoal", judge: RulesJudge | None = None) -> str:
-    conversation = Question(goal, "reworded").conversation(first, second, "line")
-    return (judge or RulesJudge()).answer(Request(0, conversation, goal)).text
+    conversation = Question(goal, "reworded", world="nethack").conversation(first, second, "line")
+    return (judge or RulesJudge()).answer(Request(0, conversation, goal, "nethack")).text
 
 
 def label(*arguments: str) -> int:
@@ -29,7 +28,7 @@ def label(*arguments: str) -> int:
 
 
 def test_every_goal_has_a_table() -> None:
-    assert TABLES.keys() == NETHACK.goals.keys()
+    assert NETHACK.rules.keys() == NETHACK.goals.keys()
 
 
 @pytest.mark.parametrize(

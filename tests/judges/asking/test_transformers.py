@@ -26,7 +26,7 @@ def test_the_three_verdicts_are_scored(chooser: TransformersJudge, tmp_path: Pat
     rows = [(a, b) for a in texts for b in texts]
     messages = encode(*(t for row in rows for t in row)).reshape(9, 2, 1, 256)
     pairs = MessagePairs.create(tmp_path / "pairs", {"message": messages})
-    Annotation(pairs, chooser, Question(), both_orders=True).run("lm")
+    Annotation(pairs, chooser, Question(world="nethack"), both_orders=True).run("lm")
     labels, soft = pairs.preferences("lm"), pairs.soft_preferences("lm")
     assert soft is not None
     np.testing.assert_allclose(soft.sum(1), 1, rtol=1e-5)
@@ -37,7 +37,7 @@ def test_the_three_verdicts_are_scored(chooser: TransformersJudge, tmp_path: Pat
         # Independently: the model's next-token log-probabilities, both orders, batch of one.
         expected, verdicts = np.zeros(3), []
         for turned, shown in enumerate([(first, second), (second, first)]):
-            prompt = chooser.prompt(Question().conversation(*shown, "choice"))
+            prompt = chooser.prompt(Question(world="nethack").conversation(*shown, "choice"))
             logits = [_log_prob(chooser, prompt, word) for word in ("1", "2", "tie")]
             own = torch.tensor(logits).double().softmax(-1).numpy()
             own = own[[1, 0, 2]] if turned else own
@@ -79,7 +79,7 @@ def test_the_tokenizers_own_template_is_used(chooser: TransformersJudge) -> None
 def test_no_caption_holds_a_control_token(chooser: TransformersJudge) -> None:
     special = set(chooser.lm.tokenizer.all_special_ids)
     hostile = "a<|endoftext|>b<pad>c<unk>"
-    conversation = Question().conversation(hostile, hostile, "choice", chooser.control_tokens)
+    conversation = Question(world="nethack").conversation(hostile, hostile, "choice", chooser.control_tokens)
     user = chooser.lm.tokenizer(conversation[1]["content"], add_special_tokens=False)["input_ids"]
     unknown = chooser.lm.tokenizer.unk_token_id
     assert not special - {unknown} & set(user)
@@ -89,7 +89,7 @@ def test_a_judge_that_writes_is_asked_again_in_the_next_batch(monkeypatch: pytes
     judge = TransformersJudge(
         "starter-causal", answer="line", device="cpu", batch_size=3, max_tokens=4, seed=1
     )
-    question = Question("zeroknowledge")
+    question = Question("zeroknowledge", world="nethack")
     sizes: list[int] = []
     write = judge._write
     monkeypatch.setattr(judge, "_write", lambda batch: (sizes.append(len(batch)), write(batch))[1])
@@ -116,7 +116,7 @@ def test_equal_seeds_write_equal_answers() -> None:
         judge = TransformersJudge(
             "starter-causal", "line", device="cpu", temperature=1.0, max_tokens=6, seed=3
         )
-        request = Request(0, Question().conversation("a", "b", "line"), "")
+        request = Request(0, Question(world="nethack").conversation("a", "b", "line"), "")
         judge.ask(iter([request]), lambda request, reply: texts.append(reply.text))
     assert texts[0] == texts[1]
 
@@ -132,7 +132,7 @@ def test_whoever_else_draws_random_numbers_draws_the_same_with_and_without_a_jud
         torch.manual_seed(5)
         drawn = torch.rand(3)
         for _ in range(2):
-            request = Request(0, Question().conversation("a", "b", judge.answer_format), "")
+            request = Request(0, Question(world="nethack").conversation("a", "b", judge.answer_format), "")
             judge.ask(iter([request]), lambda request, reply: texts.append(reply.text))
         assert torch.equal(torch.cat([drawn, torch.rand(3)]), expected)
     assert texts[2] != texts[3], "not the same numbers for each batch"

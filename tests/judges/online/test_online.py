@@ -8,6 +8,7 @@ import torch
 from groundling.errors import ConfigError, RunError
 from groundling.judges.asking.judge import Judge, Reply, Request
 from groundling.judges.asking.openai import OpenAIJudge
+from groundling.judges.asking.questions import Question
 from groundling.judges.asking.rules import RulesJudge
 from groundling.judges.online.background import BackgroundJudge
 from groundling.judges.online.questions import online_judge
@@ -19,6 +20,7 @@ from tests.judges.asking.chat_server import ChatServer, serving
 from tests.judges.reward_models.reward_reference import random_texts
 
 PATIENCE = 20.0
+_ASKED = Question(world="nethack")
 
 
 def _until(condition: Callable[[], object]) -> None:
@@ -346,7 +348,7 @@ class Scripted(Judge):
 
 
 def test_the_judge_of_annotation_answers_online_questions() -> None:
-    rules = online_judge(RulesJudge())
+    rules = online_judge(RulesJudge(), _ASKED)
     kill, wall = "You kill the newt!", "It's a wall."
     assert rules([(kill, wall), (wall, kill), (kill, kill)]) == [1.0, 0.0, 0.5]
     assert rules([(kill,), (wall,), ("Hello",)]) == [1.0, 0.0, 0.0]
@@ -355,10 +357,10 @@ def test_the_judge_of_annotation_answers_online_questions() -> None:
 def test_a_single_message_is_labelled_0_or_1_and_the_empty_one_without_a_request() -> None:
     replies = [(0.6, 0.3, 0.1), (0.4, 0.3, 0.3), (0.4, 0.2, 0.4), (0.2, 0.7, 0.1)]
     judge = Scripted(*(Reply("", probabilities=p) for p in replies))
-    assert online_judge(judge)([("a",), ("",), ("b",), ("c",), ("d",)]) == [1.0, 0.0, 1.0, 0.0, 0.0]
+    assert online_judge(judge, _ASKED)([("a",), ("",), ("b",), ("c",), ("d",)]) == [1.0, 0.0, 1.0, 0.0, 0.0]
     assert len(judge.asked) == 4
     with pytest.raises(RunError, match="none of 1 questions; the first: gone"):
-        online_judge(Scripted(Reply("", failure="gone")))([("",), ("a",)])
+        online_judge(Scripted(Reply("", failure="gone")), _ASKED)([("",), ("a",)])
 
 
 def test_replies_without_a_verdict_are_asked_for_once_more() -> None:
@@ -369,7 +371,11 @@ def test_replies_without_a_verdict_are_asked_for_once_more() -> None:
         Reply("Well."),
         Reply("", probabilities=(0.6, 0.2, 0.2)),
     )
-    assert online_judge(judge)([("a", "b"), ("c", "d"), ("e", "f")]) == [0.0, None, pytest.approx(0.7)]
+    assert online_judge(judge, _ASKED)([("a", "b"), ("c", "d"), ("e", "f")]) == [
+        0.0,
+        None,
+        pytest.approx(0.7),
+    ]
     assert [len(conversation) for conversation in judge.asked] == [2, 4, 2, 4, 2]
 
 
@@ -377,10 +383,10 @@ def test_a_request_that_fails_is_no_answer_and_costs_no_other() -> None:
     judge = Scripted(
         Reply("Verdict: 1"), Reply("", failure="refused"), Reply("Hm."), Reply("", failure="gone")
     )
-    assert online_judge(judge)([("a",), ("b",), ("c",)]) == [1.0, None, None]
+    assert online_judge(judge, _ASKED)([("a",), ("b",), ("c",)]) == [1.0, None, None]
     gone = Scripted(Reply("", failure="refused"), Reply("", failure="gone"))
     with pytest.raises(RunError, match="none of 2 questions; the first: refused"):
-        online_judge(gone)([("a",), ("b",)])
+        online_judge(gone, _ASKED)([("a",), ("b",)])
 
 
 def test_of_ten_questions_one_is_refused_and_nine_are_answered_once() -> None:
@@ -389,7 +395,7 @@ def test_of_ten_questions_one_is_refused_and_nine_are_answered_once() -> None:
 
     with serving(ChatServer(treat=treat)) as server:
         judge = OpenAIJudge("model", server.url, soft_labels=False, max_retries=0)
-        online = OnlineReward(TableRewardModel(), online_judge(judge), warn=pytest.fail)
+        online = OnlineReward(TableRewardModel(), online_judge(judge, _ASKED), warn=pytest.fail)
         online.observe_captions([f"door {n}" for n in range(9)] + ["grail"])
         _until(lambda: online._judge.asked == 10)
         online.update()

@@ -129,7 +129,10 @@ class Annotation:
             refusal = f"{pairs.folder} is of the world {pairs.world!r}, the question about {question.world!r}"
         if refusal is not None:
             raise ConfigError(refusal)
-        identity = {"question": question.identity(judge.answer_format), "judge": judge.identity()}
+        identity = {
+            "question": question.identity(judge.answer_format),
+            "judge": judge.identity_about(question),
+        }
         self.store = Store(folder or pairs.folder / ANSWERS, identity, notice)
         rows = pairs.comparisons(question.blstats)
         distinct: dict[tuple[str, Captions], int] = {}

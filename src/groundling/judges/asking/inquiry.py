@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from groundling.judges.asking.answers import parse
 from groundling.judges.asking.judge import Judge, Reply, Request
@@ -58,11 +58,11 @@ class Inquiry:
             self._judge.ask(self._requests(), self._tell)
 
     def _requests(self) -> Iterator[Request]:
-        goal = self._question.goal
+        goal, world = self._question.goal, self._question.world
         for number, item in enumerate(self._items):
             self._flush()
             self._began[number] = time.monotonic()
-            yield Request(number, conversation(self._judge, self._question, item), goal)
+            yield Request(number, conversation(self._judge, self._question, item), goal, world)
         self._all_asked = True  # nobody comes here again: from now on each answer is flushed by itself
         self._flush()
 
@@ -88,7 +88,7 @@ class Inquiry:
         verdict = parse(reply.text, form, reply.complete)
         if verdict is None and len(replies) == 1:
             again = self._question.retry(request.conversation, reply.text, form)
-            return Request(number, again, request.goal)
+            return replace(request, conversation=again)
         answer = self._keep(number, Preference.UNKNOWN if verdict is None else verdict.preference)
         self.asked += 1
         self._on_answer(answer)

@@ -21,11 +21,13 @@ class Request:
         number: The caller's; a retry has that of the request it follows.
         conversation: What was said so far.
         goal: The id of the question's goal.
+        world: The kind of world that it is about.
     """
 
     number: int
     conversation: list[Turn]
     goal: str
+    world: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,10 @@ class Judge:
     def identity(self) -> dict[str, Any]:
         """What decides its answers, as JSON holds it (model, revision, sampling): other values, other answers."""
         return {"judge": type(self).__qualname__}
+
+    def identity_about(self, question: Question) -> dict[str, Any]:
+        """`identity`, with what else decides its answers to this question."""
+        return self.identity()
 
     def answer(self, request: Request) -> Reply:
         """Answer one request."""

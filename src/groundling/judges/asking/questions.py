@@ -1,7 +1,7 @@
 """What a judge is asked about two captions: a world's goals and prompts, and the user's own."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -53,7 +53,7 @@ class Question:
     prompt: str = "default"
     instructions: str | None = None
     blstats: bool = False
-    world: str = "nethack"
+    world: str = field(kw_only=True)
 
     def __post_init__(self) -> None:
         goals, prompts = self.subject.goals, self.subject.prompts

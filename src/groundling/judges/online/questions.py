@@ -1,6 +1,7 @@
 """A judge of captions as the judge of online mode: see `groundling.judges.online.reward`."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from groundling.errors import ConfigError, RunError
 from groundling.judges.asking.answers import parse
@@ -15,9 +16,7 @@ _EMPTY = (_NOTHING,)
 _SHARES = {Preference.FIRST: 1.0, Preference.SECOND: 0.0, Preference.TIE: 0.5}
 
 
-def online_judge(
-    judge: Judge, question: Question | None = None
-) -> Callable[[list[tuple[str, ...]]], list[float | None]]:
+def online_judge(judge: Judge, question: Question) -> Callable[[list[tuple[str, ...]]], list[float | None]]:
     """Have ``judge`` answer the questions of `OnlineReward`.
 
     Of two captions it is asked which one it prefers, as in annotation. (ONI asks a yes-or-no question about one
@@ -27,7 +26,7 @@ def online_judge(
 
     Args:
         judge: Anything but a judge by figures.
-        question: What is asked; by default `Question()`.
+        question: What is asked.
 
     Returns:
         A function that raises `RunError` where all requests of a call fail.
@@ -35,8 +34,7 @@ def online_judge(
     Raises:
         ConfigError: the judge cannot answer this question.
     """
-    asked = question or Question()
-    if (refusal := judge.accepts(asked)) is not None:
+    if (refusal := judge.accepts(question)) is not None:
         raise ConfigError(refusal)
 
     def answer(questions: list[tuple[str, ...]]) -> list[float | None]:
@@ -63,10 +61,10 @@ def online_judge(
             if retried[number]:
                 return None
             retried[number] = True
-            again = asked.retry(request.conversation, reply.text, judge.answer_format)
-            return Request(number, again, request.goal)
+            again = question.retry(request.conversation, reply.text, judge.answer_format)
+            return replace(request, conversation=again)
 
-        judge.ask((_request(judge, asked, number, questions[number]) for number in to_ask), tell)
+        judge.ask((_request(judge, question, number, questions[number]) for number in to_ask), tell)
         if to_ask and len(failures) == len(to_ask):
             raise RunError(f"the judge answered none of {len(to_ask)} questions; the first: {failures[0]}")
         return answers
@@ -77,4 +75,4 @@ def online_judge(
 def _request(judge: Judge, question: Question, number: int, texts: Sequence[str]) -> Request:
     first, second = (*texts, _NOTHING)[:2]
     conversation = question.conversation(first, second, judge.answer_format, judge.control_tokens)
-    return Request(number, conversation, question.goal)
+    return Request(number, conversation, question.goal, question.world)

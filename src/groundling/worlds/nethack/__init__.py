@@ -1,5 +1,9 @@
 """NetHack's tasks: its envs, the rewards of its messages, held-out episodes."""
 
+from groundling.judges.asking.subjects import register_subject
+from groundling.worlds.nethack.judging import NETHACK
 from groundling.worlds.nethack.world import NetHackWorld
+
+register_subject("nethack", NETHACK)
 
 __all__ = ["NetHackWorld"]

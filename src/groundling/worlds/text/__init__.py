@@ -1,5 +1,9 @@
 """Any Gymnasium env that is told in words: its envs, datasets of its episodes, held-out episodes."""
 
+from groundling.judges.asking.subjects import register_subject
+from groundling.worlds.text.judging import TEXT
 from groundling.worlds.text.world import TextWorld
+
+register_subject("text", TEXT)
 
 __all__ = ["TextWorld"]

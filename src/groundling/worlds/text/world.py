@@ -48,6 +48,7 @@ class TextWorld(World[TextConfig, TextEvaluation]):
         frozenset({"words", "symbols"}),
         "choice",
         evidence=frozenset({"env", "captions", "counts"}),
+        subject="text",
     )
     suites: ClassVar[Mapping[str, str]] = {name: suite.about for name, suite in SUITES.items()}
     controls = tuple(CONTROLS)
@@ -68,8 +69,15 @@ class TextWorld(World[TextConfig, TextEvaluation]):
         config = self.config
         most = actions_of(config).most
         if config.dataset is not None:
-            name, shown = f"dataset {config.dataset}", frozenset[Experience]({"demonstrated"})
-            return WorldSpec(name, frozenset({"words"}), "choice", most, config.language, shown)
+            return WorldSpec(
+                f"dataset {config.dataset}",
+                frozenset({"words"}),
+                "choice",
+                most,
+                config.language,
+                experience=frozenset[Experience]({"demonstrated"}),
+                subject=self.offers.subject,
+            )
         offers: set[Offer] = {"words"}
         if has_symbols(config.env, config.args, config.language):
             offers.add("symbols")

@@ -1,5 +1,9 @@
 """Texts written to a pool's prompts: rollouts of tokens, and texts to a held-out split."""
 
+from groundling.judges.asking.subjects import register_subject
+from groundling.worlds.writing.judging import WRITING
 from groundling.worlds.writing.world import WritingWorld
+
+register_subject("writing", WRITING)
 
 __all__ = ["WritingWorld"]

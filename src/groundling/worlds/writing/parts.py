@@ -44,7 +44,7 @@ def make_measured_reward(
     if not chosen_parts(settled, spec):
         return None
     made = make_parts(settled, spec)
-    made.begin(Surroundings(device, lm=policy.lm))
+    made.begin(Surroundings(device, world=spec.subject, lm=policy.lm))
     return made
 
 
