@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from minigrid.core.constants import COLOR_TO_IDX, IDX_TO_OBJECT
 
 import groundling  # noqa: F401  (registers)
-from groundling.envs.babyai_text import LEVELS, MIXED_TASKS, Expert, TranslationError, describe
+from groundling.envs.babyai_text import LEVELS, MIXED_TASKS, Expert, describe
 from groundling.envs.babyai_text.expert import ExpertError
+from groundling.envs.languages import TranslationError
 from groundling.envs.make import make_text_env
 from groundling.errors import ConfigError
 from tests.data import golden

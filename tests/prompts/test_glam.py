@@ -1,7 +1,7 @@
 import pytest
 
 from groundling.configs.compose import compose
-from groundling.envs.babyai_text import TranslationError
+from groundling.envs.languages import TranslationError
 from groundling.envs.observation import TextObservation
 from groundling.prompts import PromptReader, glam_prompt
 from tests.building import policy_of

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import gymnasium
 from minigrid.minigrid_env import MiniGridEnv
 
-from groundling.envs.babyai_text import ACTIONS, LEVELS, BabyAIText, check_language
+from groundling.envs.babyai_text import ACTIONS, LEVELS, BabyAIText
+from groundling.envs.languages import check_language
 from groundling.envs.text_env import ACTIONS as ACTION_KEYS
 from groundling.envs.text_env import read_text_step
 from groundling.errors import ConfigError

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
-from groundling.envs.babyai_text.languages import FRENCH_COLOURS, FRENCH_NOUNS, FRENCH_STATES
+from groundling.envs.languages import FRENCH_COLOURS, FRENCH_NOUNS, FRENCH_STATES
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
 from groundling.policies.policy import Action, Evaluation, Policy, Segment, policies

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from groundling.envs.babyai_text.languages import check_language
+from groundling.envs.languages import check_language
 
 _HEADINGS = {"english": ("Goal", "View", "Action"), "french": ("But", "Vue", "Action")}
 

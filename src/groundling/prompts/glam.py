@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from groundling.envs.babyai_text.languages import FRENCH_COLOURS, check_language
+from groundling.envs.languages import FRENCH_COLOURS, check_language
 
 _HEADINGS = {
     "english": ("Possible action of the agent", "Goal of the agent"),

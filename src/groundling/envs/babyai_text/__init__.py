@@ -5,10 +5,12 @@ import gymnasium
 from groundling.envs.babyai_text.controls import CONTROLS
 from groundling.envs.babyai_text.descriptions import describe
 from groundling.envs.babyai_text.expert import Expert, ExpertError
-from groundling.envs.babyai_text.languages import TranslationError, check_language, translate_mission
 from groundling.envs.babyai_text.levels import MIXED_TASKS, LocalLevel
+from groundling.envs.babyai_text.missions import translate_mission
 from groundling.envs.babyai_text.text import ACTIONS, BabyAIText, translate_actions
 
+ABOUT = "GLAM's text levels"
+"""What `groundling list envs` says of each."""
 LEVELS: dict[str, dict[str, object]] = {
     "BabyAI-MixedTrainLocal-v0": {"tasks": MIXED_TASKS, "split": "train"},
     "BabyAI-MixedTestLocal-v0": {"tasks": MIXED_TASKS, "split": "test"},
@@ -41,8 +43,6 @@ __all__ = [
     "Expert",
     "ExpertError",
     "LocalLevel",
-    "TranslationError",
-    "check_language",
     "describe",
     "make_level",
     "register",

@@ -12,7 +12,7 @@ import numpy as np
 from minigrid.core.world_object import WorldObj
 
 from groundling.envs.babyai_text.grounding import Asked, descriptions
-from groundling.envs.babyai_text.languages import change_things
+from groundling.envs.babyai_text.missions import change_things
 
 CONTROLS = {
     "swapped": "the mission names another thing that is there; a grounded agent deals with that one, and fails",

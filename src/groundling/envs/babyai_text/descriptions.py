@@ -7,7 +7,7 @@ import numpy as np
 from minigrid.core.constants import IDX_TO_COLOR, IDX_TO_OBJECT, OBJECT_TO_IDX, STATE_TO_IDX
 from numpy.typing import ArrayLike
 
-from groundling.envs.babyai_text.languages import (
+from groundling.envs.languages import (
     FRENCH_COLOURS,
     FRENCH_NOUNS,
     FRENCH_STATES,

@@ -10,14 +10,9 @@ from minigrid.envs.babyai.core import roomgrid_level
 from groundling.envs.babyai_text.controls import CONTROLS, drop, scramble, swap
 from groundling.envs.babyai_text.descriptions import describe
 from groundling.envs.babyai_text.grounding import Asked, Watch, asked_first, descriptions
-from groundling.envs.babyai_text.languages import (
-    Language,
-    TranslationError,
-    check_language,
-    things_of,
-    translate_mission,
-)
+from groundling.envs.babyai_text.missions import things_of, translate_mission
 from groundling.envs.babyai_text.sight import see_faster
+from groundling.envs.languages import Language, TranslationError, check_language
 from groundling.errors import ConfigError
 from groundling.registry import unknown
 

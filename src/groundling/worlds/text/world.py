@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from groundling.algorithms.algorithm import Algorithm
-from groundling.envs.babyai_text import CONTROLS, ExpertError, TranslationError
+from groundling.envs.babyai_text import CONTROLS, ExpertError
+from groundling.envs.languages import TranslationError
 from groundling.envs.make import has_symbols
 from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import training_seed

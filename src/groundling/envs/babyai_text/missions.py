@@ -1,35 +1,12 @@
-"""The words of the text worlds, and the missions of BabyAI and MiniGrid in French."""
+"""The missions of BabyAI and MiniGrid in French."""
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import product
-from typing import Literal, get_args
 
-from groundling.errors import GroundlingError
-
-Language = Literal["english", "french"]
-_LANGUAGES: tuple[Language, ...] = get_args(Language)
-
-FRENCH_NOUNS = {
-    "floor": "sol",
-    "door": "porte",
-    "key": "clef",
-    "ball": "balle",
-    "box": "boîte",
-    "goal": "but",
-    "lava": "lave",
-}
-FRENCH_COLOURS = {
-    "red": "rouge",
-    "green": "verte",
-    "blue": "bleue",
-    "purple": "violette",
-    "yellow": "jaune",
-    "grey": "grise",
-}
-FRENCH_STATES = {"open": "ouverte", "closed": "fermée", "locked": "fermée à clef"}
+from groundling.envs.languages import FRENCH_COLOURS, FRENCH_NOUNS, Language, TranslationError, check_language
 
 _MASCULINE_COLOURS = FRENCH_COLOURS | {"green": "vert", "blue": "bleu", "purple": "violet", "grey": "gris"}
 _PLACES = {
@@ -67,10 +44,6 @@ _UNLOCK = re.compile(
 )
 
 
-class TranslationError(GroundlingError):
-    """An unknown language, or a mission that is none of BabyAI's or MiniGrid's."""
-
-
 @dataclass(frozen=True)
 class _Verb:
     """A French verb of the missions: as an order, and as what was done before."""
@@ -85,18 +58,6 @@ _VERBS = {
     "open": _Verb("ouvrir", "avoir ouvert"),
     "put": _Verb("poser", "avoir posé"),
 }
-
-
-def check_language(language: str) -> Language:
-    """Return ``language`` if it is one of those that the worlds speak.
-
-    Raises:
-        TranslationError: it is not.
-    """
-    for known in _LANGUAGES:
-        if language == known:
-            return known
-    raise TranslationError(f"unknown language {language!r}: expected one of {', '.join(_LANGUAGES)}")
 
 
 def translate_mission(mission: str, language: str) -> str:

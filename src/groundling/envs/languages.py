@@ -1,0 +1,43 @@
+"""The languages that text worlds and prompts speak, and what things, colours and states are called in French."""
+
+from typing import Literal, get_args
+
+from groundling.errors import GroundlingError
+
+Language = Literal["english", "french"]
+_LANGUAGES: tuple[Language, ...] = get_args(Language)
+
+FRENCH_NOUNS = {
+    "floor": "sol",
+    "door": "porte",
+    "key": "clef",
+    "ball": "balle",
+    "box": "boîte",
+    "goal": "but",
+    "lava": "lave",
+}
+FRENCH_COLOURS = {
+    "red": "rouge",
+    "green": "verte",
+    "blue": "bleue",
+    "purple": "violette",
+    "yellow": "jaune",
+    "grey": "grise",
+}
+FRENCH_STATES = {"open": "ouverte", "closed": "fermée", "locked": "fermée à clef"}
+
+
+class TranslationError(GroundlingError):
+    """An unknown language, or words that cannot be told in one."""
+
+
+def check_language(language: str) -> Language:
+    """Return ``language`` if it is one of those that the worlds speak.
+
+    Raises:
+        TranslationError: it is not.
+    """
+    for known in _LANGUAGES:
+        if language == known:
+            return known
+    raise TranslationError(f"unknown language {language!r}: expected one of {', '.join(_LANGUAGES)}")
