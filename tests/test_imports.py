@@ -89,6 +89,59 @@ def test_no_module_imports_itself_round_a_corner() -> None:
         raise AssertionError(" imports ".join(reversed(error.args[1]))) from None
 
 
+_WORLDS = {folder.parent.name for folder in (_SOURCE / "worlds").glob("*/__init__.py")}
+
+
+def _knows_a_world(module: str) -> bool:
+    """Whether a file may: of a world's folder, of the envs, or one that reads what others' or older files said."""
+    folders = {f"groundling.worlds.{world}" for world in _WORLDS} | {"groundling.envs", "groundling.compat"}
+    return module == "groundling.configs.renamed" or any(f"{module}.".startswith(f"{f}.") for f in folders)
+
+
+def _asks_for_a_world(node: ast.AST) -> bool:
+    """Whether a value is compared with a world's name, or one world's name stands where a world is not told."""
+
+    def names(part: ast.AST | None) -> bool:
+        return part is not None and any(
+            isinstance(one, ast.Constant) and one.value in _WORLDS for one in ast.walk(part)
+        )
+
+    if isinstance(node, ast.Compare):
+        return any(map(names, [node.left, *node.comparators]))
+    if isinstance(node, ast.MatchValue):
+        return names(node.value)
+    if isinstance(node, ast.AnnAssign):
+        return ast.unparse(node.target) in ("world", "subject", "kind") and names(node.value)
+    if isinstance(node, ast.Dict):
+        return sum(map(names, node.keys)) > 1  # a table of worlds
+    return False
+
+
+def test_nothing_outside_a_worlds_folder_asks_which_world_it_is() -> None:
+    assert {"text", "nethack", "writing"} <= _WORLDS
+    asking = [
+        f"{path.relative_to(_ROOT)}:{node.lineno}: {ast.unparse(node)}"
+        for module, path in _MODULES.items()
+        if not _knows_a_world(module)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if _asks_for_a_world(node)
+    ]
+    assert not asking, "\n".join(asking)
+    tried = ["a.id == 'text'", "{'text': 1, 'nethack': 2}", "w in ('writing', 'x')", "world: str = 'nethack'"]
+    assert all(any(map(_asks_for_a_world, ast.walk(ast.parse(code)))) for code in tried)
+
+
+def test_worlds_are_named_where_they_are_registered_alone() -> None:
+    importing = {
+        f"{module} imports {other}"
+        for module, path in _MODULES.items()
+        if not _knows_a_world(module) and module != "groundling.worlds"
+        for other in _imported(path, typing_too=True)
+        if any(f"{other}.".startswith(f"groundling.worlds.{world}.") for world in _WORLDS)
+    }
+    assert not importing, "\n".join(sorted(importing))
+
+
 def test_the_files_that_the_page_names_are_there() -> None:
     page = (_ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`((?:[a-z_0-9]+/)+[a-z_0-9]+\.(?:py|yaml|html\.j2))`", page))

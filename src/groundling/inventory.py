@@ -35,8 +35,7 @@ def inventory() -> dict[str, Callable[[], dict[str, str]]]:
     from groundling.policies.policy import policies
     from groundling.prompts.prompt import prompts
     from groundling.rewards import measures, parts
-    from groundling.worlds import AGENTS, worlds
-    from groundling.worlds.text.suites import SUITES
+    from groundling.worlds import agents, kind, worlds
 
     return {
         "worlds": lambda: _components(worlds),
@@ -49,8 +48,10 @@ def inventory() -> dict[str, Callable[[], dict[str, str]]]:
         "rewards": lambda: _components(parts),
         "judges": lambda: _components(judges),
         "models": lambda: dict.fromkeys(STARTERS, "bundled") | {"NAME or PATH": "any Transformers model"},
-        "agents": lambda: AGENTS | {"RUN, CHECKPOINT or EXPERIMENT": "trained, or as training begins"},
-        "suites": lambda: {name: suite.about for name, suite in SUITES.items()},
+        "agents": lambda: agents() | {"RUN, CHECKPOINT or EXPERIMENT": "trained, or as training begins"},
+        "suites": lambda: {
+            name: about for id in reversed(worlds.in_order()) for name, about in kind(id).suites.items()
+        },
         "experiments": experiments,
         "studies": studies,
     }
@@ -89,18 +90,11 @@ def checkup() -> Iterator[tuple[str, bool | None, str]]:
 def _envs() -> dict[str, str]:
     import gymnasium
 
-    import groundling  # noqa: F401  (registers)
+    from groundling import envs
 
     def said(entry_point: str) -> str:
-        if entry_point.startswith("groundling.envs.text_generation."):
-            return "a text for each prompt of a pool, token by token"
-        if entry_point.startswith("groundling.envs.nethack"):
-            return "one of Motif's tasks in NetHack"
-        if entry_point.startswith("groundling.envs.textworld_express"):
-            return "a game of TextWorldExpress (extra worlds)"
-        if entry_point.startswith("groundling."):
-            return "GLAM's text levels"
-        return "" if entry_point.startswith("minigrid.") else "yours"
+        ours = (about for module, about in envs.ABOUT.items() if entry_point.startswith(module))
+        return next(ours, "" if entry_point.startswith("minigrid.") else "yours")
 
     entry_points = {
         id: spec.entry_point
@@ -134,13 +128,9 @@ def _starter_works() -> tuple[bool, str]:
 
 
 def _env_works() -> tuple[bool, str]:
-    import gymnasium
-
-    import groundling  # noqa: F401  (registers)
+    from groundling import envs
 
     try:
-        env = gymnasium.make("BabyAI-MixedTrainLocal-v0")
-        _, info = env.reset(seed=0)
+        return True, envs.try_one()
     except Exception as error:  # whatever it is, it is the finding
         return False, f"{type(error).__name__}: {error}"
-    return True, f"BabyAI-Text tells {len(info['descriptions'])} things"

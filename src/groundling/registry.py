@@ -115,6 +115,10 @@ class Registry(Generic[T]):
     def __iter__(self) -> Iterator[str]:
         return iter(sorted({*self._factories, *(id for others, _ in self._adapted for id in others)}))
 
+    def in_order(self) -> list[str]:
+        """The ids of this kind's own components in the order in which they were registered."""
+        return list(self._factories)
+
     def __contains__(self, id: object) -> bool:
         return id in self._factories or any(id in others for others, _ in self._adapted)
 

@@ -13,6 +13,7 @@ from groundling.configs.compose import check_words, headline
 from groundling.configs.trust import check_plain
 from groundling.errors import ConfigError
 from groundling.registry import unknown
+from groundling.worlds import agents
 
 
 @dataclass
@@ -20,14 +21,14 @@ class Arm:
     """What a study compares with others."""
 
     experiment: str = MISSING
-    """An experiment, or random or expert: those are not trained, only evaluated."""
+    """An experiment, or one of `groundling list agents`: those are not trained, only evaluated."""
     about: str = ""
     """What it is, in a few words for tables."""
     overrides: list[str] = field(default_factory=list)
     """Over the experiment and the study's common overrides."""
     data: str | None = None
-    """For algorithms that clone: another arm (its trained agent of the same seed) or expert, who first plays as many
-    transitions as training.steps says."""
+    """For algorithms that clone: who first plays as many transitions as training.steps says, one of the world's own
+    agents (as expert) or another arm (its trained agent of the same seed)."""
     suites: list[str] | None = None
     """Its tests; null: the study's."""
 
@@ -42,9 +43,9 @@ class Study:
     note: str = ""
     """What a reader of the results has to bear in mind: a paragraph of their README."""
     seeds: list[int] = field(default_factory=lambda: [1, 2, 3])
-    suites: list[str] = field(default_factory=lambda: ["held-out"])
-    """Tests of `groundling evaluate`; all for all of them. An arm passes over those that do not suit it. The results of
-    worlds whose studies tell all figures (NetHack, writing) are of the first."""
+    suites: list[str] | None = None
+    """Tests of `groundling evaluate`; null: the usual one of the arm's world. An arm passes over those that do not suit
+    it. The results of worlds whose studies tell all figures, and not successes alone, are of the first."""
     episodes: int = 200
     """How many each agent plays of each test."""
     common: list[str] = field(default_factory=list)
@@ -53,8 +54,6 @@ class Study:
     """By name, in the order in which they are run; one that clones another stands after it."""
 
 
-EXPERT = "expert"
-"""As the data of an arm: BabyAI's bot, in the arm's own world."""
 _ITS_OWN = {"seed": "give seeds=1,2,3", "run_dir": "give --runs FOLDER", "name": "it is the arm's"}
 """Keys of a run that the study itself sets, and what to do instead."""
 
@@ -142,10 +141,10 @@ def _load(path: Path) -> Study:
     assert isinstance(study, Study)
     if not study.arms:
         raise ConfigError(f"the study {path} has no arms: name at least one")
-    before = [EXPERT]
+    before = [*agents()]
     for name, arm in study.arms.items():
         if arm.data is not None and arm.data not in before:
-            raise ConfigError(f"arms.{name}.data: {unknown('arm before it', arm.data, before)}")
+            raise ConfigError(f"arms.{name}.data: {unknown('agent, or arm before it,', arm.data, before)}")
         before.append(name)
     return study
 

@@ -13,6 +13,8 @@ import gymnasium
 from groundling.errors import ConfigError
 
 ID = "TextWorldExpress-v0"
+ABOUT = "a game of TextWorldExpress (extra worlds)"
+"""What `groundling list envs` says of it."""
 _FOLDS = ("train", "dev", "test")
 _GAMES_OF_A_FOLD = 1000
 _FIRST = {"train": 0, "dev": 10_000, "test": 20_000}

@@ -12,7 +12,9 @@ from groundling.files import write_atomically
 from groundling.intervals import IntervalEstimate, interquartile_band
 
 COLOURS = ("#2563a8", "#c2571a", "#2f7d4f", "#8a3f8f", "#7a6a12", "#2b7f8c", "#b0416a")
-_BASELINE_COLOURS = {"zero-shot": "#c2571a", "random": "#888888", "expert": "#2f7d4f", "explorer": "#2f7d4f"}
+_LEVEL_COLOURS = {"zero-shot": "#c2571a", "random": "#888888", "chance": "#555"}
+_OTHER_LEVELS = "#2f7d4f"
+"""Of agents that a world has of its own."""
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -23,9 +25,10 @@ def learning_curve(
     levels: Mapping[str, float] | None = None,
     steps: str = "env steps",
     width: float = 7.2,
+    is_share: bool = False,
 ) -> str:
     """`draw_learning_curve` as SVG text."""
-    return _svg(draw_learning_curve(groups, key, label, levels, steps, width))
+    return _svg(draw_learning_curve(groups, key, label, levels, steps, width, is_share))
 
 
 def draw_curves(
@@ -47,7 +50,7 @@ def draw_curves(
         for colour, (name, runs) in zip(_cycle(COLOURS), groups.items(), strict=False):
             _draw_group(axes, colour, name, runs, key)
         for name, level in levels.get(label, {}).items():
-            colour = _BASELINE_COLOURS.get(name, "#555")
+            colour = _LEVEL_COLOURS.get(name, _OTHER_LEVELS)
             axes.axhline(level, color=colour, linestyle="--", linewidth=1.2, label=name)
         axes.set_title(label.replace("_", " "), fontsize=9, loc="left")
         axes.tick_params(labelsize=7)
@@ -89,6 +92,7 @@ def draw_learning_curve(
     levels: Mapping[str, float] | None = None,
     steps: str = "env steps",
     width: float = 7.2,
+    is_share: bool = False,
 ) -> Any:
     """A figure over steps: per group its runs' interquartile mean, with a band where there are several.
 
@@ -99,16 +103,17 @@ def draw_learning_curve(
         levels: By name, such as an agent's, what is drawn as a horizontal line.
         steps: What the x axis is called.
         width: In inches.
+        is_share: Whether the y axis goes from 0 to 1.
     """
     figure, axes = _figure(width, 3.4)
     for colour, (name, runs) in zip(_cycle(COLOURS), groups.items(), strict=False):
         _draw_group(axes, colour, name, runs, key)
     for name, level in (levels or {}).items():
-        colour = _BASELINE_COLOURS.get(name, "#555")
+        colour = _LEVEL_COLOURS.get(name, _OTHER_LEVELS)
         axes.axhline(level, color=colour, linestyle="--", linewidth=1.2, label=name)
     axes.set_xlabel(steps)
     axes.set_ylabel(label)
-    if key in ("success_rate", "first_precision"):
+    if is_share:
         axes.set_ylim(-0.02, 1.04)
     if axes.get_legend_handles_labels()[1]:
         axes.legend(frameon=False, ncols=4 if width > 6 else 3, loc="lower center", bbox_to_anchor=(0.5, 1.0))

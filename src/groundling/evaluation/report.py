@@ -17,7 +17,6 @@ from PIL import Image
 from groundling.configs.compose import changed, from_file, recorded
 from groundling.configs.schema import Config
 from groundling.configs.trust import EVERYTHING
-from groundling.envs.babyai_text import CONTROLS
 from groundling.errors import RunError
 from groundling.evaluation import plots
 from groundling.evaluation.evaluate import read_evaluation
@@ -26,27 +25,17 @@ from groundling.rows import read_rows
 from groundling.sharing import shareable
 from groundling.training.build import world_of
 from groundling.training.tracking import read_metrics
-from groundling.worlds import World
+from groundling.worlds import World, kind
 from groundling.worlds.episode import number
-from groundling.worlds.showing import Moment, ShownEpisode
-from groundling.worlds.text.probes import read_probes, right_actions
+from groundling.worlds.showing import Moment, Probed, ReportTable, ShownEpisode
 
 _MAX_TEXTS = 8
-_MOST_MESSAGES = 20
 _LEARNING_FIGURES = (
     "return_mean",
-    "first_named",
-    "first_other",
-    "first_none",
     "loss",
     "probability",
     "kl_mean",
     "kl_coefficient",
-    "score",
-    "dlvl",
-    "gold",
-    "xlvl",
-    "messages",
     "intrinsic_return",
     "episode_length",
     "entropy",
@@ -57,6 +46,7 @@ _LEARNING_FIGURES = (
     "grad_norm",
     "steps_per_second",
 )
+"""What algorithms tell, in every world, and how episodes fare in each."""
 
 
 @dataclass
@@ -69,8 +59,6 @@ class Shown:
     evaluations: dict[str, dict[str, Any]]
     """By suite, what `groundling evaluate` wrote."""
     samples: list[dict[str, Any]]
-    probes: list[dict[str, Any]]
-    """By update, the actions' probabilities in fixed situations."""
     texts: dict[str, list[dict[str, Any]]]
     """Of a run that writes: by file in ``predictions/``, the texts of the last measurement of each split and agent."""
     validations: list[dict[str, Any]]
@@ -82,6 +70,16 @@ class Shown:
     def world(self) -> World[Any, Any]:
         """Where it learns."""
         return world_of(self.config)
+
+    @cached_property
+    def probed(self) -> Probed | None:
+        """What its policy thought of fixed situations."""
+        return self.world.probed(self.run_dir)
+
+    @cached_property
+    def tables(self) -> list[ReportTable]:
+        """What its world tells of its evaluations beside their figures."""
+        return self.world.tables(self.evaluations)
 
     @property
     def task(self) -> str:
@@ -120,14 +118,15 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.globals.update(rate=_rate, figures=_figures, messages=_messages, picture=_picture)
+    environment.globals.update(figures=_figures, picture=_picture)
     environment.filters["shareable"] = shareable
     page = environment.get_template("report.html.j2").render(
         title=" · ".join(groups),
         runs=runs,
         figure=first.figure[0],
         main_plots=_main_plots(runs),
-        learning_plots=plots.small_multiples(groups, _LEARNING_FIGURES),
+        beside=next((run.world.beside.about for run in runs if run.world.beside is not None), None),
+        learning_plots=plots.small_multiples(groups, _learning_figures(runs)),
         validation_plots=[
             (run, plots.small_multiples({run.config.name: [run.validations]}, list(run.validations[0])[3:]))
             for run in runs
@@ -136,12 +135,12 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
         texts=[(run, name, rows[:_MAX_TEXTS]) for run in runs for name, rows in run.texts.items()],
         meanwhile=[(run, _spread(run.meanwhile)) for run in runs if run.meanwhile],
         probe_plots=[
-            (run, plots.probe_multiples(run.probes, right_actions(run.world.config)))
+            (run, plots.probe_multiples(run.probed.rows, run.probed.right))
             for run in runs
-            if run.probes
+            if run.probed is not None
         ],
         episodes=[(run, episode) for run in runs for episode in _episodes(run)],
-        controls=[(run, controls) for run in runs if (controls := _controls(run))],
+        comparisons=[(run, table) for run in runs for table in run.tables if table.suite is None],
         configs=[(shareable(str(run.run_dir)), _config_of(run)) for run in runs],
     )
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -150,20 +149,32 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
 
 
 def _read(run_dir: Path) -> Shown:
+    config = from_file(run_dir / "config.yaml", unused=EVERYTHING)
+    usual = _usual_suite(kind(config.world.id))
     return Shown(
         run_dir=run_dir,
-        config=from_file(run_dir / "config.yaml", unused=EVERYTHING),
+        config=config,
         metrics=read_metrics(run_dir),
-        evaluations={p.stem: read_evaluation(p) for p in _suites(run_dir / "evaluation")},
-        probes=read_probes(run_dir),
+        evaluations={p.stem: read_evaluation(p) for p in _suites(run_dir / "evaluation", usual)},
         texts={
             path.stem: _json_lines(path)
             for path in sorted((run_dir / "predictions").glob("*-trained*.jsonl"))
         },
         validations=[row | row["metrics"] for row in read_rows(run_dir / "validation.jsonl")],
         meanwhile=read_rows(run_dir / "samples" / "train.jsonl"),
-        samples=[s for p in _suites(run_dir / "samples") for s in _json(p)],
+        samples=[s for p in _suites(run_dir / "samples", usual) for s in _json(p)],
     )
+
+
+def _usual_suite(world: World[Any, Any] | type[World[Any, Any]]) -> str:
+    """What a run's agent is evaluated on where nothing else is asked for."""
+    return next(iter(world.suites))
+
+
+def _learning_figures(runs: Sequence[Shown]) -> list[str]:
+    """The metrics that are drawn, those of the runs' worlds among them."""
+    of_worlds = [name for run in runs for name in run.world.learning_figures]
+    return list(dict.fromkeys([*of_worlds, *_LEARNING_FIGURES]))
 
 
 def _spread(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -173,9 +184,9 @@ def _spread(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [firsts[place] for place in places]
 
 
-def _suites(folder: Path) -> list[Path]:
-    """The folder's JSON files, one for each suite, with the run's own world first."""
-    return sorted(folder.glob("*.json"), key=lambda path: (path.stem != "held-out", path.stem))
+def _suites(folder: Path, usual: str) -> list[Path]:
+    """The folder's JSON files, one for each suite, with the usual one first."""
+    return sorted(folder.glob("*.json"), key=lambda path: (path.stem != usual, path.stem))
 
 
 def _config_of(run: Shown) -> str:
@@ -184,7 +195,7 @@ def _config_of(run: Shown) -> str:
 
 
 def _main_plots(runs: Sequence[Shown]) -> list[tuple[str, str, str | None]]:
-    """By task, the learning curves of its runs, and of what they first deal with; those of one name are one curve."""
+    """By task, the learning curves of its runs, and what its world has beside them; those of one name are one curve."""
     drawn = []
     for task in dict.fromkeys(run.task for run in runs):
         task_runs = [run for run in runs if run.task == task]
@@ -193,58 +204,30 @@ def _main_plots(runs: Sequence[Shown]) -> list[tuple[str, str, str | None]]:
             groups.setdefault(run.config.name, []).append(run.metrics)
         key, label = task_runs[0].figure
         alone = len(groups) == 1 and key == "success_rate"
-        levels = [_levels(task_runs[0], figure) if alone else {} for figure in ("success", "first_precision")]
-        first = _first_plot(task_runs, groups, levels[1])
-        steps, width = task_runs[0].world.unit, 7.2 if first is None else 4.8
-        drawn.append((task, plots.learning_curve(groups, key, label, levels[0], steps, width), first))
+        levels = _levels(task_runs[0], "success") if alone else {}
+        second = _plot_beside(task_runs, groups, alone)
+        steps, width = task_runs[0].world.unit, 7.2 if second is None else 4.8
+        plot = plots.learning_curve(groups, key, label, levels, steps, width, key == "success_rate")
+        drawn.append((task, plot, second))
     return drawn
 
 
-def _first_plot(
-    runs: Sequence[Shown], groups: Mapping[str, Sequence[Any]], levels: Mapping[str, float]
-) -> str | None:
-    """How often the thing that is first dealt with is the named one, over steps; None where no run tells."""
-    rows = [row for run in runs for row in run.metrics]
-    if all(row.get("first_precision") is None for row in rows):
+def _plot_beside(runs: Sequence[Shown], groups: Mapping[str, Sequence[Any]], alone: bool) -> str | None:
+    """What the runs' world has beside the success rate, over steps; None where no run tells."""
+    share, rows = runs[0].world.beside, [row for run in runs for row in run.metrics]
+    if share is None or all(row.get(share.column) is None for row in rows):
         return None
-    chances = [row["first_chance"] for row in rows if row.get("first_chance") is not None]
-    chance = {"chance": float(np.mean(chances))} if chances else {}
-    return plots.learning_curve(
-        groups, "first_precision", "first thing is the named one", {**chance, **levels}, width=4.8
-    )
+    chances = [row[share.chance] for row in rows if row.get(share.chance) is not None]
+    levels = {"chance": float(np.mean(chances))} if chances else {}
+    levels |= _levels(runs[0], share.column) if alone else {}
+    return plots.learning_curve(groups, share.column, share.label, levels, width=4.8, is_share=True)
 
 
 def _levels(run: Shown, figure: str) -> dict[str, float]:
     """A figure of the held-out evaluation's baselines, of those that have it."""
-    agents = run.evaluations.get("held-out", {}).get("agents", {})
+    agents = run.evaluations.get(_usual_suite(run.world), {}).get("agents", {})
     values = {name: agent["figures"].get(figure) for name, agent in agents.items() if name != "trained"}
     return {name: value["value"] for name, value in values.items() if value is not None}
-
-
-def _controls(run: Shown) -> list[tuple[str, dict[str, Any]]]:
-    """The evaluations of missions as they are and told otherwise, if any of these are told otherwise.
-
-    Those in the run's world alone: figures of another task or language cannot stand beside them.
-    """
-    evaluations = {
-        suite: run.evaluations[suite] for suite in ("held-out", *CONTROLS) if suite in run.evaluations
-    }
-    if not evaluations.keys() & set(CONTROLS):
-        return []
-    here = _without_control(json.loads(json.dumps(run.world.settings)))
-    return [(suite, one) for suite, one in evaluations.items() if _without_control(one["world"]) == here]
-
-
-def _without_control(env: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What an env shows and asks for, without how its missions are told."""
-    args = {name: value for name, value in env["args"].items() if name != "control"}
-    return env["env"], args, env["language"], env["actions"]
-
-
-def _rate(agent: Mapping[str, Any] | None, figure: str) -> str:
-    """A share in three digits; a dash where an agent has none."""
-    value = (agent or {"figures": {}})["figures"].get(figure)
-    return "–" if value is None else f"{value['value']:.3f}"
 
 
 def _figures(evaluation: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -263,19 +246,6 @@ def _mean_and_interval(figure: Mapping[str, Any] | None) -> tuple[str, str]:
     if figure["low"] is None or figure["low"] == figure["high"]:
         return number(figure["value"]), ""
     return number(figure["value"]), f"{number(figure['low'])} – {number(figure['high'])}"
-
-
-def _messages(evaluation: Mapping[str, Any]) -> list[tuple[str, str, list[str]]]:
-    """The messages that any of the agents met most often, what they are worth, and how often each agent met them."""
-    ordered = sorted(evaluation["messages"], key=lambda row: -max(row["per_episode"].values()))
-    return [
-        (
-            row["message"],
-            "–" if row["normalised_reward"] is None else f"{row['normalised_reward']:+.2f}",
-            [f"{count:.2f}" for count in row["per_episode"].values()],
-        )
-        for row in ordered[:_MOST_MESSAGES]
-    ]
 
 
 def _picture(moment: Moment, pixels: int) -> str | None:

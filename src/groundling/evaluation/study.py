@@ -12,7 +12,7 @@ from rich.console import Console
 from groundling.beside import CommandLine, run_beside
 from groundling.configs.compose import compose
 from groundling.configs.schema import Config
-from groundling.configs.studies import EXPERT, Arm, Study
+from groundling.configs.studies import Arm, Study
 from groundling.errors import ConfigError, GroundlingError, RunError, UnusedKey
 from groundling.evaluation.evaluate import evaluate
 from groundling.evaluation.target import Target, config_of_agent
@@ -20,9 +20,7 @@ from groundling.training import checkpoint
 from groundling.training.build import world_of
 from groundling.training.folder import open_run
 from groundling.training.run import train
-from groundling.worlds import AGENTS
-from groundling.worlds.config import WorldConfig
-from groundling.worlds.text.dataset import count_episodes, count_transitions
+from groundling.worlds import CannotPlay, agents, kind
 
 LOG = "study.log"
 """In a run's folder: what its process said, where a study runs several."""
@@ -38,7 +36,7 @@ class Job:
     arm: str
     seed: int
     agent: str
-    """trained, random or expert."""
+    """trained, or one of `groundling.worlds.agents`."""
     config: Config
     suites: tuple[str, ...]
     episodes: int
@@ -61,7 +59,7 @@ class Job:
         Raises:
             RunError: it is to be trained, and is not yet to the end.
         """
-        if self.agent in AGENTS:
+        if self.agent in agents():
             return Target(self.agent, self.run_dir, self.config)
         latest = checkpoint.latest(self.run_dir / "checkpoints", warnings.warn)
         if latest is None or checkpoint.step_of(latest) < self.config.training.steps:
@@ -114,7 +112,7 @@ class Job:
         """Whether nothing is left to do; not if another run stands in its place, which `run_job` tells."""
         if not self.is_trained():
             return False
-        if self.agent not in AGENTS:
+        if self.agent not in agents():
             try:
                 with open_run(self.run_dir, asdict(self.config)):
                     pass
@@ -137,7 +135,7 @@ def make_jobs(study: Study, arms: Mapping[str, Arm], runs: Path) -> list[Job]:
     needed = set(arms)
     for name in reversed(study.arms):  # those that teach stand before those that they teach
         teacher = study.arms[name].data
-        if name in needed and teacher is not None and teacher != EXPERT:
+        if name in needed and teacher in study.arms and teacher not in agents():
             needed.add(teacher)
     configs = {name: _config(study, name) for name in study.arms if name in needed}
     every = [_jobs_of_seed(study, configs, seed, runs) for seed in study.seeds]
@@ -150,7 +148,7 @@ def _config(study: Study, name: str) -> Config:
     while True:
         overrides = [*common, *arm.overrides]
         try:
-            if arm.experiment in AGENTS:
+            if arm.experiment in agents():
                 return config_of_agent(arm.experiment, overrides)
             return compose(arm.experiment, [*overrides, f"name={name}"])
         except UnusedKey as error:
@@ -171,19 +169,26 @@ def _jobs_of_seed(study: Study, configs: Mapping[str, Config], seed: int, runs: 
         run_config = replace(config, seed=seed, run_dir=str(run_dir))
         teacher = None
         if arm.data is not None:
-            teacher = _expert(run_config.world, seed) if arm.data == EXPERT else jobs[arm.data]
+            teacher = _teacher(name, arm.data, run_config, seed) if arm.data in agents() else jobs[arm.data]
             run_config = replace(run_config, world=world_of(run_config).learning_from(run_dir / _DATA))
+        world = kind(run_config.world.id)
         named = study.suites if arm.suites is None else arm.suites
-        suites = tuple(world_of(run_config).find_suites(",".join(named)))
-        agent = arm.experiment if arm.experiment in AGENTS else "trained"
+        named = [next(iter(world.suites))] if named is None else named
+        suites = tuple(world.find_suites(",".join(named)))
+        agent = arm.experiment if arm.experiment in agents() else "trained"
         jobs[name] = Job(name, seed, agent, run_config, suites, study.episodes, teacher)
     return list(jobs.values())
 
 
-def _expert(world: WorldConfig, seed: int) -> Job:
-    """Who shows a clone what to do, in the clone's own world."""
-    config = replace(config_of_agent("expert", []), world=world, seed=seed)
-    return Job("expert", seed, "expert", config, (), 0)
+def _teacher(arm: str, agent: str, clone: Config, seed: int) -> Job:
+    """Who shows a clone what to do, without learning it, in the clone's own world."""
+    try:
+        world_of(clone).check_agent(agent, None)
+    except CannotPlay as error:
+        raise ConfigError(f"arms.{arm}.data: {error}") from error
+    place = clone.world.PLACE
+    at_home = config_of_agent(agent, [f"world.{place}={getattr(clone.world, place)}"])
+    return Job(agent, seed, agent, replace(at_home, world=clone.world, seed=seed), (), 0)
 
 
 def run_job(job: Job, tell: Tell, console: Console, warn: Tell) -> None:
@@ -193,7 +198,7 @@ def run_job(job: Job, tell: Tell, console: Console, warn: Tell) -> None:
         GroundlingError: something cannot go on; what was written stays.
         KeyboardInterrupt: it was asked to stop.
     """
-    if job.agent not in AGENTS:
+    if job.agent not in agents():
         with open_run(job.run_dir, asdict(job.config), warn):  # that what is there is this arm's
             trained = job.is_trained()
         if not trained:
@@ -216,12 +221,16 @@ def _collect(job: Job, teacher: Job, tell: Tell) -> None:
     """Let the teacher play until there are as many transitions as the clone learns from."""
     folder, needed = job.run_dir / _DATA, job.config.training.steps
     first = 1 + needed // 32  # episodes; as many as it then takes
-    while (there := count_transitions(folder)) < needed:
-        played = count_episodes(folder)
-        more = first if not there else 2 + (needed - there) * played * 21 // (there * 20)  # a little more
-        tell(f"{job.name}: {teacher.arm} plays {more:,} episodes ({there:,} of {needed:,} transitions)")
+    world = world_of(job.config)
+    while (there := world.recorded(folder)).transitions < needed:
+        more = first
+        if there.transitions:  # a little more than it took so far
+            more = 2 + (needed - there.transitions) * there.episodes * 21 // (there.transitions * 20)
+        tell(
+            f"{job.name}: {teacher.arm} plays {more:,} episodes ({there.transitions:,} of {needed:,} transitions)"
+        )
         target = teacher.target()
-        target.world.record_episodes(target.demonstrator(), played + more, folder)
+        target.world.record_episodes(target.demonstrator(), there.episodes + more, folder)
 
 
 def run_here(jobs: Sequence[Job], tell: Tell, console: Console, warn: Tell) -> list[Job]:

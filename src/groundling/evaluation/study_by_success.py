@@ -192,7 +192,7 @@ def _draw(
         arm: [metrics[job.name] for job in jobs if job.arm == arm] for arm in study.arms if arm in learners
     }
     if curves:
-        figure = plots.draw_learning_curve(curves, "success_rate", "success rate", steps=unit)
+        figure = plots.draw_learning_curve(curves, "success_rate", "success rate", steps=unit, is_share=True)
         plots.save(figure, output / "success")
         drawn["success"] = f"Success in training over {unit}, interquartile mean of the seeds (smoothed)"
     if _tells_first(metrics.values()):
@@ -201,7 +201,9 @@ def _draw(
         ]
         chance = sum(row["first_chance"] for row in rows) / len(rows)
         label = "first thing is the named one"
-        figure = plots.draw_learning_curve(curves, "first_precision", label, {"chance": chance}, unit)
+        figure = plots.draw_learning_curve(
+            curves, "first_precision", label, {"chance": chance}, unit, is_share=True
+        )
         plots.save(figure, output / "first")
         drawn["first"] = "Of the first things dealt with in training, the share that is the named one"
     panels: dict[str, dict[str, dict[str, IntervalEstimate]]] = {

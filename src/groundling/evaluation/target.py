@@ -16,7 +16,7 @@ from groundling.policies.policy import Policy
 from groundling.sharing import shareable
 from groundling.training import checkpoint
 from groundling.training.build import make_policy, world_of
-from groundling.worlds import AGENTS, CannotPlay, World, experiment_of
+from groundling.worlds import CannotPlay, World, agents, home_of
 from groundling.worlds.world import Demonstrator
 
 _OF_THE_CHECKPOINT = ("model.path=", "model.init=", "policy.id=", "algorithm.")
@@ -27,7 +27,7 @@ class Target:
     """Who is evaluated, and where."""
 
     agent: str
-    """What the results call it: trained, zero-shot, or one of `AGENTS`."""
+    """What the results call it: trained, zero-shot, or one of `groundling.worlds.agents`."""
     run_dir: Path
     config: Config
     checkpoint: Path | None = None
@@ -44,7 +44,7 @@ class Target:
     @property
     def players(self) -> list[str]:
         """Who plays when it is evaluated: itself and, if it is no agent that needs none, its baselines."""
-        baselines = self.config.evaluation.baselines if self.agent not in AGENTS else []
+        baselines = self.config.evaluation.baselines if self.agent not in agents() else []
         return list(dict.fromkeys([self.agent, *baselines]))
 
     def under(self, suite: str) -> "Target":
@@ -82,7 +82,7 @@ class Target:
             CannotPlay: it is the model that training began with, whose folder is not here.
             ConfigError: the policy does not suit the world.
         """
-        if agent in AGENTS:
+        if agent in agents():
             return None
         config = self.config
         if agent == "zero-shot" and self.checkpoint is not None and has_model(config.policy):
@@ -103,7 +103,8 @@ def find(
     """Find who ``name`` means.
 
     Args:
-        name: A run's folder, one of its checkpoints, a published policy, an experiment, or one of `AGENTS`.
+        name: A run's folder, one of its checkpoints, a published policy, an experiment, or one of
+            `groundling.worlds.agents`.
         overrides: Changes to the configuration, such as ``device=cpu`` or ``world.env=BabyAI-GoToLocal-v0``.
         warn: Is told of broken checkpoints that are passed over.
         unused: What the caller makes nothing of, as in `groundling.configs.from_file`.
@@ -136,7 +137,7 @@ def find(
         run_dir = path.parent.parent
         config = from_file(run_dir / "config.yaml", overrides, unused)
         return Target("trained", run_dir, config, path, changes, f"-{path.name}")
-    if name in AGENTS:
+    if name in agents():
         config = config_of_agent(name, overrides)
         return Target(name, Path(config.run_dir), config, None, changes)
     if name in experiments():
@@ -144,7 +145,7 @@ def find(
         return Target("zero-shot", Path(config.run_dir), config, None, changes)
     raise ConfigError(
         f"{name} is neither a run's or a published folder (with config.yaml) nor a checkpoint, an experiment, "
-        f"{' or '.join(AGENTS)}"
+        f"{' or '.join(agents())}"
     )
 
 
@@ -158,6 +159,12 @@ def _check_whole(path: Path) -> None:
 
 
 def config_of_agent(name: str, overrides: Sequence[str]) -> Config:
-    """The configuration of one of `AGENTS`: a main experiment's world, and a policy of no model."""
-    words = [f"name={name}", "run_dir=runs/${name}/${world.env}", "policy.id=random", "model.path=starter"]
-    return compose(experiment_of(name, overrides), [*words, *overrides])
+    """The configuration of one of `groundling.worlds.agents`: a main experiment's world, and a policy of no model."""
+    home = home_of(name, overrides)
+    run_dir = f"run_dir=runs/${{name}}/${{world.{home.config_class.PLACE}}}"
+    words = [f"name={name}", run_dir, "policy.id=random", "model.path=starter", *overrides]
+    experiment = home.experiment
+    assert experiment is not None
+    if experiment.endswith(".yaml"):
+        return from_file(Path(experiment), words)
+    return compose(experiment, words)

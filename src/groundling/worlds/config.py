@@ -21,6 +21,9 @@ class WorldConfig:
     STEPS: ClassVar[str] = "num_steps"
     """The key that tells how many steps of each of them."""
 
+    PLACE: ClassVar[str] = "id"
+    """The key that tells which of the worlds of this kind it is, as an env's id or a pool's."""
+
     @property
     def num_rows(self) -> int:
         """Envs that are stepped together, or texts that are written in an update."""

@@ -1,8 +1,8 @@
-"""How an episode is shown: moments with sentences, pictures and the actions' probabilities, for reports and `watch`."""
+"""How episodes are shown in reports and by `watch`, and what else a world has its runs' reports tell."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from rich.text import Text
@@ -58,3 +58,40 @@ class ShownEpisode:
     """Of a picture's longer side, so that it can be read."""
     table: Summary | None = None
     """Below the pictures."""
+
+
+@dataclass(frozen=True)
+class ShareBeside:
+    """A share of the training episodes that is drawn beside the success rate, where a run's metrics have it."""
+
+    column: str
+    """Of ``metrics.jsonl``, and the figure of evaluations."""
+    label: str
+    """What it is called."""
+    chance: str
+    """The column that tells what it would be by chance."""
+    about: str
+    """What it tells."""
+
+
+@dataclass(frozen=True)
+class ReportTable:
+    """A table of what evaluations found beside their figures."""
+
+    title: str
+    header: Sequence[Sequence[tuple[str, int]]]
+    """Lines of cells, each with how many columns it is above."""
+    rows: Sequence[Sequence[str]]
+    note: str
+    suite: str | None = None
+    """Below whose figures it stands; None: it compares several, and stands by itself."""
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What a policy thought of fixed situations as it learnt."""
+
+    rows: Sequence[Mapping[str, Any]]
+    """``update``, ``step``, and ``probabilities`` by situation and action."""
+    right: Mapping[str, Sequence[str]]
+    """By situation, the actions that are right there."""

@@ -21,7 +21,7 @@ from groundling.worlds.collector import Collector
 from groundling.worlds.config import EvaluationConfig, WorldConfig
 from groundling.worlds.episode import HeldOutEpisode, Played
 from groundling.worlds.recording import Collected, Recording
-from groundling.worlds.showing import Moment, ShownEpisode
+from groundling.worlds.showing import Moment, Probed, ReportTable, ShareBeside, ShownEpisode
 
 C = TypeVar("C", bound=WorldConfig)
 E = TypeVar("E", bound=EvaluationConfig)
@@ -41,7 +41,7 @@ class Demonstrator:
     world: "World[Any, Any]"
     """Where it is played."""
     agent: str
-    """What it is called: trained, zero-shot, or one of `groundling.worlds.AGENTS`."""
+    """What it is called: trained, zero-shot, or one of `groundling.worlds.agents`."""
     policy: Policy | None
     """Whom it follows; None of agents that need no policy."""
     settings: Mapping[str, Any]
@@ -101,8 +101,22 @@ class World(ABC, Generic[C, E]):
     curves: ClassVar[Mapping[str, str | None]] = {"return_mean": "return", "episode_length": None}
     """The columns of ``metrics.jsonl`` that a study keeps, in their order, and what each is called where a study by
     figures draws it over the steps; None: it is not drawn."""
+    learning_figures: ClassVar[Sequence[str]] = ()
+    """The columns of ``metrics.jsonl`` that reports draw first, in their order, before what is told in every world."""
+    beside: ClassVar[ShareBeside | None] = None
+    """What is drawn beside the success rate; None: nothing."""
+    meanings: ClassVar[Mapping[str, str]] = {}
+    """By figure of an evaluation, what a report says of it where it is there."""
     baselines: ClassVar[Mapping[str, str]] = {}
     """The agents that play here without a policy, and what they do."""
+    experiment: ClassVar[str | None] = None
+    """In whose world they play if no run is named: a bundled experiment, or the path of a YAML file. None: there are
+    none."""
+
+    @classmethod
+    def has(cls, place: str) -> bool:
+        """Whether there is such a place in this kind of world, as the key `WorldConfig.PLACE` names it."""
+        return False
 
     @property
     @abstractmethod
@@ -234,6 +248,14 @@ class World(ABC, Generic[C, E]):
         """
         raise ConfigError(f"of {self.spec.name} no datasets of episodes are collected: give --pairs N")
 
+    def recorded(self, output: Path) -> Collected:
+        """What `record_episodes` has written into a dataset's folder so far.
+
+        Raises:
+            ConfigError: what reads datasets is not installed.
+        """
+        return Collected()
+
     def record_pairs(
         self,
         players: Sequence[Demonstrator],
@@ -330,6 +352,22 @@ class World(ABC, Generic[C, E]):
         raise RunError(
             f"{run_dir / 'samples'} holds an episode, and {self.spec.name} has none to show: delete it"
         )
+
+    def tables(self, evaluations: Mapping[str, Mapping[str, Any]]) -> list[ReportTable]:
+        """What a report tells of a run's evaluations beside their figures.
+
+        Args:
+            evaluations: By suite, as JSON.
+        """
+        return []
+
+    def probed(self, run_dir: Path) -> Probed | None:
+        """What a run's policy thought of fixed situations as it learnt; None where it was not asked.
+
+        Raises:
+            RunError: what was kept of it cannot be read.
+        """
+        return None
 
     @abstractmethod
     def watch(self, agent: str, policy: Policy | None, suite: str, number: int) -> Iterator[Moment]:

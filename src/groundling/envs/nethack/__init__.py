@@ -16,6 +16,8 @@ from groundling.registry import unknown
 if TYPE_CHECKING:
     from groundling.envs.nethack.tasks import NetHackTask
 
+ABOUT = "one of Motif's tasks in NetHack"
+"""What `groundling list envs` says of each."""
 TASKS: dict[str, dict[str, Any]] = {
     "NetHackScore-v1": {"goal": "score"},
     "NetHackStaircase-v1": {"goal": "staircase", "level": 2},

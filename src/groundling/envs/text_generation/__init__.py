@@ -10,6 +10,8 @@ from groundling.envs.text_generation.sampler import SampleOrder
 __all__ = ["ENV_ID", "Pool", "Sample", "SampleOrder", "Split", "pools", "register"]
 
 ENV_ID = "TextGeneration-v0"
+ABOUT = "a text for each prompt of a pool, token by token"
+"""What `groundling list envs` says of it."""
 
 
 def register() -> None:

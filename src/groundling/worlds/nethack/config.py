@@ -1,7 +1,7 @@
 """What the config says of NetHack's tasks."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from omegaconf import MISSING
 
@@ -15,6 +15,8 @@ from groundling.worlds.config import EvaluationConfig, WorldConfig
 @dataclass
 class NetHackConfig(WorldConfig):
     """One of NetHack's tasks."""
+
+    PLACE: ClassVar[str] = "env"
 
     id: str = "nethack"
     env: str = MISSING

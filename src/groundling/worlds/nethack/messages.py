@@ -7,9 +7,11 @@ from typing import Any
 from groundling.envs.nethack.observation import message_text
 from groundling.worlds.nethack.episodes import Game
 from groundling.worlds.nethack.taste import Taste
+from groundling.worlds.showing import ReportTable
 
 _MOST = 15
 """Of each agent, those that came up most often."""
+_MOST_IN_REPORTS = 20
 
 
 def most_frequent(games: Mapping[str, Sequence[Game]], taste: Taste | None) -> list[dict[str, Any]]:
@@ -46,3 +48,24 @@ def top_messages(counts: Mapping[bytes, int], taste: Taste | None, limit: int = 
         }
         for message, count in Counter(counts).most_common(limit)
     ]
+
+
+def table_of(suite: str, evaluation: Mapping[str, Any]) -> ReportTable:
+    """The messages that any of the agents met most often, what they are worth, and how often each agent met them."""
+    ordered = sorted(evaluation["messages"], key=lambda row: -max(row["per_episode"].values()))
+    rows = [
+        [
+            row["message"],
+            "–" if row["normalised_reward"] is None else f"{row['normalised_reward']:+.2f}",
+            *(f"{count:.2f}" for count in row["per_episode"].values()),
+        ]
+        for row in ordered[:_MOST_IN_REPORTS]
+    ]
+    return ReportTable(
+        "Which messages they meet",
+        [[(name, 1) for name in ("message", "normalised reward", *evaluation["agents"])]],
+        rows,
+        "Times in an episode, on average; the most frequent ones. The normalised reward is the reward model's, in "
+        "deviations from its mean.",
+        suite,
+    )

@@ -16,7 +16,7 @@ from groundling.worlds.collector import Collector
 from groundling.worlds.episode import Played
 from groundling.worlds.nethack.config import NetHackConfig, NetHackEvaluation
 from groundling.worlds.recording import Recording
-from groundling.worlds.showing import Moment, ShownEpisode
+from groundling.worlds.showing import Moment, ReportTable, ShownEpisode
 from groundling.worlds.world import Demonstrator, World
 
 if TYPE_CHECKING:
@@ -46,10 +46,16 @@ class NetHackWorld(World[NetHackConfig, NetHackEvaluation]):
         "messages": "messages",
         "intrinsic_return": None,
     }
+    learning_figures = ("return_mean", "loss", "score", "dlvl", "gold", "xlvl", "messages")
     baselines: ClassVar[Mapping[str, str]] = {
         "random": "uniform over the actions",
         "explorer": "NetHack's, by rules: it looks for the stairs and goes down",
     }
+    experiment = "motif/score"
+
+    @classmethod
+    def has(cls, place: str) -> bool:
+        return place in nethack.TASKS
 
     @cached_property
     def spec(self) -> WorldSpec:
@@ -167,6 +173,11 @@ class NetHackWorld(World[NetHackConfig, NetHackEvaluation]):
 
         games = {name: [e.record for e in outcome.episodes] for name, outcome in played.items()}
         return {"messages": most_frequent(games, self.taste)}
+
+    def tables(self, evaluations: Mapping[str, Mapping[str, Any]]) -> list[ReportTable]:
+        from groundling.worlds.nethack.messages import table_of
+
+        return [table_of(suite, one) for suite, one in evaluations.items() if "messages" in one]
 
     def samples(self, policy: Policy | None, played: Played) -> list[dict[str, Any]]:
         """The episode of median return: its seed and actions are all that it takes to show it again."""

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 from omegaconf import MISSING
@@ -24,6 +24,8 @@ _NOT_IN_ARGS = {
 @dataclass
 class TextConfig(WorldConfig):
     """A Gymnasium env that is told in words, or a dataset of what somebody did there."""
+
+    PLACE: ClassVar[str] = "env"
 
     id: str = "text"
     env: str = MISSING

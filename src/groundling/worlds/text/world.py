@@ -6,6 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
+import gymnasium
+
 from groundling.algorithms.algorithm import Algorithm
 from groundling.envs.babyai_text import CONTROLS, ExpertError
 from groundling.envs.languages import TranslationError
@@ -22,20 +24,21 @@ from groundling.rows import Log, ValidationListener
 from groundling.worlds.collector import Collector
 from groundling.worlds.episode import Played
 from groundling.worlds.recording import Collected, Recording
-from groundling.worlds.showing import Moment, ShownEpisode
+from groundling.worlds.showing import Moment, Probed, ReportTable, ShownEpisode
 from groundling.worlds.text import pairs
 from groundling.worlds.text.collect import EnvCollector
 from groundling.worlds.text.config import TextConfig, TextEvaluation
-from groundling.worlds.text.dataset import check_env
+from groundling.worlds.text.dataset import check_env, count_episodes, count_transitions
 from groundling.worlds.text.demonstrations import Demonstrations
 from groundling.worlds.text.envs import actions_of, make_envs
 from groundling.worlds.text.episodes import held_out_seed_of, play, player_of, record_of
 from groundling.worlds.text.held_out import HeldOutLog
-from groundling.worlds.text.probes import ProbeLog
+from groundling.worlds.text.probes import ProbeLog, read_probes, right_actions
 from groundling.worlds.text.recording import collect_dataset
 from groundling.worlds.text.samples import record, selected
 from groundling.worlds.text.showing import shown, watched
 from groundling.worlds.text.suites import SUITES, Suite, find_suites
+from groundling.worlds.text.telling import FIRST, MEANINGS, controls_table
 from groundling.worlds.world import CannotPlay, Demonstrator, World
 
 
@@ -53,6 +56,9 @@ class TextWorld(World[TextConfig, TextEvaluation]):
     )
     suites: ClassVar[Mapping[str, str]] = {name: suite.about for name, suite in SUITES.items()}
     controls = tuple(CONTROLS)
+    learning_figures = ("return_mean", "first_named", "first_other", "first_none")
+    beside = FIRST
+    meanings: ClassVar[Mapping[str, str]] = MEANINGS
     study_measures = "success"
     curves: ClassVar[Mapping[str, str | None]] = {
         "success_rate": "success rate",
@@ -64,6 +70,11 @@ class TextWorld(World[TextConfig, TextEvaluation]):
         "random": "uniform over the admissible actions",
         "expert": "BabyAI's bot, which sees the whole world",
     }
+    experiment = "glam/mixed"
+
+    @classmethod
+    def has(cls, place: str) -> bool:
+        return place in gymnasium.registry
 
     @cached_property
     def spec(self) -> WorldSpec:
@@ -161,6 +172,9 @@ class TextWorld(World[TextConfig, TextEvaluation]):
             validation_fraction=validation_fraction,
             on_episode=on_episode,
         )
+
+    def recorded(self, output: Path) -> Collected:
+        return Collected(count_episodes(output), transitions=count_transitions(output))
 
     def record_pairs(
         self,
@@ -261,6 +275,14 @@ class TextWorld(World[TextConfig, TextEvaluation]):
 
     def shown(self, run_dir: Path, sample: Mapping[str, Any]) -> ShownEpisode:
         return shown(self.config, sample)
+
+    def tables(self, evaluations: Mapping[str, Mapping[str, Any]]) -> list[ReportTable]:
+        table = controls_table(self.settings, evaluations)
+        return [] if table is None else [table]
+
+    def probed(self, run_dir: Path) -> Probed | None:
+        rows = read_probes(run_dir)
+        return Probed(rows, right_actions(self.config)) if rows else None
 
     def samples(self, policy: Policy | None, played: Played) -> list[dict[str, Any]]:
         chosen = selected([e.record for e in played.episodes])

@@ -22,6 +22,7 @@ class WritingConfig(WorldConfig):
 
     ROWS: ClassVar[str] = "num_texts"
     STEPS: ClassVar[str] = "num_tokens"
+    PLACE: ClassVar[str] = "pool"
 
     id: str = "writing"
     pool: str = MISSING

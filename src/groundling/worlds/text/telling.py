@@ -1,0 +1,86 @@
+"""What reports tell of text worlds: whether agents read, by what they first deal with, and by controls."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from groundling.envs.babyai_text import CONTROLS
+from groundling.worlds.showing import ReportTable, ShareBeside
+
+FIRST = ShareBeside(
+    "first_precision",
+    "first thing is the named one",
+    "first_chance",
+    "Right: does the agent read? Of the training episodes in which it dealt with anything, the share in which"
+    " the first thing was the one that the mission names. Success alone does not tell: one may try "
+    "everything. Chance: a blind choice among the things within reach.",
+)
+MEANINGS = {
+    "first_named": "First named: share of the episodes in which the first thing that the agent deals with is the "
+    "one that "
+    "the mission names; none: it deals with nothing; precision: the share among the other episodes, to be "
+    "compared with chance.",
+}
+_USUAL = "held-out"
+
+
+def controls_table(
+    settings: Mapping[str, Any], evaluations: Mapping[str, Mapping[str, Any]]
+) -> ReportTable | None:
+    """The evaluations of missions as they are and told otherwise; None where none are told otherwise.
+
+    Those in the run's world alone: figures of another task or language cannot stand beside them.
+
+    Args:
+        settings: Of the run's world.
+        evaluations: By suite, as JSON.
+    """
+    if not evaluations.keys() & set(CONTROLS):
+        return None
+    here = _without_control(json.loads(json.dumps(settings)))
+    told = {
+        suite: evaluations[suite]
+        for suite in (_USUAL, *CONTROLS)
+        if suite in evaluations and _without_control(evaluations[suite]["world"]) == here
+    }
+    if not told:
+        return None
+    agents = list(next(iter(told.values()))["agents"])
+    header = [
+        [("", 1), *((name, 2) for name in agents), ("", 1)],
+        [("mission", 1), *((word, 1) for _ in agents for word in ("success", "precision")), ("chance", 1)],
+    ]
+    rows = [
+        [
+            "as it is" if suite == _USUAL else suite,
+            *(
+                _share(one["agents"].get(name), figure)
+                for name in agents
+                for figure in ("success", "first_precision")
+            ),
+            _share(next(iter(one["agents"].values())), "first_chance"),
+        ]
+        for suite, one in told.items()
+    ]
+    return ReportTable(
+        "Does it read? Missions as they are, and told otherwise",
+        header,
+        rows,
+        "Precision: of the episodes in which the agent deals with anything, the share in which the first "
+        "thing is the named one. Swapped: the mission names another thing that is there, and the named one is"
+        " that; who reads goes to it, and fails. Dropped, scrambled: the mission does not say which thing, or"
+        " in letters that nobody can read; the named one is what the env wants, and who reads is left with "
+        "chance. The expert sees the world and what it wants, and reads no mission.",
+    )
+
+
+def _without_control(env: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What an env shows and asks for, without how its missions are told."""
+    args = {name: value for name, value in env["args"].items() if name != "control"}
+    return env["env"], args, env["language"], env["actions"]
+
+
+def _share(agent: Mapping[str, Any] | None, figure: str) -> str:
+    """A share in three digits; a dash where an agent has none."""
+    value = (agent or {"figures": {}})["figures"].get(figure)
+    return "–" if value is None else f"{value['value']:.3f}"
