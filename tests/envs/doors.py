@@ -79,6 +79,51 @@ class Endless(Doors):
         return observation, 0.0, False, False, info
 
 
+class Hasty(Doors):
+    """Its first ``at_once`` episodes end with their first step, others with their second."""
+
+    def __init__(self, at_once: int) -> None:
+        super().__init__()
+        self.at_once = at_once
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        assert seed is not None
+        self.last = 1 if seed // 2 < self.at_once else 2
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        observation, reward, _, _, info = super().step(action)
+        return observation, reward, self.steps >= self.last, False, info
+
+
+class Wandering(Doors):
+    """Another mission takes the place of its own in the third instance of it, once it is stepped."""
+
+    instances = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        Wandering.instances += 1
+        self.wanders = Wandering.instances % 3 == 0
+
+    def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        if self.wanders:
+            self.wanted = "black"
+        return super().step(action)
+
+
+class Long(Doors):
+    """Some doors, each told at length, and one short action beside them."""
+
+    def _look(self) -> tuple[str, dict[str, Any]]:
+        observation, info = super()._look()
+        self.actions = [
+            *(f"{action} door with the small key in your left hand" for action in info["actions"]),
+            "wait",
+        ]
+        return observation, info | {"actions": self.actions}
+
+
 class Free(Doors):
     """Takes any text, and does not say which."""
 
@@ -88,5 +133,7 @@ class Free(Doors):
 
 
 gymnasium.register("test/Free-v0", entry_point=Free)
+gymnasium.register("test/Hasty-v0", entry_point=Hasty)
+gymnasium.register("test/Wandering-v0", entry_point=Wandering)
 gymnasium.register("test/Forgetful-v0", entry_point=Forgetful)
 gymnasium.register("test/Endless-v0", entry_point=Endless)

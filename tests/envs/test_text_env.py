@@ -156,6 +156,20 @@ def test_check_env_plays_and_replays() -> None:
     played = check_env("test/Doors-v0", {}, num_episodes=4)
     assert len(played.episodes) == 4 and played.most_actions == 5 and played.distinct_actions == 5
     assert played.steps == sum(len(e.actions) for e in played.episodes)
+    assert played.resumed_after == max(e.length for e in played.episodes) - 1 > 0
+    assert played.choices and all(len(o.actions) > 1 for o in played.choices)
+
+
+def test_check_env_looks_for_an_episode_that_can_be_left_in_its_middle() -> None:
+    played = check_env("test/Hasty-v0", {"at_once": 5}, num_episodes=2)
+    assert [e.length for e in played.episodes] == [1, 1, 1, 1, 1, 2] and played.resumed_after == 1
+    played = check_env("test/Hasty-v0", {"at_once": 1000}, num_episodes=2)
+    assert len(played.episodes) == 102 and played.resumed_after == 0
+
+
+def test_check_env_leaves_an_episode_in_its_middle() -> None:
+    with pytest.raises(RunError, match="did not come back to where its checkpoint left it"):
+        check_env("test/Wandering-v0", {}, num_episodes=2)
 
 
 def test_check_env_tells_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,8 +179,24 @@ def test_check_env_tells_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["check-env", "tests.envs.doors:Doors"]) == 0
     printed = capsys.readouterr().out
     assert "Goal of the agent: open" in printed and "1 to 5 at a step" in printed
+    assert "what it prefers, untrained: " in printed and "entropy (action_scoring, untrained)" in printed
+    assert "a run here can be resumed exactly" in printed
+    assert main(["check-env", "tests.envs.doors:Doors", "training.steps=3"]) == 1
+    assert "takes settings of world, policy and model, got 'training.steps=3'" in capsys.readouterr().err
     assert main(["check-env", "tests.nowhere:Doors"]) == 1
     assert "there is no module" in capsys.readouterr().err
+
+
+def test_check_env_warns_where_only_short_actions_would_be_explored(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["check-env", "tests.envs.doors:Long", "device=cpu"]) == 1  # no setting of the check's
+    capsys.readouterr()
+    for words, wanted in (([], True), (["policy.id=action_writing", "policy.args.temperature=2"], False)):
+        assert main(["check-env", "tests.envs.doors:Long", *words]) == 0
+        told = capsys.readouterr()
+        assert ("policy.args.normalize=sum adds up" in told.err) == wanted, told.err
+        assert ("1.000  wait" in told.out) == wanted
 
 
 def test_a_text_env_is_made_by_its_id() -> None:

@@ -35,6 +35,7 @@ from groundling.training.run import Run, train
 from groundling.training.tracking import TIME_KEYS, read_metrics
 from groundling.worlds.text.collect import EnvCollector
 from groundling.worlds.text.config import TextConfig, TextEvaluation
+from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
 
 _UPDATES = 6
 _FORK = multiprocessing.get_context("fork")  # children share what is imported: a start costs milliseconds
@@ -357,6 +358,24 @@ def test_entropy_collapse_stops_with_advice(tmp_path: Path) -> None:
     config.world.entropy_floor = 0.0
     _train(config)
     assert _updates_done(tmp_path) == _UPDATES
+
+
+@pytest.mark.parametrize(
+    ("args", "advice"),
+    [
+        ({}, r"normalize=sum .* take policy\.id=action_writing"),
+        ({"normalize": "token"}, r"raise policy\.args\.temperature=1, which"),
+    ],
+)
+def test_a_policy_that_never_explored_is_told_what_keeps_it_from_that(
+    args: dict[str, Any], advice: str, tmp_path: Path
+) -> None:
+    config = _starter(tmp_path)
+    config.world = TextConfig(env="test/Doors-v0", num_envs=4, num_steps=8, entropy_floor=10.0)
+    config.policy.args.update(args)
+    config.training.steps = 6 * 32
+    with pytest.raises(RunError, match=rf"from the first update on, .*: it never explored\. .*{advice}"):
+        _train(config)
 
 
 @pytest.mark.parametrize("floor", [0.0, 1e-6])

@@ -6,55 +6,145 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from groundling.commands.command import Commands, add_command, make_console, positive
+from groundling.commands.command import Commands, add_command, make_console, positive, warn
 from groundling.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from groundling.configs.schema import Config
     from groundling.envs.checking import Played
+    from groundling.envs.observation import TextObservation
+    from groundling.evaluation.preferences import Preferences
+    from groundling.policies.policy import Policy
+
+_SETTINGS = ("world.args", "world.actions", "world.history", "policy.", "model.", "~policy.", "~world.")
+_SHOWN_ACTIONS = 5
 
 
 def add_parser(commands: Commands) -> None:
     """Add `groundling check-env`."""
     parser = add_command(
-        commands, "check-env", run, "play in a text env of yours, and show what a model would read"
+        commands, "check-env", run, "play in a text env of yours, and show what a model would read and prefer"
     )
     parser.add_argument(
         "env", help="MODULE:CLASS, MODULE:FUNCTION that makes it, or what Gymnasium knows it by"
     )
     parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="world.args={…}, world.actions=[…], world.history=N"
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="world.args={…}, world.actions=[…], world.history=N, and of the agent model.path=…, policy.id=…, "
+        "policy.args={…}",
     )
     parser.add_argument(
-        "--episodes", type=positive, default=3, help="played at random (default: %(default)s)"
+        "--experiment",
+        help="whose model and policy are asked (default: the starter model scores the actions)",
+    )
+    parser.add_argument("--config-dir", type=Path, help="a folder with your own experiment/*.yaml")
+    parser.add_argument(
+        "--episodes", type=positive, default=10, help="played at random (default: %(default)s)"
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry the command out; returns its exit status."""
-    from rich.table import Table
-
-    from groundling.configs.compose import changed, compose
     from groundling.envs.checking import check_env
-    from groundling.prompts import PromptReader
+
+    config = _config(arguments)
+    world: Any = config.world
+    played = check_env(
+        world.env, world.args, world.actions, history=world.history, num_episodes=arguments.episodes
+    )
+    console = make_console()
+    policy = _untrained(config)
+    for observation in played.shown:
+        console.rule(f"what a model reads after {len(observation.past_actions)} actions", align="left")
+        for prompt in policy.prompts([observation]) or ():
+            console.print(prompt, markup=False, highlight=False)
+        _print_preferred(console, policy, observation)
+    console.rule("random play", align="left")
+    _print_table(console, _figures(played))
+    _print_exploration(console, policy, played, f"{config.policy.id}, untrained")
+    if played.resumed_after:
+        text = (
+            "equal seeds gave equal episodes, and one that was left after "
+            f"{played.resumed_after} steps went on as before: a run here can be resumed exactly"
+        )
+    else:
+        text = (
+            f"equal seeds gave equal episodes; none of {len(played.episodes)} at random had more than one step, so "
+            "that to go on in the middle of one was not tried"
+        )
+    console.print(text, highlight=False)
+    return 0
+
+
+def _config(arguments: argparse.Namespace) -> "Config":
+    from groundling.configs.compose import compose
 
     id = _registered(arguments.env)
     for text in arguments.overrides:
-        if not text.lstrip("~").startswith(("world.args", "world.actions", "world.history")):
-            raise ConfigError(f"check-env takes world.args, world.actions and world.history, got {text!r}")
-    config = changed(compose("glam/mixed", [f"world.env={id}", "~world.args"]), arguments.overrides)
-    world: Any = config.world
-    played = check_env(id, world.args, world.actions, history=world.history, num_episodes=arguments.episodes)
-    console = make_console()
-    for observation in played.shown:
-        console.rule(f"what a model reads after {len(observation.past_actions)} actions", align="left")
-        console.print(PromptReader("glam", "english")(observation), markup=False, highlight=False)
-    console.rule("random play", align="left")
+        if not text.startswith(_SETTINGS):
+            raise ConfigError(f"check-env takes settings of world, policy and model, got {text!r}")
+    if arguments.experiment is not None:
+        return compose(arguments.experiment, [f"world.env={id}", *arguments.overrides], arguments.config_dir)
+    base = [f"world.env={id}", "~world.args", "model.path=starter"]
+    return compose("glam/mixed", [*base, *arguments.overrides])
+
+
+def _untrained(config: "Config") -> "Policy":
+    from groundling.training.build import make_policy, world_of
+
+    return make_policy(config.policy, config.model, config.algorithm, world_of(config))
+
+
+def _preferences(policy: "Policy", observations: list["TextObservation"]) -> "Preferences | None":
+    """None: there is nothing to choose, or the policy does not choose by what it reads."""
+    from groundling.evaluation.preferences import preferences
+    from groundling.policies.reading import ReadingPolicy
+
+    return preferences(policy, observations) if observations and isinstance(policy, ReadingPolicy) else None
+
+
+def _print_preferred(console: "Console", policy: "Policy", observation: "TextObservation") -> None:
+    asked = _preferences(policy, [observation] if len(observation.actions) > 1 else [])
+    if asked is None:
+        return
+    likeliest = asked.probabilities[0].sort(descending=True)
+    count = min(_SHOWN_ACTIONS, len(observation.actions))
+    console.rule(f"what it prefers, untrained: {count} of {len(observation.actions)} actions", align="left")
+    rows = zip(likeliest.values.tolist()[:count], likeliest.indices.tolist()[:count], strict=True)
+    _print_table(console, [(f"{probability:.3f}", observation.actions[index]) for probability, index in rows])
+
+
+def _print_exploration(console: "Console", policy: "Policy", played: "Played", name: str) -> None:
+    """How much the untrained policy would explore; a warning where it would not take its longer actions."""
+    asked = _preferences(policy, played.choices)
+    if asked is None:
+        return
+    entropy = (
+        f"{asked.entropy:.3f} nats over {len(played.choices)} lists; uniform: {asked.uniform_entropy:.3f}"
+    )
+    _print_table(console, [(f"entropy ({name})", entropy)])
+    short = asked.short
+    if short.are_nearly_all:
+        advice = policy.exploration_advice()
+        warn(
+            f"the untrained policy gives {short.probability:.4f} of the probability to {short.share:.2f} of the "
+            f"actions, the short ones (at most half the longest one's words; {short.lists} lists), and will hardly "
+            f"explore the others{'' if advice is None else ': ' + advice}"
+        )
+
+
+def _print_table(console: "Console", rows: list[tuple[str, str]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(show_header=False, box=None)
-    for name, value in _figures(played):
-        table.add_row(name, value)
+    for name, value in rows:
+        table.add_row(Text(name), Text(value))
     console.print(table)
-    console.print("equal seeds gave equal episodes: a run here can be resumed exactly", highlight=False)
-    return 0
 
 
 def _figures(played: "Played") -> list[tuple[str, str]]:

@@ -3,9 +3,9 @@
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -13,6 +13,11 @@ from groundling.envs.make import TextEnvMaker, name_actions
 from groundling.envs.observation import TextObservation
 from groundling.envs.vector import Episode, TextVectorEnv
 from groundling.errors import ConfigError
+
+_MORE_EPISODES = 100
+"""Played at most beyond those asked for, to find one of several steps: only such a one can be resumed in its middle."""
+_KEPT = 16
+"""Observations that are kept for a model to be asked about."""
 
 
 @dataclass
@@ -28,6 +33,10 @@ class Played:
     distinct_actions: int = 0
     shown: list[TextObservation] = field(default_factory=list)
     """The first observation, and one in the middle of an episode, with its past."""
+    choices: list[TextObservation] = field(default_factory=list)
+    """Some of those with a choice among several actions, in the order in which they came."""
+    resumed_after: int = 0
+    """Steps after which an episode was left and gone on with in a new env; 0: none had more than one step."""
 
 
 def check_env(
@@ -47,7 +56,7 @@ def check_env(
         args: Its keyword arguments.
         actions: Names for all its actions; None: it lists them, or is BabyAI's.
         history: How many observations are shown at most.
-        num_episodes: How many are played.
+        num_episodes: How many are played; more if each of these ends with its first step.
         max_steps: An episode that is longer is taken to have no end.
         seed: Of the random actions; the env's own seeds are 0, 2, 4, ….
 
@@ -67,11 +76,13 @@ def check_env(
     started = time.monotonic()
     observation = envs.reset()[0]
     played.shown.append(observation)
-    while len(played.episodes) < num_episodes:
+    while len(played.episodes) < num_episodes or _needs_longer(played.episodes, num_episodes):
         count = len(observation.actions)
         played.fewest_actions = min(played.fewest_actions or count, count)
         played.most_actions = max(played.most_actions, count)
         distinct.update(observation.actions)
+        if count > 1 and len(played.choices) < _KEPT:
+            played.choices.append(observation)
         step = envs.step([int(rng.integers(count))])
         _check_reward(id, step.rewards[0])
         played.steps += 1
@@ -85,29 +96,49 @@ def check_env(
                 "(truncated; gymnasium.register takes max_episode_steps)"
             )
     played.seconds, played.distinct_actions = time.monotonic() - started, len(distinct)
-    _play_again(id, make(), played.episodes, envs.state_dict())
     envs.close()
+    _play_again(id, make, played)
     return played
 
 
-def _play_again(
-    id: str, envs: TextVectorEnv, episodes: Sequence[Episode], state: list[dict[str, Any]]
-) -> None:
-    """Play the same episodes in a new env, then bring it to where the first one stands, as a resumed run does."""
+def _needs_longer(episodes: Sequence[Episode], asked: int) -> bool:
+    return all(episode.length == 1 for episode in episodes) and len(episodes) < asked + _MORE_EPISODES
+
+
+def _play_again(id: str, make: Callable[[], TextVectorEnv], played: Played) -> None:
+    """Play the same episodes in a new env; leave the longest before its last step, and end it in one more new env."""
+    envs = make()
     envs.reset()
-    for before in episodes:
-        for action in before.actions:
-            step = envs.step([action])
-            if step.episodes:
-                break
-        if not step.episodes or (again := step.episodes[0]) != before:
-            raise ConfigError(
-                f"{id}: seed {before.seed} and the same {len(before.actions)} actions gave another episode the second "
-                f"time: a run could not be resumed exactly. Draw everything from self.np_random, which "
-                f"super().reset(seed=seed) seeds, and list actions in a fixed order ({_difference(before, again)})"
-            )
-    envs.load_state_dict(json.loads(json.dumps(state)))
+    longest = max(played.episodes, key=lambda episode: episode.length)
+    for before in played.episodes:
+        for action in before.actions[:-1]:
+            if envs.step([action]).episodes:
+                _refuse(id, before, "it ended at another step")
+        if before is longest and before.length > 1:
+            resumed = make()
+            resumed.load_state_dict(json.loads(json.dumps(envs.state_dict())))
+            _end(id, resumed, before)
+            resumed.close()
+            played.resumed_after = before.length - 1
+        _end(id, envs, before)
     envs.close()
+
+
+def _end(id: str, envs: TextVectorEnv, before: Episode) -> None:
+    """Take an episode's last step, and compare what it was."""
+    ended = envs.step([before.actions[-1]]).episodes
+    if not ended:
+        _refuse(id, before, "it ended at another step")
+    if ended[0] != before:
+        _refuse(id, before, _difference(before, ended[0]))
+
+
+def _refuse(id: str, before: Episode, difference: str) -> NoReturn:
+    raise ConfigError(
+        f"{id}: seed {before.seed} and the same {len(before.actions)} actions gave another episode the second "
+        f"time: a run could not be resumed exactly. Draw everything from self.np_random, which "
+        f"super().reset(seed=seed) seeds, and list actions in a fixed order ({difference})"
+    )
 
 
 def _difference(before: Episode, again: Episode) -> str:

@@ -17,8 +17,10 @@ class ActionScoringPolicy(ActionTextPolicy):
     Args:
         lm, reference, prompt, language, replacements: See `ActionTextPolicy`.
         value_hidden_sizes: Widths of the value head's hidden layers (1024 and 1024 in GLAM).
-        normalize: Sum the tokens' log-probabilities ("sum", as in the paper), or take their mean per
-            "token" or per "word", so that long actions are not put at a disadvantage.
+        normalize: "sum" adds up the tokens' log-probabilities, as in the paper, whose actions have one or two words.
+            Each further token costs some nats, so that beside an action of two words one of eight is practically
+            never taken. The mean per "token" or per "word" makes up for it, more or less: actions become nearly
+            equally likely. ``action_writing`` has no such preference.
         temperature: Divides the actions' log-probabilities before the softmax; 1 in GLAM.
         compat: "glam" scores as the original's released code does (see `LanguageModel.score`).
     """
@@ -38,6 +40,15 @@ class ActionScoringPolicy(ActionTextPolicy):
         super().__init__(lm, reference, prompt, language, replacements, value_hidden_sizes, temperature)
         self.normalize: Literal["sum", "token", "word"] = normalize
         self.compat = compat
+
+    def exploration_advice(self) -> str | None:
+        if self.normalize == "sum":
+            return (
+                "policy.args.normalize=sum adds up the log-probabilities of an action's tokens, so that long actions "
+                "are hardly ever taken beside short ones: take policy.id=action_writing, or normalize=token, and "
+                "policy.args.temperature=2"
+            )
+        return super().exploration_advice()
 
     def score(self, lm: LanguageModel, prompts: list[str], actions: list[list[str]]) -> tuple[Tensor, Tensor]:
         scores = lm.score_candidates(prompts, actions, normalize=self.normalize, compat=self.compat)

@@ -64,6 +64,9 @@ class ActionTextPolicy(ReadingPolicy):
         # The head stays out of autocast: bfloat16 tells values apart no finer than 1 in 256.
         return log_probs, self.value_head(state)
 
+    def exploration_advice(self) -> str | None:
+        return f"raise policy.args.temperature={self.temperature:g}, which makes actions more alike in probability"
+
     def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
         with torch.no_grad():
             with self.lm.autocast():

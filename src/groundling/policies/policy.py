@@ -122,6 +122,10 @@ class Policy(nn.Module, ABC):
             return f"it looks at {', '.join(missing)}, and {world.name} shows {', '.join(sorted(world.observation))}"
         return None
 
+    def exploration_advice(self) -> str | None:
+        """Which setting lets one that takes few of its actions take others, and why; None: it has no such setting."""
+        return None
+
     @abstractmethod
     def act(
         self,

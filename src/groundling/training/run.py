@@ -277,10 +277,14 @@ class Run:
         # A run that is resumed with a lower floor brings the counter of the higher one.
         low = row.get("entropy", 1.0) < floor
         if low and self.counters.low_entropy_updates >= _LOW_ENTROPY_UPDATES:
+            advice = "begin again with a higher algorithm.args.entropy_coefficient or a lower learning_rate"
+            since = f"for {_LOW_ENTROPY_UPDATES} updates while episodes still fail: it no longer explores"
+            # What is certain before it has learnt anything is not mended by learning less.
+            if self.counters.low_entropy_updates >= self.counters.update:
+                advice = self.policy.exploration_advice() or advice
+                since = "from the first update on, while episodes fail: it never explored"
             raise RunError(
-                f"the policy's entropy was below world.entropy_floor={floor} for "
-                f"{_LOW_ENTROPY_UPDATES} updates while episodes still fail: it no longer explores. Begin again "
-                "with a higher algorithm.args.entropy_coefficient or a lower learning_rate, or set "
+                f"the policy's entropy was below world.entropy_floor={floor} {since}. To mend it, {advice}; or set "
                 "world.entropy_floor=0 to go on all the same"
             )
 

@@ -1,0 +1,66 @@
+"""What an untrained policy prefers."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from groundling.envs.observation import TextObservation
+from groundling.evaluation.preferences import Preferences, preferences
+from groundling.policies.reading import ReadingPolicy
+
+_LISTS = (("go", "take the red key"), ("go", "wait", "take the red key"), ("take a key", "take a hat"))
+
+
+class _Likes(ReadingPolicy):
+    """Its probabilities are given by the number of an action's words."""
+
+    def __init__(self, by_words: dict[int, float]) -> None:
+        super().__init__()
+        self.by_words = by_words
+
+    def save_pretrained(self, folder: Path) -> None:
+        raise NotImplementedError
+
+    def load_weights(self, folder: Path) -> None:
+        raise NotImplementedError
+
+    def forward(self, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
+        rows = torch.full((len(observations), max(len(o.actions) for o in observations)), -torch.inf)
+        for row, observation in zip(rows, observations, strict=True):
+            liked = torch.tensor([self.by_words[len(action.split())] for action in observation.actions])
+            row[: len(liked)] = (liked / liked.sum()).log()
+        return rows, torch.zeros(len(rows))
+
+
+def _asked(by_words: dict[int, float]) -> Preferences:
+    return preferences(
+        _Likes(by_words), [TextObservation("", (("",),), (), actions, {}) for actions in _LISTS]
+    )
+
+
+def test_the_share_of_short_actions_and_of_their_probability() -> None:
+    asked = _asked({1: 3.0, 3: 1.0, 4: 1.0})
+    assert [len(row) for row in asked.probabilities] == [2, 3, 2]
+    assert asked.uniform_entropy == pytest.approx((2 * math.log(2) + math.log(3)) / 3)
+    assert asked.short.lists == 2  # those of the third are as long as each other
+    assert asked.short.probability == pytest.approx((3 / 4 + 6 / 7) / 2)
+    assert asked.short.share == pytest.approx((1 / 2 + 2 / 3) / 2)
+
+
+def test_a_policy_of_uniform_choice_has_the_entropy_of_uniform_choice() -> None:
+    asked = _asked({1: 1.0, 3: 1.0, 4: 1.0})
+    assert asked.entropy == pytest.approx(asked.uniform_entropy) and not asked.short.are_nearly_all
+
+
+def test_nearly_all_is_told_of_few_short_actions_alone() -> None:
+    many = tuple(f"take the red key from drawer {number}" for number in range(4))
+    observation = TextObservation("", (("",),), (), ("go", *many), {})
+    for liking, expected in ((1000.0, True), (10.0, False)):
+        asked = preferences(_Likes({1: liking, 7: 1.0}), [observation])
+        assert asked.short.are_nearly_all == expected
+    observation = TextObservation("", (("",),), (), ("go", "wait", "look", many[0]), {})
+    assert not preferences(_Likes({1: 1000.0, 7: 1.0}), [observation]).short.are_nearly_all  # most are short
