@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gymnasium
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -32,6 +33,27 @@ def test_hallway_trains_an_own_env_with_an_own_algorithm(
     assert "You see a red door" in page and "the room before step" not in page  # it draws no pictures
     assert main(["list", "envs", "--import", "examples.hallway"]) == 0
     assert "Hallway-v0" in capsys.readouterr().out
+
+
+def test_drawers_has_actions_of_unequal_length_and_is_won_by_who_reads(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    words = ["--config-dir", "examples", "--import", "examples.drawers", "device=cpu", "world.num_envs=2"]
+    assert main(["train", "drawers", *words, "--dry-run"]) == 0
+    assert "find the " in capsys.readouterr().out
+    env = gymnasium.make("Drawers-v0", disable_env_checker=True)
+    lengths, returns = set(), []
+    for seed in range(40):
+        info, ended, reward = env.reset(seed=seed)[1], False, 0.0
+        while not ended:
+            lengths |= {len(action.split()) for action in info["actions"]}
+            wanted = info["goal"].replace("find", "take") + " from"
+            right = [action for action in info["actions"] if action.startswith(wanted)]
+            _, reward, terminated, truncated, info = env.step((right or ["go on"])[0])
+            ended = terminated or truncated
+        returns.append(float(reward))
+    assert lengths == {2, 8} and returns == [1.0] * 40
 
 
 def test_own_loop_is_the_same_with_any_number_of_processes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,9 +67,10 @@ def run(arguments: argparse.Namespace) -> int:
     _print_table(console, _figures(played))
     _print_exploration(console, policy, played, f"{config.policy.id}, untrained")
     if played.resumed_after:
+        steps = "one step" if played.resumed_after == 1 else f"{played.resumed_after} steps"
         text = (
-            "equal seeds gave equal episodes, and one that was left after "
-            f"{played.resumed_after} steps went on as before: a run here can be resumed exactly"
+            f"equal seeds gave equal episodes, and one that was left after {steps} went on as before: a run here can "
+            "be resumed exactly"
         )
     else:
         text = (
