@@ -268,7 +268,7 @@ def test_a_restart_with_another_kind_of_online_model_is_refused(tmp_path: Path) 
     collectors = []
     for kind in ("table", "classifier"):
         model = reward_models.create(kind)
-        online = OnlineReward(model, lambda questions: [None] * len(questions))
+        online = OnlineReward(model, lambda questions, contexts: [None] * len(questions))
         collectors.append(NetHackCollector(ScriptedEnvs(), 4, _reward(model, online, **labels)))
     collectors[0].save_shared(tmp_path)
     with pytest.raises(ConfigError, match=r"the kind table .* now has classifier"):
@@ -329,7 +329,7 @@ def _taste(collector: NetHackCollector) -> RewardModelPart:
 
 
 def test_a_judge_teaches_the_model_while_training_runs_and_a_restart_keeps_it(tmp_path: Path) -> None:
-    def judge(questions: list[tuple[str, ...]]) -> list[float]:
+    def judge(questions: list[tuple[str, ...]], contexts: list[str]) -> list[float]:
         return [float("gold" in text) for (text,) in questions]
 
     labels = {"extrinsic": 0.0, "normalize": False, "threshold_quantile": 0, "count_exponent": 0}

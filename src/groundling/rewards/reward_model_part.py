@@ -164,7 +164,7 @@ class RewardModelPart(Part):
         captions, table = stretch.judged or stretch.captions, self._table
         assert captions is not None and table is not None
         if self._online is not None:
-            self._online.observe(captions.ids, captions.read, captions.goals)
+            self._online.observe(captions.ids, captions.read, captions.goals, captions.contexts)
             self._online.update()  # the table notices that the model is another
         raw = table(captions.ids, captions.read)
         return stretch.spread(captions, self.worth(raw, captions.counts, table.model.normalization))

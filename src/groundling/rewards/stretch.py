@@ -27,6 +27,8 @@ class Captions:
     """float32 ``(n,)``: how often the text has come up in its episode, this time included; at least 1."""
     places: Tensor | None = None
     """int64 ``(n,)``: ``step * num_envs + env`` of each; None: every step has one."""
+    contexts: Sequence[str] | None = None
+    """``n``: what each text begins with, on lines of its own, and a judge of two texts is told once; None: nothing."""
 
 
 @dataclass(frozen=True)
@@ -63,15 +65,16 @@ class Stretch:
         wholes, columns = [written[-1] for written in texts.so_far], torch.arange(len(lengths))
         places = (lengths - 1) * len(lengths) + columns
 
-        def captions(read: Sequence[str]) -> Captions:
-            ids = torch.from_numpy(caption_ids(read))
+        def captions(read: Sequence[str], contexts: Sequence[str] | None = None) -> Captions:
+            ids, counts = torch.from_numpy(caption_ids(read)), torch.ones(len(read))
             return Captions(
-                lambda rows: [read[row] for row in rows], texts.prompts, ids, torch.ones(len(read)), places
+                lambda rows: [read[row] for row in rows], texts.prompts, ids, counts, places, contexts
             )
 
         in_contexts = [in_context(prompt, whole) for prompt, whole in zip(texts.prompts, wholes, strict=True)]
         shape = (int(lengths.max()), len(lengths))
-        return cls(shape, captions=captions(wholes), judged=captions(in_contexts), texts=texts)
+        judged = captions(in_contexts, texts.prompts)
+        return cls(shape, captions=captions(wholes), judged=judged, texts=texts)
 
     def spread(self, captions: Captions, values: Tensor) -> Tensor:
         """``(num_steps, num_envs)`` with ``values`` ``(n,)`` where the captions are, and 0 elsewhere."""

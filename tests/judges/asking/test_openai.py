@@ -180,7 +180,7 @@ def test_a_key_that_the_client_quotes_is_scrubbed(
         summary = Annotation(pairs, one, Question(world="nethack")).run("llm")
         online = online_judge(one, Question(world="nethack"))
         with pytest.raises(RunError, match=r"answered none of 1 .*\[key\]") as error:
-            online([("a", "b")])
+            online([("a", "b")], [""])
     assert summary.first_failure is not None and "[key]" in summary.first_failure
     account = (tmp_path / "pairs" / "annotations" / "llm.json").read_text()
     for text in (summary.first_failure, account, str(error.value)):

@@ -13,8 +13,14 @@ from groundling.judges.asking.rules import RulesJudge
 from groundling.judges.online.background import BackgroundJudge
 from groundling.judges.online.questions import online_judge
 from groundling.judges.online.reward import OnlineLearning, OnlineReward
-from groundling.judges.reward_models import ClassifierRewardModel, MotifRewardModel, TableRewardModel
+from groundling.judges.reward_models import (
+    CharacterRewardModel,
+    ClassifierRewardModel,
+    MotifRewardModel,
+    TableRewardModel,
+)
 from groundling.rewards.reward_model_part import RewardModelPart
+from groundling.rewards.stretch import Stretch, Texts
 from groundling.rewards.table import RewardTable
 from tests.judges.asking.chat_server import ChatServer, serving
 from tests.judges.reward_models.reward_reference import random_texts
@@ -34,7 +40,7 @@ def _fits(text: str) -> float:
     return float("e" in text)
 
 
-def judge_labels(questions: Sequence[tuple[str, ...]]) -> list[float | None]:
+def judge_labels(questions: Sequence[tuple[str, ...]], contexts: Sequence[str]) -> list[float | None]:
     """Messages with an "e" are worth a reward; of two, the one with the more of them is preferred."""
     if len(questions[0]) == 1:
         return [_fits(text) for (text,) in questions]
@@ -110,7 +116,7 @@ def test_a_judge_that_says_that_it_cannot_answer_stops_those_who_wait_for_it() -
         with pytest.raises(RunError, match="no access"):
             asking.answers()
     assert len(calls) == 1
-    online = OnlineReward(TableRewardModel(), lambda questions: judge([]), warn=pytest.fail)
+    online = OnlineReward(TableRewardModel(), lambda questions, contexts: judge([]), warn=pytest.fail)
     online.observe_captions(["door"])
     _until(lambda: not online._judge._thread.is_alive())
     with pytest.raises(RunError, match="no access"):
@@ -168,9 +174,9 @@ def test_labels_go_into_the_table_and_reach_the_agent() -> None:
 def test_nothing_waits_for_the_judge() -> None:
     hold = threading.Event()
 
-    def slow(questions: Sequence[tuple[str, ...]]) -> list[float | None]:
+    def slow(questions: Sequence[tuple[str, ...]], contexts: Sequence[str]) -> list[float | None]:
         hold.wait(PATIENCE)
-        return judge_labels(questions)
+        return judge_labels(questions, contexts)
 
     online = OnlineReward(TableRewardModel(), slow)
     texts = random_texts(200, 1)
@@ -232,7 +238,7 @@ def test_before_it_has_learnt_anything_a_ranking_model_rewards_next_to_nothing()
 def test_only_captions_of_one_goal_are_compared_also_after_a_resume() -> None:
     asked: list[tuple[str, ...]] = []
 
-    def judge(questions: Sequence[tuple[str, ...]]) -> list[float | None]:
+    def judge(questions: Sequence[tuple[str, ...]], contexts: Sequence[str]) -> list[float | None]:
         asked.extend(questions)
         return [0.5] * len(questions)
 
@@ -258,6 +264,39 @@ def test_only_captions_of_one_goal_are_compared_also_after_a_resume() -> None:
     resumed.close()
 
 
+@pytest.mark.parametrize("kind", [TableRewardModel, CharacterRewardModel])
+def test_what_two_texts_have_in_common_is_told_once_also_after_a_resume(kind: type) -> None:
+    """A prompt is the context of the question; the model reads each text behind it."""
+    prompt = "Sum up:\nA newt came."
+    judge = Scripted(*(Reply("", probabilities=(0.8, 0.1, 0.1)) for _ in range(3)))
+
+    def written(*texts: str) -> Stretch:
+        return Stretch.of_texts(Texts([prompt] * len(texts), [[t] for t in texts], [[]] * len(texts), None))
+
+    def observe(online: OnlineReward, stretch: Stretch) -> None:
+        read = stretch.judged
+        online.observe(read.ids, read.read, read.goals, read.contexts)
+
+    online = OnlineReward(kind(), online_judge(judge, Question(world="writing")))
+    observe(online, written("A newt.", "No newt."))
+    count = 1 if kind is CharacterRewardModel else 2
+    _until(lambda: online._judge.asked == count)
+    online.update()
+    state = online.state_dict()
+    online.close()
+    resumed = OnlineReward(kind(), online_judge(judge, Question(world="writing")))
+    resumed.load_state_dict(state)
+    observe(resumed, written("One newt."))
+    _until(lambda: resumed._judge.asked)
+    resumed.close()
+    assert len(judge.asked) >= count + 1
+    for _, user in judge.asked:
+        assert user["content"].count("A newt came.") == 1 and "| A newt came." in user["content"]
+    if kind is CharacterRewardModel:
+        first = judge.asked[0][1]["content"]
+        assert "| A newt." in first and "| No newt." in first
+
+
 def test_goals_that_never_recur_are_warned_of_once() -> None:
     warnings: list[str] = []
     learning = OnlineLearning(train_every=4)
@@ -272,7 +311,7 @@ def test_goals_that_never_recur_are_warned_of_once() -> None:
 def test_what_was_answered_is_not_asked_again_after_a_resume() -> None:
     asked: list[str] = []
 
-    def judge(questions: Sequence[tuple[str, ...]]) -> list[float | None]:
+    def judge(questions: Sequence[tuple[str, ...]], contexts: Sequence[str]) -> list[float | None]:
         asked.extend(text for (text,) in questions)
         return [None if text == "door 鍵" else _fits(text) for (text,) in questions]
 
@@ -350,17 +389,23 @@ class Scripted(Judge):
 def test_the_judge_of_annotation_answers_online_questions() -> None:
     rules = online_judge(RulesJudge(), _ASKED)
     kill, wall = "You kill the newt!", "It's a wall."
-    assert rules([(kill, wall), (wall, kill), (kill, kill)]) == [1.0, 0.0, 0.5]
-    assert rules([(kill,), (wall,), ("Hello",)]) == [1.0, 0.0, 0.0]
+    assert rules([(kill, wall), (wall, kill), (kill, kill)], [""] * 3) == [1.0, 0.0, 0.5]
+    assert rules([(kill,), (wall,), ("Hello",)], [""] * 3) == [1.0, 0.0, 0.0]
 
 
 def test_a_single_message_is_labelled_0_or_1_and_the_empty_one_without_a_request() -> None:
     replies = [(0.6, 0.3, 0.1), (0.4, 0.3, 0.3), (0.4, 0.2, 0.4), (0.2, 0.7, 0.1)]
     judge = Scripted(*(Reply("", probabilities=p) for p in replies))
-    assert online_judge(judge, _ASKED)([("a",), ("",), ("b",), ("c",), ("d",)]) == [1.0, 0.0, 1.0, 0.0, 0.0]
+    assert online_judge(judge, _ASKED)([("a",), ("",), ("b",), ("c",), ("d",)], [""] * 5) == [
+        1.0,
+        0.0,
+        1.0,
+        0.0,
+        0.0,
+    ]
     assert len(judge.asked) == 4
     with pytest.raises(RunError, match="none of 1 questions; the first: gone"):
-        online_judge(Scripted(Reply("", failure="gone")), _ASKED)([("",), ("a",)])
+        online_judge(Scripted(Reply("", failure="gone")), _ASKED)([("",), ("a",)], ["", ""])
 
 
 def test_replies_without_a_verdict_are_asked_for_once_more() -> None:
@@ -371,7 +416,7 @@ def test_replies_without_a_verdict_are_asked_for_once_more() -> None:
         Reply("Well."),
         Reply("", probabilities=(0.6, 0.2, 0.2)),
     )
-    assert online_judge(judge, _ASKED)([("a", "b"), ("c", "d"), ("e", "f")]) == [
+    assert online_judge(judge, _ASKED)([("a", "b"), ("c", "d"), ("e", "f")], [""] * 3) == [
         0.0,
         None,
         pytest.approx(0.7),
@@ -383,10 +428,10 @@ def test_a_request_that_fails_is_no_answer_and_costs_no_other() -> None:
     judge = Scripted(
         Reply("Verdict: 1"), Reply("", failure="refused"), Reply("Hm."), Reply("", failure="gone")
     )
-    assert online_judge(judge, _ASKED)([("a",), ("b",), ("c",)]) == [1.0, None, None]
+    assert online_judge(judge, _ASKED)([("a",), ("b",), ("c",)], [""] * 3) == [1.0, None, None]
     gone = Scripted(Reply("", failure="refused"), Reply("", failure="gone"))
     with pytest.raises(RunError, match="none of 2 questions; the first: refused"):
-        online_judge(gone, _ASKED)([("a",), ("b",)])
+        online_judge(gone, _ASKED)([("a",), ("b",)], ["", ""])
 
 
 def test_of_ten_questions_one_is_refused_and_nine_are_answered_once() -> None:

@@ -16,13 +16,16 @@ _EMPTY = (_NOTHING,)
 _SHARES = {Preference.FIRST: 1.0, Preference.SECOND: 0.0, Preference.TIE: 0.5}
 
 
-def online_judge(judge: Judge, question: Question) -> Callable[[list[tuple[str, ...]]], list[float | None]]:
+def online_judge(
+    judge: Judge, question: Question
+) -> Callable[[list[tuple[str, ...]], list[str]], list[float | None]]:
     """Have ``judge`` answer the questions of `OnlineReward`.
 
-    Of two captions it is asked which one it prefers, as in annotation. (ONI asks a yes-or-no question about one
-    caption; here a single caption is compared with one that says nothing, and is worth 1 if it is preferred,
-    otherwise 0, as the empty caption is without being asked about. So any judge, goal and prompt serves both.) A
-    reply without a verdict is asked for once more, then it is no answer; a request that fails is none either.
+    Of two captions it is asked which one it prefers, as in annotation: what both have in common is told once. (ONI asks
+    a yes-or-no question about one caption; here a single caption is compared with one that says nothing, and is worth 1
+    if it is preferred, otherwise 0, as the empty caption is without being asked about. So any judge, goal and prompt
+    serves both.) A reply without a verdict is asked for once more, then it is no answer; a request that fails is none
+    either.
 
     Args:
         judge: Anything but a judge by figures.
@@ -37,7 +40,7 @@ def online_judge(judge: Judge, question: Question) -> Callable[[list[tuple[str, 
     if (refusal := judge.accepts(question)) is not None:
         raise ConfigError(refusal)
 
-    def answer(questions: list[tuple[str, ...]]) -> list[float | None]:
+    def answer(questions: list[tuple[str, ...]], contexts: list[str]) -> list[float | None]:
         answers: list[float | None] = [0.0 if texts == _EMPTY else None for texts in questions]
         to_ask = [number for number, texts in enumerate(questions) if texts != _EMPTY]
         retried = [False] * len(questions)
@@ -64,7 +67,7 @@ def online_judge(judge: Judge, question: Question) -> Callable[[list[tuple[str, 
             again = question.retry(request.conversation, reply.text, judge.answer_format)
             return replace(request, conversation=again)
 
-        judge.ask((_request(judge, question, number, questions[number]) for number in to_ask), tell)
+        judge.ask((_request(judge, question, n, questions[n], contexts[n]) for n in to_ask), tell)
         if to_ask and len(failures) == len(to_ask):
             raise RunError(f"the judge answered none of {len(to_ask)} questions; the first: {failures[0]}")
         return answers
@@ -72,7 +75,7 @@ def online_judge(judge: Judge, question: Question) -> Callable[[list[tuple[str, 
     return answer
 
 
-def _request(judge: Judge, question: Question, number: int, texts: Sequence[str]) -> Request:
+def _request(judge: Judge, question: Question, number: int, texts: Sequence[str], context: str) -> Request:
     first, second = (*texts, _NOTHING)[:2]
-    conversation = question.conversation(first, second, judge.answer_format, judge.control_tokens)
+    conversation = question.conversation(first, second, judge.answer_format, judge.control_tokens, context)
     return Request(number, conversation, question.goal, question.world)

@@ -13,14 +13,16 @@ from torch import Tensor
 from groundling.errors import ConfigError, RunError
 from groundling.judges.online.background import BackgroundJudge
 from groundling.judges.preferences.segments import caption_ids
+from groundling.judges.preferences.texts import in_context
 from groundling.judges.reward_models.distill import normalize, train_epoch
 from groundling.judges.reward_models.message_table import TableRewardModel
 from groundling.judges.reward_models.reward_model import QUANTILE_LEVELS, Normalization, RewardModel
 from groundling.judges.reward_models.training_pairs import TrainingPairs
 
-Judge = Callable[[list[tuple[str, ...]]], Sequence[float | None]]
+Judge = Callable[[list[tuple[str, ...]], list[str]], Sequence[float | None]]
 """Answers questions of one caption (1 if it is worth a reward, otherwise 0, as ONI's labels) or of two (the
-probability that the first is preferred; 0.5 is a tie). None is no answer."""
+probability that the first is preferred; 0.5 is a tie). Beside them stands the context of each question, which its
+captions have in common and do not repeat. None is no answer."""
 _Places = tuple[int, ...]
 """A question as places in the list of captions."""
 
@@ -85,6 +87,7 @@ class OnlineReward:
         self._rng = np.random.default_rng(self.learning.seed)
         self._captions: list[str] = []
         self._goals: list[str] = []  # of each caption
+        self._contexts: list[str] = []  # with which each begins
         self._of_goal: dict[str, list[int]] = {}  # places of the captions
         self._can_compare = True
         self._distinct: set[str] = set()  # the same
@@ -94,7 +97,8 @@ class OnlineReward:
         self._training: _Training | None = None
 
         def ask(questions: list[_Places]) -> Sequence[float | None]:
-            return judge([tuple(self._captions[place] for place in places) for places in questions])
+            asked = [self._asked(places) for places in questions]
+            return judge([captions for captions, _ in asked], [context for _, context in asked])
 
         self._judge = BackgroundJudge(ask, self.learning.judge_batch_size, warn=warn)
 
@@ -103,6 +107,7 @@ class OnlineReward:
         ids: Tensor,
         read: Callable[[Sequence[int]], Sequence[str]],
         goals: Sequence[str] | None = None,
+        contexts: Sequence[str] | None = None,
     ) -> None:
         """Have what has never come up put to the judge.
 
@@ -111,6 +116,8 @@ class OnlineReward:
             read: Gives the captions at these places of the flattened ids; asked only for ids that are new.
             goals: What was wanted, one for each of the flattened ids, such as the prompts of written texts: captions of
                 different goals are not compared. None: all have the same.
+            contexts: What the captions begin with, on lines of its own, one for each of the flattened ids: the judge is
+                told it once. None: nothing.
         """
         flat, first = np.unique(ids.flatten().numpy(), return_index=True)
         new = np.array([id not in self._known for id in flat.tolist()], dtype=bool)
@@ -119,7 +126,8 @@ class OnlineReward:
         places = np.sort(first[new]).tolist()
         for place, caption in zip(places, read(places), strict=True):
             if caption not in self._distinct:
-                questions += self._add(caption, "" if goals is None else goals[place])
+                goal = "" if goals is None else goals[place]
+                questions += self._add(caption, goal, "" if contexts is None else contexts[place])
         if questions:
             self._judge.offer(questions)
         self._check_that_goals_recur()
@@ -212,7 +220,18 @@ class OnlineReward:
     def _sides(self) -> int:
         return 2 if self._ranks else 1
 
-    def _add(self, caption: str, goal: str) -> list[_Places]:
+    def _asked(self, places: _Places) -> tuple[tuple[str, ...], str]:
+        """A question as the judge is asked it: its captions without what they begin with, and that."""
+        captions = tuple(self._captions[place] for place in places)
+        context = self._contexts[
+            max(places)
+        ]  # of the newest: a checkpoint does not keep what others begin with
+        begins = in_context(context, "")
+        if not all(caption.startswith(begins) for caption in captions):
+            return captions, ""
+        return tuple(caption.removeprefix(begins) for caption in captions), context
+
+    def _add(self, caption: str, goal: str, context: str = "") -> list[_Places]:
         """Note a new caption.
 
         Returns:
@@ -221,6 +240,7 @@ class OnlineReward:
         place = len(self._captions)
         self._captions.append(caption)
         self._goals.append(goal)
+        self._contexts.append(context)
         self._distinct.add(caption)
         if not self._ranks:
             return [(place,)]

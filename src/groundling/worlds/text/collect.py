@@ -17,7 +17,7 @@ from groundling.judges.preferences.segments import caption_id, caption_ids
 from groundling.policies.policy import Policy
 from groundling.rewards import Captions, EnvPart, EpisodeCounts, RewardSum, Stretch
 from groundling.worlds.collector import Collector
-from groundling.worlds.text.pairs import caption_in_context
+from groundling.worlds.text.pairs import caption_in_context, context
 
 
 class EnvCollector(Collector):
@@ -148,7 +148,8 @@ class EnvCollector(Collector):
         for env, (before, action) in enumerate(zip(seen, actions, strict=True)):
             reached = step.final_observations.get(env, step.observations[env])
             read["captions"].add(env, "\n".join(reached.descriptions[-1]), reached.goal)
-            read["judged"].add(env, caption_in_context(before, before.actions[action]), before.goal)
+            judged = caption_in_context(before, before.actions[action])
+            read["judged"].add(env, judged, before.goal, context(before))
         for counts in self._counts.values():
             counts.end(step.final_observations)
 
@@ -183,19 +184,27 @@ class _Captions:
     def __init__(self, counts: EpisodeCounts) -> None:
         self._texts: list[str] = []
         self._goals: list[str] = []
+        self._contexts: list[str] = []
         self._counts: list[int] = []
         self._seen = counts
 
-    def add(self, env: int, text: str, goal: str) -> None:
+    def add(self, env: int, text: str, goal: str, context: str = "") -> None:
         self._texts.append(text)
         self._goals.append(goal)
+        self._contexts.append(context)
         self._counts.append(self._seen.add(env, caption_id(text)))
 
     def read(self) -> Captions:
         """All of them."""
         counts = torch.tensor(self._counts, dtype=torch.float32)
         ids = torch.from_numpy(caption_ids(self._texts))
-        return Captions(lambda places: [self._texts[place] for place in places], self._goals, ids, counts)
+        return Captions(
+            lambda places: [self._texts[place] for place in places],
+            self._goals,
+            ids,
+            counts,
+            contexts=self._contexts,
+        )
 
 
 def _cut_off_values(policy: Policy, step: Step, memory: Tensor | None) -> Tensor:
