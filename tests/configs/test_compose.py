@@ -30,11 +30,12 @@ def test_increasing_numbers_is_one_task_for_all_algorithms() -> None:
 
 def test_overrides_have_the_last_word() -> None:
     config = compose(
-        "demo-easy", ["seed=7", "algorithm.args.learning_rate=1e-4", "world.actions=[go forward,turn left]"]
+        "demo-easy",
+        ["seed=7", "algorithm.args.learning_rate=1e-4", "world.actions=[go forward,turn left,drop]"],
     )
     assert config.seed == 7
     assert config.algorithm.args["learning_rate"] == 1e-4
-    assert config.world.actions == ["go forward", "turn left"]
+    assert config.world.actions == ["go forward", "turn left", "drop"]
     config = compose(
         "demo-easy", ["world.args={num_dists: 2}", "algorithm.args.target_kl=0.02", "model.lora={r: 4}"]
     )

@@ -1,12 +1,16 @@
 """What is given in vain in single keys, each refused in one line."""
 
+import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from groundling.cli import main
 from groundling.configs.compose import compose
 from groundling.errors import ConfigError
+from groundling.worlds.text.world import TextWorld
 
 
 @pytest.mark.parametrize(
@@ -28,11 +32,111 @@ from groundling.errors import ConfigError
             ["model.max_prompt_tokens=9"],
             "model.max_prompt_tokens=9 does nothing: prompts are cut at world.max_prompt_length",
         ),
+        ("demo", ["world.actions=[a,b]"], "world.actions names 2 actions .* Name the first 3"),
+        ("demo", ["world.probes=3"], "world.probes must be 1, 2, both or null, got 3"),
+        ("demo", ["world.probes=1", "world.language=french"], "world.probes=null"),
+        ("rl4lms/increasing_numbers_ppo", ["evaluation.generation.num_beam=2"], "'num_beam'.*'num_beams'"),
+        ("glam/symbolic", ["world.history=2"], "world.history=2 does nothing: its policy reads no words"),
+        ("glam/symbolic", ["world.probes=1"], "world.probes=1 does nothing: its policy reads no words"),
+        (
+            "glam/symbolic",
+            ["world.actions=[a,b,c,d,e,f]"],
+            "world.actions=.* does nothing: its policy reads no",
+        ),
+        (
+            "glam/drrn",
+            ["world.entropy_floor=0"],
+            "world.entropy_floor=0.0 does nothing: its algorithm does not",
+        ),
+        (
+            "glam/bc",
+            ["world.entropy_floor=0"],
+            "world.entropy_floor=0.0 does nothing: its algorithm does not",
+        ),
+        (
+            "demo-easy",
+            ["algorithm.id=reinforce_pp", "~algorithm.args", "world.bootstrap_truncated=true"],
+            "world.bootstrap_truncated=true does nothing: its algorithm learns no values",
+        ),
     ],
 )
 def test_what_does_nothing_is_told(experiment: str, overrides: list[str], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         compose(experiment, overrides)
+
+
+def test_a_policy_of_symbols_has_as_many_actions_as_are_named() -> None:
+    assert len(compose("glam/symbolic", ["world.actions=[a,b,c]"]).world.actions) == 3
+    told = {"args": {"rules": [["a", 1]]}, "judge": "rules"}
+    part = f"reward.reward_model={{args: {{online: {json.dumps(told).replace(chr(34), '')}}}}}"
+    assert compose(
+        "glam/symbolic", [part, "world.actions=[a,b,c,d,e,f]"]
+    )  # a judge reads what they are called
+
+
+_ONLINE = "reward.reward_model.args.online"
+
+
+@pytest.mark.parametrize(
+    ("experiment", "overrides", "told"),
+    [
+        ("rl4lms/increasing_numbers_ppo", [f"{_ONLINE}.model=motif"], "reads NetHack's messages alone"),
+        ("demo-easy", [f"{_ONLINE}.model=classifier"], "online.model=characters"),
+        ("demo-easy", [f"{_ONLINE}.model=banana"], "'banana'"),
+        ("demo-easy", [f"{_ONLINE}.banana=1"], "argument of online 'banana'"),
+        ("demo-easy", [f"{_ONLINE}.learning.banana=1"], "argument of online.learning 'banana'"),
+        ("demo-easy", [f"{_ONLINE}.args.banana=1"], "judge 'rules' 'banana'"),
+        ("demo-easy", [f"{_ONLINE}.args.rules=1"], "rules 1: expected pairs"),
+        ("demo-easy", [f"{_ONLINE}.judge=openai"], "judge 'openai' 'rules'"),
+        (
+            "demo-easy",
+            ["reward.reward_model.args.path=x", f"{_ONLINE}.model=table"],
+            "does nothing beside path=x",
+        ),
+        ("demo-easy", ["~reward.reward_model", "reward.diversity={}"], "several figures, name one with key="),
+        ("demo-easy", ["~reward.reward_model", "reward.diversity.args.key=b"], "key of Diversity"),
+    ],
+)
+def test_a_part_of_the_reward_is_refused_before_anything_is_made(
+    experiment: str, overrides: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    online = ["reward.reward_model.args.online={judge: rules, args: {rules: [[a, 1]]}}", "device=cpu"]
+    run = tmp_path / "runs" / "one"
+    for more in (["--dry-run"], []):
+        assert main(["train", experiment, *online, *overrides, f"run_dir={run}", *more]) == 1
+        captured = capsys.readouterr()
+        assert re.search(told, captured.err) and captured.err.count("\n") == 1 and not captured.out
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_is_refused_late_leaves_everything_as_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "runs" / "one"
+    words = ["train", "demo-easy", f"run_dir={run}", "device=cpu", "world.num_envs=2", "world.num_steps=4"]
+    words += ["training.steps=8", "algorithm.args.minibatch_size=8"]
+
+    def refuse(*args: Any) -> None:
+        (run / "samples.jsonl").write_text("")
+        raise ConfigError("nothing can be measured")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TextWorld, "logs", refuse)
+        assert main(words) == 1
+        captured = capsys.readouterr()
+        assert captured.err == "error: nothing can be measured\n" and "training in" not in captured.out
+        assert list(tmp_path.iterdir()) == []
+        (run / "notes").mkdir(parents=True)
+        assert main(words) == 1
+        assert [path.name for path in run.iterdir()] == ["notes"]
+    capsys.readouterr()
+    assert main(words) == 0
+    told = capsys.readouterr()
+    assert f"training in {run}" in (told.out + told.err).replace("\n", "")
+    before = (run / "config.yaml").read_text()
+    monkeypatch.setattr(TextWorld, "logs", refuse)
+    assert main([*words, "training.steps=16"]) == 1
+    assert (run / "config.yaml").read_text() == before and (run / "checkpoints").is_dir()
 
 
 def test_a_hub_models_revision_is_used() -> None:

@@ -43,16 +43,16 @@ def test_the_french_suite_is_french_in_its_actions_too(own: list[str] | None) ->
 
 
 def test_actions_of_ones_own_must_be_told_in_french_by_the_caller() -> None:
-    own = "world.actions=[turn left, sleep]"
+    own = "world.actions=[turn left, turn right, sleep]"
     with pytest.raises(
         ConfigError, match=r"suite 'french' does not suit.*'sleep' in french.*world\.actions="
     ):
         _target(own).under("french")
-    config = _target(own, given=("world.actions=[pivoter, dormir]",)).under("french").config
-    assert (config.world.language, config.world.actions) == ("french", ["pivoter", "dormir"])
-    assert _target("world.language=french", "world.actions=[dormir]").under(
+    config = _target(own, given=("world.actions=[gauche, droite, dormir]",)).under("french").config
+    assert (config.world.language, config.world.actions) == ("french", ["gauche", "droite", "dormir"])
+    assert _target("world.language=french", "world.actions=[gauche, droite, dormir]").under(
         "french"
-    ).config.world.actions == ["dormir"]
+    ).config.world.actions == ["gauche", "droite", "dormir"]
 
 
 def _french_prompt(config: Config) -> str:

@@ -25,6 +25,8 @@ class Algorithm(ABC):
     """Whether it learns from a dataset's rollouts (world.dataset) instead of the policy's own."""
     needs_values: ClassVar[bool] = True
     """Whether it learns by a value function; where it does not, a policy may do without one."""
+    tells_entropy: ClassVar[bool] = True
+    """Whether `update` gives the policy's ``entropy``."""
     compares: ClassVar[bool] = False
     """Whether it compares an episode with others of its group, as the texts to one prompt."""
     steps_per_gradient: int = 1

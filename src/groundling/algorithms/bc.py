@@ -59,6 +59,7 @@ class BehaviouralCloning(Algorithm):
     gamma = 1.0
     demonstrated = True
     needs_values = False
+    tells_entropy = False
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` on options that cannot be run."""

@@ -38,6 +38,7 @@ class DRRN(Algorithm):
     max_grad_norm: float = 5.0
 
     optimizer: torch.optim.Adam = field(init=False, repr=False)
+    tells_entropy = False
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` on options that cannot be run."""

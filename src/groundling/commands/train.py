@@ -166,7 +166,6 @@ def _train_one(config: "Config") -> bool:
     from groundling.training.run import train
 
     console = make_console()
-    console.print(f"training in {config.run_dir}", highlight=False)
     complete = train(config, console, warn)
     outcome = (
         f"done: groundling evaluate {config.run_dir}"

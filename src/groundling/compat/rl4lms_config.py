@@ -39,6 +39,7 @@ from groundling.compat.rl4lms_entries import (
 from groundling.configs.compose import from_values
 from groundling.configs.schema import Config
 from groundling.errors import ConfigError
+from groundling.lm.settings import check_generation
 from groundling.registry import unknown
 
 _DEFAULT_TOP_K = 50
@@ -267,7 +268,7 @@ class _Reader:
         }
         for section in (f"{EVALUATION}.generation_kwargs.", "alg.generation_kwargs."):
             settings = {key.removeprefix(section): value for key, value in self._within(section).items()}
-            _check_generation(section, settings)
+            check_generation(section[:-1], settings, ("post_processing_fn",))
             if settings.get("do_sample") and "top_k" not in settings:
                 values["evaluation.generation.top_k"] = _DEFAULT_TOP_K
         return values
@@ -422,13 +423,3 @@ def _check(key: str, section: bool = False) -> None:
         return
     if key not in KNOWN and not key.startswith(tuple(OPEN)):
         raise ConfigError(unknown("entry of RL4LMs' files", key, KNOWN))
-
-
-def _check_generation(section: str, settings: Mapping[str, Any]) -> None:
-    """Raise on what Transformers' generate does not take, before hours of training lead to it."""
-    from transformers import GenerationConfig
-
-    known = {name for name in vars(GenerationConfig()) if not name.startswith("_")}
-    for name in settings:
-        if name not in known and name != "post_processing_fn":
-            raise ConfigError(unknown(f"entry of {section[:-1]}", name, known))

@@ -12,8 +12,9 @@ from groundling.errors import ConfigError, UnusedKey
 from groundling.lm.loading import adapter_base, resolve
 from groundling.policies.policy import policies
 from groundling.registry import ComponentConfig, unknown
-from groundling.rewards import check_parts, chosen_parts
+from groundling.rewards import RewardPartConfig, check_parts, chosen_parts, parts
 from groundling.worlds import World, kind, worlds
+from groundling.worlds.config import Use
 
 SECTIONS = ("world", "evaluation")
 """The sections of which each kind of world has keys of its own."""
@@ -59,10 +60,10 @@ def check_used(config: Config) -> None:
         ConfigError: a part of the reward looks at what there is not, or nothing is learnt from.
     """
     world = kind(config.world.id)
-    demonstrated = bool(getattr(algorithms.get(config.algorithm.id), "demonstrated", False))
+    use = _use(config.policy, config.algorithm, config.reward, world)
     idle = {
-        **config.world.unused(demonstrated),
-        **_unused(config.policy, config.model, config.algorithm, world, demonstrated),
+        **config.world.unused(use),
+        **_unused(config.policy, config.model, config.algorithm, world, use.demonstrated),
     }
     usual = Config(name=config.name, world=world.config_class(), evaluation=world.evaluation_class())
     defaults = dict(_leaves("", usual))
@@ -86,6 +87,26 @@ def penalises(algorithm: ComponentConfig) -> bool:
     """Whether it has a KL penalty, for which the policy needs the weights that training began with."""
     default = getattr(algorithms.get(algorithm.id), "kl_coefficient", 0)
     return bool(algorithm.args.get("kl_coefficient", default))
+
+
+def _use(
+    policy: ComponentConfig,
+    algorithm: ComponentConfig,
+    reward: Mapping[str, RewardPartConfig | None],
+    world: type[World[Any, Any]],
+) -> Use:
+    """What these sections make of a world; a component that does not say is taken to use all."""
+    learner = algorithms.get(algorithm.id)
+    needs = getattr(policies.get(policy.id), "needs", ())
+    chosen = chosen_parts(reward, world.offers)
+    looked_at = [getattr(parts.get(part.id or name), "needs", ("captions",)) for name, part in chosen.items()]
+    return Use(
+        demonstrated=bool(getattr(learner, "demonstrated", False)),
+        learns_values=bool(getattr(learner, "needs_values", True)),
+        tells_entropy=bool(getattr(learner, "tells_entropy", True)),
+        policy_reads=not needs or not {"words", "prompt"}.isdisjoint(needs),
+        captions_read=any("captions" in evidence for evidence in looked_at),
+    )
 
 
 def _unused(

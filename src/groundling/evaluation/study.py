@@ -18,7 +18,7 @@ from groundling.evaluation.evaluate import evaluate
 from groundling.evaluation.target import Target, config_of_agent
 from groundling.training import checkpoint
 from groundling.training.build import world_of
-from groundling.training.folder import open_run
+from groundling.training.folder import open_run, write_settings
 from groundling.training.run import train
 from groundling.worlds import CannotPlay, agents, kind
 
@@ -114,8 +114,8 @@ class Job:
             return False
         if self.agent not in agents():
             try:
-                with open_run(self.run_dir, asdict(self.config)):
-                    pass
+                with open_run(self.run_dir, asdict(self.config)) as folder:
+                    write_settings(folder, asdict(self.config))
             except GroundlingError:
                 return False
         return all(self.evaluations().values())
@@ -199,8 +199,7 @@ def run_job(job: Job, tell: Tell, console: Console, warn: Tell) -> None:
         KeyboardInterrupt: it was asked to stop.
     """
     if job.agent not in agents():
-        with open_run(job.run_dir, asdict(job.config), warn):  # that what is there is this arm's
-            trained = job.is_trained()
+        trained = job.run_dir.exists() and _is_trained_in(job, warn)
         if not trained:
             if job.teacher is not None:
                 _collect(job, job.teacher, tell)
@@ -215,6 +214,15 @@ def run_job(job: Job, tell: Tell, console: Console, warn: Tell) -> None:
     for number, suite in enumerate(left, start=1):
         tell(f"{job.name}: evaluating {suite} ({number} of {len(left)})")
         evaluate(job.target(), suite, job.episodes, warn=warn)
+
+
+def _is_trained_in(job: Job, warn: Tell) -> bool:
+    """Whether the job's folder holds its run, trained, and not another arm's."""
+    with open_run(job.run_dir, asdict(job.config), warn) as folder:
+        trained = job.is_trained()
+        if trained:
+            write_settings(folder, asdict(job.config))
+    return trained
 
 
 def _collect(job: Job, teacher: Job, tell: Tell) -> None:

@@ -4,7 +4,7 @@ import math
 import statistics
 import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from groundling.errors import ConfigError
@@ -33,6 +33,10 @@ class Diversity(Metric):
     def check(self) -> None:
         """NLTK."""
         check_library("nltk", "metrics")
+
+    def figure_names(self) -> Collection[str]:
+        """See `measure`."""
+        return self.measure([""], ["a"], [[]], None).keys()
 
     def measure(
         self,

@@ -1,7 +1,7 @@
 """What a metric is: prompts, generations and references in, named figures out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -73,6 +73,10 @@ class Metric(ABC):
 
         A run asks before it writes what is to be measured.
         """
+
+    def figure_names(self) -> Collection[str]:
+        """Of a metric with several figures their names, which are known before anything is measured; of others none."""
+        return ()
 
     @abstractmethod
     def measure(

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,9 @@ _TINY = 1e-8
 """Keeps the F-score of two zeros from dividing by zero, as in the authors' program."""
 
 Words = tuple[str, ...]
+
+
+_FIGURES = ("precision", "recall", "f_score")
 
 
 @metrics.register("parent_totto")
@@ -45,6 +48,10 @@ class Parent(Metric):
         """The library sacrebleu."""
         check_library("sacrebleu", "metrics")
 
+    def figure_names(self) -> Collection[str]:
+        """See `measure`."""
+        return [f"table_to_text/parent_overall_{name}" for name in _FIGURES]
+
     def measure(
         self,
         prompts: Sequence[str],
@@ -58,12 +65,8 @@ class Parent(Metric):
             values = [_words(value) for value in table_values((meta or {index: {}})[index], index)]
             scores = (self._score(_words(generation), _words(text), values) for text in given)
             rows.append(max(scores, key=lambda score: score[-1]))
-        names = ("precision", "recall", "f_score")
         columns = zip(*rows, strict=True)
-        return {
-            f"table_to_text/parent_overall_{name}": mean_of(column)
-            for name, column in zip(names, columns, strict=True)
-        }
+        return {name: mean_of(column) for name, column in zip(self.figure_names(), columns, strict=True)}
 
     def _score(
         self, generation: Words, reference: Words, values: Sequence[Words]

@@ -1,7 +1,7 @@
 """Any metric as a reward, any reward as a metric."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -35,8 +35,10 @@ class MetricReward(Reward):
         self.needs_references = self.metric.needs_references or bool(self.metric.needs_meta)
 
     def check(self) -> None:
-        """What the metric needs."""
+        """What the metric needs; and whether it is said which of its figures is meant."""
         self.metric.check()
+        if names := self.metric.figure_names():
+            self._check_key(names)
 
     @property
     def name(self) -> str:
@@ -68,13 +70,16 @@ class MetricReward(Reward):
     def _pick(self, figures: Mapping[str, MetricResult]) -> MetricResult:
         if self.key is None and len(figures) == 1:
             return next(iter(figures.values()))
+        return figures[self._check_key(figures)]
+
+    def _check_key(self, names: Collection[str]) -> str:
         if self.key is None:
             raise ConfigError(
-                f"{self.name} has several figures, name one with key=…: {', '.join(sorted(figures))}"
+                f"{self.name} has several figures, name one with key=…: {', '.join(sorted(names))}"
             )
-        if self.key not in figures:
-            raise ConfigError(unknown(f"key of {self.name}", self.key, figures))
-        return figures[self.key]
+        if self.key not in names:
+            raise ConfigError(unknown(f"key of {self.name}", self.key, names))
+        return self.key
 
 
 def metric_as_reward(make_metric: Callable[..., Metric], **fixed: Any) -> Callable[..., Reward]:

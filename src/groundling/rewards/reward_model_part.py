@@ -19,6 +19,7 @@ from groundling.errors import ConfigError
 from groundling.judges.asking.judge import FigureJudge, Judge, judges
 from groundling.judges.asking.questions import Question
 from groundling.judges.asking.server import check_address
+from groundling.judges.asking.subjects import find_subject
 from groundling.judges.online.questions import online_judge
 from groundling.judges.online.reward import OnlineLearning, OnlineReward
 from groundling.judges.reward_models import RewardModel, load_reward_model, reward_models
@@ -88,12 +89,13 @@ class RewardModelPart(Part):
         if self._judge is not None:
             _read(OnlineLearning, "online.learning", self._judge.learning)
             _check_address(self._judge)
+            _check_names(self._judge, self.path)
         self._table: RewardTable | None = None
         self._online: OnlineReward | None = None
 
     def accepts(self, world: WorldSpec) -> str | None:
         """As of `Part`; and whether its model was distilled in such a world, and its judge can be asked about it."""
-        reason = super().accepts(world) or self._model_refusal(world)
+        reason = super().accepts(world) or self._model_refusal(world) or self._new_model_refusal(world)
         return reason if reason or self._judge is None else _judge_refusal(self._judge, world.subject)
 
     def _model_refusal(self, world: WorldSpec) -> str | None:
@@ -111,6 +113,18 @@ class RewardModelPart(Part):
             return None
         return (
             f"{self.path} was distilled from pairs of the world {distilled!r}, and this is {world.subject!r}"
+        )
+
+    def _new_model_refusal(self, world: WorldSpec) -> str | None:
+        """Why what is to learn from the judge cannot read such a world's captions."""
+        kind = None if self._judge is None or self.path is not None else self._judge.model
+        if kind is None or world.subject is None or not _reads_messages(kind):
+            return None
+        usual = find_subject(world.subject).reward_model
+        if _reads_messages(usual):
+            return None
+        return (
+            f"online.model={kind} reads NetHack's messages alone: set online.model={usual}, or leave it out"
         )
 
     def check(self) -> None:
@@ -256,6 +270,31 @@ def _check_address(settings: OnlineJudge) -> None:
     if "api_key_env" in inspect.signature(judges.get(settings.judge)).parameters:
         named = ("base_url", "api_key_env")
         check_address(**{key: str(settings.args[key]) for key in named if key in settings.args})
+
+
+def _reads_messages(kind: str) -> bool:
+    return bool(getattr(reward_models.get(kind), "reads_messages", False))
+
+
+def _check_names(settings: OnlineJudge, path: str | None) -> None:
+    """Raise `ConfigError` where there is no such judge, argument of it, or model, or where a model is named in vain."""
+    try:
+        check_types(judges.get(settings.judge), "", settings.args)
+        judges.check_arguments(settings.judge, settings.args)
+    except ConfigError as error:
+        raise ConfigError(f"online.judge={settings.judge}: {error}: see online.args") from error
+    if settings.model is None:
+        return
+    if path is not None:
+        raise ConfigError(
+            f"online.model={settings.model} does nothing beside path={path}, whose model learns: leave one out"
+        )
+    missing = reward_models.missing_arguments(settings.model, ())
+    if missing:
+        raise ConfigError(
+            f"online.model={settings.model} cannot be made anew, it needs {', '.join(missing)}: set path to one that "
+            "`groundling distill` wrote"
+        )
 
 
 def _judge_refusal(settings: OnlineJudge, world: str | None) -> str | None:

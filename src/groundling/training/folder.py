@@ -2,8 +2,8 @@
 
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.files import lock_file, write_atomically
 from groundling.training.tracking import read_metrics
 
+_SETTINGS = "config.yaml"
 _MAY_CHANGE = (
     "run_dir",
     "imports",
@@ -45,6 +46,8 @@ def open_run(
 ) -> Iterator[Path]:
     """Make or reopen a run's folder, and keep every other process from training in it.
 
+    A run that is refused before `write_settings` leaves everything as it was.
+
     Args:
         folder: The run's.
         settings: Its whole config, nested.
@@ -54,7 +57,8 @@ def open_run(
         ConfigError: the folder belongs to a run with another configuration.
         RunError: another process trains in it, or it cannot be written or locked.
     """
-    is_new = not folder.exists()
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    before = set() if missing else {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / ".lock").open("w")
@@ -71,40 +75,60 @@ def open_run(
             ) from error
         if not free:
             raise RunError(f"another process is training in {folder}: wait for it, or set run_dir")
-        _claim(folder, settings)
         try:
+            _check_settings(folder, settings)
             yield folder
         except GroundlingError:
-            # A run that is refused before it began leaves nothing behind.
-            if is_new and {path.name for path in folder.iterdir()} == {".lock", "config.yaml"}:
-                shutil.rmtree(folder, ignore_errors=True)
+            if not (folder / _SETTINGS).exists():
+                _leave_as_it_was(folder, before, missing)
             raise
 
 
-def _claim(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Write the configuration, if what stands there says the same of everything that is learnt."""
-    path = folder / "config.yaml"
-    begun = bool(read_metrics(folder)) or (folder / "checkpoints").exists()
-    if begun and not path.exists():
+def _leave_as_it_was(folder: Path, names: Collection[str], missing: Sequence[Path]) -> None:
+    """Take out what is not called one of ``names``, and the folders that were ``missing``, the innermost first."""
+    for path in [path for path in folder.iterdir() if path.name not in names]:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    with suppress(OSError):  # another run may have come to stand there
+        for path in missing:
+            path.rmdir()
+
+
+def _check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` if what stands there says something else of what is learnt."""
+    path = folder / _SETTINGS
+    if not read_metrics(folder) and not (folder / "checkpoints").exists():
+        return  # nothing has been learnt yet that another configuration could spoil
+    if not path.exists():
         raise ConfigError(f"{folder} holds a run but no config.yaml: set run_dir to a new folder")
-    if begun:  # otherwise nothing has been learnt yet that another configuration could spoil
-        there, wanted = flat(recorded(path)), flat(settings)
-        moved = {
-            f"reward.{name}.args.{argument}"
-            for name, part in settings["reward"].items()
-            if part is not None and (part["id"] or name) == "reward_model"
-            for argument in _MAY_CHANGE_OF_REWARD_MODELS
-        }
-        different = [
-            f"{key}={there.get(key)!r} (now {wanted.get(key)!r})"
-            for key in sorted({*there, *wanted} - moved)
-            if there.get(key) != wanted.get(key) and not may_change(key)
-        ]
-        if different:
-            raise ConfigError(
-                f"{folder} holds a run with {', '.join(different)}: set run_dir to a new folder, or give the "
-                "same configuration to resume"
-            )
+    there, wanted = flat(recorded(path)), flat(settings)
+    moved = {
+        f"reward.{name}.args.{argument}"
+        for name, part in settings["reward"].items()
+        if part is not None and (part["id"] or name) == "reward_model"
+        for argument in _MAY_CHANGE_OF_REWARD_MODELS
+    }
+    different = [
+        f"{key}={there.get(key)!r} (now {wanted.get(key)!r})"
+        for key in sorted({*there, *wanted} - moved)
+        if there.get(key) != wanted.get(key) and not may_change(key)
+    ]
+    if different:
+        raise ConfigError(
+            f"{folder} holds a run with {', '.join(different)}: set run_dir to a new folder, or give the "
+            "same configuration to resume"
+        )
+
+
+def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Write a run's ``config.yaml``: from here on the folder is the run's.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    path = folder / _SETTINGS
     try:
         write_atomically(path, OmegaConf.to_yaml(OmegaConf.create(dict(settings))))
     except OSError as error:

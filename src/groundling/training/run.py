@@ -28,8 +28,15 @@ from groundling.processes import Processes
 from groundling.rows import Log, ValidationListener
 from groundling.sharing import shareable
 from groundling.training import checkpoint
-from groundling.training.build import in_steps, make_algorithm, make_policy, make_shards, world_of
-from groundling.training.folder import open_run
+from groundling.training.build import (
+    check_suits,
+    in_steps,
+    make_algorithm,
+    make_policy,
+    make_shards,
+    world_of,
+)
+from groundling.training.folder import open_run, write_settings
 from groundling.training.progress import TrainingProgress
 from groundling.training.samples import SampleLog
 from groundling.training.shaping import ShapedReturns
@@ -62,6 +69,7 @@ def train(config: Config, console: Console, warn: Callable[[str], None] = warnin
     Raises:
         GroundlingError: it cannot begin or go on; the last checkpoint stays.
     """
+    check_suits(config.policy, config.model, config.algorithm, world_of(config))
     processes = Processes.join(config.device)
     console = console if processes.is_main else Console(quiet=True)
     with ExitStack() as stack:
@@ -69,8 +77,6 @@ def train(config: Config, console: Console, warn: Callable[[str], None] = warnin
             lambda: stack.enter_context(open_run(Path(config.run_dir), asdict(config), warn))
         )
         run = Run(config, folder, warn, processes)
-        if run.counters.update:
-            console.print(f"resuming after update {run.counters.update} from {folder}", highlight=False)
         stop_asked = stack.enter_context(_stop_signals(console))
         return run.loop(console, stop_asked)
 
@@ -82,6 +88,7 @@ class Run:
         self, config: Config, folder: Path, warn: Callable[[str], None], processes: Processes | None = None
     ) -> None:
         self.config, self.folder, self.processes = config, folder, processes or Processes()
+        self._settings = asdict(config)  # as they are kept
         latest = self.processes.from_main(lambda: checkpoint.latest(folder / "checkpoints", warn))
         if latest is None and len(read_metrics(folder)) >= config.training.checkpoint_every + 1:
             raise RunError(
@@ -131,7 +138,11 @@ class Run:
         total = self.config.training.steps
         with ExitStack() as stack:
             stack.callback(self.collector.close)
-            logs = self._logs(stack) if self.processes.is_main else []
+            logs: list[Log] = []
+            self.processes.from_main(lambda: logs.extend(self._begin(stack)))
+            update = self.counters.update
+            begins = f"resuming after update {update} from" if update else "training in"
+            console.print(f"{begins} {self.folder}", highlight=False)
             progress = stack.enter_context(TrainingProgress(console, total, self.counters.step))
             while self.counters.step < total:
                 row = self.update(progress)
@@ -144,6 +155,12 @@ class Run:
                 if stop and self.counters.step < total:
                     return False
         return True
+
+    def _begin(self, stack: ExitStack) -> list[Log]:
+        """What `_logs` gives; now that nothing is left that could be refused, the folder is the run's."""
+        logs = self._logs(stack)
+        write_settings(self.folder, self._settings)
+        return logs
 
     def _logs(self, stack: ExitStack) -> list[Log]:
         """Who is told of every update; what they hold open is closed with ``stack``."""

@@ -9,6 +9,22 @@ from omegaconf import MISSING
 from groundling.arguments import at_least
 
 
+@dataclass(frozen=True)
+class Use:
+    """What the config's other sections make of a world, as far as it decides which of its settings do something."""
+
+    demonstrated: bool = False
+    """Whether the algorithm learns from what a dataset or references show."""
+    learns_values: bool = True
+    """Whether the algorithm learns a value function."""
+    tells_entropy: bool = True
+    """Whether the algorithm tells the policy's entropy."""
+    policy_reads: bool = True
+    """Whether the policy reads words."""
+    captions_read: bool = True
+    """Whether a part of the reward reads what happened."""
+
+
 @dataclass
 class WorldConfig:
     """Where a run's experience comes from."""
@@ -39,13 +55,19 @@ class WorldConfig:
     def check(self) -> None:
         """Raise `ConfigError` where a value, or what it names, does not exist; nothing is loaded for it."""
 
-    def unused(self, demonstrated: bool) -> Mapping[str, str]:
-        """The keys that do nothing in this world as it is set, each with the reason.
-
-        Args:
-            demonstrated: Whether the algorithm learns from what a dataset or references show.
-        """
+    def unused(self, use: Use) -> Mapping[str, str]:
+        """The keys that do nothing in this world as it is set and used, each with the reason."""
         return {}
+
+
+def unused_in_play(use: Use) -> dict[str, str]:
+    """Of the keys that worlds with episodes share, those that do nothing, each with the reason."""
+    idle = {}
+    if not use.learns_values:
+        idle["world.bootstrap_truncated"] = "its algorithm learns no values, and a time-out would get one"
+    if not use.tells_entropy:
+        idle["world.entropy_floor"] = "its algorithm does not tell the policy's entropy"
+    return idle
 
 
 @dataclass

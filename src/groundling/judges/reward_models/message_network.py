@@ -114,6 +114,7 @@ class MotifRewardModel(RewardModel):
     """Motif's reward model (Klissarov et al. 2023, arXiv 2310.00166): a convolutional network on a message's bytes."""
 
     id = "motif"
+    reads_messages = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,6 +138,7 @@ class ClassifierRewardModel(RewardModel):
 
     id = "classifier"
     gives_labels = True
+    reads_messages = True
 
     def __init__(self, threshold: float = 0.5) -> None:
         if not 0 <= threshold < 1:

@@ -96,12 +96,14 @@ class RewardModel(nn.Module, ABC):
     Attributes:
         id: Under which the class is registered.
         gives_labels: Whether its rewards are labels 0 and 1, which are not normalised.
+        reads_messages: Whether it reads NetHack's messages and nothing else.
         args: The keyword arguments that make such a model again.
         normalization: Of its rewards, set by training; None of labels.
     """
 
     id: ClassVar[str]
     gives_labels: ClassVar[bool] = False
+    reads_messages: ClassVar[bool] = False
 
     def __init__(self, **args: Any) -> None:
         super().__init__()

@@ -1,5 +1,6 @@
 """What the config says of NetHack's tasks."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -9,7 +10,7 @@ from groundling.arguments import at_least
 from groundling.envs.nethack import TASKS
 from groundling.errors import ConfigError
 from groundling.registry import unknown
-from groundling.worlds.config import EvaluationConfig, WorldConfig
+from groundling.worlds.config import EvaluationConfig, Use, WorldConfig, unused_in_play
 
 
 @dataclass
@@ -46,6 +47,10 @@ class NetHackConfig(WorldConfig):
             raise ConfigError(
                 f"world.args.max_episode_steps must be a whole number of at least 1, got {limit!r}"
             )
+
+    def unused(self, use: Use) -> Mapping[str, str]:
+        """See `WorldConfig.unused`."""
+        return unused_in_play(use)
 
 
 @dataclass

@@ -9,10 +9,18 @@ import gymnasium
 from omegaconf import MISSING
 
 from groundling.arguments import at_least
+from groundling.envs.babyai_text import ACTIONS
 from groundling.errors import ConfigError
 from groundling.registry import unknown
-from groundling.worlds.config import EvaluationConfig, WorldConfig
+from groundling.worlds.config import EvaluationConfig, Use, WorldConfig, unused_in_play
 
+PROBE_SETS: tuple[int | str, ...] = (1, 2, "both")
+"""What `TextConfig.probes` may be, beside null."""
+_GRIDS = ("BabyAI-", "MiniGrid-")
+"""How the ids of envs begin whose actions are GLAM's unless others are named."""
+_NUM_USUAL = len(ACTIONS["english"])
+_LEAST = 3
+"""Actions without which nobody gets anywhere on a grid: to turn left, to turn right, to go forward."""
 _USUAL_TIMEOUT = 60.0
 _NOT_IN_ARGS = {
     "language": "set world.language",
@@ -37,8 +45,8 @@ class TextConfig(WorldConfig):
     num_steps: int = at_least(1, 40)
     """Steps that each env takes between two updates; GLAM took 40."""
     actions: list[str] | None = None
-    """The admissible actions in words; the i-th is the env's action i. null: GLAM's six, in the env's language, or
-    those that the env tells at each step."""
+    """The admissible actions in words; the i-th is the env's action i, and on a grid there are 3 at least. null: GLAM's
+    six, in the env's language, or those that the env tells at each step."""
     language: str = "english"
     """english or french: the sentences, the mission and the prompt."""
     history: int = at_least(1, 3)
@@ -60,6 +68,13 @@ class TextConfig(WorldConfig):
 
     def check(self) -> None:
         """See `WorldConfig.check`."""
+        if self.probes not in (None, *PROBE_SETS):
+            sets = ", ".join(map(str, PROBE_SETS))
+            raise ConfigError(f"world.probes must be {sets} or null, got {self.probes}")
+        if self.probes is not None and self.language != "english":
+            raise ConfigError(
+                f"the probes are told in English, and world.language={self.language}: set world.probes=null"
+            )
         if self.env not in gymnasium.registry:
             raise ConfigError(unknown("env", self.env, gymnasium.registry))
         if self.actions == []:
@@ -69,21 +84,36 @@ class TextConfig(WorldConfig):
         actions = self.actions or []
         if len(set(actions)) < len(actions):
             raise ConfigError(f"world.actions names an action twice: {', '.join(actions)}")
+        if 0 < len(actions) < _LEAST and self.env.startswith(_GRIDS):
+            raise ConfigError(
+                f"world.actions names {len(actions)} actions ({', '.join(actions)}), and the i-th name is the env's "
+                f"action i: {', '.join(ACTIONS['english'])}. Name the first {_LEAST} at least, in this order"
+            )
         if not 0 < self.timeout < math.inf:
             raise ConfigError(f"world.timeout must be greater than 0 and finite, got {self.timeout}")
         for name, instead in _NOT_IN_ARGS.items():
             if name in self.args:
                 raise ConfigError(f"world.args.{name} is not for an experiment to set: {instead}")
 
-    def unused(self, demonstrated: bool) -> Mapping[str, str]:
+    def unused(self, use: Use) -> Mapping[str, str]:
         """See `WorldConfig.unused`."""
-        idle = {}
+        idle = unused_in_play(use)
         if not self.num_workers:
             idle["world.timeout"] = "it is for envs in workers (world.num_workers)"
-        if self.dataset is None and not demonstrated:
+        if self.dataset is None and not use.demonstrated:
             idle["evaluation.every"] = "only a pool or a dataset has a validation split"
-        if demonstrated:
+        if use.demonstrated:
             idle["world.bootstrap_truncated"] = idle["reward"] = "its algorithm learns from no rewards"
+        if not use.policy_reads:
+            idle["world.history"] = idle["world.probes"] = "its policy reads no words"
+            if (
+                not use.captions_read
+                and len(self.actions or ()) == _NUM_USUAL
+                and self.env.startswith(_GRIDS)
+            ):
+                idle["world.actions"] = (
+                    f"its policy reads no words, and there are {_NUM_USUAL} actions anyway"
+                )
         return idle
 
 

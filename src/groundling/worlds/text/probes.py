@@ -14,7 +14,7 @@ from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
 from groundling.rows import RowFile, read_rows
-from groundling.worlds.text.config import TextConfig
+from groundling.worlds.text.config import PROBE_SETS, TextConfig
 from groundling.worlds.text.envs import actions_of
 
 _FILE = "probes.jsonl"
@@ -218,7 +218,7 @@ PROBES: dict[int, tuple[Probe, ...]] = {
     ),
 }
 """The two sets, by their number."""
-SETS: dict[int | str, tuple[Probe, ...]] = {1: PROBES[1], 2: PROBES[2], "both": PROBES[1] + PROBES[2]}
+SETS = dict(zip(PROBE_SETS, (PROBES[1], PROBES[2], PROBES[1] + PROBES[2]), strict=True))
 """What world.probes may be."""
 
 
@@ -260,12 +260,6 @@ class ProbeLog:
         name = config.probes
         if name is None:
             return
-        if name not in SETS:
-            raise ConfigError(f"world.probes must be {', '.join(map(str, SETS))} or null, got {name}")
-        if config.language != "english":
-            raise ConfigError(
-                f"the probes are told in English, and world.language={config.language}: set world.probes=null"
-            )
         names = actions_of(config).names
         if names is None:
             raise ConfigError(

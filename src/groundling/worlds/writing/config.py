@@ -10,10 +10,11 @@ from groundling.arguments import at_least
 from groundling.envs.text_generation import pools
 from groundling.envs.text_generation.prompts import Side
 from groundling.errors import ConfigError
+from groundling.lm.settings import check_generation
 from groundling.metrics.post_processing import post_processors
 from groundling.registry import ComponentConfig, check_component, unknown
 from groundling.rewards import measures
-from groundling.worlds.config import EvaluationConfig, WorldConfig
+from groundling.worlds.config import EvaluationConfig, Use, WorldConfig
 
 
 @dataclass
@@ -56,10 +57,10 @@ class WritingConfig(WorldConfig):
                 f"world.texts_per_prompt={self.texts_per_prompt}: let the second divide the first"
             )
 
-    def unused(self, demonstrated: bool) -> Mapping[str, str]:
+    def unused(self, use: Use) -> Mapping[str, str]:
         """See `WorldConfig.unused`."""
         idle = {"model.max_prompt_tokens": "prompts are cut at world.max_prompt_length"}
-        if demonstrated:
+        if use.demonstrated:
             reason = "its algorithm reads the references, each in its turn"
             idle |= {"world.texts_per_prompt": reason, "world.replacement": reason}
         return idle
@@ -88,5 +89,6 @@ class WritingEvaluation(EvaluationConfig):
         """See `EvaluationConfig.check`."""
         for number, metric in enumerate(self.metrics):
             check_component(measures, metric, f"evaluation.metrics[{number}]", filled_in=("lm",))
+        check_generation("evaluation.generation", self.generation)
         if self.post_process is not None:
             post_processors.get(self.post_process)
