@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import hydra
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
@@ -22,7 +22,7 @@ from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import InterpolationValidationError, MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
 from groundling.algorithms.algorithm import algorithms
@@ -31,13 +31,14 @@ from groundling.configs import trust
 from groundling.configs.overrides import apply, given, parse, put
 from groundling.configs.renamed import check_renamed
 from groundling.configs.schema import Config
+from groundling.configs.types import check_values
 from groundling.configs.used import SECTIONS, check_section_key, check_used, section_class
 from groundling.errors import ConfigError, UnusedKey
 from groundling.policies.policy import policies
 from groundling.registry import ComponentConfig, check_component, unknown
 from groundling.rewards import parts
 from groundling.rewards.part import RewardPartConfig, check_name
-from groundling.worlds import kind, worlds
+from groundling.worlds import World, kind, worlds
 
 
 @dataclass
@@ -272,12 +273,34 @@ def _settled(plain: Any, where: str) -> DictConfig:
         raise
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
+    _check_types(plain, world, where)
     schema = OmegaConf.structured(Config)
     for section in SECTIONS:
         schema[section] = OmegaConf.structured(section_class(section, world))
     settled = OmegaConf.merge(schema, plain)
     assert isinstance(settled, DictConfig)
     return settled
+
+
+def _check_types(plain: Mapping[str, Any], world: type[World[Any, Any]], where: str) -> None:
+    """Raise `ConfigError` on a key that there is not, or a value of the wrong type."""
+    hints = {**get_type_hints(Config), **{section: section_class(section, world) for section in SECTIONS}}
+    for name, value in plain.items():
+        if name not in hints:
+            raise ConfigError(f"{where}: {unknown('config key', str(name), hints)}")
+        if not _is_missing(value):  # which overrides may yet set
+            check_values(name, _without_missing(value), hints[name])
+
+
+def _without_missing(node: Any) -> Any:
+    """Nested settings but for keys that are set nowhere, as OmegaConf writes them."""
+    if isinstance(node, Mapping):
+        return {name: _without_missing(one) for name, one in node.items() if not _is_missing(one)}
+    return node
+
+
+def _is_missing(value: Any) -> bool:
+    return isinstance(value, str) and value == "???"
 
 
 def _checked(composed: DictConfig, where: str, said: Mapping[str, Any], unused: Sequence[str] = ()) -> Config:
@@ -368,6 +391,10 @@ def _check_reward(reward: Mapping[str, RewardPartConfig | None]) -> None:
 def _one_line(error: BaseException) -> str:
     """The first sentence of OmegaConf's or Hydra's explanation, with the key that it is about."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if isinstance(error, MissingMandatoryValue) and error.full_key:
+        return f"{error.full_key} is not set: give {error.full_key} a value"
+    if isinstance(error, InterpolationValidationError):
+        return f"{error.full_key}: what ${{…}} names there is of another type than {error.full_key} must be"
     key = next((line.partition(":")[2].strip() for line in lines if line.startswith("full_key:")), "")
     said = f"{key}: {lines[0]}" if key and lines else " ".join(lines[:1]) or type(error).__name__
     return (

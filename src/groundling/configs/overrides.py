@@ -1,9 +1,10 @@
 """Overrides such as ``world.num_envs=16``: their grammar is Hydra's, their keys are the schema's."""
 
 import re
+import types
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -14,10 +15,12 @@ from groundling.configs import trust
 from groundling.configs.parts import PART_ARGS, add_part, take_part_out
 from groundling.configs.renamed import check_renamed
 from groundling.configs.schema import Config
-from groundling.configs.used import SECTIONS, check_section_key
+from groundling.configs.types import check_values
+from groundling.configs.used import SECTIONS, check_section_key, section_class
 from groundling.errors import ConfigError
 from groundling.registry import unknown
 from groundling.rewards.part import RewardPartConfig
+from groundling.worlds import kind
 
 _FREE = (
     "world.args",
@@ -45,6 +48,8 @@ def parse(overrides: Sequence[str]) -> list[Override]:
                 f"cannot read the override {text!r}: expected key=value, such as seed=2; quote a value that has "
                 "special characters, as in 'name=\"né\"'"
             ) from error
+        if override.package is not None:
+            raise ConfigError(f"cannot read the override {text!r}: expected key=value, without @")
         check_renamed(
             None if override.is_delete() else override.value(), "an override", override.key_or_group
         )
@@ -81,6 +86,8 @@ def apply(config: DictConfig, changes: Sequence[Override]) -> None:
     """
     for change in changes:
         key = change.key_or_group
+        if change.is_sweep_override():
+            raise ConfigError(f"{key} takes one value, got several: {change.input_line}")
         if not change.is_delete():
             put(config, key, change.value())
             continue
@@ -105,8 +112,10 @@ def put(config: DictConfig, key: str, value: Any) -> None:
             f"world.id={named}: the world here is {world}, and no override makes another kind of it: begin with an "
             f"experiment of a {named} world (`groundling list experiments`)"
         )
+    hint = _hint(key, world)
     with open_dict(config):
         add_part(config.reward, key, value)
+        check_values(key, value, hint)
         OmegaConf.update(config, key, value, merge=True)
 
 
@@ -125,6 +134,25 @@ def _take_out(config: DictConfig, key: str) -> None:
                 "set"
             )
         del OmegaConf.select(config, parent)[name]
+
+
+def _hint(key: str, world: str) -> Any:
+    """The type of what a key that `check_key` lets pass names; Any of a free argument."""
+    hint: Any = Config
+    for name in key.split("."):
+        if get_origin(hint) in (Union, types.UnionType):
+            hint = next(one for one in get_args(hint) if one is not type(None))
+        if get_origin(hint) is dict:
+            hint = get_args(hint)[1]
+        elif is_dataclass(hint) and name in SECTIONS and hint is Config:
+            hint = section_class(name, kind(world))
+        elif is_dataclass(hint):
+            hint = get_type_hints(hint)[name]
+        elif hint is Any or get_origin(hint) is list:
+            return Any
+        else:
+            raise ConfigError(f"there is no {key}: what it is in is a single value, and has no keys")
+    return hint
 
 
 def check_key(key: str, world: str) -> None:
