@@ -487,13 +487,13 @@ def test_a_french_run_is_french_throughout(tmp_path: Path) -> None:
     assert config.world.probes is None and any("template_test: left out" in note for note in notes)
     small = ["model.path=starter", "device=cpu", "training.steps=4", "world.num_steps=2"]
     assert main(["train", "--glam-config", str(path), *french, *small, f"run_dir={tmp_path}/run"]) == 0
-    own, _ = read(path, [*french, "rl_script_args.action_space=[avancer,reculer]"])
-    assert own.world.actions == ["avancer", "reculer"]  # a French file's own
+    own, _ = read(path, [*french, "rl_script_args.action_space=[gauche,droite,avancer]"])
+    assert own.world.actions == ["gauche", "droite", "avancer"]  # a French file's own
     with pytest.raises(GroundlingError, match="cannot tell the action 'sleep' in french"):
-        read(path, [*french, "rl_script_args.action_space=[turn_left,sleep]"])
-    given = ["world.actions=[pivoter,dormir]"]
-    own, _ = read(path, [*french, "rl_script_args.action_space=[turn_left,sleep]"], given)
-    assert own.world.actions == ["pivoter", "dormir"]
+        read(path, [*french, "rl_script_args.action_space=[turn_left,turn_right,sleep]"])
+    given = ["world.actions=[gauche,droite,dormir]"]
+    own, _ = read(path, [*french, "rl_script_args.action_space=[turn_left,turn_right,sleep]"], given)
+    assert own.world.actions == ["gauche", "droite", "dormir"]
 
 
 @pytest.mark.parametrize(
