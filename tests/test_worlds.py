@@ -56,7 +56,7 @@ def test_a_policy_that_a_function_makes_is_let_in() -> None:
     with pytest.raises(
         ConfigError, match=r"'symbolic' does not suit test/Doors-v0: it looks at symbols, and"
     ):
-        policy_of(compose(_WORLDS["own"][0], [*_WORLDS["own"][1:], "policy.id=symbolic"]))
+        policy_of(compose(_WORLDS["own"][0], [*_WORLDS["own"][1:], "policy.id=symbolic", "world.history=3"]))
 
 
 @functools.cache
@@ -139,7 +139,12 @@ def test_what_an_algorithm_needs_depends_on_settings(
         _make(world, policy, algorithm, **more)
 
 
-_SYMBOLIC = ["policy.id=symbolic", "policy.args.recurrence=5", *_SHORT]  # of 8 steps an update
+_SYMBOLIC = [
+    "policy.id=symbolic",
+    "world.history=3",
+    "policy.args.recurrence=5",
+    *_SHORT,
+]  # of 8 steps an update
 _PERPLEXITY = ["policy.id=drrn", "reward.causal_perplexity.coefficient=-1"]
 
 

@@ -104,7 +104,7 @@ class TextConfig(WorldConfig):
             idle["evaluation.every"] = "only a pool or a dataset has a validation split"
         if use.demonstrated:
             idle["world.bootstrap_truncated"] = idle["reward"] = "its algorithm learns from no rewards"
-        if not use.policy_reads:
+        if not use.policy_reads and self.dataset is None:  # a dataset is refused for showing no symbols
             idle["world.history"] = idle["world.probes"] = "its policy reads no words"
             if (
                 not use.captions_read
