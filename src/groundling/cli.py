@@ -5,6 +5,7 @@ import faulthandler
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from groundling.commands import (
     watch,
 )
 from groundling.commands.command import INTERRUPTED, one_line
-from groundling.errors import ConfigError, GroundlingError
+from groundling.errors import ConfigError, ForeignError, GroundlingError, is_out_of_memory
 from groundling.output import keep_writing, problem
 from groundling.parent import end_with_launcher
 
@@ -43,6 +44,13 @@ _COMMANDS = (
     listing,
     doctor,
 )
+_LESS_MEMORY = (
+    "what was written before is intact. Less is needed with a lower algorithm.args.micro_batch_size, world.num_envs or "
+    "world.num_texts, world.num_steps or world.num_tokens, evaluation.num_envs or evaluation.batch_size, with "
+    "model.gradient_checkpointing=true, or with a smaller model.path"
+)
+_SHOWN = 200
+"""Characters of another library's message that are shown."""
 _SHOWING = (check_env, listing, doctor)
 """Those that do nothing but print."""
 
@@ -67,11 +75,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status or _status_of_output(arguments)
     except GroundlingError as error:
         print(f"error: {one_line(error)}", file=sys.stderr)
+        if isinstance(error, ForeignError) and error.__cause__ is not None:
+            traceback.print_exception(error.__cause__)
         return 1
     except OSError as error:
         print(
             f"error: {error}; what was written before is intact: mend that and run it again", file=sys.stderr
         )
+        return 1
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        print(f"error: memory does not suffice ({one_line(error)[:_SHOWN]}): {_LESS_MEMORY}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(
@@ -86,7 +101,16 @@ def entry_point() -> None:
     end_with_launcher()
     keep_writing()
     faulthandler.enable()  # if native code crashes, say where
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except Exception as error:  # what no command has foreseen
+        print(
+            f"error: groundling failed where it should not ({type(error).__name__}: {one_line(error)[:_SHOWN]}); what "
+            "was written before is intact. Please report this with the command and the lines below:",
+            file=sys.stderr,
+        )
+        traceback.print_exception(error)
+        sys.exit(1)
 
 
 def _status_of_output(arguments: argparse.Namespace) -> int:

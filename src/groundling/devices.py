@@ -18,9 +18,9 @@ def find_device(name: str | torch.device) -> torch.device:
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if name == "auto":
         name = accelerator or torch.device("cpu")
-    local_rank = os.environ.get("LOCAL_RANK")
-    if str(name) == "cuda" and local_rank is not None and torch.cuda.is_available():
-        name = f"cuda:{int(local_rank) % torch.cuda.device_count()}"
+    local_rank = launched("LOCAL_RANK", -1)
+    if str(name) == "cuda" and local_rank >= 0 and torch.cuda.is_available():
+        name = f"cuda:{local_rank % torch.cuda.device_count()}"
     there = "cpu" if accelerator is None else f"cpu, {accelerator}"
     try:
         device = torch.device(name)
@@ -30,3 +30,21 @@ def find_device(name: str | torch.device) -> torch.device:
     if device.type == "meta":
         raise ConfigError(f"device={name} holds no numbers to compute with: there is {there}")
     return device
+
+
+def launched(name: str, default: int) -> int:
+    """A number that whoever starts several processes puts into each one's environment, such as ``RANK``.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    text = os.environ.get(name)
+    if text is None:
+        return default
+    least = int(name.endswith("SIZE"))
+    if not text.isdecimal() or int(text) < least:
+        raise ConfigError(
+            f"{name}={text!r:.40} in the environment is no number from {least} on: start several processes with "
+            f"torchrun, accelerate launch or --slurm, or leave it: unset {name}"
+        )
+    return int(text)

@@ -1,5 +1,8 @@
 """Errors whose message is meant for the user: the command line prints them as one line."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class GroundlingError(Exception):
     """Something the user can mend; the message says what was wrong, what was expected, and how."""
@@ -17,5 +20,41 @@ class UnusedKey(ConfigError):
         self.key = key
 
 
+class ForeignError(GroundlingError):
+    """Code that is not ours raised: an env, a reward, a judge. Its ``__cause__`` is shown with its traceback.
+
+    An exit that such code asks for, too, is an error: a run that is not complete must not end as if it were.
+    """
+
+
 class RunError(GroundlingError):
     """A run that cannot go on: its folder, its checkpoints, its device or its figures."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory has run out, as Python, NumPy or PyTorch tell it, of this machine or of a GPU."""
+    said = str(error)
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError)
+        and ("out of memory" in said or "can't allocate memory" in said or "not enough memory" in said)
+    )
+
+
+@contextmanager
+def foreign(what: str) -> Iterator[None]:
+    """Tell whose code it was that raised in the block.
+
+    Args:
+        what: Whose, and at what: the beginning of a message.
+
+    Raises:
+        ForeignError: it raised, or asked to exit. What is ours, a full disk, memory that has run out and Ctrl-C pass.
+    """
+    try:
+        yield
+    except (GroundlingError, KeyboardInterrupt, OSError):
+        raise
+    except BaseException as error:
+        if is_out_of_memory(error):
+            raise
+        raise ForeignError(f"{what} raised {type(error).__name__}; its traceback follows") from error

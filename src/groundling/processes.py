@@ -2,7 +2,6 @@
 
 import atexit
 import gc
-import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, distributed
 
-from groundling.devices import find_device
+from groundling.devices import find_device, launched
 from groundling.errors import GroundlingError, RunError
 
 T = TypeVar("T")
@@ -46,9 +45,11 @@ class Processes:
         Raises:
             RunError: they do not find each other.
         """
-        size = int(os.environ.get("WORLD_SIZE", "1"))
+        size = launched("WORLD_SIZE", 1)
         if size == 1:
             return cls()
+        for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+            launched(name, 0)
         from accelerate import PartialState
 
         met_before = distributed.is_initialized()
@@ -59,7 +60,7 @@ class Processes:
             )
         if not met_before:
             atexit.register(_leave)
-        return cls(state.process_index, size, int(os.environ.get("LOCAL_WORLD_SIZE", size)))
+        return cls(state.process_index, size, launched("LOCAL_WORLD_SIZE", size))
 
     @property
     def is_main(self) -> bool:
@@ -93,14 +94,15 @@ class Processes:
         if self.size == 1:
             return work()
         done: tuple[T | None, tuple[type[GroundlingError], str] | None] = None, None
+        cause: BaseException | None = None
         if self.is_main:
             try:
                 done = work(), None
             except GroundlingError as error:
-                done = None, (type(error), str(error))
+                done, cause = (None, (type(error), str(error))), error.__cause__
         value, met = self.agree(done)
         if met is not None:
-            raise met[0](met[1])
+            raise met[0](met[1]) from cause
         return value  # type: ignore[return-value]
 
     def sum_gradients(self, parameters: Iterable[Tensor]) -> None:

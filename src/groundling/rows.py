@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from groundling.documents import lines_of, parse_json
 from groundling.errors import RunError
 from groundling.files import write_atomically
 
@@ -16,13 +17,16 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     Raises:
         RunError: another line is no row.
     """
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    rows = []
-    for number, line in enumerate(text.split("\n")[:-1], start=1):
+    rows: list[dict[str, Any]] = []
+    if not path.exists():
+        return rows
+    for number, line in enumerate(lines_of(path), start=1):
+        if not line.endswith(b"\n"):
+            break
         try:
-            row = json.loads(line)
-            rows.append({"update": int(row["update"]), "step": int(row["step"]), **row})
-        except (ValueError, TypeError, KeyError) as error:
+            row = parse_json(line, f"{path}:{number}")
+            rows.append({**row, "update": int(row["update"]), "step": int(row["step"])})
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
             raise RunError(
                 f"line {number} of {path} is no row of metrics: mend or delete that line"
             ) from error

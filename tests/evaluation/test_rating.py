@@ -263,7 +263,7 @@ def test_bad_predictions_are_told(tmp_path: Path) -> None:
             write({"ppo": good, "other": other}, form, num_samples=2)
     broken.write_bytes('{"prompt": "a", "generation": "Bär"}\n'.encode("latin-1"))
     with pytest.raises(
-        GroundlingError, match=r"broken\.jsonl is not UTF-8 \(it has a byte 0xe4\): save it as UTF-8"
+        GroundlingError, match=r"broken\.jsonl:1 is not UTF-8 \(it has a byte 0xe4\): save it as UTF-8"
     ):
         write_likert({"x": broken}, form, num_samples=1)
     assert not form.exists()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from groundling.documents import LINE, parse_json
 from groundling.errors import RunError
 
 _CHUNK = 2**20
@@ -83,10 +84,12 @@ class ReplayFile:
                     )
                 file.seek(0)
                 while file.tell() < self._bytes:
-                    prompt, actions, action, reward, following = json.loads(file.readline())
+                    prompt, actions, action, reward, following = parse_json(
+                        file.readline(LINE), str(self._path)
+                    )
                     prompt, actions = self._known(prompt, known), self._known(actions, known)
                     yield Transition(prompt, actions, action, reward, self._known(following, known))
-        except OSError as error:
+        except (OSError, ValueError, TypeError, IndexError) as error:
             raise RunError(f"cannot read {self._path}, which the checkpoint needs: {error}") from error
 
     def _number(self, text: str | tuple[str, ...] | None) -> Any:

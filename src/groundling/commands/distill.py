@@ -58,7 +58,7 @@ def read_config(arguments: argparse.Namespace) -> "DistillationConfig":
     from omegaconf.errors import OmegaConfBaseException
 
     import groundling.worlds  # noqa: F401  (which tell judges what they are)
-    from groundling.configs.trust import check_plain
+    from groundling.configs.overrides import parse
     from groundling.judges.asking.subjects import find_subject
     from groundling.judges.preferences.opening import open_pairs
     from groundling.judges.reward_models import reward_models
@@ -72,7 +72,10 @@ def read_config(arguments: argparse.Namespace) -> "DistillationConfig":
             raise ConfigError(f"cannot read {text!r}: expected key=value, such as learning_rate=1e-4")
         if key.partition(".")[0] not in known:
             raise ConfigError(unknown("key", key, known))
-        check_plain(text, "an override")
+    changes = parse(arguments.overrides)
+    for text, change in zip(arguments.overrides, changes, strict=True):
+        if change.is_delete() or change.is_sweep_override():
+            raise ConfigError(f"cannot read {text!r:.200}: expected key=value, with one value")
     named = {
         "dataset": arguments.dataset,
         "preferences": arguments.preferences,
@@ -80,8 +83,10 @@ def read_config(arguments: argparse.Namespace) -> "DistillationConfig":
     }
     try:
         schema = OmegaConf.structured(DistillationConfig)
-        given = OmegaConf.from_dotlist(arguments.overrides)
-        config = OmegaConf.to_object(OmegaConf.merge(schema, named, given))
+        merged = OmegaConf.merge(schema, named)
+        for change in changes:
+            OmegaConf.update(merged, change.key_or_group, change.value(), merge=True)
+        config = OmegaConf.to_object(merged)
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
     assert isinstance(config, DistillationConfig)

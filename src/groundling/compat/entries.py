@@ -1,6 +1,6 @@
 """What readers of other systems' YAML files have in common: a file to dotted entries, and their values."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +8,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
+from groundling.configs.overrides import check_written
 from groundling.configs.trust import check_plain
+from groundling.documents import DocumentError, check_expansion, read_yaml
 from groundling.errors import ConfigError
 
 
@@ -27,16 +27,15 @@ def load(path: Path, option: str, unread: str | None = None) -> DictConfig:
         ConfigError: there is no such file, or it cannot be read, or it has resolvers (`check_plain`).
     """
     try:
-        loaded = OmegaConf.load(path)
+        loaded = read_yaml(path)
     except FileNotFoundError:
         raise ConfigError(f"there is no {path}: {option} takes one of the original's YAML files") from None
-    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
-    if not isinstance(loaded, DictConfig):
-        raise ConfigError(f"{path} holds no entries: it is no file of the original's")
+    except (OSError, DocumentError) as error:
+        raise ConfigError(f"cannot read {path}, it is no file of the original's: {error}") from error
     raw: Any = OmegaConf.to_container(loaded, resolve=False)
     read = {key: value for key, value in raw.items() if key != unread}
     check_plain(read, str(path))
+    check_expansion(read, str(path))
     return OmegaConf.create(read)
 
 
@@ -49,8 +48,9 @@ def parse(text: str) -> Override:
     check_plain(text, "an override")
     try:
         parsed = OverridesParser.create().parse_override(text)
-    except HydraException as error:
-        raise ConfigError(f"cannot read the override {text!r}: expected key=value") from error
+    except (HydraException, RecursionError, ValueError) as error:
+        raise ConfigError(f"cannot read the override {text!r:.200}: expected key=value") from error
+    check_written(text, parsed)
     if parsed.is_sweep_override():
         raise ConfigError(f"{text}: one value at a time; several runs are asked for as in seed=1,2,3")
     return parsed
@@ -72,6 +72,48 @@ def flat(prefix: str, node: Mapping[Any, Any]) -> dict[str, Any]:
     for key, value in node.items():
         entries |= flat(f"{prefix}{key}.", value) if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return entries
+
+
+def section(where: Path | str, key: str, value: Any) -> dict[Any, Any]:
+    """A section of a file; none where it is null.
+
+    Raises:
+        ConfigError: it holds no entries by name.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ConfigError(
+            f"{where}: {key} must hold entries, as in {key}: {{name: value}}, got {value!r:.80}"
+        )
+    return dict(value)
+
+
+def check_shapes(
+    where: Path | str, values: Mapping[str, Any], sections: Collection[str], single: Collection[str]
+) -> None:
+    """Check entries by dotted key before they are read.
+
+    Args:
+        where: Their file.
+        values: By key.
+        sections: Keys that hold entries, not values.
+        single: Keys that hold one value each.
+
+    Raises:
+        ConfigError: a section is no mapping, or an entry that is one value holds several.
+    """
+    for key, value in values.items():
+        if key in sections:
+            section(where, key, value)
+        if key in single and isinstance(value, list | tuple | Mapping):
+            raise ConfigError(f"{where}: {key} must be one value, got {value!r:.80}")
+
+
+def sections_of(keys: Collection[str]) -> set[str]:
+    """The beginnings of dotted keys."""
+    parts = (key.split(".") for key in keys)
+    return {".".join(names[:depth]) for names in parts for depth in range(1, len(names))} - set(keys)
 
 
 def nested(values: Mapping[str, Any]) -> DictConfig:

@@ -108,23 +108,28 @@ class _Reader:
         try:
             for section, node in ((str(key), node) for key, node in self.file.items()):
                 if f"{section}." in SECTIONS:
-                    plain: Any = OmegaConf.to_container(node, resolve=True) if node is not None else {}
-                    self.entries |= entries.flat(f"{section}.", plain)
+                    is_node = OmegaConf.is_config(node)
+                    plain = OmegaConf.to_container(node, resolve=True) if is_node else node
+                    self.entries |= entries.flat(f"{section}.", entries.section(self.path, section, plain))
                 elif section == "defaults":
+                    named = [str(d) for d in node] if OmegaConf.is_list(node) else [str(node)]
                     others = [
-                        d for d in node if d != "_self_" and not "".join(d).startswith("override hydra")
+                        d for d in named if d != "_self_" and not d.lstrip("{'").startswith("override hydra")
                     ]
                     if others:
-                        self.notes.append(
-                            f"defaults: other files are not read ({', '.join(map(str, others))})"
-                        )
+                        self.notes.append(f"defaults: other files are not read ({', '.join(others)})")
                 else:
                     self.notes.append(f"{section}: no section of the original's, and left out")
         except OmegaConfBaseException as error:
             raise ConfigError(f"cannot read {self.path}: {error}") from error
+        self._check_shapes()
         for key in [key for key in self.entries if key not in KNOWN]:
             self.notes.append(f"{unknown('entry', key, KNOWN).partition(' there is')[0]} it is left out")
             del self.entries[key]
+
+    def _check_shapes(self) -> None:
+        single = {*SAME, *WORKED_OUT} - {f"{RL}.action_space"}
+        entries.check_shapes(self.path, self.entries, entries.sections_of(KNOWN), single)
 
     def override(self, text: str) -> None:
         """Set an entry from the command line."""
@@ -135,6 +140,7 @@ class _Reader:
         self.entries.pop(parsed.key_or_group, None)
         if not parsed.is_delete():
             self.entries[parsed.key_or_group] = parsed.value()
+            self._check_shapes()
 
     def refuse(self) -> None:
         """Raise on what would be another experiment without it."""

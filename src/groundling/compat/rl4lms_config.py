@@ -35,6 +35,7 @@ from groundling.compat.rl4lms_entries import (
     SAME,
     SECTIONS,
     TRAINING,
+    WORKED_OUT,
 )
 from groundling.configs.compose import from_values
 from groundling.configs.schema import Config
@@ -123,6 +124,14 @@ class _Reader:
         except OmegaConfBaseException as error:
             raise ConfigError(f"cannot read {path}: {error}") from error
         self._add("", plain)
+        self._check_shapes()
+
+    def _check_shapes(self) -> None:
+        sections = {*entries.sections_of(KNOWN), *(prefix.rstrip(".") for prefix in OPEN)}
+        single = {*SAME, *MASK, *WORKED_OUT} - {f"{EVALUATION}.metrics"}
+        entries.check_shapes(self.path, self.entries, sections, single)
+        if not isinstance(self.entries.get(f"{EVALUATION}.metrics") or [], list):
+            raise ConfigError(f"{self.path}: {EVALUATION}.metrics must be a list of {{id: …, args: …}}")
 
     def _add(self, prefix: str, node: Mapping[Any, Any]) -> None:
         for name, value in node.items():
@@ -135,6 +144,8 @@ class _Reader:
             elif isinstance(value, Mapping):
                 self._add(f"{key}.", value)
             elif value is not None or key in KNOWN:
+                if key in entries.sections_of(KNOWN):
+                    entries.section(self.path, key, value)
                 _check(key)
                 self.entries[key] = boolean(value)
 
@@ -153,6 +164,7 @@ class _Reader:
         if not parsed.is_delete():
             section, _, name = key.rpartition(".")
             self._add(f"{section}." if section else "", {name: parsed.value()})
+            self._check_shapes()
 
     def settle(self) -> None:
         """Raise if a sweep is left open."""
@@ -245,7 +257,8 @@ class _Reader:
         for metric in self._get(f"{EVALUATION}.metrics", []):
             if not isinstance(metric, Mapping) or not set(metric) <= {"id", "args"} or "id" not in metric:
                 raise ConfigError(f"{EVALUATION}.metrics: expected {{id: …, args: …}}, got {metric!r}")
-            args = {name: boolean(value) for name, value in (metric.get("args") or {}).items()}
+            given = entries.section(self.path, f"{EVALUATION}.metrics.[].args", metric.get("args"))
+            args = {name: boolean(value) for name, value in given.items()}
             left_out |= {name: METRIC_MEANINGLESS[name] for name in args if name in METRIC_MEANINGLESS}
             kept = {name: value for name, value in args.items() if name not in METRIC_MEANINGLESS}
             made = {"id": metric["id"], "args": kept}

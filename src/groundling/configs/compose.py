@@ -23,8 +23,8 @@ from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationValidationError, MissingMandatoryValue, OmegaConfBaseException
-from yaml import YAMLError
 
+from groundling import documents
 from groundling.algorithms.algorithm import algorithms
 from groundling.arguments import check_minima
 from groundling.configs import trust
@@ -33,6 +33,7 @@ from groundling.configs.renamed import check_renamed
 from groundling.configs.schema import Config
 from groundling.configs.types import check_values
 from groundling.configs.used import SECTIONS, check_section_key, check_used, section_class
+from groundling.documents import DocumentError
 from groundling.errors import ConfigError, UnusedKey
 from groundling.policies.policy import policies
 from groundling.registry import ComponentConfig, check_component, unknown
@@ -60,8 +61,10 @@ class _UsersFiles(FileConfigSource):
         return "users"
 
     def load_config(self, config_path: str) -> ConfigResult:
-        loaded = super().load_config(config_path)
         where = f"{Path(self.path) / self._normalize_file_name(config_path)}"
+        if Path(where).is_file():  # otherwise Hydra says what is missing
+            documents.read_yaml(Path(where))  # within limits; Hydra reads it itself
+        loaded = super().load_config(config_path)
         values = OmegaConf.to_container(loaded.config, resolve=False)
         trust.check_plain(values, where)
         check_renamed(values, where)
@@ -164,8 +167,7 @@ def recorded(path: Path) -> dict[str, Any]:
 def _load(path: Path) -> DictConfig:
     """A run's file over the schema's defaults, not yet resolved."""
     try:
-        loaded = OmegaConf.load(path)
-        plain = _plain(loaded)
+        plain = _plain(documents.read_yaml(path))
         trust.check_plain(plain, str(path))
         check_renamed(plain, str(path))
         return _settled(plain, str(path))
@@ -173,7 +175,7 @@ def _load(path: Path) -> DictConfig:
         raise ConfigError(
             f"there is no {path}: expected a run's folder, made by `groundling train`"
         ) from None
-    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
+    except (OSError, DocumentError, OmegaConfBaseException) as error:
         raise ConfigError(f"cannot read {path}: {_one_line(error)}") from error
 
 
@@ -260,6 +262,7 @@ def _settled(plain: Any, where: str) -> DictConfig:
     Raises:
         ConfigError: it names no kind of world, or has a key that is none.
     """
+    documents.check_expansion(plain, where)
     id = plain.get("world", {}).get("id") if isinstance(plain.get("world", {}), dict) else None
     if not isinstance(id, str) or id == "???":
         known = ", ".join(worlds)
@@ -321,7 +324,7 @@ def _checked(composed: DictConfig, where: str, said: Mapping[str, Any], unused: 
         raise ConfigError(f"seed must be less than 2**31, got {config.seed}")
     if not config.name.strip() or not config.name.isprintable():
         raise ConfigError(f"name must be a line of printable characters, got {config.name!r}")
-    if not config.run_dir.isprintable():  # it gets into job files, line by line
+    if not config.run_dir.strip() or not config.run_dir.isprintable():  # it gets into job files, line by line
         raise ConfigError(f"run_dir must be one line of printable characters, got {config.run_dir!r}")
     try:
         check_policy(config.policy, "policy")

@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -17,6 +17,7 @@ from groundling.configs.renamed import check_renamed
 from groundling.configs.schema import Config
 from groundling.configs.types import check_values
 from groundling.configs.used import SECTIONS, check_section_key, section_class
+from groundling.documents import check_depth
 from groundling.errors import ConfigError
 from groundling.registry import unknown
 from groundling.rewards.part import RewardPartConfig
@@ -43,18 +44,36 @@ def parse(overrides: Sequence[str]) -> list[Override]:
         trust.check_plain(text, "an override")
         try:
             override = OverridesParser.create().parse_override(text)
-        except HydraException as error:
+        except (HydraException, RecursionError, ValueError) as error:
             raise ConfigError(
-                f"cannot read the override {text!r}: expected key=value, such as seed=2; quote a value that has "
+                f"cannot read the override {text!r:.200}: expected key=value, such as seed=2; quote a value that has "
                 "special characters, as in 'name=\"né\"'"
             ) from error
         if override.package is not None:
             raise ConfigError(f"cannot read the override {text!r}: expected key=value, without @")
+        check_written(text, override)
         check_renamed(
             None if override.is_delete() else override.value(), "an override", override.key_or_group
         )
         parsed.append(override)
     return parsed
+
+
+def check_written(text: str, override: Override) -> None:
+    """Check that an override gives what a config can hold, or several of those for several runs.
+
+    Raises:
+        ConfigError: it has one of the functions of Hydra's grammar that a config cannot hold, such as ``glob(*)``.
+    """
+    if override.is_delete() or (override.is_sweep_override() and not isinstance(override.value(), Glob)):
+        return
+    check_depth(override.value(), f"the override {text[:60]!r}")
+    for key, value in trust.leaves(override.key_or_group, override.value()):
+        if not isinstance(value, str | bool | int | float | None):
+            raise ConfigError(
+                f"{key}: {text!r:.200} has a function of Hydra's ({type(value).__name__}), and a setting holds texts, "
+                "numbers, lists and mappings: write the value itself"
+            )
 
 
 def sweep(overrides: Sequence[str]) -> list[list[str]]:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from groundling.configs.compose import check_words, headline
 from groundling.configs.trust import check_plain
+from groundling.documents import DocumentError, check_expansion, read_yaml
 from groundling.errors import ConfigError
 from groundling.registry import unknown
 from groundling.worlds import agents
@@ -129,14 +129,16 @@ def _find(name: str) -> Path:
 
 def _load(path: Path) -> Study:
     try:
-        loaded = OmegaConf.load(path)
-        check_plain(OmegaConf.to_container(loaded, resolve=False), str(path))
+        loaded = read_yaml(path)
+        plain = OmegaConf.to_container(loaded, resolve=False)
+        check_plain(plain, str(path))
+        check_expansion(plain, str(path))
         study = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Study), loaded))
     except FileNotFoundError:
         raise ConfigError(f"there is no {path}: see `groundling list studies`") from None
     except OmegaConfBaseException as error:
         raise ConfigError(f"cannot read the study {path}: {str(error).splitlines()[0]}") from error
-    except (OSError, ValueError, YAMLError) as error:
+    except (OSError, DocumentError) as error:
         raise ConfigError(f"cannot read the study {path}: {error}") from error
     assert isinstance(study, Study)
     if not study.arms:

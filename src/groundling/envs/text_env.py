@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, SupportsFloat
 
 import gymnasium
+import numpy as np
 
 from groundling.errors import ConfigError
 
@@ -75,6 +76,57 @@ def read_text_step(
 
 def _are_texts(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+
+
+def read_reset(returned: Any) -> tuple[Any, Mapping[str, Any]]:
+    """An observation and its info, as an env's reset returns them.
+
+    Raises:
+        ConfigError: it returned something else.
+    """
+    if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[1], Mapping):
+        raise ConfigError(f"reset must return (observation, info), info a dict, got {returned!r:.80}")
+    return returned
+
+
+def read_step(returned: Any) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:
+    """What an env's step returns: observation, reward, terminated, truncated, info.
+
+    Raises:
+        ConfigError: it returned something else; the message says which value, and what is expected.
+    """
+    if type(returned) is not tuple or len(returned) != 5:
+        raise ConfigError(
+            f"step must return (observation, reward, terminated, truncated, info), got {returned!r:.80}"
+        )
+    observation, reward, terminated, truncated, info = returned
+    if type(reward) is not float:
+        reward = _number(reward)
+    if not -_INFINITY < reward < _INFINITY:  # NaN is neither
+        raise ConfigError(f"the reward is {reward}: expected a finite number")
+    if type(terminated) is not bool:
+        terminated = _truth("terminated", terminated)
+    if type(truncated) is not bool:
+        truncated = _truth("truncated", truncated)
+    if type(info) is not dict and not isinstance(info, Mapping):
+        raise ConfigError(f"info must be a dict, got {info!r:.80}")
+    return observation, reward, terminated, truncated, info
+
+
+_INFINITY = float("inf")
+
+
+def _number(reward: Any) -> float:
+    shape = getattr(reward, "shape", ())  # an array's or a tensor's
+    if isinstance(reward, str | bytes) or not isinstance(reward, SupportsFloat) or shape != ():
+        raise ConfigError(f"the reward must be a number, got {reward!r:.80}")
+    return float(reward)
+
+
+def _truth(name: str, value: Any) -> bool:
+    if not isinstance(value, np.bool_ | int | np.integer) or value not in (0, 1):
+        raise ConfigError(f"{name} must be True or False, got {value!r:.80}")
+    return bool(value)
 
 
 Reader = Callable[[Any, Mapping[str, Any]], Any]

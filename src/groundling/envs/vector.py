@@ -14,9 +14,9 @@ import numpy as np
 
 from groundling.envs.first_interaction import FirstInteraction, read_first_interaction
 from groundling.envs.observation import TextObservation
-from groundling.envs.text_env import ACTIONS, TextStep, read_text_step
-from groundling.envs.workers import EnvLost, Incidents, LocalEnvs, WorkerEnvs
-from groundling.errors import ConfigError, RunError
+from groundling.envs.text_env import ACTIONS, TextStep, read_reset, read_step, read_text_step
+from groundling.envs.workers import EnvLost, EnvRaised, Incidents, LocalEnvs, WorkerEnvs
+from groundling.errors import ConfigError, ForeignError, RunError
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ class TextVectorEnv:
             ended = False
             slot = self._slots[i]
             for action in saved["actions"]:
-                if action >= len(slot.admissible):
+                if not 0 <= action < len(slot.admissible):
                     ended = True  # another episode, whose lists are shorter
                     break
                 self._stepper.send(i, "step", self._chosen(i, action))
@@ -227,11 +227,14 @@ class TextVectorEnv:
     def _take_reset(self, i: int) -> TextObservation:
         slot = self._slots[i]
         try:
-            slot.raw, info = self._stepper.receive(i)
+            returned = self._stepper.receive(i)
         except EnvLost:
             self.incidents.lost_envs += 1
-            slot.raw, info = self._reset_again(i)
+            returned = self._reset_again(i)
+        except EnvRaised as raised:
+            raise self._foreign(i, "reset", raised) from raised.__cause__
         try:
+            slot.raw, info = read_reset(returned)
             shown = read_text_step(slot.raw, info)
         except ConfigError as error:
             raise ConfigError(f"{self._name} is no text env: {error}") from None
@@ -261,20 +264,22 @@ class TextVectorEnv:
         except EnvLost as lost:
             self.incidents.lost_envs += 1
             returned = self._step_again(i, action, lost)
-        if returned is None:  # lost again: the episode ends here
-            return self._observe(i), 0.0, False, True
-        slot.raw, reward, terminated, truncated, slot.info = returned
+            if returned is None:  # lost again: the episode ends here
+                return self._observe(i), 0.0, False, True
+        except EnvRaised as raised:
+            raise self._foreign(i, f"step {slot.admissible[action]!r:.80}", raised) from raised.__cause__
         name = slot.admissible[action]
         slot.actions.append(action)
         slot.chosen.append(self._chosen(i, action))
-        slot.episode_return += float(reward)
         slot.past_actions.append(name)
         try:
+            slot.raw, reward, terminated, truncated, slot.info = read_step(returned)
             shown = read_text_step(slot.raw, slot.info, slot.goal, has_lists=self.actions is None)
         except ConfigError as error:
             raise RunError(f"{self._where(i)}: {error}") from None
+        slot.episode_return += reward
         self._tell(i, shown, ended=terminated or truncated)
-        return self._observe(i), float(reward), terminated, truncated
+        return self._observe(i), reward, terminated, truncated
 
     def _reset_again(self, i: int) -> Any:
         """What a lost env returns to the reset in which it was lost.
@@ -324,7 +329,12 @@ class TextVectorEnv:
         if self.actions is not None:
             slot.admissible = self.actions
             return
-        slot.admissible = shown.actions or ()
+        listed = shown.actions or ()
+        if listed != slot.admissible and len(set(listed)) < len(listed):
+            raise RunError(
+                f"{self._where(i)}: an action is listed twice ({', '.join(listed):.80}): list each once"
+            )
+        slot.admissible = listed
         if not slot.admissible and not ended:
             raise RunError(f"{self._where(i)}: no action is admissible, and the episode has not ended")
         if self._last_action is not None and len(slot.admissible) > self._last_action + 1:
@@ -336,6 +346,13 @@ class TextVectorEnv:
     def _where(self, i: int) -> str:
         slot = self._slots[i]
         return f"{self._name}, env {i}, seed {slot.seed}, step {len(slot.actions)}"
+
+    def _foreign(self, i: int, doing: str, raised: EnvRaised) -> ForeignError:
+        slot, cause = self._slots[i], raised.__cause__
+        return ForeignError(
+            f"env {i} ({self._name}) raised {type(cause).__name__} in its {doing}: seed {slot.seed}, episode "
+            f"{slot.episode}, after {len(slot.actions)} steps; its traceback follows"
+        )
 
     def _observe(self, i: int) -> TextObservation:
         slot = self._slots[i]

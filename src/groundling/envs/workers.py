@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium
 
-from groundling.errors import ConfigError, RunError
+from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.output import keep_writing
 from groundling.parent import end_with
 
@@ -36,8 +36,12 @@ class Incidents:
     """Episodes that ended with their env: lost twice at the same step."""
 
 
+class EnvRaised(Exception):
+    """An env in this process raised, or asked to exit: its ``__cause__``."""
+
+
 class LocalEnvs:
-    """Envs in this process; what they raise is everyone's."""
+    """Envs in this process."""
 
     def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
         self._envs = envs
@@ -48,9 +52,18 @@ class LocalEnvs:
         self._commands[env] = command, value
 
     def receive(self, env: int) -> Any:
-        """As `WorkerEnvs.receive`."""
+        """As `WorkerEnvs.receive`.
+
+        Raises:
+            EnvRaised: what it raised, unless that is a `GroundlingError`.
+        """
         command, value = self._commands[env]
-        return self._envs[env].step(value) if command == "step" else self._envs[env].reset(seed=value)
+        try:
+            return self._envs[env].step(value) if command == "step" else self._envs[env].reset(seed=value)
+        except (GroundlingError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # an env that calls sys.exit() ends no training
+            raise EnvRaised from error
 
     def close(self) -> None:
         for env in self._envs:
@@ -221,7 +234,7 @@ def _serve(parent: int, pipe: Connection, make_env: MakeEnv, numbers: list[int])
         try:
             env = envs[number]
             result = env.reset(seed=value) if command == "reset" else env.step(value)
-        except Exception as error:  # whatever a user's env does
+        except (Exception, SystemExit) as error:  # whatever a user's env does
             traceback.print_exc()
             envs[number] = make_env()
             pipe.send((number, "error", f"{type(error).__name__}: {error}"))

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from groundling.documents import read_object
 from groundling.errors import RunError
 from groundling.evaluation.tables import write_csv
 from groundling.evaluation.target import Target
@@ -72,7 +73,7 @@ def read_evaluation(path: Path) -> dict[str, Any]:
         RunError: it cannot be read, or is of another version.
     """
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content = read_object(path)
         for agent in content["agents"].values():
             for figure in agent["figures"].values():
                 figure["value"], figure["low"], figure["high"]

@@ -10,6 +10,7 @@ import jinja2
 from omegaconf import OmegaConf
 
 from groundling.configs.compose import recorded
+from groundling.documents import SETTINGS, read_json, read_object
 from groundling.errors import ConfigError, RunError
 from groundling.evaluation.evaluate import read_evaluation
 from groundling.evaluation.target import Target
@@ -53,7 +54,7 @@ def publish(target: Target, output: Path) -> Path:
     _add_reward_models(target, output)
     for path in output.rglob("*.json"):
         _leave_paths_out(path)
-    counters = json.loads((target.checkpoint / "run.json").read_text(encoding="utf-8"))["counters"]
+    counters = checkpoint.counters_of(target.checkpoint)
     checkpoint.write_json(output / "run.json", {"counters": counters})
     checkpoint.seal(output)  # but for what people may change
     (output / "config.yaml").write_text(
@@ -68,7 +69,7 @@ def _files_of_the_policy(folder: Path) -> Iterator[str]:
 
     Links are left out: who made the run may have let them point at the publisher's files.
     """
-    written = json.loads((folder / checkpoint.MANIFEST).read_text(encoding="utf-8"))
+    written = read_object(folder / checkpoint.MANIFEST)
     for path in folder.rglob("*"):
         name = path.relative_to(folder).as_posix()
         if name in written and path.name not in _OF_TRAINING and not path.is_symlink():
@@ -83,7 +84,7 @@ def _add_reward_models(target: Target, output: Path) -> None:
         source, place = Path(part.args["path"]), output / FOLDER / name / MODEL
         if (source / DESCRIPTION).is_file() and not place.exists():
             # Loaded and saved instead of copied: the folder is named by whoever made the run.
-            about = json.loads((source / DESCRIPTION).read_text(encoding="utf-8")).get("about")
+            about = read_object(source / DESCRIPTION, SETTINGS).get("about")
             load_reward_model(source).save(place, about)
 
 
@@ -120,7 +121,7 @@ def _leave_paths_out(path: Path) -> None:
             }
         return [without(value) for value in node] if isinstance(node, list) else node
 
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = read_json(path)
     if (changed := without(content)) != content:
         path.write_text(json.dumps(changed, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 

@@ -17,10 +17,11 @@ from typing import Any, Literal
 import jinja2
 import numpy as np
 
+from groundling.documents import read_lines, read_object
 from groundling.errors import ConfigError, GroundlingError
 from groundling.evaluation.agreement import krippendorff_alpha
 from groundling.evaluation.rating_tasks import LIKERT_POINTS, RatingTask, find_rating_task
-from groundling.files import open_csv, open_utf8, write_atomically
+from groundling.files import open_csv, write_atomically
 from groundling.registry import unknown
 
 Kind = Literal["likert", "pairwise"]
@@ -174,23 +175,21 @@ def _predictions(path: Path) -> dict[str, dict[str, Any]]:
     if not path.is_file():
         raise ConfigError(f"there is no file {path}")
     rows: dict[str, dict[str, Any]] = {}
-    with open_utf8(path) as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-                prompt, generation = row["prompt"], row["generation"]
-            except (ValueError, KeyError, TypeError) as error:
-                raise GroundlingError(
-                    f"{path}:{number} is not a JSON object with prompt and generation: {error}"
-                ) from error
-            sample = str(row.get("sample_id", row.get("id", prompt)))
-            if sample in rows:
-                raise GroundlingError(
-                    f"{path}:{number}: sample {sample[:60]!r} comes a second time: give each row a sample_id"
-                )
-            rows[sample] = {"prompt": str(prompt), "generation": str(generation)}
+    for where, row in read_lines(path):
+        try:
+            prompt, generation = row["prompt"], row["generation"]
+        except (KeyError, TypeError) as error:
+            raise GroundlingError(
+                f"{where} is not a JSON object with prompt and generation: {error}"
+            ) from error
+        if not isinstance(prompt, str) or not isinstance(generation, str):
+            raise GroundlingError(f"{where}: prompt and generation must be texts")
+        sample = str(row.get("sample_id", row.get("id", prompt)))
+        if sample in rows:
+            raise GroundlingError(
+                f"{where}: sample {sample[:60]!r} comes a second time: give each row a sample_id"
+            )
+        rows[sample] = {"prompt": prompt, "generation": generation}
     return rows
 
 
@@ -239,12 +238,33 @@ def _harmless(text: str) -> str:
 
 def _read_key(folder: Path) -> dict[str, Any]:
     try:
-        key: dict[str, Any] = json.loads((folder / _KEY).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        key = read_object(folder / _KEY)
+        _check_key(key)
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"{folder / _KEY} cannot be read: name the folder that the form was written to"
         ) from error
     return key
+
+
+def _check_key(key: Mapping[str, Any]) -> None:
+    """Raise `ValueError` where a form's key is not as `_write` makes it."""
+    items = key["items"]
+    if (
+        key["kind"] not in ("likert", "pairwise")
+        or not isinstance(key["task"], str)
+        or not isinstance(items, list)
+    ):
+        raise ValueError("kind, task and items")
+    sides = 1 if key["kind"] == "likert" else 2
+    for item in items:
+        systems = item["systems"]
+        if (
+            not isinstance(item["id"], str)
+            or len(systems) != sides
+            or not all(isinstance(s, str) for s in systems)
+        ):
+            raise ValueError("id and systems of each item")
 
 
 def _answer_rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:

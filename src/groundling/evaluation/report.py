@@ -17,6 +17,7 @@ from PIL import Image
 from groundling.configs.compose import changed, from_file, recorded
 from groundling.configs.schema import Config
 from groundling.configs.trust import EVERYTHING
+from groundling.documents import read_json, read_lines
 from groundling.errors import RunError
 from groundling.evaluation import plots
 from groundling.evaluation.evaluate import read_evaluation
@@ -272,15 +273,15 @@ def _data_url(picture: np.ndarray, most_pixels: int) -> str:
 
 
 def _json(path: Path) -> Any:
-    return _parsed(path, json.loads)
+    return _parsed(path, read_json)
 
 
 def _json_lines(path: Path) -> Any:
-    return _parsed(path, lambda text: [json.loads(line) for line in text.split("\n") if line])
+    return _parsed(path, lambda path: [row for _, row in read_lines(path)])
 
 
-def _parsed(path: Path, parse: Callable[[str], Any]) -> Any:
+def _parsed(path: Path, read: Callable[[Path], Any]) -> Any:
     try:
-        return parse(path.read_text(encoding="utf-8"))
+        return read(path)
     except ValueError as error:
         raise RunError(f"{path} cannot be read ({error}): run `groundling evaluate` again") from error

@@ -14,7 +14,7 @@ from groundling.configs.compose import compose
 from groundling.configs.schema import Config
 from groundling.configs.studies import Arm, Study
 from groundling.errors import ConfigError, GroundlingError, RunError, UnusedKey
-from groundling.evaluation.evaluate import evaluate
+from groundling.evaluation.evaluate import evaluate, read_evaluation
 from groundling.evaluation.target import Target, config_of_agent
 from groundling.training import checkpoint
 from groundling.training.build import world_of
@@ -87,14 +87,14 @@ class Job:
         if not path.exists():
             return None
         try:
-            content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            content = read_evaluation(path)
             played = [name for name in target.players if name not in content.get("left_out", ())]
             same = (
                 content["checkpoint"] == (target.checkpoint.name if target.checkpoint else None)
                 and content["world"] == json.loads(json.dumps(world.settings))
                 and all(content["agents"][name]["episodes"] == self.episodes for name in played)
             )
-        except (ValueError, KeyError):  # of an earlier version, or of fewer agents
+        except (RunError, KeyError, TypeError, AttributeError):  # of an earlier version, or of fewer agents
             return None
         return content if same else None
 

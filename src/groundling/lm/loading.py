@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import json
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from transformers import (
 from transformers.activations import NewGELUActivation
 from transformers.utils import logging as transformers_logging
 
+from groundling.documents import SETTINGS, read_object
 from groundling.errors import ConfigError, GroundlingError
 
 Init = Literal["pretrained", "random", "embeddings"]
@@ -287,7 +287,7 @@ def adapter_base(path: str) -> str | None:
     if not saved.exists():
         return None
     try:
-        settings = json.loads(saved.read_text())
+        settings = read_object(saved, SETTINGS)
         base = settings["base_model_name_or_path"]
     except (ValueError, KeyError) as error:
         raise GroundlingError(f"{saved} cannot be read: {_first_line(error)}") from error

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from groundling.errors import ConfigError, RunError
+from groundling.errors import ConfigError, ForeignError, RunError, foreign
 from groundling.metrics.metric import Meta, check_samples
 from groundling.registry import Registry
 
@@ -65,12 +65,31 @@ class Reward(ABC):
                 number, or there are not as many as samples.
         """
         check_samples(prompts, generations, references, meta)
-        scores = self.score(prompts, generations, references, meta)
+        scores = self._scored(prompts, generations, references, meta)
         try:
             rewards = torch.as_tensor(scores, dtype=torch.float32, device="cpu")
         except (TypeError, ValueError, RuntimeError) as error:
             raise RunError(f"{self.name} must give one number for each sample, got {scores!r:.80}") from error
         return _checked(rewards, (len(generations),), self.name)
+
+    def _scored(
+        self,
+        prompts: Sequence[str],
+        generations: Sequence[str],
+        references: Sequence[Sequence[str]],
+        meta: Meta | None,
+    ) -> Sequence[float] | Tensor:
+        """As `score`; where that raises, the error says for which sample, if samples are judged by themselves."""
+        try:
+            with foreign(f"{self.name}, asked about {len(generations)} texts,"):
+                return self.score(prompts, generations, references, meta)
+        except ForeignError:
+            for row in range(len(generations)) if self.by_sample and len(generations) > 1 else ():
+                one = slice(row, row + 1)
+                of_one = None if meta is None else meta[one]
+                with foreign(f"{self.name}, asked about text {row}, written to {prompts[row]!r:.80},"):
+                    self.score(prompts[one], generations[one], references[one], of_one)
+            raise
 
     def at_tokens(
         self,
@@ -158,7 +177,10 @@ class TokenReward(Reward):
             for step, current in enumerate(written):
                 previous = written[step - 1] if step else ""
                 done = step == len(written) - 1
-                reward = self.at_token(prompts[row], previous, current, done, references[row], sample_meta)
+                with foreign(f"{self.name}, asked about token {step} of text {row},"):
+                    reward = self.at_token(
+                        prompts[row], previous, current, done, references[row], sample_meta
+                    )
                 try:
                     rewards[row, step] = float(reward)
                 except (TypeError, ValueError) as error:

@@ -1,7 +1,6 @@
 """What a reward model thinks of captions (Motif, arXiv 2310.00166), also one that a judge teaches meanwhile (ONI)."""
 
 import inspect
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from groundling.arguments import check_types
 from groundling.devices import find_device
+from groundling.documents import SETTINGS, read_object
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
 from groundling.judges.asking.judge import FigureJudge, Judge, judges
@@ -104,9 +104,7 @@ class RewardModelPart(Part):
         if description is None or not description.is_file():
             return None  # what is missing is told by `check`
         try:
-            distilled: str = json.loads(description.read_text(encoding="utf-8"))["about"].get(
-                "world", world.subject
-            )
+            distilled: str = read_object(description, SETTINGS)["about"].get("world", world.subject)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"{description} cannot be read: {error!r}") from error
         if distilled == world.subject:

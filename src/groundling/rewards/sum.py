@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import Tensor
 
 from groundling.envs.spec import Evidence, WorldSpec
-from groundling.errors import ConfigError, GroundlingError
+from groundling.errors import ConfigError, ForeignError, GroundlingError, foreign
 from groundling.rewards.part import Part, RewardPartConfig, Surroundings, check_name, parts, refusal
 from groundling.rewards.stretch import Stretch
 
@@ -48,7 +48,10 @@ class RewardSum:
         Raises:
             GroundlingError: a part cannot be had.
         """
-        by_part = {name: part.rewards(stretch) for name, part in self.parts.items()}
+        by_part = {}
+        for name, part in self.parts.items():
+            with naming(name), foreign("it"):
+                by_part[name] = part.rewards(stretch)
         first, *others = (self._coefficients[name] * rewards for name, rewards in by_part.items())
         total: Tensor = first
         for other in others:
@@ -182,7 +185,8 @@ def naming(name: str) -> Iterator[None]:
     try:
         yield
     except GroundlingError as error:
-        raise type(error)(f"reward.{name}: {error}") from error
+        cause = error.__cause__ if isinstance(error, ForeignError) else error
+        raise type(error)(f"reward.{name}: {error}") from cause
 
 
 def _check_suits(name: str, world: WorldSpec, reason: str | None) -> None:

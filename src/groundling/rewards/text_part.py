@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from groundling.documents import read_object
 from groundling.envs.spec import Evidence
 from groundling.errors import RunError
 from groundling.processes import Processes
@@ -87,7 +88,7 @@ class TextPart(Part):
     def load(self, folder: Path) -> None:
         assert self.reward is not None
         if (folder / _STATE).exists():
-            self.reward.load_state_dict(json.loads((folder / _STATE).read_text(encoding="utf-8")))
+            self.reward.load_state_dict(read_object(folder / _STATE))
 
     def _take(self, reward: Reward) -> None:
         self.reward, self.per_token, self._fresh = reward, reward.per_token, reward.state_dict()

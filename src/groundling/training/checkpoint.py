@@ -2,10 +2,12 @@
 
 import hashlib
 import json
+import math
 import os
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from groundling.errors import RunError
+from groundling.documents import DocumentError, parse_json, read_object
+from groundling.errors import GroundlingError, RunError
 from groundling.processes import in_parts
 
 MANIFEST = "manifest.json"
@@ -74,8 +77,22 @@ def latest(folder: Path, warn: Callable[[str], None]) -> Path | None:
 
 def step_of(folder: Path) -> int:
     """How many steps had been taken when this checkpoint was."""
-    step: int = json.loads((folder / "run.json").read_text(encoding="utf-8"))["counters"]["step"]
+    step: int = counters_of(folder)["step"]
     return step
+
+
+def counters_of(folder: Path) -> dict[str, Any]:
+    """What had been done when this checkpoint was taken.
+
+    Raises:
+        RunError: its ``run.json`` does not say.
+    """
+    try:
+        counters = read_object(folder / "run.json")["counters"]
+        check_counters(counters)
+    except (ValueError, KeyError, TypeError) as error:
+        raise unfit(folder, "run.json", error) from error
+    return dict(counters)
 
 
 def numbered(folder: Path) -> list[Path]:
@@ -99,13 +116,32 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, kept: bool = True) -> di
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:
-    """Read `optimizer_tensors` from a file into an optimizer made from the same configuration."""
+    """Read `optimizer_tensors` from a file into an optimizer made from the same configuration.
+
+    Raises:
+        ValueError: the tensors are those of another one.
+    """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     state: dict[int, dict[str, torch.Tensor]] = {}
     for key, tensor in load_file(path).items():
         index, _, name = key.partition(".")
-        state.setdefault(int(index), {})[name] = _part(tensor, parameters[int(index)])
+        if not index.isdecimal() or int(index) >= len(parameters):
+            raise ValueError(f"{key!r} is of no parameter: there are {len(parameters)}")
+        parameter = parameters[int(index)]
+        if tensor.ndim and tensor.shape != parameter.shape:
+            raise ValueError(f"{key} has the shape {tuple(tensor.shape)}, expected {tuple(parameter.shape)}")
+        state.setdefault(int(index), {})[name] = _part(tensor, parameter)
+    _check_moments(optimizer, state)
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _check_moments(optimizer: torch.optim.Optimizer, state: Mapping[int, Mapping[str, Any]]) -> None:
+    """Raise `ValueError` if a parameter has not the moments that this kind of optimizer keeps of each."""
+    adam = isinstance(optimizer, torch.optim.Adam)  # AdamW is one
+    wanted = {"step", "exp_avg", "exp_avg_sq"} if adam else set(next(iter(state.values()), {}))
+    for index, moments in state.items():
+        if set(moments) != wanted:
+            raise ValueError(f"parameter {index} has {sorted(moments)}, expected {sorted(wanted)}")
 
 
 def save_random_states(generators: dict[str, torch.Generator], path: Path) -> None:
@@ -128,7 +164,7 @@ def load_random_states(generators: dict[str, torch.Generator], path: Path) -> No
 
     tensors = load_file(path)
     with safe_open(path, framework="pt") as file:
-        others = {name: json.loads(text) for name, text in file.metadata().items()}
+        others = {name: parse_json(text, str(path)) for name, text in (file.metadata() or {}).items()}
     for name, generator in generators.items():
         generator.set_state(tensors[f"generator.{name}"])
     torch.set_rng_state(tensors["torch"])
@@ -138,6 +174,44 @@ def load_random_states(generators: dict[str, torch.Generator], path: Path) -> No
     np.random.set_state(("MT19937", tensors["numpy"].numpy().astype(np.uint32), *others["numpy"]))  # noqa: NPY002
     version, gauss = others["python"]
     random.setstate((version, tuple(tensors["python"].tolist()), gauss))
+
+
+@contextmanager
+def fitting(folder: Path, name: str) -> Iterator[None]:
+    """Tell which file of a checkpoint does not fit, whatever goes wrong while the block takes it up.
+
+    A checkpoint's hashes say that it is as it was written, and not who wrote it: somebody may have put them anew over
+    other files.
+
+    Raises:
+        RunError: something but a `GroundlingError` went wrong.
+    """
+    try:
+        yield
+    except DocumentError as error:
+        raise unfit(folder, name, error) from error
+    except GroundlingError:
+        raise
+    except Exception as error:
+        raise unfit(folder, name, error) from error
+
+
+def unfit(folder: Path, name: str, error: Exception) -> RunError:
+    """What to raise where a file of a checkpoint cannot be taken up."""
+    cause = str(error) if isinstance(error, ValueError | RuntimeError) else repr(error)
+    return RunError(
+        f"the checkpoint {folder} does not belong to this run: {name} does not fit ({' '.join(cause.split())[:300]}); "
+        "bring back the one that the run wrote, or delete this one to go on from the one before it"
+    )
+
+
+def check_counters(counters: Any) -> None:
+    """Raise `ValueError` unless these are counts by name, of updates and steps among others."""
+    if not isinstance(counters, dict) or not {"update", "step"} <= counters.keys():
+        raise ValueError(f"counters={counters!r:.80} have no update and step")
+    for name, value in counters.items():
+        if type(value) not in (int, float) or not 0 <= value < math.inf:
+            raise ValueError(f"counters.{name}={value!r:.80} is no count")
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -176,7 +250,7 @@ def seal(folder: Path) -> None:
 def what_is_wrong(folder: Path) -> str | None:
     """What is wrong with a checkpoint, or None."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest = read_object(folder / MANIFEST)
         if "run.json" not in manifest:
             return f"{MANIFEST} does not list run.json"
         for name, expected in manifest.items():

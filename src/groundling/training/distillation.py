@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from safetensors.torch import save_file
 
 from groundling.devices import find_device
+from groundling.documents import SETTINGS, read_object
 from groundling.errors import ConfigError
 from groundling.files import write_atomically
 from groundling.judges.preferences.opening import open_pairs
@@ -218,11 +219,14 @@ class DistillationRun:
         checkpoint.write_json(folder / "run.json", {"counters": asdict(self.counters), "row": self.row})
 
     def _load(self, folder: Path) -> None:
-        state = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        self.counters, self.row = Counters(**state["counters"]), state["row"]
-        if self.optimizer is not None:
-            checkpoint.load_optimizer(self.optimizer, folder / "optimizer.safetensors")
-        checkpoint.load_random_states(self.generators, folder / "random.safetensors")
+        with checkpoint.fitting(folder, "run.json"):
+            state = read_object(folder / "run.json")
+            self.counters, self.row = Counters(**state["counters"]), dict(state["row"])
+        with checkpoint.fitting(folder, "optimizer.safetensors"):
+            if self.optimizer is not None:
+                checkpoint.load_optimizer(self.optimizer, folder / "optimizer.safetensors")
+        with checkpoint.fitting(folder, "random.safetensors"):
+            checkpoint.load_random_states(self.generators, folder / "random.safetensors")
 
 
 def _claim(folder: Path, config: DistillationConfig, pairs: TrainingPairs) -> None:
@@ -236,7 +240,7 @@ def _claim(folder: Path, config: DistillationConfig, pairs: TrainingPairs) -> No
         raise ConfigError(f"{folder} holds something else: name a new folder for the reward model")
     wanted = json.loads(json.dumps(shareable(asdict(config)))) | {"pairs": _fingerprint(pairs)}
     if path.exists() and (folder / "checkpoints").exists():
-        there = shareable(json.loads(path.read_text(encoding="utf-8")))
+        there = shareable(read_object(path, SETTINGS))
         different = [
             f"{key}={there.get(key)!r} (now {wanted.get(key)!r})"
             for key in sorted({*there, *wanted})

@@ -1,6 +1,5 @@
 """A run: collect, learn, log, checkpoint, and again; resumed from wherever it was stopped."""
 
-import json
 import math
 import signal
 import time
@@ -22,6 +21,7 @@ from groundling.algorithms.algorithm import Algorithm
 from groundling.algorithms.on_policy import OnPolicy
 from groundling.algorithms.rollout import Rollout
 from groundling.configs.schema import Config
+from groundling.documents import read_object
 from groundling.errors import ConfigError, RunError
 from groundling.policies.policy import Policy
 from groundling.processes import Processes
@@ -263,16 +263,30 @@ class Run:
         )
 
     def _load(self, folder: Path) -> None:
-        state = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        self.counters = Counters(**state["counters"])
-        self.shaped.sums[:] = state.get("shaped", 0.0)
-        checkpoint.load_optimizer(self.algorithm.optimizer, folder / "optimizer.safetensors")
-        self.algorithm.load_state_dict(json.loads((folder / "algorithm.json").read_text(encoding="utf-8")))
-        self.collector.load_state_dict(state["envs"][self.local_rows])
-        tensors = load_file(folder / "collector.safetensors")
-        self.collector.load_tensors({name: whole[self.local_rows] for name, whole in tensors.items()})
-        self.collector.load_shared(folder)
-        checkpoint.load_random_states(self.generators, folder / "random.safetensors")
+        fitting = checkpoint.fitting
+        with fitting(folder, "run.json"):
+            state = read_object(folder / "run.json")
+            checkpoint.check_counters(state["counters"])
+            self.counters = Counters(**state["counters"])
+            self.shaped.sums[:] = state.get("shaped", 0.0)
+            if len(envs := list(state["envs"])) != self.config.world.num_rows:
+                raise ValueError(f"{len(envs)} envs or texts, expected {self.config.world.num_rows}")
+        with fitting(folder, "optimizer.safetensors"):
+            checkpoint.load_optimizer(self.algorithm.optimizer, folder / "optimizer.safetensors")
+        with fitting(folder, "algorithm.json"):
+            self.algorithm.load_state_dict(read_object(folder / "algorithm.json"))
+        with fitting(folder, "run.json"):
+            self.collector.load_state_dict(envs[self.local_rows])
+        with fitting(folder, "collector.safetensors"):
+            tensors = load_file(folder / "collector.safetensors")
+            for name, present in self.collector.tensors().items():
+                if tensors[name].shape[1:] != present.shape[1:] or len(tensors[name]) != len(envs):
+                    raise ValueError(f"{name} has the shape {tuple(tensors[name].shape)}")
+            self.collector.load_tensors({name: whole[self.local_rows] for name, whole in tensors.items()})
+        with fitting(folder, "what the world and its rewards keep"):
+            self.collector.load_shared(folder)
+        with fitting(folder, "random.safetensors"):
+            checkpoint.load_random_states(self.generators, folder / "random.safetensors")
 
     def _count(self, steps: int, episodes: list[Finished], seconds: float, figures: dict[str, float]) -> None:
         counters = self.counters

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from groundling.errors import ConfigError
+from groundling.documents import SETTINGS, read_object
+from groundling.errors import ConfigError, RunError
 from groundling.files import write_atomically
 from groundling.rows import RowFile, read_rows, unwritable
 
@@ -87,7 +88,10 @@ class WandbLog:
         kept = run_dir / "wandb.json"
         if not kept.exists():
             write_atomically(kept, json.dumps({"id": uuid.uuid4().hex}) + "\n")
-        id = json.loads(kept.read_text(encoding="utf-8"))["id"]
+        try:
+            id = str(read_object(kept, SETTINGS)["id"])
+        except (ValueError, KeyError) as error:
+            raise RunError(f"{kept} names no run of Weights & Biases ({error}): delete it") from error
         # By itself it would tell the command with its paths, this machine's name, and every printed line.
         silent = wandb.Settings(
             x_disable_meta=True, disable_git=True, disable_code=True, console="off", host=""

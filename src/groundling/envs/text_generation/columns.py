@@ -1,6 +1,5 @@
 """Pools over data of one's own, by naming columns: JSONL, CSV and Parquet files, and any dataset of the hub."""
 
-import json
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from groundling.documents import read_lines
 from groundling.envs.text_generation.pools import Pool, Sample, Split, check_split, pools
 from groundling.envs.text_generation.sources import HUB_NAMES, Row, parquet_rows
 from groundling.errors import ConfigError, GroundlingError
-from groundling.files import open_csv, open_utf8
+from groundling.files import open_csv
 from groundling.registry import unknown
 
 _SPLITS: tuple[Split, ...] = ("train", "val", "test")
@@ -117,10 +117,10 @@ class Jsonl(FilePool):
 
     def read(self, path: Path) -> Iterator[Row]:
         """See `FilePool`."""
-        with open_utf8(path) as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    yield _json_object(path, number, line)
+        for where, row in read_lines(path):
+            if not isinstance(row, dict):
+                raise GroundlingError(f"{where} is not a JSON object with columns as its keys")
+            yield row
 
 
 @pools.register("csv")
@@ -197,13 +197,3 @@ def _existing(path: str) -> Path:
     if not Path(path).is_file():
         raise ConfigError(f"there is no file {path}")
     return Path(path)
-
-
-def _json_object(path: Path, number: int, line: str) -> Row:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise GroundlingError(f"{path}:{number} is not JSON: {error}") from error
-    if not isinstance(row, dict):
-        raise GroundlingError(f"{path}:{number} is not a JSON object with columns as its keys")
-    return row

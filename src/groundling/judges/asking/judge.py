@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from groundling.errors import foreign
 from groundling.judges.asking.questions import AnswerFormat, Question, Turn
 from groundling.judges.preferences.pairs import Pairs
 from groundling.registry import Registry
@@ -99,7 +100,9 @@ class Judge:
         for request in requests:
             present: Request | None = request
             while present is not None:
-                present = tell(present, self.answer(present))
+                with foreign(f"the judge {type(self).__name__}, asked question {present.number},"):
+                    reply = self.answer(present)
+                present = tell(present, reply)
 
     def cost(self, prompt_tokens: float, completion_tokens: float) -> float | None:
         """The price of so many tokens, in the user's currency; None if the judge has none."""

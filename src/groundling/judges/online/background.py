@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Generic, TypeVar
 
-from groundling.errors import ConfigError, GroundlingError
+from groundling.errors import ConfigError, ForeignError, GroundlingError
 
 Asked = TypeVar("Asked", bound=Hashable)
 _LONGEST_PAUSE = 60.0
@@ -83,6 +83,8 @@ class BackgroundJudge(Generic[Asked]):
                 if len(answers) != len(batch):
                     raise ValueError(f"{len(answers)} answers to {len(batch)} questions")
             except Exception as error:  # whatever it is, the training goes on, unless it never got an answer
+                if isinstance(error, ForeignError) and isinstance(error.__cause__, Exception):
+                    error = error.__cause__
                 if isinstance(error, GroundlingError) and not self.asked:
                     self._error = error
                     return

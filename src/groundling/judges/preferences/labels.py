@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from groundling.documents import SETTINGS, read_object
 from groundling.errors import ConfigError
 from groundling.files import replace_file
 from groundling.judges.preferences import parquet
@@ -45,12 +46,11 @@ class Labels:
         """How the labels of an annotator were made; empty if they came without an account."""
         path = self.folder / "annotations" / f"{name}.json"
         try:
-            content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            return read_object(path, SETTINGS)
         except FileNotFoundError:
             return {}
         except ValueError as error:
             raise ConfigError(f"{path} cannot be read ({error})") from error
-        return content
 
     def write_account(self, name: str, account: dict[str, Any]) -> None:
         """Write how the labels of an annotator are made, as JSON holds it."""

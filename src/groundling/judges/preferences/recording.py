@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from groundling.documents import SETTINGS, read_lines, read_object
 from groundling.errors import ConfigError
 from groundling.files import write_atomically
 from groundling.judges.preferences.pairs import DESCRIPTION
@@ -95,7 +96,7 @@ class TextRecording:
 def check_same(folder: Path, description: Mapping[str, Any]) -> None:
     """Raise `ConfigError` unless a folder's recording is of this description."""
     try:
-        there = shareable(json.loads((folder / DESCRIPTION).read_text(encoding="utf-8")))
+        there = shareable(read_object(folder / DESCRIPTION, SETTINGS))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{folder} holds something else: name a new folder for the dataset") from error
     wanted = json.loads(json.dumps(dict(description)))
@@ -107,5 +108,9 @@ def check_same(folder: Path, description: Mapping[str, Any]) -> None:
 
 
 def _read(path: Path) -> list[Recorded]:
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [Recorded(TextSegment(*row[:-1]), row[-1]) for row in rows]
+    try:
+        return [Recorded(TextSegment(*row[:-1]), dict(row[-1])) for _, row in read_lines(path)]
+    except (TypeError, ValueError, IndexError) as error:
+        raise ConfigError(
+            f"{path} is no round of a recording ({error}): delete {path.parent} to record anew"
+        ) from error

@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
+from groundling.documents import lines_of, parse_json
 from groundling.errors import RunError
 from groundling.files import lock_file, replace_file
 from groundling.judges.preferences.labels import Preference
@@ -112,14 +113,13 @@ class Store:
         merged: dict[str, Answer] = {}
         for path in sorted(self._answers.glob("*.jsonl")):
             broken = 0
-            with path.open("rb") as file:
-                for line in file:
-                    answer = _parse(line)
-                    if answer is None:
-                        broken += 1
-                    else:
-                        known = merged.get(answer.key)
-                        merged[answer.key] = answer if known is None else _together(known, answer)
+            for line in lines_of(path):
+                answer = _parse(line)
+                if answer is None:
+                    broken += 1
+                else:
+                    known = merged.get(answer.key)
+                    merged[answer.key] = answer if known is None else _together(known, answer)
             if broken and path not in self._noticed:
                 self._noticed.add(path)
                 self.notice(
@@ -229,7 +229,7 @@ def _parse(line: bytes) -> Answer | None:
     if not line.endswith(b"\n"):
         return None
     try:
-        content = json.loads(line)
+        content = parse_json(line, "an answer")
         if content["label"] not in LABELS:
             return None
         soft = content["probabilities"]

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from numpy.typing import NDArray
 
+from groundling.documents import SETTINGS, read_object
 from groundling.errors import ConfigError
 from groundling.files import write_atomically
 from groundling.judges.preferences import parquet
@@ -43,7 +44,7 @@ class TextPairs(Pairs):
         """
         path = folder / DESCRIPTION
         try:
-            about = json.loads(path.read_text(encoding="utf-8"))
+            about = read_object(path, SETTINGS)
             about["world"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(

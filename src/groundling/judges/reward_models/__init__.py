@@ -1,12 +1,12 @@
 """All reward models under their ids, and how a saved one is read."""
 
-import json
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 
 from groundling.devices import find_device
+from groundling.documents import SETTINGS, read_object
 from groundling.errors import ConfigError
 from groundling.judges.reward_models.characters import CharacterRewardModel
 from groundling.judges.reward_models.language_model import LanguageRewardModel
@@ -44,7 +44,7 @@ def load_reward_model(folder: str | Path, device: str | torch.device = "cpu") ->
             f"--output {folder}` (docs/motif.md), or name another folder"
         )
     try:
-        description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+        description = read_object(folder / DESCRIPTION, SETTINGS)
         kind = reward_models.get(description["model"])
         assert isinstance(kind, type) and issubclass(kind, RewardModel)
         model = kind._load(folder, description["args"])
@@ -53,6 +53,6 @@ def load_reward_model(folder: str | Path, device: str | torch.device = "cpu") ->
             model.normalization = Normalization(
                 values["mean"], values["variance"], tuple(values["quantiles"])
             )
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
         raise ConfigError(f"{folder} holds no reward model that can be read: {error!r}") from error
     return model.to(find_device(device)).eval()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from groundling.documents import SETTINGS, read_object
 from groundling.envs.nethack import ACTIONS, make_task
 from groundling.envs.seeds import training_seed
 from groundling.errors import ConfigError
@@ -240,5 +241,10 @@ class _Recording:
         path = self.partial / "state.json"
         if not path.is_file():
             return None
-        state: dict[str, int] = json.loads(path.read_text(encoding="utf-8"))
-        return state
+        try:
+            state = read_object(path, SETTINGS)
+            return {name: int(state[name]) for name in ("episode", "segment")}
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"{path} cannot be read ({error!r}): delete {self.partial} to record anew"
+            ) from error

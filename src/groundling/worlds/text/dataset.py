@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from groundling.documents import SETTINGS, read_object
 from groundling.errors import ConfigError, RunError
 from groundling.files import write_atomically
 from groundling.sharing import shareable
@@ -163,10 +164,9 @@ def read_description(folder: Path) -> dict[str, Any]:
     """
     path = folder / DESCRIPTION
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return read_object(path, SETTINGS)
     except ValueError as error:
         raise RunError(f"{path} cannot be read ({error}): collect into a new folder") from error
-    return content
 
 
 def _difference(there: dict[str, Any], wanted: dict[str, Any]) -> str:

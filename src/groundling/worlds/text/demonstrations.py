@@ -170,7 +170,9 @@ def _read(folder: Path, split: str) -> Any:
     for path in files:
         try:
             table = pq.read_table(path, partitioning=None)
-            tables.append(table.select(_COLUMNS).cast(pa.schema([wanted.field(name) for name in _COLUMNS])))
+            table = table.select(_COLUMNS).cast(pa.schema([wanted.field(name) for name in _COLUMNS]))
+            _check_rows(path, table)
+            tables.append(table)
         except KeyError as error:
             raise ConfigError(
                 f"{path}: {error.args[0]}; expected the columns {', '.join(_COLUMNS)}"
@@ -183,3 +185,45 @@ def _read(folder: Path, split: str) -> Any:
             f"{folder} holds no transitions: collect more episodes, or of an agent that succeeds"
         )
     return rows
+
+
+def _check_rows(path: Path, table: Any) -> None:
+    """Check that a file's rows are transitions, before any of them is learnt from.
+
+    Raises:
+        ConfigError: a row lacks a goal, sentences or actions, or did none of its actions.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    def texts(name: str, levels: int, empty: bool) -> Any:
+        """Per row, whether it has lists of texts, without a null in them."""
+        column, good = table[name].combine_chunks(), pc.is_valid(table[name])
+        if not empty:
+            good = pc.and_(good, pc.greater(pc.fill_null(pc.list_value_length(table[name]), 0), 0))
+        rows = None
+        for _ in range(levels):
+            parents, column = pc.list_parent_indices(column), pc.list_flatten(column)
+            rows = parents if rows is None else pc.take(rows, parents)
+            broken = set(pc.unique(pc.filter(rows, pc.is_null(column))).to_pylist())
+            if broken:
+                good = pa.array([one and row not in broken for row, one in enumerate(good.to_pylist())])
+        return good
+
+    count = pc.fill_null(pc.list_value_length(table["actions"]), 0)
+    index = pc.fill_null(table["action_index"], -1)
+    checks = {
+        "goal must be a text": pc.is_valid(table["goal"]),
+        "descriptions must be lists of texts, one at least": texts("descriptions", 2, False),
+        "past_actions must be texts": texts("past_actions", 1, True),
+        "actions must be texts, one at least": texts("actions", 1, False),
+        "action_index must be one of its actions'": pc.and_(
+            pc.greater_equal(index, 0), pc.less(index, count)
+        ),
+        "reward must be a finite number": pc.fill_null(pc.is_finite(table["reward"]), False),
+        "done must be true or false": pc.is_valid(table["done"]),
+    }
+    for expected, good in checks.items():
+        row = good.to_pylist().index(False) + 1 if not pc.all(good).as_py() else 0
+        if row:
+            raise ConfigError(f"{path}, row {row}: {expected}; expected what `groundling collect` writes")

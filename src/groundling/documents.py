@@ -1,0 +1,312 @@
+"""YAML, JSON and JSON lines that somebody else may have written, read within limits.
+
+Settings are small files that people write: YAML, and descriptions in JSON. Records are what programs write:
+evaluations, checkpoints' states, predictions; they may be large. Neither is nested deeply, so a file that is made to
+exhaust memory or the stack is refused before it does. A key that comes twice in one mapping is refused, too: readers
+would differ over which counts. NaN and Infinity are read, for figures are written so.
+"""
+
+import io
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from groundling.errors import GroundlingError
+
+SETTINGS = 2**20
+"""Bytes of a file of settings, at most."""
+RECORDS = 2**26
+"""Bytes of a record in JSON, at most."""
+LINE = 2**24
+"""Bytes of one line of JSON lines, at most; the files may have any number of them."""
+_DEPTH = 32
+"""Levels of nesting, at most."""
+_NODES = 10_000
+"""Values of a file of settings, at most, each counted as often as aliases repeat it."""
+_VALUES = 2**23
+"""Values of a record, at most."""
+_EXPANDED = 2**20
+"""Characters and values of settings once ``${name}`` is replaced, at most."""
+_LONGEST_CAUSE = 200
+_NAME = re.compile(r"\$\{\s*(\.*)([^{}]*)\}")
+_EVENTS: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class DocumentError(GroundlingError, ValueError):
+    """A file that cannot be read, or is not read because it is past a limit."""
+
+
+def read_yaml(path: Path) -> DictConfig:
+    """A YAML file of settings, not resolved; of an empty one no settings.
+
+    Raises:
+        OSError: it cannot be opened.
+        DocumentError: it is no mapping, no YAML, or past a limit.
+    """
+    text = _text(path, SETTINGS)
+    try:
+        _check_events(path, text)
+        loaded = OmegaConf.load(io.StringIO(text))
+    except (yaml.YAMLError, ValueError, OmegaConfBaseException) as error:
+        if isinstance(error, DocumentError):
+            raise
+        raise DocumentError(f"{path} is no YAML: {_cause(error)}; mend it there") from error
+    assert isinstance(loaded, DictConfig)
+    return loaded
+
+
+def read_json(path: Path, limit: int = RECORDS) -> Any:
+    """A JSON file.
+
+    Raises:
+        OSError: it cannot be opened.
+        DocumentError: it is no JSON, or past a limit.
+    """
+    return parse_json(_text(path, limit), str(path))
+
+
+def read_object(path: Path, limit: int = RECORDS) -> dict[str, Any]:
+    """A JSON file that holds an object.
+
+    Raises:
+        OSError: it cannot be opened.
+        DocumentError: it holds none, or as `read_json`.
+    """
+    content = read_json(path, limit)
+    if not isinstance(content, dict):
+        raise DocumentError(f"{path} holds {_kind(content)}: expected an object, {{…}}")
+    return content
+
+
+def parse_json(text: str | bytes, where: str) -> Any:
+    """JSON that has been read already; ``where`` is its file or line.
+
+    Raises:
+        DocumentError: it is no JSON, or past a limit.
+    """
+    commas, opening = (",", "[{") if isinstance(text, str) else (b",", b"[{")
+    if text.count(commas) + sum(map(text.count, (opening[:1], opening[1:]))) > _VALUES:  # type: ignore[arg-type]
+        raise DocumentError(
+            f"{where} has more than {_VALUES:,} values, which nothing of ours has: it is not read"
+        )
+    try:
+        content = json.loads(text, object_pairs_hook=_without_duplicates)
+    except RecursionError:
+        raise _too_deep(where) from None
+    except UnicodeDecodeError as error:
+        raise _no_utf8(where, error) from error
+    except ValueError as error:
+        raise DocumentError(f"{where} is not JSON: {_cause(error)}") from error
+    check_depth(content, where)
+    return content
+
+
+def check_depth(content: Any, where: str) -> None:
+    """Raise `DocumentError` if dicts and lists are nested too deeply."""
+    level, depth = [content], 0
+    while level := [node for node in level if isinstance(node, dict | list)]:
+        depth += 1
+        if depth > _DEPTH:
+            raise _too_deep(where)
+        level = [one for node in level for one in (node.values() if isinstance(node, dict) else node)]
+
+
+def read_lines(path: Path) -> Iterator[tuple[str, Any]]:
+    """The values of a file of JSON lines, each with where it stands; empty lines are left out.
+
+    Raises:
+        OSError: it cannot be opened.
+        DocumentError: a line is no JSON, or past a limit.
+    """
+    for number, line in enumerate(lines_of(path), start=1):
+        if line.strip():
+            where = f"{path}:{number}"
+            yield where, parse_json(line, where)
+
+
+def lines_of(path: Path) -> Iterator[bytes]:
+    r"""The lines of a file with their ends, `\n`; the last one may have none.
+
+    Raises:
+        OSError: it cannot be opened.
+        DocumentError: one is too long.
+    """
+    with path.open("rb") as file:
+        number = 0
+        while line := file.readline(LINE + 1):
+            number += 1
+            if len(line) > LINE:
+                raise DocumentError(f"{path}:{number} has more than {LINE:,} bytes: it is not read")
+            yield line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+
+
+def check_expansion(values: Any, where: str) -> None:
+    """Check that settings stay small once each ``${name}`` in them is replaced, before OmegaConf does so.
+
+    Args:
+        values: Nested, not resolved.
+        where: Their file, for the message.
+
+    Raises:
+        DocumentError: they do not, or lead into each other without end.
+    """
+    sizes: dict[tuple[str, ...], int] = {}
+
+    def size(path: tuple[str, ...], depth: int) -> int:
+        if depth > 2 * _DEPTH:
+            raise DocumentError(
+                f"{where}: {'.'.join(path)[:80]}: ${{…}} lead to each other too often: write the value"
+            )
+        if path not in sizes:
+            node = _at(values, path)
+            sizes[path] = 1
+            if isinstance(node, Mapping):
+                sizes[path] += sum(size((*path, str(key)), depth + 1) for key in node)
+            elif isinstance(node, list):
+                sizes[path] += sum(size((*path, str(place)), depth + 1) for place in range(len(node)))
+            elif isinstance(node, str):
+                sizes[path] += len(node) + sum(size(to, depth + 1) for to in _named(node, path))
+            if sizes[path] > _EXPANDED:
+                key = ".".join(path)[:80] or "all of it"
+                raise DocumentError(
+                    f"{where}: {key} becomes longer than {_EXPANDED:,} characters when ${{…}} are replaced: write the "
+                    "value itself"
+                )
+        return sizes[path]
+
+    size((), 0)
+
+
+def _named(text: str, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Where the ``${…}`` of the value at ``path`` lead; leading dots go up from it."""
+    for match in _NAME.finditer(text):
+        dots, names = match.groups()
+        start = path[: max(len(path) - len(dots), 0)] if dots else ()
+        yield (*start, *(name for name in re.split(r"[.\[\]]+", names) if name))
+
+
+def _at(values: Any, path: tuple[str, ...]) -> Any:
+    node = values
+    for name in path:
+        if isinstance(node, Mapping):
+            node = node.get(name, next((value for key, value in node.items() if str(key) == name), None))
+        elif isinstance(node, list) and name.isdecimal() and int(name) < len(node):
+            node = node[int(name)]
+        else:
+            return None
+    return node
+
+
+def _check_events(path: Path, text: str) -> None:
+    """Go through a file's events, of which none is composed yet, and count what aliases would make of them."""
+    nodes = depth = 0
+    open_nodes: list[
+        tuple[str | None, int]
+    ] = []  # the anchors of what is not yet closed, and the count before it
+    anchored: dict[str, tuple[int, int]] = {}  # nodes and levels
+    deepest: list[int] = []
+
+    def close(anchor: str | None, before: int, levels: int) -> None:
+        if anchor is not None:
+            anchored[anchor] = nodes - before, levels
+        if deepest:
+            deepest[-1] = max(deepest[-1], levels)
+
+    for event in yaml.parse(text, Loader=_EVENTS):
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_nodes.append((event.anchor, nodes))
+            deepest.append(0)
+            nodes, depth = nodes + 1, depth + 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            close(*open_nodes.pop(), deepest.pop() + 1)
+            depth -= 1
+        elif isinstance(event, yaml.ScalarEvent):
+            nodes += 1
+            close(event.anchor, nodes - 1, 0)
+        elif isinstance(event, yaml.AliasEvent):
+            if event.anchor not in anchored:
+                raise DocumentError(
+                    f"{path}: the alias *{event.anchor[:40]} stands within what it repeats, or before it"
+                )
+            count, levels = anchored[event.anchor]
+            nodes += count
+            if depth + levels > _DEPTH:
+                raise _too_deep(str(path))
+            close(None, nodes, levels)
+        elif isinstance(event, yaml.DocumentStartEvent) and nodes:
+            raise DocumentError(f"{path} holds more than one document (---): leave one")
+        if depth > _DEPTH:
+            raise _too_deep(str(path))
+        if nodes > _NODES:
+            raise DocumentError(
+                f"{path} has more than {_NODES:,} values, those that aliases (*name) repeat included: it is not read"
+            )
+        if depth == 0 and isinstance(event, yaml.NodeEvent) and not _is_nothing(event):
+            raise DocumentError(f"{path} holds no settings by name: expected key: value")
+        if depth == 1 and isinstance(event, yaml.SequenceStartEvent) and len(open_nodes) == 1:
+            raise DocumentError(f"{path} holds a list: expected settings by name, key: value")
+
+
+def _is_nothing(event: Any) -> bool:
+    return (
+        isinstance(event, yaml.ScalarEvent)
+        and event.implicit[0]
+        and event.value in ("", "~", "null", "Null", "NULL")
+    )
+
+
+def _text(path: Path, limit: int) -> str:
+    """A file's text, with or without a byte order mark."""
+    with path.open("rb") as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise DocumentError(
+            f"{path} has more than {limit:,} bytes, which no such file of ours has: it is not read"
+        )
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise _no_utf8(str(path), error) from error
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice[:80]!r} comes twice")
+    return content
+
+
+def _too_deep(where: str) -> DocumentError:
+    return DocumentError(
+        f"{where} is nested deeper than {_DEPTH} levels, which nothing of ours is: it is not read"
+    )
+
+
+def _no_utf8(where: str, error: UnicodeDecodeError) -> DocumentError:
+    return DocumentError(
+        f"{where} is not UTF-8 (it has a byte {error.object[error.start]:#04x}): save it as UTF-8"
+    )
+
+
+def _kind(value: Any) -> str:
+    names: dict[type, str] = {
+        type(None): "null",
+        list: "a list",
+        dict: "an object",
+        str: "a text",
+        bool: "a boolean",
+    }
+    return names.get(type(value), "a number")
+
+
+def _cause(error: Exception) -> str:
+    """What a reader said, in one short line."""
+    return " ".join(str(error).split())[:_LONGEST_CAUSE]

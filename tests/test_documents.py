@@ -1,0 +1,138 @@
+"""Files that are made to exhaust whoever reads them are refused at once, and in one line."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from groundling import documents
+from groundling.cli import main
+from groundling.documents import DocumentError
+
+_ALIASES = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 10)
+)
+_INTERPOLATIONS = "a0: xxxxxxxxxx\n" + "".join(f"a{i}: {f'${{a{i - 1}}}' * 10}\n" for i in range(1, 10))
+YAML = {
+    "aliases": (_ALIASES, "aliases"),
+    "deep flow": ("a: " + "[" * 100_000, "nested deeper than 32"),
+    "deep block": ("\n".join(" " * i + "a:" for i in range(900)), "nested deeper than 32"),
+    "deep by aliases": (
+        "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 40)),
+        "nested deeper than 32",
+    ),
+    "within itself": ("a: &a [*a]", "within what it repeats"),
+    "many": ("a: [" + "1," * 20_000 + "]", "values"),
+    "long": ("a: " + "x" * 2**20, "bytes"),
+    "twice": ("a: 1\na: 2", "duplicate key a"),
+    "list": ("- a", "a list"),
+    "one value": ("'a: [1]'", "expected key: value"),
+    "two documents": ("a: 1\n---\nb: 2", "one document"),
+    "cut off": ("a: [", "no YAML"),
+    "code": ("a: !!python/object/apply:os.system [ls]", "no YAML"),
+    "long number": ("a: " + "9" * 5000, "4300 digits"),
+    "no text": ("a: \x00", "no YAML"),
+}
+JSON = {
+    "deep": ("[" * 100_000, "nested deeper than 32"),
+    "closed": ("[" * 33 + "]" * 33, "nested deeper than 32"),
+    "objects": ('{"a":' * 5000, "nested deeper than 32"),
+    "twice": ('{"a": 1, "a": 2}', "comes twice"),
+    "empty": ("", "not JSON"),
+    "long number": ("9" * 5000, "4300 digits"),
+    "many": ("[" + "0," * 2**23 + "0]", "values"),
+}
+
+
+def _refusal(read: Callable[[Path], Any], path: Path, text: str) -> str:
+    path.write_text(text, encoding="utf-8")
+    began = time.process_time()
+    with pytest.raises(DocumentError) as caught:
+        read(path)
+    assert time.process_time() - began < 1
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500 and str(path) in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", YAML)
+def test_yaml_is_refused(name: str, tmp_path: Path) -> None:
+    text, reason = YAML[name]
+    assert reason in _refusal(documents.read_yaml, tmp_path / "config.yaml", text)
+
+
+@pytest.mark.parametrize("name", JSON)
+def test_json_is_refused(name: str, tmp_path: Path) -> None:
+    text, reason = JSON[name]
+    assert reason in _refusal(documents.read_json, tmp_path / "a.json", text)
+
+
+def test_what_people_write_is_read_as_before(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("\ufeffx: &x {lr: 1e-3, off_: no}\ny: [*x, {<<: *x, lr: 2}, .nan]\n", encoding="utf-8")
+    read = documents.read_yaml(path)
+    assert str(read) == str(OmegaConf.load(path))
+    assert read.y[1] == {"lr": 2, "off_": False} and read.x.lr == 1e-3
+    path.write_text("# nothing\n", encoding="utf-8")
+    assert documents.read_yaml(path) == {}
+
+
+def test_a_root_of_another_kind_is_told(tmp_path: Path) -> None:
+    assert "holds null: expected an object" in _refusal(documents.read_object, tmp_path / "a.json", "null")
+
+
+def test_lines_are_limited_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "LINE", 100)
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"a": 1}\n\n' * 1000 + "[NaN]", encoding="utf-8")
+    lines = list(documents.read_lines(path))
+    assert len(lines) == 1001 and lines[0] == (f"{path}:1", {"a": 1})
+    path.write_text('{"a": 1}\n"' + "x" * 100 + '"\n', encoding="utf-8")
+    with pytest.raises(DocumentError, match=":2 has more than 100 bytes"):
+        list(documents.read_lines(path))
+
+
+def test_replaced_names_stay_small(tmp_path: Path) -> None:
+    with pytest.raises(DocumentError, match="becomes longer"):
+        documents.check_expansion(
+            dict(line.split(": ") for line in _INTERPOLATIONS.splitlines()), "config.yaml"
+        )
+    with pytest.raises(DocumentError, match="too often"):
+        documents.check_expansion({f"a{i}": f"${{a{i + 1}}}" for i in range(1000)}, "config.yaml")
+    documents.check_expansion(
+        {"a": {"b": "${.c}", "c": "${..d}/${e[0]}"}, "d": "${a}", "e": [1]}, "config.yaml"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [_ALIASES, "a: " + "[" * 5000, "- a", "world: {id: text}\nname: '${a9}'\n" + _INTERPOLATIONS],
+    ids=["aliases", "deep", "list", "interpolations"],
+)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "PATH"],
+        ["train", "mine", "--config-dir", "FOLDER"],
+        ["train", "--glam-config", "PATH"],
+        ["train", "--rl4lms-config", "PATH"],
+        ["study", "PATH", "--output", "FOLDER/out"],
+        ["report", "FOLDER"],
+        ["evaluate", "FOLDER"],
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_every_command_refuses_them(
+    words: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "config.yaml"
+    (tmp_path / "experiment").mkdir()
+    for place in (path, tmp_path / "experiment" / "mine.yaml"):
+        place.write_text(text, encoding="utf-8")
+    began = time.process_time()
+    assert main([word.replace("PATH", str(path)).replace("FOLDER", str(tmp_path)) for word in words]) == 1
+    assert time.process_time() - began < 5  # imports included
+    told = capsys.readouterr().err
+    assert told.startswith("error: ") and told.count("\n") == 1 and len(told) < 1000
