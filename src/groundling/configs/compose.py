@@ -310,6 +310,9 @@ def _checked(composed: DictConfig, where: str, said: Mapping[str, Any], unused: 
     """What is composed, as far as `trust.admit` lets it, once it can be run."""
     plain: Any = OmegaConf.to_container(composed, resolve=True)
     trust.check_plain(plain, where)  # interpolations may have put a resolver together
+    for key, value in trust.leaves("", plain):
+        if isinstance(value, int) and abs(value) >= 2**63:
+            raise ConfigError(f"{key} must be less than 2**63, got {value:.3e}")
     config = OmegaConf.to_object(_settled(trust.admit(plain, said, where, unused), where))
     assert isinstance(config, Config)
     for prefix, section in {

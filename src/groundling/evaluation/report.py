@@ -163,7 +163,7 @@ def _read(run_dir: Path) -> Shown:
         },
         validations=[row | row["metrics"] for row in read_rows(run_dir / "validation.jsonl")],
         meanwhile=read_rows(run_dir / "samples" / "train.jsonl"),
-        samples=[s for p in _suites(run_dir / "samples", usual) for s in _json(p)],
+        samples=[s for p in _suites(run_dir / "samples", usual) for s in _samples(p)],
     )
 
 
@@ -257,10 +257,17 @@ def _picture(moment: Moment, pixels: int) -> str | None:
 
 def _episodes(run: Shown) -> list[ShownEpisode]:
     """The run's recorded episodes."""
-    return [
-        world_of(changed(run.config, sample["overrides"], unused=EVERYTHING)).shown(run.run_dir, sample)
-        for sample in run.samples
-    ]
+    shown = []
+    for sample in run.samples:
+        world = world_of(changed(run.config, sample["overrides"], unused=EVERYTHING))
+        try:
+            shown.append(world.shown(run.run_dir, sample))
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise RunError(
+                f"an episode in {run.run_dir / 'samples'} is not as this version writes it ({error!r}): run "
+                "`groundling evaluate` again"
+            ) from error
+    return shown
 
 
 def _data_url(picture: np.ndarray, most_pixels: int) -> str:
@@ -272,8 +279,15 @@ def _data_url(picture: np.ndarray, most_pixels: int) -> str:
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
-def _json(path: Path) -> Any:
-    return _parsed(path, read_json)
+def _samples(path: Path) -> list[dict[str, Any]]:
+    samples = _parsed(path, read_json)
+    if not isinstance(samples, list) or not all(
+        isinstance(one, dict) and isinstance(one.get("overrides"), list) for one in samples
+    ):
+        raise RunError(
+            f"{path} holds no episodes as this version writes them: run `groundling evaluate` again"
+        )
+    return samples
 
 
 def _json_lines(path: Path) -> Any:

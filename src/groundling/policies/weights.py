@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -15,7 +16,10 @@ def read_into(weights: dict[str, Tensor], file: Path) -> None:
     Raises:
         ConfigError: the file has others, or of other shapes.
     """
-    saved = load_file(file)
+    try:
+        saved = load_file(file)
+    except (SafetensorError, FileNotFoundError) as error:
+        raise ConfigError(f"{file} cannot be read ({error}): bring back the checkpoint's own") from error
     if saved.keys() != weights.keys():
         odd = sorted(saved.keys() ^ weights.keys())
         raise ConfigError(f"{file} is not of this policy: {odd[0]} is in one of them only; check policy.args")

@@ -1,0 +1,143 @@
+"""What a user's env or reward raises is told with where it was, and never ends a command as if all were well."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from groundling import cli
+from groundling.envs.vector import TextVectorEnv
+from groundling.errors import ForeignError, GroundlingError
+from groundling.rewards import Stretch, Texts
+from groundling.rewards.reward import FunctionReward
+from groundling.rewards.sum import RewardSum
+from groundling.rewards.text_part import TextPart
+
+_STEP = ("a text", 0.0, False, False, {"goal": "win", "actions": ["a", "b"]})
+
+
+class _Told(gymnasium.Env[str, Any]):
+    """Its second step is what ``then`` gives."""
+
+    observation_space = gymnasium.spaces.Text(100)
+    action_space = gymnasium.spaces.Text(10)
+
+    def __init__(self, then: Callable[[], Any]) -> None:
+        self.then = then
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        self.steps = 0
+        return _STEP[0], dict(_STEP[4])
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return self.then() if self.steps == 2 else _STEP
+
+
+def _second_step(then: Callable[[], Any]) -> None:
+    envs = TextVectorEnv(lambda: _Told(then), 1, None, lambda env, episode: 42)
+    envs.reset()
+    envs.step([0])
+    envs.step([1])
+
+
+def _raise(error: BaseException) -> Any:
+    raise error
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(0), GeneratorExit()])
+def test_an_env_that_raises_is_told(error: BaseException) -> None:
+    with pytest.raises(ForeignError) as caught:
+        _second_step(lambda: _raise(error))
+    assert caught.value.__cause__ is error
+    for word in ("env 0", "seed 42", "episode 0", "after 1 steps", "step 'b'", type(error).__name__):
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "told"),
+    [
+        (1, None, "reward must be a number, got None"),
+        (1, "1", "reward must be a number, got '1'"),
+        (1, float("nan"), "reward is nan"),
+        (1, np.ones(2), "reward must be a number"),
+        (2, None, "terminated must be True or False, got None"),
+        (3, "no", "truncated must be True or False, got 'no'"),
+        (4, [], "info must be a dict"),
+        (4, {"goal": "win", "actions": ["a", "a"]}, "listed twice"),
+        (4, {"goal": "win", "actions": ["a", 1]}, "list of texts"),
+        (4, {"goal": "win", "actions": []}, "no action is admissible"),
+        (4, {"goal": "win", "actions": ["a"], "descriptions": "abc"}, "no descriptions"),
+        (0, {"mission": None}, "no goal"),
+        (0, {"mission": 3}, "no goal"),
+    ],
+)
+def test_what_an_env_gives_is_checked(place: int, value: Any, told: str) -> None:
+    with pytest.raises(GroundlingError, match=told):
+        _second_step(lambda: (*_STEP[:place], value, *_STEP[place + 1 :]))
+
+
+def test_what_envs_may_give_stays() -> None:
+    for reward in (1, np.float32(1), np.int64(1), torch.tensor(1.0)):
+        _second_step(lambda reward=reward: ("a text", reward, np.bool_(False), 0, _STEP[4]))  # type: ignore[misc]
+    with pytest.raises(GroundlingError, match="step must return"):
+        _second_step(lambda: ("a text", 1.0, True, {}))
+
+
+def test_a_reward_that_raises_is_told() -> None:
+    def broken(generations: list[str]) -> list[float]:
+        return [1 / (len(text) - 3) for text in generations]
+
+    reward = RewardSum({"mine": TextPart(FunctionReward(broken, {}))})
+    texts = Texts(["p", "q"], [["a"], ["abc"]], [[], []], [{}, {}])
+    with pytest.raises(
+        ForeignError, match=r"reward\.mine: broken, asked about text 1, written to 'q'"
+    ) as caught:
+        reward(Stretch((1, 2), None, texts=texts))
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def _command(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("groundling.commands.doctor.run", lambda arguments: _raise(error))
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: x")]
+)
+def test_memory_that_runs_out_is_one_line(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _command(error, monkeypatch)
+    assert cli.main(["doctor"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("error: memory") and told.count("\n") == 1 and "world.num_envs" in told
+
+
+def test_a_foreign_traceback_follows_its_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = ForeignError("env 3 raised")
+    error.__cause__ = ValueError("theirs")
+    _command(error, monkeypatch)
+    assert cli.main(["doctor"]) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == "error: env 3 raised" and told[-1] == "ValueError: theirs"
+
+
+def test_our_own_failures_ask_for_a_report(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _command(KeyError("ours"), monkeypatch)
+    with pytest.raises(KeyError):
+        cli.main(["doctor"])  # in tests they stay what they are
+    monkeypatch.setattr("sys.argv", ["groundling", "doctor"])
+    for name in ("end_with_launcher", "keep_writing"):
+        monkeypatch.setattr(cli, name, lambda: None)
+    monkeypatch.setattr("faulthandler.enable", lambda: None)
+    with pytest.raises(SystemExit) as ended:
+        cli.entry_point()
+    told = capsys.readouterr().err
+    assert ended.value.code == 1 and "Please report" in told.splitlines()[0] and "Traceback" in told
