@@ -101,7 +101,7 @@ def read_step(returned: Any) -> tuple[Any, float, bool, bool, Mapping[str, Any]]
         )
     observation, reward, terminated, truncated, info = returned
     if type(reward) is not float:
-        reward = _number(reward)
+        reward = float(reward) if type(reward) is int else _number(reward)
     if not -_INFINITY < reward < _INFINITY:  # NaN is neither
         raise ConfigError(f"the reward is {reward}: expected a finite number")
     if type(terminated) is not bool:
@@ -118,7 +118,7 @@ _INFINITY = float("inf")
 
 def _number(reward: Any) -> float:
     shape = getattr(reward, "shape", ())  # an array's or a tensor's
-    if isinstance(reward, str | bytes) or not isinstance(reward, SupportsFloat) or shape != ():
+    if not hasattr(reward, "__float__") or shape != ():
         raise ConfigError(f"the reward must be a number, got {reward!r:.80}")
     return float(reward)
 
