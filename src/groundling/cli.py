@@ -22,6 +22,7 @@ from groundling.commands import (
     report,
     study,
     train,
+    verify,
     watch,
 )
 from groundling.commands.command import INTERRUPTED, one_line
@@ -40,6 +41,7 @@ _COMMANDS = (
     report,
     publish,
     rate,
+    verify,
     check_env,
     listing,
     doctor,
@@ -51,7 +53,7 @@ _LESS_MEMORY = (
 )
 _SHOWN = 200
 """Characters of another library's message that are shown."""
-_SHOWING = (check_env, listing, doctor)
+_SHOWING = (verify, check_env, listing, doctor)
 """Those that do nothing but print."""
 
 

@@ -2,29 +2,31 @@
 
 import csv
 import errno
+import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shutil import rmtree
 from typing import IO, Any, TextIO
 
-from groundling.errors import GroundlingError
+from groundling.errors import ConfigError, GroundlingError, RunError
 
 _LONGEST_VALUE = 2**31 - 1
 """Characters of a value of a CSV file; the csv module's own limit is 131,072, and documents are longer."""
+PARTIAL = ".partial"
+"""How the names of files end that are not whole yet."""
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 """What file systems without locks say: some of NFS, Lustre as it is often mounted."""
 
 
+LOCK = ".lock"
+"""In a folder that a command writes into: held by the one process that does."""
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Write ``text`` beside ``path`` and rename it into place; on an error ``path`` stays as it was."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
+    replace_file(path, lambda partial: partial.write_text(text, encoding="utf-8"))
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
@@ -32,13 +34,101 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
 
     Several processes and machines may do so at once: each writes a file of its own, and the last one stays.
     """
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}{PARTIAL}")
     try:
         write(partial)
         partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder to write into, which is renamed to ``folder`` at the end: there as a whole or not at all.
+
+    Raises:
+        ConfigError: ``folder`` holds something.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder} holds something already: name a new folder")
+    partial = folder.with_name(folder.name + PARTIAL)
+    rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+    except BaseException:
+        rmtree(partial, ignore_errors=True)
+        raise
+    partial.replace(folder)
+
+
+def holds_something(folder: Path) -> bool:
+    """Whether there is such a folder with anything in it but its lock."""
+    return folder.is_dir() and any(path.name != LOCK for path in folder.iterdir())
+
+
+def share_mode(path: Path, other: Path) -> None:
+    """Let ``path`` be readable and writable by whom ``other`` is.
+
+    Some libraries write files that only their owner can read, whatever the umask.
+    """
+    path.chmod(other.stat().st_mode & 0o777)
+
+
+@contextmanager
+def locked(
+    path: Path, doing: str, warn: Callable[[str], None], otherwise: str = "name another folder"
+) -> Iterator[None]:
+    """Keep every other process out of a block that writes; a kill lets go of it.
+
+    Args:
+        path: The lock's file, which is there while the block runs, or after a kill; its folder is made.
+        doing: What another process does that holds the lock: ``is training in runs/demo``, say.
+        warn: Told if the file system has no locks: then no process is kept out.
+        otherwise: What to do if it cannot be had, for messages.
+
+    Raises:
+        RunError: another process holds the lock, or there can be none.
+    """
+    with _open_lock(path, doing, warn, otherwise):
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _open_lock(path: Path, doing: str, warn: Callable[[str], None], otherwise: str) -> IO[Any]:
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = path.open("a")
+        except OSError as error:
+            raise RunError(f"cannot write to the folder {path.parent}: {error}; {otherwise}") from error
+        try:
+            is_free = lock_file(file, warn)
+        except OSError as error:
+            file.close()
+            raise RunError(f"cannot lock {path}: {error}; {otherwise}") from error
+        if not is_free:
+            file.close()
+            raise RunError(f"another process {doing}: wait for it, or {otherwise}")
+        if path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno())):
+            return file
+        file.close()  # whoever held it has removed it meanwhile: it keeps nobody out any more
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock of this file."""
+    if not path.exists():
+        return False
+    with path.open("a") as file:
+        return not lock_file(file, lambda text: None)
+
+
+def lock_beside(folder: Path) -> Path:
+    """The lock's file of a folder that is not there before it is whole."""
+    return folder.with_name(f".{folder.name}{LOCK}")
 
 
 @contextmanager

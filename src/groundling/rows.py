@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,26 +12,85 @@ from groundling.errors import RunError
 from groundling.files import write_atomically
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file with one JSON object per update; a last line cut off by a kill is left out.
+@dataclass(frozen=True)
+class RowProblem:
+    """A line that a run cannot have written where it stands."""
+
+    line: int
+    """Its number, from 1."""
+    problem: str
+    mend: str
+
+
+def read_rows(path: Path, consecutive: bool = False) -> list[dict[str, Any]]:
+    """The rows of a file with JSON objects by update; a last line cut off by a kill is left out.
+
+    Args:
+        path: The file; one that is not there has no rows.
+        consecutive: Whether there is one row for each update from the first (0 or 1) to the last.
 
     Raises:
-        RunError: another line is no row.
+        RunError: a line is no row, or the rows are not those that a run has written one after the other.
     """
+    rows, problems = scan_rows(path, consecutive)
+    if problems:
+        first = problems[0]
+        raise RunError(
+            f"line {first.line} of {path} {first.problem}: {first.mend} (`groundling verify {path.parent}` checks all)"
+        )
+    return rows
+
+
+def scan_rows(path: Path, consecutive: bool = False) -> tuple[list[dict[str, Any]], list[RowProblem]]:
+    """As `read_rows`, with all that is wrong beside the rows that can be read."""
     rows: list[dict[str, Any]] = []
-    if not path.exists():
-        return rows
-    for number, line in enumerate(lines_of(path), start=1):
+    problems = []
+    for number, line in enumerate(lines_of(path) if path.exists() else (), start=1):
         if not line.endswith(b"\n"):
             break
         try:
-            row = parse_json(line, f"{path}:{number}")
-            rows.append({**row, "update": int(row["update"]), "step": int(row["step"])})
-        except (ValueError, TypeError, KeyError, OverflowError) as error:
-            raise RunError(
-                f"line {number} of {path} is no row of metrics: mend or delete that line"
-            ) from error
-    return rows
+            content = parse_json(line, f"{path}:{number}")
+            row = {**content, "update": int(content["update"]), "step": int(content["step"])}
+        except (ValueError, TypeError, KeyError, OverflowError):
+            problems.append(RowProblem(number, "is no row of metrics", "mend or delete that line"))
+            continue
+        wrong = _out_of_place(row, rows[-1] if rows else None, consecutive)
+        if wrong is not None:
+            problems.append(RowProblem(number, *wrong))
+        rows.append(row)
+    return rows, problems
+
+
+_COPY = "bring the file back from a copy"
+
+
+def _out_of_place(
+    row: Mapping[str, Any], before: Mapping[str, Any] | None, consecutive: bool
+) -> tuple[str, str] | None:
+    """Why a row cannot follow the one before it, and how to mend that; None if it can."""
+    update = row["update"]
+    if before is None:
+        missing = consecutive and update > 1
+        return (f"begins at update {update}, and the rows before it are missing", _COPY) if missing else None
+    if consecutive and row == before:
+        return f"tells of update {update} a second time", "delete it"
+    if consecutive and update == before["update"]:
+        return f"tells of update {update} a second time, and otherwise", f"delete the wrong one, or {_COPY}"
+    if consecutive and update > before["update"] + 1:
+        missing_ones = f"{before['update'] + 1} to {update - 1}"
+        return (
+            f"tells of update {update}, and the rows of updates {missing_ones} before it are missing",
+            _COPY,
+        )
+    if update < before["update"] or row["step"] < before["step"]:
+        places = (
+            f"update {update}, step {row['step']}, after update {before['update']}, step {before['step']}"
+        )
+        return (
+            f"is out of its place ({places})",
+            f"another run's lines may stand here: delete those, or {_COPY}",
+        )
+    return None
 
 
 class RowFile:
@@ -39,11 +99,21 @@ class RowFile:
     Args:
         path: The file.
         update: Rows of later updates, which the run will compute again, are dropped.
+        consecutive: As of `read_rows`; then the last row that stays must be of ``update``.
+
+    Raises:
+        RunError: as `read_rows`, or rows are missing at the end.
     """
 
-    def __init__(self, path: Path, update: int) -> None:
+    def __init__(self, path: Path, update: int, consecutive: bool = False) -> None:
         self.path = path
-        rows = [row for row in read_rows(path) if row["update"] <= update]
+        rows = [row for row in read_rows(path, consecutive) if row["update"] <= update]
+        last = rows[-1]["update"] if rows else 0
+        if consecutive and last < update:
+            raise RunError(
+                f"{path} ends with update {last}, and the checkpoint that the run goes on from was taken after update "
+                f"{update}: {_COPY}"
+            )
         write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
         self.last_step: int = rows[-1]["step"] if rows else 0
         self.is_empty = not rows

@@ -174,7 +174,7 @@ def test_what_cannot_be_published_is_told(
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "something").touch()
     assert main(["publish", str(run_dir), "--output", str(tmp_path / "full")]) == 1
-    assert "name another folder" in capsys.readouterr().err
+    assert "name a new folder" in capsys.readouterr().err
     assert main(["publish", "demo-easy", "--output", str(tmp_path / "out")]) == 1
     assert "no checkpoint" in capsys.readouterr().err
     assert main(["publish", str(run_dir), "--output", str(tmp_path / "out"), "--private"]) == 1

@@ -61,6 +61,9 @@ def test_a_writer_goes_on_exactly(
         **(_MASK if algorithm == "nlpo" else {}),
     )
     _assert_goes_on_exactly(tmp_path, **parts)
+    last = f"checkpoints/{_UPDATES:06d}"
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert len({(tmp_path / run / last / name).read_bytes() for run in ("whole", "killed")}) == 1, name
     whole, killed = (read_rows(tmp_path / name / "validation.jsonl") for name in ("whole", "killed"))
     assert whole == killed and [row["update"] for row in whole] == [0, 3, 6]
     whole, killed = (read_rows(tmp_path / name / "samples" / "train.jsonl") for name in ("whole", "killed"))

@@ -50,6 +50,7 @@ def add_parser(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Carry the command out; returns its exit status."""
     from groundling.evaluation.target import find
+    from groundling.files import lock_beside, locked
 
     if (arguments.pairs is None) == (arguments.episodes is None):
         raise ConfigError(
@@ -59,10 +60,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             "--only-success and --validation are of --episodes, and not of --pairs: leave them out"
         )
-    if arguments.pairs is not None:
-        names = arguments.agent.split(",")
-        return _record_pairs(arguments, [find(name, arguments.overrides, warn) for name in names])
-    return _collect_episodes(arguments, find(arguments.agent, arguments.overrides, warn))
+    names = [arguments.agent] if arguments.pairs is None else arguments.agent.split(",")
+    targets = [find(name, arguments.overrides, warn) for name in names]
+    with locked(lock_beside(arguments.output), f"is collecting into {arguments.output}", warn):
+        if arguments.pairs is not None:
+            return _record_pairs(arguments, targets)
+        return _collect_episodes(arguments, targets[0])
 
 
 def _collect_episodes(arguments: argparse.Namespace, target: "Target") -> int:

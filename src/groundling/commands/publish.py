@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.private and arguments.upload is None:
         raise ConfigError("--private is of a repository on the hub: name it with --upload OWNER/NAME")
-    folder = publish(find(arguments.run_dir, [], warn, unused=EVERYTHING), arguments.output)
+    folder = publish(find(arguments.run_dir, [], warn, unused=EVERYTHING), arguments.output, warn)
     console = make_console()
     console.print(f"written to {folder}", highlight=False)
     if arguments.upload is not None:

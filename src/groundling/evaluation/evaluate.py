@@ -12,7 +12,7 @@ from groundling.documents import read_object
 from groundling.errors import RunError
 from groundling.evaluation.tables import write_csv
 from groundling.evaluation.target import Target
-from groundling.files import write_atomically
+from groundling.files import LOCK, locked, write_atomically
 from groundling.worlds import CannotPlay, World
 from groundling.worlds.episode import Figure, Played
 
@@ -43,8 +43,23 @@ def evaluate(
 
     Raises:
         ConfigError: the suite does not suit the target, or the policy its world.
+        RunError: another process evaluates the same, or the files cannot be written.
     """
     there = target.under(suite)
+    lock = target.run_dir / "evaluation" / f".{suite}{target.suffix}{LOCK}"
+    with locked(lock, f"is evaluating {suite} of {target.run_dir}", warn):
+        return _evaluate(target, there, suite, num_episodes, on_agent, warn)
+
+
+def _evaluate(
+    target: Target,
+    there: Target,
+    suite: str,
+    num_episodes: int,
+    on_agent: Callable[[str], Callable[[], None]],
+    warn: Callable[[str], None],
+) -> dict[str, Played]:
+    """`evaluate`, of a target that is ``there`` as it is under the suite."""
     world = there.world
     played: dict[str, Played] = {}
     left_out: dict[str, str] = {}
@@ -88,7 +103,6 @@ def _write(
     target: Target, world: World, suite: str, played: Mapping[str, Played], left_out: Mapping[str, str]
 ) -> None:
     folder = target.run_dir / "evaluation"
-    folder.mkdir(parents=True, exist_ok=True)
     content = {
         "suite": suite,
         "name": world.spec.name,

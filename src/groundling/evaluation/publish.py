@@ -2,7 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
@@ -14,6 +15,7 @@ from groundling.documents import SETTINGS, read_json, read_object
 from groundling.errors import ConfigError, RunError
 from groundling.evaluation.evaluate import read_evaluation
 from groundling.evaluation.target import Target
+from groundling.files import lock_beside, locked, new_folder
 from groundling.judges.reward_models import load_reward_model
 from groundling.judges.reward_models.reward_model import DESCRIPTION
 from groundling.lm.loading import STARTERS
@@ -29,7 +31,7 @@ _OF_TRAINING = (
 """Files of a checkpoint that only its run needs."""
 
 
-def publish(target: Target, output: Path) -> Path:
+def publish(target: Target, output: Path, warn: Callable[[str], None] = warnings.warn) -> Path:
     """Write a folder that is a policy by itself, wherever it is copied to.
 
     It holds the weights (as `from_pretrained` loads a language model), the run's reward models, ``config.yaml``, a
@@ -38,29 +40,28 @@ def publish(target: Target, output: Path) -> Path:
 
     Args:
         target: A run, one of its checkpoints, or a published policy.
-        output: A folder that is not there yet, or empty.
+        output: A folder that is not there yet, or empty; it is there as a whole or not at all.
+        warn: Told if the file system has no locks.
 
     Raises:
         ConfigError: the target is not trained, or the folder holds something.
+        RunError: another process publishes into it.
     """
     if target.checkpoint is None:
         raise ConfigError(f"{target.agent} has no checkpoint: name a run's folder or one of its checkpoints")
-    if output.exists() and any(output.iterdir()):
-        raise ConfigError(f"--output {output} holds something already: name another folder")
-    output.mkdir(parents=True, exist_ok=True)
-    for name in _files_of_the_policy(target.checkpoint):
-        (output / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(target.checkpoint / name, output / name)
-    _add_reward_models(target, output)
-    for path in output.rglob("*.json"):
-        _leave_paths_out(path)
-    counters = checkpoint.counters_of(target.checkpoint)
-    checkpoint.write_json(output / "run.json", {"counters": counters})
-    checkpoint.seal(output)  # but for what people may change
-    (output / "config.yaml").write_text(
-        OmegaConf.to_yaml(OmegaConf.create(_settings(target))), encoding="utf-8"
-    )
-    (output / "README.md").write_text(model_card(target), encoding="utf-8")
+    with locked(lock_beside(output), f"is publishing into {output}", warn), new_folder(output) as partial:
+        for name in _files_of_the_policy(target.checkpoint):
+            (partial / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(target.checkpoint / name, partial / name)
+        _add_reward_models(target, partial)
+        for path in partial.rglob("*.json"):
+            _leave_paths_out(path)
+        counters = checkpoint.counters_of(target.checkpoint)
+        checkpoint.write_json(partial / "run.json", {"counters": counters, "versions": checkpoint.versions()})
+        checkpoint.seal(partial)  # but for what people may change
+        settings = OmegaConf.to_yaml(OmegaConf.create(_settings(target)))
+        (partial / "config.yaml").write_text(settings, encoding="utf-8")
+        (partial / "README.md").write_text(model_card(target), encoding="utf-8")
     return output
 
 

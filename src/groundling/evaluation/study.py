@@ -16,6 +16,7 @@ from groundling.configs.studies import Arm, Study
 from groundling.errors import ConfigError, GroundlingError, RunError, UnusedKey
 from groundling.evaluation.evaluate import evaluate, read_evaluation
 from groundling.evaluation.target import Target, config_of_agent
+from groundling.files import lock_beside, locked
 from groundling.training import checkpoint
 from groundling.training.build import world_of
 from groundling.training.folder import open_run, write_settings
@@ -202,7 +203,9 @@ def run_job(job: Job, tell: Tell, console: Console, warn: Tell) -> None:
         trained = job.run_dir.exists() and _is_trained_in(job, warn)
         if not trained:
             if job.teacher is not None:
-                _collect(job, job.teacher, tell)
+                data = job.run_dir / _DATA
+                with locked(lock_beside(data), f"is collecting into {data}", warn):
+                    _collect(job, job.teacher, tell)
             tell(f"{job.name}: training")
             if not train(job.config, console, warn):
                 raise KeyboardInterrupt

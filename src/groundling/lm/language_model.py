@@ -459,6 +459,10 @@ class LanguageModel(nn.Module):
         with loading.quietly():
             weights = loading.weights_of(self.model) if loading.is_sharded(self.model) else None
             self.model.save_pretrained(folder, state_dict=weights)
+            backend = getattr(self.tokenizer, "backend_tokenizer", None)
+            if backend is not None:  # how the last call cut and padded is no part of the tokenizer
+                backend.no_truncation()
+                backend.no_padding()
             self.tokenizer.save_pretrained(folder)
             if self._keep_base and self.has_adapter:
                 loading.save_base(self.model, folder / loading.BASE_FOLDER)

@@ -8,6 +8,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from groundling.documents import DocumentError, parse_json, read_object
 from groundling.errors import GroundlingError, RunError
+from groundling.files import share_mode
 from groundling.processes import in_parts
 
 MANIFEST = "manifest.json"
@@ -73,6 +75,11 @@ def latest(folder: Path, warn: Callable[[str], None]) -> Path | None:
             "bring one back, or begin again in a new folder"
         )
     return None
+
+
+def versions() -> dict[str, str]:
+    """By package, the versions that a checkpoint is written with: others may give other figures."""
+    return {package: version(package) for package in ("groundling", "torch", "transformers")}
 
 
 def step_of(folder: Path) -> int:
@@ -237,18 +244,27 @@ def _part(tensor: torch.Tensor, parameter: Any) -> torch.Tensor:
 
 
 def seal(folder: Path) -> None:
-    """Write each file of a folder through to the disk, and last a manifest of their sizes and hashes."""
+    """Write each file of a folder through to the disk, and last a manifest of their sizes and hashes.
+
+    Who may read the manifest may read the others: safetensors writes files for their owner alone, whatever the umask.
+    """
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     manifest = {
         p.relative_to(folder).as_posix(): {"bytes": p.stat().st_size, "sha256": _hash(p)} for p in files
     }
     write_json(folder / MANIFEST, manifest)
+    for path in files:
+        share_mode(path, folder / MANIFEST)
     for path in [*files, folder / MANIFEST, folder]:
         _sync(path)
 
 
 def what_is_wrong(folder: Path) -> str | None:
-    """What is wrong with a checkpoint, or None."""
+    """What is wrong with a checkpoint, or None.
+
+    Raises:
+        RunError: this process may not read it; that is no fault of the checkpoint's.
+    """
     try:
         manifest = read_object(folder / MANIFEST)
         if "run.json" not in manifest:
@@ -261,6 +277,11 @@ def what_is_wrong(folder: Path) -> str | None:
                 return f"{name} is not what was written"
     except FileNotFoundError as error:
         return f"{Path(error.filename or '').name} is missing"
+    except PermissionError as error:
+        raise RunError(
+            f"{error.filename} is not readable by you: ask its owner for permission (chmod -R g+rX RUN, "
+            "say), or copy the run where you may"
+        ) from error
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
         return f"{MANIFEST} cannot be read: {error}"
     return None

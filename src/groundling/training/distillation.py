@@ -15,10 +15,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from safetensors.torch import save_file
 
+from groundling.arguments import at_least, check_minima
 from groundling.devices import find_device
 from groundling.documents import SETTINGS, read_object
 from groundling.errors import ConfigError
-from groundling.files import write_atomically
+from groundling.files import LOCK, holds_something, locked, write_atomically
 from groundling.judges.preferences.opening import open_pairs
 from groundling.judges.reward_models import (
     RewardModel,
@@ -49,8 +50,12 @@ class DistillationConfig(Distillation):
     """The reward model, by its id and arguments."""
     device: str = "auto"
     """cpu, cuda, mps, or auto for an accelerator where there is one."""
-    keep_checkpoints: int = 1
+    keep_checkpoints: int = at_least(1, 1)
     """How many of the latest epochs are kept beside the outcome."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_minima(self, "")
 
 
 @dataclass
@@ -87,15 +92,20 @@ def distill(
         GroundlingError: it cannot begin or go on; the last checkpoint stays.
     """
     pairs = read_pairs(config)
-    _claim(output, config, pairs)
-    run = DistillationRun(config, pairs, output, warn)
-    console.print(
-        f"{len(run.train):,} pairs to train on, {len(run.validation):,} to validate on; "
-        f"{len(pairs.captions):,} distinct captions of {int((pairs.indices >= 0).sum()):,}",
-        highlight=False,
-    )
-    row = run.loop(console)
-    run.model.save(output, {"world": open_pairs(config.dataset).world, **run.about(row)})
+    if (output.exists() and not output.is_dir()) or (
+        holds_something(output) and not (output / _CONFIG).exists()
+    ):
+        raise ConfigError(f"{output} holds something else: name a new folder for the reward model")
+    with locked(output / LOCK, f"is distilling into {output}", warn):
+        _claim(output, config, pairs)
+        run = DistillationRun(config, pairs, output, warn)
+        console.print(
+            f"{len(run.train):,} pairs to train on, {len(run.validation):,} to validate on; "
+            f"{len(pairs.captions):,} distinct captions of {int((pairs.indices >= 0).sum()):,}",
+            highlight=False,
+        )
+        row = run.loop(console)
+        run.model.save(output, {"world": open_pairs(config.dataset).world, **run.about(row)})
     return row
 
 
@@ -216,7 +226,8 @@ class DistillationRun:
         if self.optimizer is not None:
             save_file(checkpoint.optimizer_tensors(self.optimizer), folder / "optimizer.safetensors")
         checkpoint.save_random_states(self.generators, folder / "random.safetensors")
-        checkpoint.write_json(folder / "run.json", {"counters": asdict(self.counters), "row": self.row})
+        state = {"counters": asdict(self.counters), "row": self.row, "versions": checkpoint.versions()}
+        checkpoint.write_json(folder / "run.json", state)
 
     def _load(self, folder: Path) -> None:
         with checkpoint.fitting(folder, "run.json"):
@@ -233,11 +244,9 @@ def _claim(folder: Path, config: DistillationConfig, pairs: TrainingPairs) -> No
     """Write the configuration, if what stands there says the same of everything that is learnt.
 
     Raises:
-        ConfigError: the folder holds something else, or what another configuration or other pairs have come to.
+        ConfigError: the folder holds what another configuration or other pairs have come to.
     """
     path = folder / _CONFIG
-    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not path.exists())):
-        raise ConfigError(f"{folder} holds something else: name a new folder for the reward model")
     wanted = json.loads(json.dumps(shareable(asdict(config)))) | {"pairs": _fingerprint(pairs)}
     if path.exists() and (folder / "checkpoints").exists():
         there = shareable(read_object(path, SETTINGS))
@@ -251,7 +260,6 @@ def _claim(folder: Path, config: DistillationConfig, pairs: TrainingPairs) -> No
                 f"{folder} holds a reward model of {', '.join(different)}: name a new folder, or give the same "
                 "command to go on"
             )
-    folder.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(wanted, indent=1) + "\n")
 
 

@@ -2,7 +2,7 @@
 
 import shutil
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from groundling.configs.compose import recorded
 from groundling.configs.flat import flat
 from groundling.errors import ConfigError, GroundlingError, RunError
-from groundling.files import lock_file, write_atomically
+from groundling.files import LOCK, locked, write_atomically
 from groundling.training.tracking import read_metrics
 
 _SETTINGS = "config.yaml"
@@ -58,41 +58,21 @@ def open_run(
         RunError: another process trains in it, or it cannot be written or locked.
     """
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    before = set() if missing else {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("w")
-    except OSError as error:
-        raise RunError(
-            f"cannot write to the run's folder {folder}: {error}; set run_dir to another"
-        ) from error
-    with lock:
-        try:
-            free = lock_file(lock, warn)
-        except OSError as error:
-            raise RunError(
-                f"cannot lock {folder / '.lock'}: {error}; set run_dir to another folder"
-            ) from error
-        if not free:
-            raise RunError(f"another process is training in {folder}: wait for it, or set run_dir")
+    with locked(folder / LOCK, f"is training in {folder}", warn, "set run_dir to another folder"):
         try:
             _check_settings(folder, settings)
             yield folder
         except GroundlingError:
-            if not (folder / _SETTINGS).exists():
-                _leave_as_it_was(folder, before, missing)
+            if missing and not (folder / _SETTINGS).exists():
+                _remove(folder, missing)
             raise
 
 
-def _leave_as_it_was(folder: Path, names: Collection[str], missing: Sequence[Path]) -> None:
-    """Take out what is not called one of ``names``, and the folders that were ``missing``, the innermost first."""
-    for path in [path for path in folder.iterdir() if path.name not in names]:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+def _remove(folder: Path, missing: Sequence[Path]) -> None:
+    """Take out a folder that was made for a run which does not begin, and those above it that were ``missing``."""
+    shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):  # another run may have come to stand there
-        for path in missing:
+        for path in missing[1:]:
             path.rmdir()
 
 

@@ -259,7 +259,12 @@ class Run:
         checkpoint.write_json(folder / "algorithm.json", self.algorithm.state_dict())
         checkpoint.write_json(
             folder / "run.json",
-            {"counters": asdict(self.counters), "envs": envs, "shaped": self.shaped.sums.tolist()},
+            {
+                "counters": asdict(self.counters),
+                "envs": envs,
+                "shaped": self.shaped.sums.tolist(),
+                "versions": checkpoint.versions(),
+            },
         )
 
     def _load(self, folder: Path) -> None:

@@ -15,6 +15,8 @@ from groundling.errors import ConfigError, RunError
 from groundling.files import write_atomically
 from groundling.rows import RowFile, read_rows, unwritable
 
+METRICS = "metrics.jsonl"
+"""In a run's folder: its figures by update."""
 TIME_KEYS = ("seconds", "steps_per_second")
 """The figures that differ between two runs of one seed."""
 
@@ -23,16 +25,16 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     """The rows of a run's ``metrics.jsonl``, one per update; a last line cut off by a kill is left out.
 
     Raises:
-        RunError: another line is no row.
+        RunError: another line is no row, or rows are missing, doubled or out of their order.
     """
-    return read_rows(run_dir / "metrics.jsonl")
+    return read_rows(run_dir / METRICS, consecutive=True)
 
 
 class Tracker:
     """Appends to ``metrics.jsonl`` and ``tensorboard/``, going on after the update that a run resumes from."""
 
     def __init__(self, run_dir: Path, update: int) -> None:
-        self._rows = RowFile(run_dir / "metrics.jsonl", update)
+        self._rows = RowFile(run_dir / METRICS, update, consecutive=True)
         self._events = EventFile(run_dir / "tensorboard", purge_step=self._rows.last_step + 1)
 
     def log(self, row: dict[str, Any]) -> None:

@@ -10,7 +10,8 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from groundling.commands.distill import add_parser
-from groundling.errors import ConfigError, GroundlingError
+from groundling.errors import ConfigError, GroundlingError, RunError
+from groundling.files import LOCK, locked
 from groundling.judges import MessagePairs, open_pairs
 from groundling.judges.reward_models import load_reward_model
 from groundling.training.distillation import DistillationConfig, DistillationRun, distill, read_pairs
@@ -192,3 +193,24 @@ def test_what_cannot_be_run_is_named(words: list[str], message: str, dataset: Pa
 def test_an_unknown_annotator_is_named(dataset: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean 'rule'"):
         _command(str(dataset), "--preferences", "rules", "--output", str(tmp_path / "out"))
+
+
+def test_of_two_distillations_into_one_folder_one_is_told_so(dataset: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    _distill(_config(dataset, epochs=1), output)
+    rows = (output / "metrics.jsonl").read_bytes()
+    with (
+        locked(output / LOCK, "is at work", print),
+        pytest.raises(RunError, match="another process is distil"),
+    ):
+        _distill(_config(dataset, epochs=1), output)
+    assert (output / "metrics.jsonl").read_bytes() == rows
+    lines = rows.splitlines(keepends=True)
+    (output / "metrics.jsonl").write_bytes(b"".join([*lines, lines[-1]]))  # as two at once once left it
+    with pytest.raises(RunError, match="tells of update 1 a second time: delete it"):
+        _distill(_config(dataset, epochs=1), output)
+
+
+def test_a_distillation_keeps_at_least_one_checkpoint(dataset: Path) -> None:
+    with pytest.raises(ConfigError, match="keep_checkpoints must be at least 1, got 0"):
+        _config(dataset, keep_checkpoints=0)

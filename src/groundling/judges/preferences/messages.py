@@ -20,10 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from groundling.errors import ConfigError
+from groundling.files import new_folder
 from groundling.judges.preferences import parquet
 from groundling.judges.preferences.captions import caption
 from groundling.judges.preferences.labels import FORMATS, Format, load_array
-from groundling.judges.preferences.pairs import ANSWERS, Comparison, Pairs, new_folder
+from groundling.judges.preferences.pairs import ANSWERS, Comparison, Pairs
 from groundling.judges.preferences.segments import Segments
 from groundling.registry import unknown
 

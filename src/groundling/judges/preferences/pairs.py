@@ -1,15 +1,12 @@
 """What a preference dataset is: pairs of segments of a world, and what annotators said about them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from shutil import rmtree
 
 from numpy.typing import NDArray
 
-from groundling.errors import ConfigError
 from groundling.judges.preferences.labels import Format, Labels
 from groundling.judges.preferences.segments import Segments
 
@@ -68,19 +65,3 @@ class Pairs(Labels, ABC):
         Raises:
             ConfigError: the dataset does not tell.
         """
-
-
-@contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
-    """A folder to write a dataset into, which is renamed to ``folder`` at the end: there as a whole or not at all.
-
-    Raises:
-        ConfigError: ``folder`` holds something.
-    """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{folder} holds something already: name a new folder for the dataset")
-    partial = folder.with_name(folder.name + ".partial")
-    rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    yield partial
-    partial.replace(folder)

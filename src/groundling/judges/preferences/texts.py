@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from groundling.documents import SETTINGS, read_object
 from groundling.errors import ConfigError
-from groundling.files import write_atomically
+from groundling.files import new_folder, write_atomically
 from groundling.judges.preferences import parquet
 from groundling.judges.preferences.captions import tell
-from groundling.judges.preferences.pairs import DESCRIPTION, Comparison, Pairs, new_folder
+from groundling.judges.preferences.pairs import DESCRIPTION, Comparison, Pairs
 from groundling.judges.preferences.segments import Segments, TextSegment
 from groundling.registry import unknown
 

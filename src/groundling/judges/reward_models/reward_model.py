@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from groundling.errors import ConfigError, RunError
-from groundling.files import write_atomically
+from groundling.files import replace_file, share_mode, write_atomically
 from groundling.judges.reward_models.losses import preference_loss, segment_means
 from groundling.registry import Registry
 
@@ -188,9 +188,11 @@ class RewardModel(nn.Module, ABC):
             "about": dict(about or {}),
         }
         write_atomically(folder / DESCRIPTION, json.dumps(description, indent=1) + "\n")
+        for path in folder.rglob("*.safetensors"):
+            share_mode(path, folder / DESCRIPTION)
 
     def _save_weights(self, folder: Path) -> None:
-        save_file(self.state_dict(), folder / WEIGHTS)
+        replace_file(folder / WEIGHTS, lambda partial: save_file(self.state_dict(), partial))
 
     @classmethod
     def _load(cls, folder: Path, args: Mapping[str, Any]) -> Self:

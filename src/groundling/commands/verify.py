@@ -1,0 +1,39 @@
+"""`groundling verify`."""
+
+import argparse
+from pathlib import Path
+
+from groundling.commands.command import Commands, add_command, make_console
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `groundling verify`."""
+    parser = add_command(
+        commands, "verify", run, "check that what was written is whole, and say what can be mended"
+    )
+    parser.add_argument(
+        "folders",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="a run's folder, a published policy, a reward model, or a dataset of `groundling collect`",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry the command out; returns its exit status: 1 where something is wrong."""
+    from groundling.training.verify import verify
+
+    console = make_console()
+    status = 0
+    for folder in arguments.folders:
+        findings = verify(folder)
+        console.print(str(folder), highlight=False, markup=False, soft_wrap=True)
+        for one in findings:
+            mark, told = (
+                ("ok   ", one.what) if one.problem is None else ("WRONG", f"{one.what} {one.problem}")
+            )
+            mend = f"; {one.mend}" if one.mend else ""
+            console.print(f"  {mark}  {told}{mend}", highlight=False, markup=False, soft_wrap=True)
+            status |= one.problem is not None
+    return int(status)

@@ -1,0 +1,197 @@
+"""`groundling verify`: whether what a command has written is whole, and what can be mended if it is not."""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from groundling.configs.compose import from_file
+from groundling.errors import ConfigError, GroundlingError
+from groundling.files import LOCK, PARTIAL, is_locked
+from groundling.judges.preferences.opening import open_pairs
+from groundling.judges.reward_models import load_reward_model
+from groundling.judges.reward_models.reward_model import DESCRIPTION as REWARD_MODEL
+from groundling.rows import scan_rows
+from groundling.training import checkpoint
+from groundling.training.tracking import METRICS
+from groundling.worlds.text import dataset
+
+_SPARSE_ROWS = ("validation.jsonl", "probes.jsonl", "samples/train.jsonl")
+"""Rows of some updates, beside those of all in `METRICS`."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that was checked."""
+
+    what: str
+    """What was looked at, or the file that is wrong."""
+    problem: str | None = None
+    """None: it is whole."""
+    mend: str = ""
+    """What to do about the problem."""
+
+
+def verify(folder: Path) -> list[Finding]:
+    """Check a folder that a command has written: a run, a published policy, a reward model, a dataset.
+
+    Nothing is written, and nothing that the folder holds is run.
+
+    Args:
+        folder: Its path.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is no folder: name a run's, a reward model's or a dataset's")
+    findings = list(_permissions(folder))
+    if findings:
+        return findings  # what cannot be read cannot be checked
+    if is_locked(folder / LOCK):
+        findings.append(
+            Finding(str(folder), "is being written to by another process", "check it again afterwards")
+        )
+    if (folder / checkpoint.MANIFEST).exists():
+        findings += [_whole(folder), *_config(folder)]
+    elif (folder / "config.yaml").exists():
+        findings += [*_config(folder), *_trained(folder)]
+    elif (folder / REWARD_MODEL).exists() or (folder / "checkpoints").is_dir():
+        findings += [*_reward_model(folder), *_trained(folder)]
+    elif (folder / dataset.DESCRIPTION).exists():
+        findings += list(_episodes(folder))
+    elif (folder / "data").is_dir():
+        findings += list(_pairs(folder))
+    else:
+        raise ConfigError(
+            f"{folder} is neither a run (config.yaml) nor a published policy ({checkpoint.MANIFEST}), a reward model "
+            f"({REWARD_MODEL}) or a dataset (data/)"
+        )
+    return [*findings, *_leftovers(folder)]
+
+
+def _permissions(folder: Path) -> Iterator[Finding]:
+    for path in [folder, *sorted(folder.rglob("*"))]:
+        wanted = os.R_OK | os.X_OK if path.is_dir() else os.R_OK
+        if not os.access(path, wanted):
+            yield Finding(
+                str(path), "is not readable by you", f"ask its owner for permission: chmod -R g+rX {folder}"
+            )
+    if not os.access(folder, os.W_OK):
+        yield Finding(str(folder), "is not writable by you", "copy it, to go on with it")
+
+
+def _config(folder: Path) -> Iterator[Finding]:
+    path = folder / "config.yaml"
+    try:
+        from_file(path)
+    except ConfigError as error:
+        yield Finding(str(path), str(error), "")
+    else:
+        yield Finding("config.yaml: can be run as it is")
+
+
+def _trained(folder: Path) -> Iterator[Finding]:
+    """The rows and checkpoints of a run, or of a distillation."""
+    rows, wrong = scan_rows(folder / METRICS, consecutive=True)
+    yield from (Finding(f"{METRICS}, line {one.line}", one.problem, one.mend) for one in wrong)
+    if not wrong:
+        yield Finding(f"{METRICS}: {len(rows)} rows, each update once")
+    for name in _SPARSE_ROWS:
+        if (folder / name).exists():
+            _, wrong = scan_rows(folder / name)
+            yield from (Finding(f"{name}, line {one.line}", one.problem, one.mend) for one in wrong)
+    steps = {row["update"]: row["step"] for row in rows}
+    whole = []
+    checkpoints = checkpoint.numbered(folder / "checkpoints")
+    for path in checkpoints:
+        finding = _whole(path)
+        yield finding
+        if finding.problem is None:
+            whole.append(path)
+            update, step = int(path.name), checkpoint.step_of(path)
+            if steps.get(update) != step:
+                yield Finding(
+                    str(path),
+                    f"was taken after update {update} and step {step}, of which {METRICS} has no row",
+                    "bring the file back from a copy, or begin a new run from these weights: model.path="
+                    f"{path} run_dir=NEW",
+                )
+    if checkpoints and not whole:
+        yield Finding(str(folder / "checkpoints"), "holds no whole checkpoint", "bring one back from a copy")
+    if whole:
+        yield from _versions(whole[-1])
+
+
+def _whole(path: Path) -> Finding:
+    problem = checkpoint.what_is_wrong(path)
+    if problem is None:
+        return Finding(f"{path.name}: {len(list(path.rglob('*')))} files as their manifest lists them")
+    others = (
+        f"delete {path}: the run goes on from the one before it" if path.parent.name == "checkpoints" else ""
+    )
+    return Finding(str(path), problem, others or "copy it again from where it came from")
+
+
+def _versions(path: Path) -> Iterator[Finding]:
+    there = json.loads((path / "run.json").read_text(encoding="utf-8")).get("versions", {})
+    here = checkpoint.versions()
+    other = [
+        f"{name} {there[name]} (here {here[name]})"
+        for name in here
+        if there.get(name, here[name]) != here[name]
+    ]
+    if other:
+        yield Finding(
+            str(path),
+            f"was written with {', '.join(other)}",
+            "it can be gone on with; to the last bit only with the versions of before",
+        )
+
+
+def _reward_model(folder: Path) -> Iterator[Finding]:
+    if not (folder / REWARD_MODEL).exists():
+        yield Finding(
+            str(folder / REWARD_MODEL), "is missing", "run the same `groundling distill` again to the end"
+        )
+        return
+    try:
+        model = load_reward_model(folder)
+    except GroundlingError as error:
+        yield Finding(str(folder / REWARD_MODEL), str(error), "run the same `groundling distill` again")
+    else:
+        yield Finding(f"{REWARD_MODEL}: a {model.id} with its weights")
+
+
+def _episodes(folder: Path) -> Iterator[Finding]:
+    try:
+        dataset.read_description(folder)
+        counts = [dataset.count_transitions(folder, split) for split in ("train", "validation")]
+    except (GroundlingError, OSError, ValueError) as error:
+        yield Finding(
+            str(folder), str(error), "delete the broken file, and run the same `groundling collect` again"
+        )
+    else:
+        yield Finding(f"data: {counts[0]:,} transitions, {counts[1]:,} to validate on")
+
+
+def _pairs(folder: Path) -> Iterator[Finding]:
+    try:
+        pairs = open_pairs(folder)
+        count = len(pairs)
+        labels = {name: len(pairs.preferences(name)) for name in pairs.annotators()}
+    except (GroundlingError, OSError, ValueError) as error:
+        yield Finding(
+            str(folder), str(error), "bring the file back from a copy, or collect into a new folder"
+        )
+    else:
+        told = f", labelled by {', '.join(labels)}" if labels else ""
+        yield Finding(f"data: {count:,} pairs{told}")
+
+
+def _leftovers(folder: Path) -> Iterator[Finding]:
+    for path in sorted(folder.rglob(f"*{PARTIAL}*")):
+        yield Finding(
+            str(path), "was left by a process that was killed while it wrote", f"delete it: rm -r {path}"
+        )

@@ -1,0 +1,210 @@
+"""Damaged rows and checkpoints, permissions, two processes in one folder: noticed, and `verify` says how to mend it."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from groundling.cli import main
+from groundling.errors import ConfigError, RunError
+from groundling.files import LOCK, lock_beside, locked
+from groundling.training import checkpoint
+from groundling.training.run import train
+from groundling.training.tracking import METRICS, read_metrics
+from groundling.training.verify import verify
+from tests.training.test_resume import _corridor, _train
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run_dir = tmp_path_factory.mktemp("verify") / "run"
+    _train(_corridor(run_dir))
+    return run_dir
+
+
+@pytest.fixture
+def run_dir(whole: Path, tmp_path: Path) -> Path:
+    """A run that is done; each test has its own."""
+    return Path(shutil.copytree(whole, tmp_path / "run"))
+
+
+def _edit(run_dir: Path, change: str) -> None:
+    path = run_dir / METRICS
+    lines = path.read_text().splitlines(keepends=True)
+    match change:
+        case "deleted in the middle":
+            del lines[2]
+        case "deleted at the beginning":
+            del lines[0]
+        case "deleted at the end" | "cut":
+            del lines[-1]
+        case "doubled":
+            lines.insert(3, lines[2])
+        case "doubled otherwise":
+            lines.insert(3, json.dumps(json.loads(lines[2]) | {"loss": 7}) + "\n")
+        case "of another run":
+            lines.append(json.dumps({"update": 2, "step": 80}) + "\n")
+        case "no row":
+            lines.insert(1, "[]\n")
+        case "all deleted":
+            lines = []
+    path.write_text("".join(lines) + ('{"update": 6, "st' if change == "cut" else ""))
+
+
+CHANGES = {
+    "deleted in the middle": "the rows of updates 3 to 3 before it are missing",
+    "deleted at the beginning": "begins at update 2, and the rows before it are missing",
+    "deleted at the end": "ends with update 5",
+    "cut": "ends with update 5",
+    "all deleted": "ends with update 0",
+    "doubled": "tells of update 3 a second time: delete it",
+    "doubled otherwise": "tells of update 3 a second time, and otherwise",
+    "of another run": "is out of its place (update 2, step 80, after update 6, step 240)",
+    "no row": "line 2 of",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_damaged_rows_are_noticed_when_a_run_goes_on(change: str, run_dir: Path) -> None:
+    _edit(run_dir, change)
+    longer = _corridor(run_dir)
+    longer.training.steps += 40
+    with pytest.raises(RunError) as caught:
+        train(longer, Console(quiet=True))
+    assert CHANGES[change] in str(caught.value)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_damaged_rows_are_told(change: str, run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(run_dir)]) == 0
+    assert "WRONG" not in capsys.readouterr().out
+    _edit(run_dir, change)
+    assert main(["verify", str(run_dir)]) == 1
+    assert "WRONG" in capsys.readouterr().out
+
+
+def test_rows_that_are_doubled_can_be_mended_as_told(run_dir: Path) -> None:
+    _edit(run_dir, "doubled")
+    (wrong,) = [one for one in verify(run_dir) if one.problem is not None]
+    assert (wrong.what, wrong.mend) == (f"{METRICS}, line 4", "delete it")
+    lines = (run_dir / METRICS).read_text().splitlines(keepends=True)
+    (run_dir / METRICS).write_text("".join(lines[:3] + lines[4:]))
+    assert [row["update"] for row in read_metrics(run_dir)] == [1, 2, 3, 4, 5, 6]
+    assert all(one.problem is None for one in verify(run_dir))
+
+
+def _broken(run_dir: Path, what: str) -> str:
+    """Damage the last checkpoint; returns what is told."""
+    last = checkpoint.numbered(run_dir / "checkpoints")[-1]
+    weights = last / "optimizer.safetensors"
+    match what:
+        case "missing":
+            weights.unlink()
+            return "optimizer.safetensors is missing"
+        case "flipped":
+            content = bytearray(weights.read_bytes())
+            content[-1] ^= 1
+            weights.write_bytes(content)
+            return "optimizer.safetensors is not what was written"
+        case "cut":
+            weights.write_bytes(weights.read_bytes()[:-1])
+            return "bytes instead of"
+        case "other versions":
+            state = json.loads((last / "run.json").read_text())
+            state["versions"]["torch"] = "1.0"
+            (last / "run.json").write_text(json.dumps(state))
+            (last / checkpoint.MANIFEST).unlink()
+            checkpoint.seal(last)
+            return "was written with torch 1.0 (here"
+        case _:
+            (last.parent / ".partial-000007").mkdir()
+            return "was left by a process that was killed"
+
+
+@pytest.mark.parametrize("what", ["missing", "flipped", "cut", "other versions", "left over"])
+def test_a_damaged_checkpoint_is_told(what: str, run_dir: Path) -> None:
+    problem = _broken(run_dir, what)
+    (wrong,) = [one for one in verify(run_dir) if one.problem is not None]
+    assert problem in f"{wrong.what} {wrong.problem}" and wrong.mend
+
+
+def test_what_is_no_folder_of_ours_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is neither a run"):
+        verify(tmp_path)
+    with pytest.raises(ConfigError, match="is no folder"):
+        verify(tmp_path / "nowhere")
+
+
+@pytest.fixture
+def umask() -> Iterator[None]:
+    before = os.umask(0o002)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("umask")
+def test_weights_are_readable_by_whom_the_umask_says(tmp_path: Path) -> None:
+    _train(_corridor(tmp_path / "run"))
+    modes = {
+        path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "run").rglob("*") if path.is_file()
+    }
+    assert modes["optimizer.safetensors"] == 0o664 and set(modes.values()) == {0o664}
+
+
+def test_what_one_may_not_read_is_not_called_broken(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    last = checkpoint.numbered(run_dir / "checkpoints")[-1]
+
+    def forbidden(self: Path, *args: object, **kwargs: object) -> None:
+        raise PermissionError(13, "Permission denied", str(self))  # which root, who runs CI, is never told
+
+    monkeypatch.setattr(Path, "open", forbidden)
+    with pytest.raises(RunError, match="is not readable by you: ask its owner") as caught:
+        checkpoint.what_is_wrong(last)
+    assert "broken" not in str(caught.value)
+
+
+def test_of_two_in_one_folder_one_is_told_so(run_dir: Path, tmp_path: Path) -> None:
+    with locked(run_dir / LOCK, "is at work", print):
+        with pytest.raises(RunError, match=f"another process is training in {run_dir}"):
+            train(_corridor(run_dir), Console(quiet=True))
+        assert any(one.problem == "is being written to by another process" for one in verify(run_dir))
+    _train(_corridor(run_dir))
+    assert not (run_dir / LOCK).exists()
+
+
+def test_a_lock_that_was_removed_keeps_nobody_out(tmp_path: Path) -> None:
+    path = lock_beside(tmp_path / "data")
+    with locked(path, "is at work", print):
+        path.unlink()  # as somebody does by hand
+        with locked(path, "is at work", print):
+            pass
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("command", ["collect", "evaluate", "publish"])
+def test_each_command_that_writes_has_its_lock(
+    command: str, run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "output"
+    words, lock = {
+        "collect": (
+            ["collect", str(run_dir), "--episodes", "2", "--output", str(output)],
+            lock_beside(output),
+        ),
+        "evaluate": (
+            ["evaluate", str(run_dir), "--episodes", "2"],
+            run_dir / "evaluation" / f".held-out{LOCK}",
+        ),
+        "publish": (["publish", str(run_dir), "--output", str(output)], lock_beside(output)),
+    }[command]
+    with locked(lock, "is at work", print):
+        assert main(words) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: another process is ") and error.count("\n") == 1
+    assert not output.exists()
+    assert main(words) == 0
+    assert not lock.exists()
