@@ -1,5 +1,6 @@
 """Rows of figures, one for each update: files of JSON lines that go on where a run resumes and who reads them."""
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -91,6 +92,24 @@ def _out_of_place(
             f"another run's lines may stand here: delete those, or {_COPY}",
         )
     return None
+
+
+def digest_of(path: Path, count: int) -> str:
+    """The SHA-256 of a file's first lines, in hexadecimal."""
+    content = path.read_bytes() if path.exists() else b""
+    return hashlib.sha256(b"".join(content.splitlines(keepends=True)[:count])).hexdigest()
+
+
+def check_digest(path: Path, count: int, expected: str) -> None:
+    """Check that a file's first lines are those of which `digest_of` was kept.
+
+    Raises:
+        RunError: they are others.
+    """
+    if digest_of(path, count) != expected:
+        raise RunError(
+            f"the first {count} lines of {path} are not those that stood there when the checkpoint was written: {_COPY}"
+        )
 
 
 class RowFile:

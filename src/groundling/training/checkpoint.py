@@ -161,8 +161,8 @@ def save_random_states(generators: dict[str, torch.Generator], path: Path) -> No
     version, words, gauss = random.getstate()
     tensors["numpy"] = torch.from_numpy(np.array(keys, dtype=np.int64))
     tensors["python"] = torch.tensor(words, dtype=torch.int64)
-    others = {"numpy": json.dumps(rest), "python": json.dumps([version, gauss])}
-    save_file(tensors, path, metadata=others)
+    # In one entry: safetensors writes several in any order, and equal states are to be equal files.
+    save_file(tensors, path, metadata={"others": json.dumps({"numpy": rest, "python": [version, gauss]})})
 
 
 def load_random_states(generators: dict[str, torch.Generator], path: Path) -> None:
@@ -171,7 +171,7 @@ def load_random_states(generators: dict[str, torch.Generator], path: Path) -> No
 
     tensors = load_file(path)
     with safe_open(path, framework="pt") as file:
-        others = {name: parse_json(text, str(path)) for name, text in (file.metadata() or {}).items()}
+        others = parse_json((file.metadata() or {})["others"], str(path))
     for name, generator in generators.items():
         generator.set_state(tensors[f"generator.{name}"])
     torch.set_rng_state(tensors["torch"])

@@ -30,9 +30,10 @@ from groundling.judges.reward_models import (
 from groundling.judges.reward_models.distill import Distillation, evaluate, normalize, train_epoch
 from groundling.judges.reward_models.training_pairs import TrainingPairs
 from groundling.registry import ComponentConfig
+from groundling.rows import check_digest, digest_of
 from groundling.sharing import shareable
 from groundling.training import checkpoint
-from groundling.training.tracking import Tracker
+from groundling.training.tracking import METRICS, Tracker
 
 _CONFIG = "config.json"
 _MAY_CHANGE = ("device", "keep_checkpoints")
@@ -226,13 +227,20 @@ class DistillationRun:
         if self.optimizer is not None:
             save_file(checkpoint.optimizer_tensors(self.optimizer), folder / "optimizer.safetensors")
         checkpoint.save_random_states(self.generators, folder / "random.safetensors")
-        state = {"counters": asdict(self.counters), "row": self.row, "versions": checkpoint.versions()}
+        state = {
+            "counters": asdict(self.counters),
+            "row": self.row,
+            "versions": checkpoint.versions(),
+            "rows_sha256": digest_of(self.folder / METRICS, self.counters.epoch + 1),
+        }
         checkpoint.write_json(folder / "run.json", state)
 
     def _load(self, folder: Path) -> None:
         with checkpoint.fitting(folder, "run.json"):
             state = read_object(folder / "run.json")
             self.counters, self.row = Counters(**state["counters"]), dict(state["row"])
+            if "rows_sha256" in state:
+                check_digest(self.folder / METRICS, self.counters.epoch + 1, state["rows_sha256"])
         with checkpoint.fitting(folder, "optimizer.safetensors"):
             if self.optimizer is not None:
                 checkpoint.load_optimizer(self.optimizer, folder / "optimizer.safetensors")

@@ -25,7 +25,7 @@ from groundling.documents import read_object
 from groundling.errors import ConfigError, RunError
 from groundling.policies.policy import Policy
 from groundling.processes import Processes
-from groundling.rows import Log, ValidationListener
+from groundling.rows import Log, ValidationListener, check_digest, digest_of
 from groundling.sharing import shareable
 from groundling.training import checkpoint
 from groundling.training.build import (
@@ -40,7 +40,7 @@ from groundling.training.folder import open_run, write_settings
 from groundling.training.progress import TrainingProgress
 from groundling.training.samples import SampleLog
 from groundling.training.shaping import ShapedReturns
-from groundling.training.tracking import Tracker, WandbLog, read_metrics
+from groundling.training.tracking import METRICS, Tracker, WandbLog, read_metrics
 from groundling.worlds.collector import Finished, summarise
 
 _LOW_ENTROPY_UPDATES = 5
@@ -128,6 +128,8 @@ class Run:
         self.collector = self.world.collector(self.policy, self.algorithm, self.local_rows)
         self.config = replace(config, training=in_steps(config.training, self.collector))
         self.shaped = ShapedReturns(num_rows)
+        self._digest: str | None = None
+        """Of the rows of figures up to the checkpoint that it goes on from."""
         if latest is not None:
             self._load(latest)
         if self.shards is not None:
@@ -166,6 +168,8 @@ class Run:
         """Who is told of every update; what they hold open is closed with ``stack``."""
         config, update = self.config, self.counters.update
         tracker = Tracker(self.folder, update)
+        if self._digest is not None:
+            check_digest(self.folder / METRICS, update, self._digest)
         stack.callback(tracker.close)
         logs: list[Log] = [tracker, SampleLog(self.collector, self.folder, update, config.training.steps)]
         listeners: list[ValidationListener] = [tracker]
@@ -264,6 +268,7 @@ class Run:
                 "envs": envs,
                 "shaped": self.shaped.sums.tolist(),
                 "versions": checkpoint.versions(),
+                "rows_sha256": digest_of(self.folder / METRICS, self.counters.update),
             },
         )
 
@@ -273,6 +278,7 @@ class Run:
             state = read_object(folder / "run.json")
             checkpoint.check_counters(state["counters"])
             self.counters = Counters(**state["counters"])
+            self._digest = state.get("rows_sha256")
             self.shaped.sums[:] = state.get("shaped", 0.0)
             if len(envs := list(state["envs"])) != self.config.world.num_rows:
                 raise ValueError(f"{len(envs)} envs or texts, expected {self.config.world.num_rows}")

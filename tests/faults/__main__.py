@@ -1,0 +1,94 @@
+"""The long form: ``python -m tests.faults --output results/faults`` (`make faults`). Some 20 minutes of one core."""
+
+import argparse
+import csv
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, fields
+from pathlib import Path
+
+from tests.faults import cases
+from tests.faults.cases import Bench, Case
+from tests.faults.scenarios import prepare, scenarios
+
+KILLS = {"train doors": 8, "train nlpo": 12}
+"""Of each command, and of those that take long to start."""
+_USUAL_KILLS = 16
+_FULL_DISKS = 4
+
+
+def every_case(bench: Bench) -> Iterator[Case]:
+    """All faults of all commands."""
+    every = {one.name: one for one in scenarios(bench.materials)}
+    for name, scenario in every.items():
+        yield from cases.killed(bench, scenario, KILLS.get(name, _USUAL_KILLS))
+    for name in ("train table", "train writer", "collect --episodes", "distill", "evaluate", "publish"):
+        yield from cases.full_disk(bench, every[name], _FULL_DISKS)
+        yield from cases.read_only(bench, every[name])
+        yield from cases.two_at_once(bench, every[name])
+    for name in ("train table", "train drrn"):
+        yield from cases.damaged(bench, every[name])
+    yield from cases.failing_envs(bench)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--output", type=Path, default=Path("results/faults"))
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    folder, began, done = Path(tempfile.mkdtemp(prefix="faults-")), time.monotonic(), []
+    (folder / "materials").mkdir()
+    prepare(folder / "materials")
+    bench = Bench(folder / "cases", folder / "materials", random.Random(arguments.seed))
+    for case in every_case(bench):
+        done.append(case)
+        mark = "ok" if case.problem is None else f"WRONG: {case.problem}"
+        minutes = (time.monotonic() - began) / 60
+        print(f"{len(done):4d} {minutes:5.1f} min  {case.fault:18s} {case.scenario:28s} {mark}", flush=True)
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    with (arguments.output / "cases.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, [f.name for f in fields(Case)])
+        writer.writeheader()
+        writer.writerows(asdict(case) for case in done)
+    (arguments.output / "README.md").write_text(page(done, arguments.seed), encoding="utf-8")
+    wrong = [case for case in done if case.problem is not None]
+    if not wrong:
+        shutil.rmtree(folder)
+    print(f"{len(done)} cases, {len(wrong)} wrong; {arguments.output}")
+    return bool(wrong)
+
+
+def page(done: list[Case], seed: int) -> str:
+    """The table: cases, survived, work lost, seconds to recover."""
+    groups: dict[tuple[str, str], list[Case]] = {}
+    for case in done:
+        groups.setdefault((case.fault, case.scenario), []).append(case)
+    lines = [
+        "# Faults",
+        "",
+        f"`make faults` (`python -m tests.faults --seed {seed}`). A case has survived if the command, begun again, ended as",
+        "one that nobody had disturbed, to the last bit (NetHack and online judges: by its counters), or if it was refused",
+        "in one clear line and nothing that had been written was changed. *Lost* are units of work that were done again",
+        "(updates, epochs, files, answers), *recovery* is the longest time until the work was where it had been.",
+        "",
+        "| fault | command | faults | survived | most lost | recovery (s) |",
+        "|---|---|--:|--:|--:|--:|",
+    ]
+    for (fault, scenario), group in groups.items():
+        faults = sum(max(1, case.kills) if fault == "SIGKILL" else 1 for case in group)
+        bad = sum(case.problem is not None for case in group)
+        killed = fault == "SIGKILL"
+        lost = str(max(case.lost for case in group)) if killed else "–"
+        recovery = f"{max(case.recovery for case in group):.1f}" if killed else "–"
+        lines.append(f"| {fault} | {scenario} | {faults} | {faults - bad} | {lost} | {recovery} |")
+    kills = sum(case.kills for case in done)
+    lines += ["", f"{kills} kills and {sum(case.fault != 'SIGKILL' for case in done)} other faults.", ""]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

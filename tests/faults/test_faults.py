@@ -1,0 +1,57 @@
+"""A sample of the faults that `make faults` tries: each kind once or twice, on the quickest commands."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults import cases
+from tests.faults.cases import Bench, Case
+from tests.faults.harness import Scenario
+from tests.faults.scenarios import prepare, scenarios
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    folder = tmp_path_factory.mktemp("faults")
+    (folder / "materials").mkdir()
+    prepare(folder / "materials")
+    return Bench(folder / "cases", folder / "materials", random.Random(0))
+
+
+@pytest.fixture(scope="module")
+def every(bench: Bench) -> dict[str, Scenario]:
+    return {scenario.name: scenario for scenario in scenarios(bench.materials)}
+
+
+def _assert_survived(tried: Iterator[Case]) -> list[Case]:
+    done = list(tried)
+    assert done and not [case for case in done if case.problem is not None]
+    return done
+
+
+@pytest.mark.parametrize(
+    "name", ["train table", "collect --episodes", "annotate", "distill", "evaluate", "study"]
+)
+def test_a_killed_command_ends_as_undisturbed(name: str, bench: Bench, every: dict[str, Scenario]) -> None:
+    done = _assert_survived(cases.killed(bench, every[name], 3))
+    assert sum(case.kills for case in done) >= 1
+
+
+@pytest.mark.parametrize("name", ["train table", "distill"])
+def test_a_full_disk_costs_nothing(name: str, bench: Bench, every: dict[str, Scenario]) -> None:
+    _assert_survived(cases.full_disk(bench, every[name], 2))
+
+
+@pytest.mark.parametrize("name", ["evaluate", "publish"])
+def test_a_read_only_folder_is_told(name: str, bench: Bench, every: dict[str, Scenario]) -> None:
+    _assert_survived(cases.read_only(bench, every[name]))
+
+
+@pytest.mark.parametrize("name", ["train table", "collect --episodes"])
+def test_of_two_at_once_one_does_it(name: str, bench: Bench, every: dict[str, Scenario]) -> None:
+    _assert_survived(cases.two_at_once(bench, every[name]))
+
+
+def test_a_damaged_run_goes_on_exactly_or_says_why_not(bench: Bench, every: dict[str, Scenario]) -> None:
+    assert len(_assert_survived(cases.damaged(bench, every["train table"]))) > 20
