@@ -10,7 +10,7 @@ CHECKED := .venv-wheel
 AUDITING := .venv-audit
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-writing demo-motif test lint format wheel-check sbom audit clean
+.PHONY: help install demo demo-writing demo-motif test faults lint format wheel-check sbom audit clean
 
 help:  ## Show what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -48,6 +48,9 @@ demo-motif: install  ## Motif: record NetHack, judge it, learn the judge's taste
 
 test: install  ## Run the test suite
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+faults: install  ## Kill, damage and starve every long command; a table in results/faults (some 20 minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults --output results/faults
 
 lint: install  ## Check style, types and spelling
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/codespell

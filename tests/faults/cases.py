@@ -189,8 +189,11 @@ DAMAGES: dict[str, Callable[[Path, random.Random], None]] = {
 }
 
 
-def damaged(bench: Bench, scenario: Scenario) -> Iterator[Case]:
-    """Each file of a run that was killed in its midst is cut, flipped in one bit or removed, then it is gone on with."""
+def damaged(bench: Bench, scenario: Scenario, most: int | None = None) -> Iterator[Case]:
+    """Each file of a run that was killed in its midst is cut, flipped in one bit or removed, then it is gone on with.
+
+    All that can be, or ``most`` of it, drawn.
+    """
     _, reference = bench.undisturbed(scenario)
     half = bench.place(scenario)
     process = start(words_in(scenario, half), half)
@@ -198,24 +201,24 @@ def damaged(bench: Bench, scenario: Scenario) -> Iterator[Case]:
         time.sleep(POLL_SECONDS)
     kill(process)
     source = half / scenario.output
-    for name in sorted(digest(source)):
-        for what, damage in DAMAGES.items():
-            place = bench.place(scenario)
-            shutil.copytree(source, place / scenario.output)
-            damage(place / scenario.output / name, bench.rng)
-            before = digest(place / scenario.output)
-            ended = run(words_in(scenario, place), place)
-            case = Case(f"file {what}", scenario.name)
-            if ended.status:
-                case.problem = clear_line(ended)
-                lost = {k for k, v in before.items() if digest(place / scenario.output).get(k) != v}
-                if case.problem is None and lost - {"config.yaml"}:
-                    case.problem = f"{name}: refused, and {sorted(lost)} changed"
-            elif scenario.compared(place / scenario.output) != reference:
-                case.problem = f"{name} {what}: ended otherwise than undisturbed, in {place}"
-            yield case
-            if case.problem is None:
-                shutil.rmtree(place)
+    every = [(name, what) for name in sorted(digest(source)) for what in DAMAGES]
+    for name, what in every if most is None else bench.rng.sample(every, most):
+        place = bench.place(scenario)
+        shutil.copytree(source, place / scenario.output)
+        DAMAGES[what](place / scenario.output / name, bench.rng)
+        before = digest(place / scenario.output)
+        ended = run(words_in(scenario, place), place)
+        case = Case(f"file {what}", scenario.name)
+        if ended.status:
+            case.problem = clear_line(ended)
+            lost = {k for k, v in before.items() if digest(place / scenario.output).get(k) != v}
+            if case.problem is None and lost - {"config.yaml"}:
+                case.problem = f"{name}: refused, and {sorted(lost)} changed"
+        elif scenario.compared(place / scenario.output) != reference:
+            case.problem = f"{name} {what}: ended otherwise than undisturbed, in {place}"
+        yield case
+        if case.problem is None:
+            shutil.rmtree(place)
 
 
 def failing_envs(bench: Bench) -> Iterator[Case]:

@@ -54,4 +54,4 @@ def test_of_two_at_once_one_does_it(name: str, bench: Bench, every: dict[str, Sc
 
 
 def test_a_damaged_run_goes_on_exactly_or_says_why_not(bench: Bench, every: dict[str, Scenario]) -> None:
-    assert len(_assert_survived(cases.damaged(bench, every["train table"]))) > 20
+    assert len(_assert_survived(cases.damaged(bench, every["train table"], most=12))) == 12

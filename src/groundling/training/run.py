@@ -167,9 +167,9 @@ class Run:
     def _logs(self, stack: ExitStack) -> list[Log]:
         """Who is told of every update; what they hold open is closed with ``stack``."""
         config, update = self.config, self.counters.update
-        tracker = Tracker(self.folder, update)
         if self._digest is not None:
             check_digest(self.folder / METRICS, update, self._digest)
+        tracker = Tracker(self.folder, update)
         stack.callback(tracker.close)
         logs: list[Log] = [tracker, SampleLog(self.collector, self.folder, update, config.training.steps)]
         listeners: list[ValidationListener] = [tracker]
