@@ -106,6 +106,11 @@ def check_digest(path: Path, count: int, expected: str) -> None:
     Raises:
         RunError: they are others.
     """
+    lines = path.read_bytes().count(b"\n") if path.exists() else 0
+    if lines < count:
+        raise RunError(
+            f"{path} has {lines} whole lines of the {count} that stood there when the checkpoint was written: {_COPY}"
+        )
     if digest_of(path, count) != expected:
         raise RunError(
             f"the first {count} lines of {path} are not those that stood there when the checkpoint was written: {_COPY}"

@@ -50,6 +50,8 @@ def _edit(run_dir: Path, change: str) -> None:
             lines.append(json.dumps({"update": 2, "step": 80}) + "\n")
         case "no row":
             lines.insert(1, "[]\n")
+        case "changed":
+            lines[2] = json.dumps(json.loads(lines[2]) | {"return_mean": 7.0}) + "\n"
         case "all deleted":
             lines = []
     path.write_text("".join(lines) + ('{"update": 6, "st' if change == "cut" else ""))
@@ -58,13 +60,14 @@ def _edit(run_dir: Path, change: str) -> None:
 CHANGES = {
     "deleted in the middle": "the rows of updates 3 to 3 before it are missing",
     "deleted at the beginning": "begins at update 2, and the rows before it are missing",
-    "deleted at the end": "ends with update 5",
-    "cut": "ends with update 5",
-    "all deleted": "ends with update 0",
+    "deleted at the end": "has 5 whole lines of the 6",
+    "cut": "has 5 whole lines of the 6",
+    "all deleted": "has 0 whole lines of the 6",
     "doubled": "tells of update 3 a second time: delete it",
     "doubled otherwise": "tells of update 3 a second time, and otherwise",
     "of another run": "is out of its place (update 2, step 80, after update 6, step 240)",
     "no row": "line 2 of",
+    "changed": "the first 6 lines of",
 }
 
 
@@ -130,6 +133,20 @@ def test_a_damaged_checkpoint_is_told(what: str, run_dir: Path) -> None:
     problem = _broken(run_dir, what)
     (wrong,) = [one for one in verify(run_dir) if one.problem is not None]
     assert problem in f"{wrong.what} {wrong.problem}" and wrong.mend
+
+
+def test_datasets_are_checked(run_dir: Path, tmp_path: Path) -> None:
+    episodes, pairs = tmp_path / "episodes", tmp_path / "pairs"
+    assert main(["collect", str(run_dir), "--episodes", "3", "--output", str(episodes)]) == 0
+    assert main(["collect", str(run_dir), "--pairs", "3", "--output", str(pairs)]) == 0
+    assert main(["annotate", str(pairs), "--judge", "return"]) == 0
+    (whole,) = verify(episodes)
+    assert whole.problem is None and whole.what.endswith("transitions in 1 files")
+    assert [one.what for one in verify(pairs)] == ["data: 3 pairs, labelled by return"]
+    (path,) = episodes.glob("data/*.parquet")
+    path.write_bytes(path.read_bytes()[:100])
+    (wrong,) = verify(episodes)
+    assert wrong.what == str(path) and wrong.problem is not None and "delete" in wrong.mend
 
 
 def test_what_is_no_folder_of_ours_is_refused(tmp_path: Path) -> None:

@@ -1,22 +1,23 @@
 """`groundling verify`: whether what a command has written is whole, and what can be mended if it is not."""
 
-import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from groundling.configs.compose import from_file
+from groundling.documents import read_object
 from groundling.errors import ConfigError, GroundlingError
 from groundling.files import LOCK, PARTIAL, is_locked
 from groundling.judges.preferences.opening import open_pairs
 from groundling.judges.reward_models import load_reward_model
 from groundling.judges.reward_models.reward_model import DESCRIPTION as REWARD_MODEL
-from groundling.rows import scan_rows
+from groundling.rows import digest_of, scan_rows
 from groundling.training import checkpoint
 from groundling.training.tracking import METRICS
-from groundling.worlds.text import dataset
 
+_COLLECTION = "collection.json"
+"""In a dataset of transitions: who played, where and how."""
 _SPARSE_ROWS = ("validation.jsonl", "probes.jsonl", "samples/train.jsonl")
 """Rows of some updates, beside those of all in `METRICS`."""
 
@@ -59,7 +60,7 @@ def verify(folder: Path) -> list[Finding]:
         findings += [*_config(folder), *_trained(folder)]
     elif (folder / REWARD_MODEL).exists() or (folder / "checkpoints").is_dir():
         findings += [*_reward_model(folder), *_trained(folder)]
-    elif (folder / dataset.DESCRIPTION).exists():
+    elif (folder / _COLLECTION).exists():
         findings += list(_episodes(folder))
     elif (folder / "data").is_dir():
         findings += list(_pairs(folder))
@@ -94,9 +95,9 @@ def _config(folder: Path) -> Iterator[Finding]:
 
 def _trained(folder: Path) -> Iterator[Finding]:
     """The rows and checkpoints of a run, or of a distillation."""
-    rows, wrong = scan_rows(folder / METRICS, consecutive=True)
-    yield from (Finding(f"{METRICS}, line {one.line}", one.problem, one.mend) for one in wrong)
-    if not wrong:
+    rows, damaged = scan_rows(folder / METRICS, consecutive=True)
+    yield from (Finding(f"{METRICS}, line {one.line}", one.problem, one.mend) for one in damaged)
+    if not damaged:
         yield Finding(f"{METRICS}: {len(rows)} rows, each update once")
     for name in _SPARSE_ROWS:
         if (folder / name).exists():
@@ -110,18 +111,27 @@ def _trained(folder: Path) -> Iterator[Finding]:
         yield finding
         if finding.problem is None:
             whole.append(path)
-            update, step = int(path.name), checkpoint.step_of(path)
-            if steps.get(update) != step:
-                yield Finding(
-                    str(path),
-                    f"was taken after update {update} and step {step}, of which {METRICS} has no row",
-                    "bring the file back from a copy, or begin a new run from these weights: model.path="
-                    f"{path} run_dir=NEW",
-                )
+            if not damaged:
+                yield from _rows_of(folder, path, steps)
     if checkpoints and not whole:
         yield Finding(str(folder / "checkpoints"), "holds no whole checkpoint", "bring one back from a copy")
     if whole:
         yield from _versions(whole[-1])
+
+
+def _rows_of(folder: Path, path: Path, steps: Mapping[int, int]) -> Iterator[Finding]:
+    """Whether the rows of figures are those that stood there when a checkpoint was written."""
+    update, step = int(path.name), checkpoint.step_of(path)
+    mend = f"bring the file back from a copy, or begin a new run from these weights: model.path={path} run_dir=NEW"
+    if steps.get(update) != step:
+        problem = f"was taken after update {update} and step {step}, of which {METRICS} has no row"
+        yield Finding(str(path), problem, mend)
+        return
+    kept = read_object(path / "run.json").get("rows_sha256")
+    count = update + (min(steps) == 0)  # a distillation begins with update 0
+    if kept is not None and kept != digest_of(folder / METRICS, count):
+        problem = f"was written when {METRICS} had other figures in its first {count} lines"
+        yield Finding(str(path), problem, mend)
 
 
 def _whole(path: Path) -> Finding:
@@ -135,7 +145,7 @@ def _whole(path: Path) -> Finding:
 
 
 def _versions(path: Path) -> Iterator[Finding]:
-    there = json.loads((path / "run.json").read_text(encoding="utf-8")).get("versions", {})
+    there = read_object(path / "run.json").get("versions", {})
     here = checkpoint.versions()
     other = [
         f"{name} {there[name]} (here {here[name]})"
@@ -165,15 +175,18 @@ def _reward_model(folder: Path) -> Iterator[Finding]:
 
 
 def _episodes(folder: Path) -> Iterator[Finding]:
-    try:
-        dataset.read_description(folder)
-        counts = [dataset.count_transitions(folder, split) for split in ("train", "validation")]
-    except (GroundlingError, OSError, ValueError) as error:
-        yield Finding(
-            str(folder), str(error), "delete the broken file, and run the same `groundling collect` again"
-        )
-    else:
-        yield Finding(f"data: {counts[0]:,} transitions, {counts[1]:,} to validate on")
+    """The files of a dataset of transitions."""
+    import pyarrow.parquet as pq
+
+    count, files = 0, sorted((folder / "data").glob("*.parquet"))
+    for path in files:
+        try:
+            count += pq.read_table(path).num_rows
+        except (OSError, ValueError) as error:
+            mend = f"delete {path} and what comes after it, and run the same `groundling collect` again"
+            yield Finding(str(path), f"cannot be read: {' '.join(str(error).split())}", mend)
+            return
+    yield Finding(f"data: {count:,} transitions in {len(files)} files")
 
 
 def _pairs(folder: Path) -> Iterator[Finding]:
