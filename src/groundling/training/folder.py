@@ -46,7 +46,7 @@ def open_run(
 ) -> Iterator[Path]:
     """Make or reopen a run's folder, and keep every other process from training in it.
 
-    A run that is refused before `write_settings` leaves everything as it was.
+    The folder of a run that is refused before `write_settings` is taken out again, if it was made here.
 
     Args:
         folder: The run's.
