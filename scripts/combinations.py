@@ -18,9 +18,10 @@ from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
 
 from groundling.configs.compose import from_values
 from groundling.configs.schema import Config
-from groundling.configs.used import check_used, has_model
+from groundling.configs.used import check_used
 from groundling.errors import GroundlingError
 from groundling.judges.reward_models import reward_models
+from groundling.policies.policy import has_model
 from groundling.registry import ComponentConfig
 from groundling.rewards import RewardPartConfig
 from groundling.training.build import check_suits, world_of
@@ -148,7 +149,7 @@ def config_of(one: Combination, distilled: Path, model: str = "starter", dataset
     world = config.world
     config.policy = ComponentConfig(one.policy, dict(_POLICY_ARGS.get(one.policy, {})))
     config.algorithm = ComponentConfig(one.algorithm, dict(_ALGORITHM_ARGS[one.algorithm]))
-    if has_model(config.policy):
+    if has_model(config.policy.id):
         config.model.path = model
     if one.policy == "action_head" and one.world == "text, actions change":
         config.policy.args["num_actions"] = 5

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from groundling.configs.compose import compose, experiments, from_file, to_yaml
-from groundling.configs.overrides import sweep
+from groundling.configs.grammar import sweep
 from groundling.errors import ConfigError
 
 
@@ -84,6 +84,12 @@ def test_overrides_mean_the_same_for_an_experiment_and_for_a_runs_file(tmp_path:
         ("world.actions=[drop,drop]", "twice"),
         ("world.actions=[[drop]]", r"^world\.actions\[0\] must be text, got \['drop'\]$"),
         ("world=[1]", r"^world must be a mapping of its keys, {name: value}, got \[1\]$"),
+        (
+            "world=${evaluation}",
+            r"^world must be a mapping of its keys, {name: value}, got '\${evaluation}'$",
+        ),
+        ("evaluation=${seed}", "^evaluation must be a mapping of its keys, {name: value}, got 1$"),
+        ("world.actions=${seed}", r"^world\.actions must be a list, \[value, value\], got 1$"),
         ("model=3", "^model must be a mapping of its keys, {name: value}, got 3$"),
         ("model={banana: 3}", "unknown config key 'model.banana'"),
         ("reward=3", "^reward must be a mapping, {name: value}, got 3$"),
@@ -184,6 +190,9 @@ def test_a_file_that_is_no_config_is_told(tmp_path: Path) -> None:
         from_file(tmp_path / "config.yaml")
     (tmp_path / "config.yaml").write_text("a: [1, 2")
     with pytest.raises(ConfigError, match="cannot read"):
+        from_file(tmp_path / "config.yaml")
+    (tmp_path / "config.yaml").write_text("- name: demo")
+    with pytest.raises(ConfigError, match=r"config\.yaml holds a list"):
         from_file(tmp_path / "config.yaml")
     (tmp_path / "config.yaml").write_text("colour: red\nworld: {id: text}\n")
     with pytest.raises(ConfigError, match="colour"):

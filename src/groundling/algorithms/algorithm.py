@@ -114,6 +114,11 @@ def check_trains(
     raise ConfigError(f"{problem}; set {ways}" if ways else problem)
 
 
+def penalises(id: str, args: Mapping[str, Any]) -> bool:
+    """Whether the algorithm ``id`` has a KL penalty, for which the policy needs the weights as training began."""
+    return bool(args.get("kl_coefficient", getattr(algorithms.get(id), "kl_coefficient", 0)))
+
+
 def _suits(
     id: str, args: Mapping[str, Any], policy_id: str, policy_args: Mapping[str, Any], world: WorldSpec
 ) -> bool:

@@ -58,7 +58,7 @@ def read_config(arguments: argparse.Namespace) -> "DistillationConfig":
     from omegaconf.errors import OmegaConfBaseException
 
     import groundling.worlds  # noqa: F401  (which tell judges what they are)
-    from groundling.configs.overrides import parse
+    from groundling.configs.grammar import read
     from groundling.judges.asking.subjects import find_subject
     from groundling.judges.preferences.opening import open_pairs
     from groundling.judges.reward_models import reward_models
@@ -72,7 +72,7 @@ def read_config(arguments: argparse.Namespace) -> "DistillationConfig":
             raise ConfigError(f"cannot read {text!r}: expected key=value, such as learning_rate=1e-4")
         if key.partition(".")[0] not in known:
             raise ConfigError(unknown("key", key, known))
-    changes = parse(arguments.overrides)
+    changes = [read(text) for text in arguments.overrides]
     for text, change in zip(arguments.overrides, changes, strict=True):
         if change.is_delete() or change.is_sweep_override():
             raise ConfigError(f"cannot read {text!r:.200}: expected key=value, with one value")

@@ -59,7 +59,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry the command out; returns its exit status."""
-    from groundling.configs.overrides import sweep
+    from groundling.configs.grammar import sweep
 
     if arguments.config_dir is not None and not arguments.config_dir.is_dir():
         raise ConfigError(f"--config-dir {arguments.config_dir} is no folder")

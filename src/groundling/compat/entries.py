@@ -9,7 +9,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from groundling.configs.overrides import check_written
+from groundling.configs.grammar import check_written
 from groundling.configs.trust import check_plain
 from groundling.documents import DocumentError, check_expansion, read_yaml
 from groundling.errors import ConfigError

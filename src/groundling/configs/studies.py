@@ -8,7 +8,8 @@ from pathlib import Path
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from groundling.configs.compose import check_words, headline
+from groundling.configs.compose import check_words
+from groundling.configs.reading import headline
 from groundling.configs.trust import check_plain
 from groundling.documents import DocumentError, check_expansion, read_yaml
 from groundling.errors import ConfigError

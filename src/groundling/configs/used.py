@@ -1,55 +1,19 @@
 """What is set in vain is an error: the message says why it does nothing, or who would use it."""
 
-import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from groundling.algorithms.algorithm import algorithms
+from groundling.algorithms.algorithm import algorithms, penalises
 from groundling.configs.schema import Config, ModelConfig
 from groundling.errors import ConfigError, UnusedKey
 from groundling.lm.loading import adapter_base, resolve
-from groundling.policies.policy import policies
-from groundling.registry import ComponentConfig, unknown
+from groundling.policies.policy import has_model, policies
+from groundling.registry import ComponentConfig
 from groundling.rewards import RewardPartConfig, check_parts, chosen_parts, parts
-from groundling.worlds import World, kind, worlds
+from groundling.worlds import World, kind
 from groundling.worlds.config import Use
-
-SECTIONS = ("world", "evaluation")
-"""The sections of which each kind of world has keys of its own."""
-
-
-def section_class(section: str, world: type[World[Any, Any]]) -> type[Any]:
-    """The dataclass of one of `SECTIONS` in a kind of world."""
-    return world.config_class if section == "world" else world.evaluation_class
-
-
-def check_section_key(section: str, name: str, id: str) -> None:
-    """Check that a kind of world has a key.
-
-    Args:
-        section: One of `SECTIONS`.
-        name: The key, without its section.
-        id: The kind of world.
-
-    Raises:
-        UnusedKey: only other kinds have it.
-        ConfigError: none has it.
-    """
-    names = {one: [f.name for f in fields(section_class(section, kind(one)))] for one in worlds}
-    if name in names[id]:
-        return
-    key, here = f"{section}.{name}", [f"{section}.{one}" for one in names[id]]
-    users = [one for one in names if name in names[one]]
-    if users:
-        owners = f"{' and '.join(users)} world{'s' if len(users) > 1 else ''}"
-        raise UnusedKey(
-            key,
-            f"{key} does nothing in {kind(id).offers.name}, it is of {owners}: leave it out. Here there is "
-            f"{', '.join(here)}",
-        )
-    raise ConfigError(unknown("config key", key, here))
 
 
 def check_used(config: Config) -> None:
@@ -76,17 +40,15 @@ def check_used(config: Config) -> None:
             )
     check_parts(config.reward, world.offers)
     chosen = chosen_parts(config.reward, world.offers)
-    if chosen and not any(part.coefficient for part in chosen.values()) and not penalises(config.algorithm):
+    if (
+        chosen
+        and not any(part.coefficient for part in chosen.values())
+        and not penalises(config.algorithm.id, config.algorithm.args)
+    ):
         raise ConfigError(
             f"nothing is learnt from: the coefficients of {', '.join(f'reward.{name}' for name in chosen)} are all 0; "
             "give one another"
         )
-
-
-def penalises(algorithm: ComponentConfig) -> bool:
-    """Whether it has a KL penalty, for which the policy needs the weights that training began with."""
-    default = getattr(algorithms.get(algorithm.id), "kl_coefficient", 0)
-    return bool(algorithm.args.get("kl_coefficient", default))
 
 
 def _use(
@@ -120,7 +82,7 @@ def _unused(
     idle = {}
     accepts = getattr(policies.get(policy.id), "accepts", None)
     # A policy that cannot act here is refused for that, and not for its model's keys.
-    if not has_model(policy) and (accepts is None or accepts(world.offers) is None):
+    if not has_model(policy.id) and (accepts is None or accepts(world.offers) is None):
         idle["model"] = f"policy {policy.id!r} has no language model"
     if model.revision is not None and _is_local(model.path):
         idle["model.revision"] = (
@@ -137,12 +99,6 @@ def _is_local(path: str) -> bool:
     """Whether a model is a folder here; not of an adapter, which may stand on weights of the hub's."""
     folder = Path(resolve(path))
     return folder.is_dir() and adapter_base(str(folder)) is None
-
-
-def has_model(policy: ComponentConfig) -> bool:
-    """Whether a policy has a language model, or may have one."""
-    parameters = inspect.signature(policies.get(policy.id)).parameters
-    return "lm" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def _leaves(prefix: str, node: Any) -> Iterator[tuple[str, Any]]:

@@ -9,10 +9,9 @@ from groundling.configs.compose import changed, compose, experiments, from_file
 from groundling.configs.flat import flat
 from groundling.configs.schema import Config
 from groundling.configs.trust import TRAINING_ALONE
-from groundling.configs.used import has_model
 from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.lm.loading import resolve
-from groundling.policies.policy import Policy
+from groundling.policies.policy import Policy, has_model
 from groundling.sharing import shareable
 from groundling.training import checkpoint
 from groundling.training.build import make_policy, world_of
@@ -85,7 +84,7 @@ class Target:
         if agent in agents():
             return None
         config = self.config
-        if agent == "zero-shot" and self.checkpoint is not None and has_model(config.policy):
+        if agent == "zero-shot" and self.checkpoint is not None and has_model(config.policy.id):
             try:
                 resolve(config.model.path)
             except GroundlingError as error:

@@ -1,5 +1,6 @@
 """What a policy is: it acts, and it evaluates stored actions with gradients."""
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -211,6 +212,12 @@ def check_accepts(id: str, world: WorldSpec) -> None:
 def _refusal(id: str, world: WorldSpec) -> str | None:
     accepts = getattr(policies.get(id), "accepts", None)  # a function that makes a policy does not say
     return None if accepts is None else accepts(world)
+
+
+def has_model(id: str) -> bool:
+    """Whether the policy ``id`` has a language model, or may have one."""
+    parameters = inspect.signature(policies.get(id)).parameters
+    return "lm" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def sample_categorical(log_probs: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from groundling.algorithms.algorithm import Algorithm, algorithms, check_trains
+from groundling.algorithms.algorithm import Algorithm, algorithms, check_trains, penalises
 from groundling.configs.schema import Config, ModelConfig, TrainingConfig
-from groundling.configs.used import has_model, penalises
 from groundling.devices import find_device
 from groundling.errors import ConfigError
-from groundling.policies.policy import Policy, check_accepts, policies
+from groundling.policies.policy import Policy, check_accepts, has_model, policies
 from groundling.processes import Processes
 from groundling.registry import ComponentConfig
 from groundling.worlds import World, WorldSpec, kind
@@ -79,7 +78,7 @@ def check_suits(
     _check_recurrence(policy, world.config.steps_per_row)
     if not getattr(algorithms.get(algorithm.id), "demonstrated", False):
         world.reward.check()
-        if world.reward.needs_model and not has_model(policy):
+        if world.reward.needs_model and not has_model(policy.id):
             raise ConfigError(
                 f"reward.{world.reward.needs_model[0]} reads the language model under training, and policy "
                 f"{policy.id!r} has none: name one, reward.{world.reward.needs_model[0]}.args.lm=FOLDER"
@@ -128,7 +127,7 @@ def make_policy(
         torch.manual_seed(world.seed)
         if "lm" in parameters:
             args["lm"] = language_model(world.checkpoint)
-        if "reference" in parameters and learns and penalises(algorithm):
+        if "reference" in parameters and learns and penalises(algorithm.id, algorithm.args):
             args["reference"] = args["lm"] if _has_new_adapter(model) else language_model(None)
         if "value_base" in parameters and _needs_value_base(args):
             args["value_base"] = language_model(None)

@@ -1,0 +1,124 @@
+"""The last step to a `Config`: what only the command line can say, values, components, and what is set in vain."""
+
+import inspect
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from groundling.algorithms.algorithm import algorithms
+from groundling.arguments import check_minima
+from groundling.configs.keys import schema_of, types_of
+from groundling.configs.schema import Config
+from groundling.configs.trust import admit, check_plain, leaves
+from groundling.configs.types import check_values
+from groundling.configs.used import check_used
+from groundling.documents import check_expansion
+from groundling.errors import ConfigError, UnusedKey
+from groundling.policies.policy import policies
+from groundling.registry import ComponentConfig, check_component, unknown
+from groundling.rewards import parts
+from groundling.rewards.part import RewardPartConfig, check_name
+from groundling.worlds import kind
+
+_LANGUAGE_MODELS = ("lm", "reference", "value_base")
+"""Arguments of a policy that its run makes from the config's model."""
+
+
+def check(settled: DictConfig, where: str, said: Mapping[str, Any], unused: Sequence[str] = ()) -> Config:
+    """The config, as far as `admit` lets it, once it can be run.
+
+    Args:
+        settled: Over the schema of its kind of world, not resolved; all changes are made.
+        where: Who else than the command line gives settings, for messages.
+        said: The `leaves` that the command line gives.
+        unused: What the caller makes nothing of, as in `admit`.
+
+    Raises:
+        ConfigError: what cannot be run, with the key or the component that it is about.
+        OmegaConfBaseException: a value is missing, or an interpolation names nothing or what is of another type.
+    """
+    values: Any = OmegaConf.to_container(settled, resolve=True)
+    check_plain(values, where)  # interpolations may have put a resolver together
+    check_expansion(values, where)
+    _check_numbers(values)
+    admitted, world = admit(values, said, where, unused), settled.world.id
+    for key, hint in types_of(world).items():
+        check_values(key, admitted[key], hint)  # what interpolations have put there
+    config = OmegaConf.to_object(OmegaConf.merge(schema_of(world), admitted))
+    assert isinstance(config, Config)
+    for section in ("", "world", "model", "training", "evaluation"):
+        check_minima(getattr(config, section) if section else config, f"{section}." if section else "")
+    _check_identity(config.name, config.seed, config.run_dir)
+    try:
+        _check_policy(config.policy)
+        check_component(algorithms, config.algorithm, "algorithm")
+        _check_reward(config.reward)
+        config.world.check()
+        config.evaluation.check()
+        _check_baselines(config.evaluation.baselines, config.world.id)
+        check_used(config)
+    except UnusedKey:
+        raise
+    except ConfigError as error:
+        raise ConfigError(f"{error}{_to_import(config.imports, where)}") from error
+    return config
+
+
+def _check_numbers(values: Mapping[str, Any]) -> None:
+    for key, value in leaves("", values):
+        if isinstance(value, int) and abs(value) >= 2**63:
+            raise ConfigError(f"{key} must be less than 2**63, got {value:.3e}")
+
+
+def _check_identity(name: str, seed: int, run_dir: str) -> None:
+    if seed >= 2**31:
+        raise ConfigError(f"seed must be less than 2**31, got {seed}")
+    if not name.strip() or not name.isprintable():
+        raise ConfigError(f"name must be a line of printable characters, got {name!r}")
+    if not run_dir.strip() or not run_dir.isprintable():  # it gets into job files, line by line
+        raise ConfigError(f"run_dir must be one line of printable characters, got {run_dir!r}")
+
+
+def _check_policy(policy: ComponentConfig) -> None:
+    """Check the policy's id, and its arguments' names and types, before anything is built."""
+    for name in _LANGUAGE_MODELS:
+        if name in policy.args:
+            raise ConfigError(
+                f"policy.args.{name} cannot be set: the language model is the one that model.path names"
+            )
+    check_component(policies, policy, "policy", filled_in=("lm", "num_actions"))
+
+
+def _check_reward(reward: Mapping[str, RewardPartConfig | None]) -> None:
+    """Check the parts of what is learnt from, and make those that say by themselves whether they can be run."""
+    for name, part in reward.items():
+        check_name(name)
+        if part is None:
+            continue
+        component = ComponentConfig(part.id or name, part.args)
+        check_component(parts, component, f"reward.{name}", filled_in=("lm",))
+        factory = parts.get(component.id)
+        if inspect.isclass(factory):
+            try:
+                factory(**component.args)
+            except ConfigError as error:
+                raise ConfigError(f"reward.{name}.args: {error}") from error
+
+
+def _check_baselines(baselines: Sequence[str], id: str) -> None:
+    known = ("zero-shot", *kind(id).baselines)
+    for name in baselines:
+        if name not in known:
+            raise ConfigError(unknown(f"baseline of a {id} world (evaluation.baselines)", name, known))
+
+
+def _to_import(imports: Sequence[str], where: str) -> str:
+    """What to add to the command where modules are missing that the config was made with."""
+    missing = [module for module in imports if module not in sys.modules]
+    if not missing or not all(re.fullmatch(r"[\w.]+", module) for module in missing):
+        return ""
+    words = " ".join(f"--import {module}" for module in missing)
+    return f"; {where} was made with code of its writer's: if you have it and trust it, add {words}"

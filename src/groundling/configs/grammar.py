@@ -1,0 +1,66 @@
+"""Words such as ``world.num_envs=16``, one by one: their grammar is Hydra's."""
+
+from collections.abc import Sequence
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob, Override
+from hydra.errors import HydraException
+
+from groundling.configs.renamed import check_renamed
+from groundling.configs.trust import check_plain, leaves
+from groundling.documents import check_depth
+from groundling.errors import ConfigError
+
+
+def sweep(words: Sequence[str]) -> list[list[str]]:
+    """Spread words such as ``seed=1,2,3`` or ``seed=range(1,4)`` into one list for each run.
+
+    Raises:
+        ConfigError: as `read`.
+    """
+    runs: list[list[str]] = [[]]
+    for word in words:
+        override, values = read(word), [word]
+        if override.is_sweep_override():
+            values = [f"{override.get_key_element()}={v}" for v in override.sweep_string_iterator()]
+        runs = [[*run, value] for run in runs for value in values]
+    return runs
+
+
+def read(word: str) -> Override:
+    """Read one word.
+
+    Raises:
+        ConfigError: Hydra's grammar does not know it, it has a resolver, a function that a config cannot hold, or an
+            old key.
+    """
+    check_plain(word, "an override")
+    try:
+        override = OverridesParser.create().parse_override(word)
+    except (HydraException, RecursionError, ValueError) as error:
+        raise ConfigError(
+            f"cannot read the override {word!r:.200}: expected key=value, such as seed=2; quote a value that has "
+            "special characters, as in 'name=\"né\"'"
+        ) from error
+    if override.package is not None:
+        raise ConfigError(f"cannot read the override {word!r}: expected key=value, without @")
+    check_written(word, override)
+    check_renamed(None if override.is_delete() else override.value(), "an override", override.key_or_group)
+    return override
+
+
+def check_written(word: str, override: Override) -> None:
+    """Check that a word gives what a config can hold, or several of those for several runs.
+
+    Raises:
+        ConfigError: it has one of the functions of Hydra's grammar that a config cannot hold, such as ``glob(*)``.
+    """
+    if override.is_delete() or (override.is_sweep_override() and not isinstance(override.value(), Glob)):
+        return
+    check_depth(override.value(), f"the override {word[:60]!r}")
+    for key, value in leaves(override.key_or_group, override.value()):
+        if not isinstance(value, str | bool | int | float | None):
+            raise ConfigError(
+                f"{key}: {word!r:.200} has a function of Hydra's ({type(value).__name__}), and a setting holds texts, "
+                "numbers, lists and mappings: write the value itself"
+            )
