@@ -148,6 +148,8 @@ def config_of(one: Combination, distilled: Path, model: str = "starter", dataset
     config = copy.deepcopy(_world(one.world))
     world = config.world
     config.policy = ComponentConfig(one.policy, dict(_POLICY_ARGS.get(one.policy, {})))
+    if one.policy == "symbolic" and isinstance(world, TextConfig):
+        world.history = TextConfig.history  # it sees the present alone, and another value would be refused
     config.algorithm = ComponentConfig(one.algorithm, dict(_ALGORITHM_ARGS[one.algorithm]))
     if has_model(config.policy.id):
         config.model.path = model

@@ -38,6 +38,7 @@ _AGENTS = {
         "policy.args={embedding_size: 8, hidden_size: 8}",
         "algorithm.id=drrn",
         "algorithm.args={batch_size: 8, steps_per_gradient: 4}",
+        "world.entropy_floor=0.001",
     ],
 }
 
@@ -100,7 +101,13 @@ def test_a_clone_learns_from_lists_that_change(agent: str, objective: str, tmp_p
     data, run_dir = tmp_path / "data", tmp_path / "run"
     assert main(["collect", "random", *_WORLD, "--episodes", "12", "--output", str(data)]) == 0
     cloning = f"algorithm.args={{minibatch_size: 8, objective: {objective}}}"
-    words = ["~algorithm.args", "algorithm.id=bc", cloning, f"world.dataset={data}"]
+    words = [
+        "~algorithm.args",
+        "algorithm.id=bc",
+        "world.entropy_floor=0.001",
+        cloning,
+        f"world.dataset={data}",
+    ]
     assert _train(run_dir, agent, *words) == 0
     assert _rows(run_dir)[-1]["loss"] > 0
 

@@ -226,7 +226,7 @@ def test_a_process_that_dies_ends_the_run_which_can_be_resumed(tmp_path: Path) -
     ("place", "mistake", "message"),
     [
         ("run", "world.num_envs=1", "too few for 2 processes"),
-        ("file", "seed=1", "cannot write to the run's folder"),  # which the main process alone tries
+        ("file", "seed=1", "cannot write to the folder"),  # which the main process alone tries
     ],
 )
 def test_a_mistake_is_told_and_hangs_none(place: str, mistake: str, message: str, tmp_path: Path) -> None:
