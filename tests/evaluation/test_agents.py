@@ -25,8 +25,12 @@ _AGENTS = {
     "npae": ["policy.args.hidden_sizes=[8]", "algorithm.args.minibatch_size=8"],
     "action_head": ["policy.args.hidden_sizes=[8]", "algorithm.args.minibatch_size=8"],
     "drrn": ["algorithm.args.steps_per_gradient=4"],
-    "symbolic": ["policy.args.recurrence=4", "policy.args.channels=8", "algorithm.args.minibatch_size=8"]
-    + ["world.history=3"],  # noqa: RUF005
+    "symbolic": [
+        "policy.args.recurrence=4",
+        "policy.args.channels=8",
+        "algorithm.args.minibatch_size=8",
+        "world.history=3",
+    ],
 }
 
 
