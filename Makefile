@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 RUN := runs/demo
 WRITING := runs/demo-writing
 MOTIF := runs/motif
+SHARE := 1
 # Environments of their own, beside that of the developer.
 CHECKED := .venv-wheel
 AUDITING := .venv-audit
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-writing demo-motif test faults lint format wheel-check sbom audit clean
+.PHONY: help install demo demo-writing demo-motif test faults fuzz lint format wheel-check sbom audit clean
 
 help:  ## Show what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -51,6 +52,9 @@ test: install  ## Run the test suite
 
 faults: install  ## Kill, damage and starve every long command; a table in results/faults (some 20 minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults --output results/faults
+
+fuzz: install  ## Read a million bent inputs with every reader; a table in results/fuzz (some 3 minutes; SHARE=10: ten times as many)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --output results/fuzz --share $(SHARE)
 
 lint: install  ## Check style, types and spelling
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/codespell

@@ -1,4 +1,4 @@
-"""YAML, JSON and JSON lines that somebody else may have written, read within limits.
+"""YAML, JSON, JSON lines and Parquet that somebody else may have written, read within limits.
 
 Settings are small files that people write: YAML, and descriptions in JSON. Records are what programs write:
 evaluations, checkpoints' states, predictions; they may be large. Neither is nested deeply, so a file that is made to
@@ -11,13 +11,16 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from groundling.errors import GroundlingError
+
+if TYPE_CHECKING:
+    import pyarrow
 
 SETTINGS = 2**20
 """Bytes of a file of settings, at most."""
@@ -57,6 +60,10 @@ def read_yaml(path: Path) -> DictConfig:
         if isinstance(error, DocumentError):
             raise
         raise DocumentError(f"{path} is no YAML: {_cause(error)}; mend it there") from error
+    except (LookupError, AttributeError, TypeError) as error:  # as PyYAML fails on !!bool of what is none
+        raise DocumentError(
+            f"{path} is no YAML: a value is not what its tag says, as in !!bool maybe; leave the tags (!!…) out"
+        ) from error
     assert isinstance(loaded, DictConfig)
     return loaded
 
@@ -105,6 +112,23 @@ def parse_json(text: str | bytes, where: str) -> Any:
         raise DocumentError(f"{where} is not JSON: {_cause(error)}") from error
     check_depth(content, where)
     return content
+
+
+def read_parquet(path: Path) -> "pyarrow.Table":
+    """A Parquet file, with pyarrow there; its values are what their types say: texts are UTF-8, lists are whole.
+
+    Raises:
+        DocumentError: it cannot be read.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path, partitioning=None)  # the names of folders are no columns
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DocumentError(f"{path} cannot be read as Parquet: {_cause(error)}") from error
+    return table
 
 
 def check_depth(content: Any, where: str) -> None:

@@ -10,9 +10,12 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from groundling.configs.grammar import check_written
-from groundling.configs.trust import check_plain
+from groundling.configs.trust import check_plain, quoted
 from groundling.documents import DocumentError, check_expansion, read_yaml
 from groundling.errors import ConfigError
+
+_MOST_BITS = 1000
+"""Of a whole number: a float holds no more than 1024."""
 
 
 def load(path: Path, option: str, unread: str | None = None) -> DictConfig:
@@ -64,6 +67,19 @@ def number(value: Any) -> Any:
         except ValueError:
             return value
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def real(key: str, value: Any) -> float:
+    """A number, or a text that is one.
+
+    Raises:
+        ConfigError: it is none, or one that no float holds.
+    """
+    parsed = number(value)
+    is_number = isinstance(parsed, int | float) and not isinstance(parsed, bool)
+    if not is_number or (isinstance(parsed, int) and parsed.bit_length() > _MOST_BITS):
+        raise ConfigError(f"{key} must be a number, got {value!r:.80}")
+    return float(parsed)
 
 
 def flat(prefix: str, node: Mapping[Any, Any]) -> dict[str, Any]:
@@ -134,8 +150,7 @@ def boolean(value: Any) -> Any:
 def written(value: Any) -> str:
     """A value as an override holds it."""
     if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-        return f"'{escaped}'"
+        return quoted(value)
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{key}:{written(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from groundling.compat import entries
-from groundling.compat.entries import number
+from groundling.compat.entries import number, real
 from groundling.compat.glam_entries import (
     KNOWN,
     LLM,
@@ -225,7 +225,7 @@ class _Reader:
                 f"{RL}.template_test: left out, since the fixed situations are told in English only"
             )
         if (weight := self._get("value_loss_coef")) is not None:  # of the whole squared error
-            values["algorithm.args.value_coefficient"] = 2 * self._float("value_loss_coef", weight)
+            values["algorithm.args.value_coefficient"] = 2 * real(f"{RL}.value_loss_coef", weight)
         if self._trains_drrn():
             values |= self._drrn()
         elif self._is_lamorels():
@@ -234,9 +234,9 @@ class _Reader:
             values |= self._glam(len(values.get("world.actions", "......")))
         if not self._is_lamorels():
             self._tell_what_differs_from_glam()
-        if "algorithm.args.micro_batch_size" in values and "algorithm.args.minibatch_size" in values:
-            most = values["algorithm.args.minibatch_size"]
-            values["algorithm.args.micro_batch_size"] = min(values["algorithm.args.micro_batch_size"], most)
+        sizes = [values.get(f"algorithm.args.{name}") for name in ("micro_batch_size", "minibatch_size")]
+        if all(isinstance(size, int) for size in sizes):  # the algorithm refuses what is none
+            values["algorithm.args.micro_batch_size"] = min(sizes)
         return values
 
     def why_no_env(self) -> str:
@@ -268,12 +268,6 @@ class _Reader:
         if not isinstance(value, int) or value < 0:
             raise ConfigError(f"{name} must be a whole number, got {value!r}")
         return value
-
-    def _float(self, name: str, value: Any) -> float:
-        parsed = number(value)
-        if isinstance(parsed, bool) or not isinstance(parsed, int | float):
-            raise ConfigError(f"{RL}.{name} must be a number, got {value!r}")
-        return float(parsed)
 
     def _trains_drrn(self) -> bool:
         """Whether there is no language model, so that the original's script trains DRRN."""

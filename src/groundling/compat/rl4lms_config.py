@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from groundling.compat import entries
-from groundling.compat.entries import boolean, number, written
+from groundling.compat.entries import boolean, number, real, written
 from groundling.compat.rl4lms_entries import (
     DEFAULTS,
     EVALUATION,
@@ -38,6 +38,7 @@ from groundling.compat.rl4lms_entries import (
     WORKED_OUT,
 )
 from groundling.configs.compose import from_values
+from groundling.configs.grammar import check_runs
 from groundling.configs.schema import Config
 from groundling.errors import ConfigError
 from groundling.lm.settings import check_generation
@@ -69,6 +70,7 @@ def spread(path: Path, originals: Sequence[str]) -> list[list[str]]:
     reader = _Reader(path, _load(path))
     given = {entries.parse(text).key_or_group for text in originals}
     swept = {key: values for key, values in reader.swept.items() if key not in given}
+    check_runs(math.prod(map(len, swept.values())), str(path))
     return [
         [*originals, *(f"{key}={written(value)}" for key, value in zip(swept, chosen, strict=True))]
         for chosen in itertools.product(*swept.values())
@@ -255,7 +257,11 @@ class _Reader:
         metrics: list[dict[str, Any]] = []
         left_out: dict[str, str] = {}
         for metric in self._get(f"{EVALUATION}.metrics", []):
-            if not isinstance(metric, Mapping) or not set(metric) <= {"id", "args"} or "id" not in metric:
+            if (
+                not isinstance(metric, Mapping)
+                or not set(metric) <= {"id", "args"}
+                or not isinstance(metric.get("id"), str)
+            ):
                 raise ConfigError(f"{EVALUATION}.metrics: expected {{id: …, args: …}}, got {metric!r}")
             given = entries.section(self.path, f"{EVALUATION}.metrics.[].args", metric.get("args"))
             args = {name: boolean(value) for name, value in given.items()}
@@ -297,15 +303,17 @@ class _Reader:
             "world.num_texts": texts,
             "world.num_tokens": longest,
             "training.steps": iterations * tokens,
-            "algorithm.args.value_coefficient": 2 * float(self._get("alg.args.vf_coef", 0.5)),
-            "algorithm.args.kl_coefficient": float(self._get("alg.kl_div.coeff", 0.0)),
+            "algorithm.args.value_coefficient": 2
+            * real("alg.args.vf_coef", self._get("alg.args.vf_coef", 0.5)),
+            "algorithm.args.kl_coefficient": real("alg.kl_div.coeff", self._get("alg.kl_div.coeff", 0.0)),
         }
         if kind == "trpo":
             del values["algorithm.args.value_coefficient"]  # the value function is fitted by itself
             self._forget("alg.args.vf_coef", "TRPO fits the value function by itself")
         if values["algorithm.args.kl_coefficient"] and self._get("alg.kl_div.target_kl") is not None:
             values["algorithm.args.kl_target"] = self._get("alg.kl_div.target_kl")
-        if (most := self._get("alg.args.target_kl")) is not None:
+        if self._get("alg.args.target_kl") is not None:
+            most = real("alg.args.target_kl", self._get("alg.args.target_kl", 0.0))
             # Stable-Baselines3's PPO stops at half as much again.
             values["algorithm.args.target_kl"] = most if kind == "trpo" else 1.5 * most
         self.notes += [

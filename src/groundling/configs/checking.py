@@ -70,7 +70,7 @@ def check(settled: DictConfig, where: str, said: Mapping[str, Any], unused: Sequ
 def _check_numbers(values: Mapping[str, Any]) -> None:
     for key, value in leaves("", values):
         if isinstance(value, int) and abs(value) >= 2**63:
-            raise ConfigError(f"{key} must be less than 2**63, got {value:.3e}")
+            raise ConfigError(f"{key} must be less than 2**63, got a number of {value.bit_length()} bits")
 
 
 def _check_identity(name: str, seed: int, run_dir: str) -> None:

@@ -1,9 +1,10 @@
 """Words such as ``world.num_envs=16``, one by one: their grammar is Hydra's."""
 
 from collections.abc import Sequence
+from itertools import islice
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, Override
+from hydra.core.override_parser.types import Glob, Override, RangeSweep
 from hydra.errors import HydraException
 
 from groundling.configs.renamed import check_renamed
@@ -11,20 +12,44 @@ from groundling.configs.trust import check_plain, leaves
 from groundling.documents import check_depth
 from groundling.errors import ConfigError
 
+_MOST_RUNS = 10_000
+"""Of a sweep."""
+
 
 def sweep(words: Sequence[str]) -> list[list[str]]:
     """Spread words such as ``seed=1,2,3`` or ``seed=range(1,4)`` into one list for each run.
 
     Raises:
-        ConfigError: as `read`.
+        ConfigError: as `read`, or a sweep without an end, or with more runs than anybody waits for.
     """
     runs: list[list[str]] = [[]]
     for word in words:
         override, values = read(word), [word]
         if override.is_sweep_override():
-            values = [f"{override.get_key_element()}={v}" for v in override.sweep_string_iterator()]
+            values = [f"{override.get_key_element()}={value}" for value in _values(word, override)]
+        check_runs(len(runs) * len(values), word)
         runs = [[*run, value] for run in runs for value in values]
     return runs
+
+
+def check_runs(count: int, where: str) -> None:
+    """Raise `ConfigError` if a sweep has too many runs; ``where`` begins the message."""
+    if count > _MOST_RUNS:
+        raise ConfigError(f"{where:.200} makes more than {_MOST_RUNS:,} runs: give fewer values")
+
+
+def _values(word: str, override: Override) -> list[str]:
+    """Those of a sweep, one more than there may be at most."""
+    sweep = override.value()
+    try:
+        if isinstance(sweep, RangeSweep) and sweep.start is not None and sweep.stop is not None:
+            # Shuffled, it is listed at once.
+            check_runs(int(abs((sweep.stop - sweep.start) / sweep.step)), word)
+        return list(islice(override.sweep_string_iterator(), _MOST_RUNS + 1))
+    except (HydraException, ArithmeticError, ValueError) as error:
+        raise ConfigError(
+            f"{word:.200} has no values that runs could be made of ({error}): write seed=1,2,3 or seed=range(1,4)"
+        ) from error
 
 
 def read(word: str) -> Override:

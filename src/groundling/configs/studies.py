@@ -1,9 +1,10 @@
 """Studies: several arms, each trained with several seeds and evaluated alike; what their YAML says, and its reading."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib import resources
 from pathlib import Path
+from typing import get_type_hints
 
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -11,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from groundling.configs.compose import check_words
 from groundling.configs.reading import headline
 from groundling.configs.trust import check_plain
+from groundling.configs.types import check_values
 from groundling.documents import DocumentError, check_expansion, read_yaml
 from groundling.errors import ConfigError
 from groundling.registry import unknown
@@ -142,6 +144,11 @@ def _load(path: Path) -> Study:
     except (OSError, DocumentError) as error:
         raise ConfigError(f"cannot read the study {path}: {error}") from error
     assert isinstance(study, Study)
+    for name, hint in get_type_hints(Study).items():  # OmegaConf lets a list of texts hold a mapping
+        try:
+            check_values(name, asdict(study)[name], hint)
+        except ConfigError as error:
+            raise ConfigError(f"cannot read the study {path}: {error}") from error
     if not study.arms:
         raise ConfigError(f"the study {path} has no arms: name at least one")
     before = [*agents()]

@@ -13,6 +13,8 @@ import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from hydra.core.override_parser.types import Quote, QuotedString
+
 from groundling.errors import ConfigError
 from groundling.sharing import SERVERS
 
@@ -127,9 +129,13 @@ def _word(key: str, value: Any) -> str:
     if len(text) > _SHOWN or not text.isprintable():
         return shlex.quote(f"{key}=…")
     if not re.fullmatch(r"[\w.:/@-]+", text):
-        escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-        text = f"'{escaped}'"
+        text = quoted(text)
     return shlex.quote(f"{key}={text}")
+
+
+def quoted(text: str) -> str:
+    """A text as the value of an override: Hydra's grammar reads a backslash as itself, but for those before a quote."""
+    return QuotedString(text, Quote.single).with_quotes()
 
 
 def check_plain(node: Any, where: str) -> None:

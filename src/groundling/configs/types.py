@@ -77,7 +77,7 @@ def _is_scalar(value: Any, hint: Any) -> bool:
         return False
     try:
         hint(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return False
     return True
 

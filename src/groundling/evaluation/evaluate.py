@@ -91,7 +91,9 @@ def read_evaluation(path: Path) -> dict[str, Any]:
         content = read_object(path)
         for agent in content["agents"].values():
             for figure in agent["figures"].values():
-                figure["value"], figure["low"], figure["high"]
+                for value in (figure["value"], figure["low"], figure["high"]):
+                    if value is not None and type(value) not in (int, float):
+                        raise ValueError(f"{value!r:.80} is no figure")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(
             f"{path} holds no evaluation as this version writes it ({error!r}): run `groundling evaluate` again"

@@ -57,14 +57,14 @@ class ColumnPool(Pool):
                 raise GroundlingError(f"row {name}: {unknown('column', column, row)}")
         prompt = row[self.prompt_column]
         references = row[self.reference_column] if self.reference_column else ()
-        references = (references,) if isinstance(references, str) else tuple(references or ())
-        for text in (prompt, *references):
-            if not isinstance(text, str):
-                raise GroundlingError(f"row {name}: prompt and references must be texts, got {text!r}")
+        references = (references,) if isinstance(references, str) else references or ()
+        if not isinstance(prompt, str) or not isinstance(references, list | tuple):
+            wrong = references if isinstance(prompt, str) else prompt
+            raise GroundlingError(f"row {name}: prompt and references must be texts, got {wrong!r:.80}")
         return Sample(
             str(row[self.id_column]) if self.id_column else name,
             self.prompt_prefix + prompt + self.prompt_suffix,
-            references,
+            tuple(references),
             {column: row[column] for column in self.meta_columns},
         )
 

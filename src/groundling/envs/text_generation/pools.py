@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, GroundlingError
 from groundling.registry import Registry, unknown
 
 Split = Literal["train", "val", "test"]
@@ -23,6 +23,20 @@ class Sample:
     """Texts that would have been good, for metrics and rewards that compare; may be none."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """What else a metric or reward wants to know: concepts, the table, an intent."""
+
+    def __post_init__(self) -> None:
+        for text in (self.prompt, *self.references):
+            if not isinstance(text, str):
+                raise GroundlingError(
+                    f"sample {self.id}: prompt and references must be texts, got {text!r:.80}"
+                )
+            try:
+                text.encode()
+            except UnicodeEncodeError:  # JSON can hold half a character, and no tokenizer reads it
+                raise GroundlingError(
+                    f"sample {self.id}: {text!r:.80} holds half a surrogate pair, such as \\ud83d, which is no "
+                    "character: leave it out"
+                ) from None
 
 
 class Pool(ABC):

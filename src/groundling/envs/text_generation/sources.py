@@ -98,12 +98,13 @@ def parquet_rows(path: Path, columns: tuple[str, ...] | None = None) -> Iterator
     except ImportError as error:
         raise GroundlingError("Parquet files need pyarrow: pip install 'groundling[data]'") from error
     try:
-        file = pq.ParquetFile(path)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise GroundlingError(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from error
-    with file:
-        for batch in file.iter_batches(1024, columns=columns and list(columns)):
-            yield from batch.to_pylist()
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(1024, columns=columns and list(columns)):
+                batch.validate(full=True)  # texts may be no UTF-8
+                yield from batch.to_pylist()
+    except (OSError, pa.ArrowException, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise GroundlingError(f"{path} cannot be read as Parquet: {reason}") from error
 
 
 @dataclass(kw_only=True)
@@ -134,10 +135,24 @@ class DatasetPool(Pool):
                 f"max_size must be a whole number, at least 1, or null for all, got {self.max_size!r}"
             )
         source = self.source(split)
-        try:
-            samples = list(islice(self.samples(source.rows(self.offline), split), self.max_size))
-        except KeyError as error:
-            raise GroundlingError(f"dataset {source.dataset} has no column {error} any more") from error
+        samples = list(islice(self.made(source.rows(self.offline), split), self.max_size))
         if not samples:
             raise GroundlingError(f"dataset {source.dataset} gives no samples for split {split} with {self}")
         return samples
+
+    def made(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
+        """The samples that rows make, which may have changed since their pool was written.
+
+        Raises:
+            GroundlingError: a column is missing, or holds something else than it did.
+        """
+        dataset = self.source(split).dataset
+        try:
+            yield from self.samples(rows, split)
+        except KeyError as error:
+            raise GroundlingError(f"dataset {dataset} has no column {error} any more") from error
+        except (TypeError, ValueError, IndexError, AttributeError) as error:
+            raise GroundlingError(
+                f"a row of dataset {dataset} is not as it was when its pool was written ({error}): offline=true takes "
+                "the bundled sample"
+            ) from error

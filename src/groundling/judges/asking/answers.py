@@ -25,6 +25,7 @@ _LINE = re.compile(r"[*_`]*verdict[*_]*\s*:[*_]*\s*[*_`]*(1|2|tie)[*_`]*\.?[*_`]
 _WORD = re.compile(r"(1|2|tie)\.?", re.IGNORECASE)
 _THOUGHTS = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
 _BLOCK = re.compile(r"\s*```(?:json)?\s*\n(.*)\n\s*```\s*", re.DOTALL)
+_KEY = re.compile(r'(?<!\\)"verdict"\s*:\s*"?(1|2|tie)?')
 # "best", what is judged, punctuation, perhaps one word more, the number: the original's, whose first match counts.
 _MOTIF = re.compile(r"best[_\s]*(?:description|message)\W*:*\W*(?:[^\W\d]\w*\W+)??(1|2|none)", re.IGNORECASE)
 
@@ -73,9 +74,12 @@ def _json(reply: str, begin: int) -> Verdict | None:
     verdict = content.get("verdict") if isinstance(content, dict) else None
     if isinstance(verdict, bool) or str(verdict) not in WORDS:
         return None
-    # The verdict is the last such key: a quotation inside the analysis has its quotation marks escaped.
-    last = [*re.finditer(r'(?<!\\)"verdict"\s*:\s*"?', reply)]
-    return _verdict(str(verdict), last[-1].end() if last else begin)
+    # A quotation inside the analysis has its quotation marks escaped. A key that stands there twice, once in an object
+    # inside, or in other characters ("ver\u0064ict", which no fence bends) does not count.
+    keys = [*_KEY.finditer(reply, begin)]
+    if len(keys) != 1 or keys[0][1] != str(verdict):
+        return None
+    return _verdict(str(verdict), keys[0].start(1))
 
 
 def _unambiguous(items: list[tuple[str, object]]) -> dict[str, object]:

@@ -17,7 +17,7 @@ PREFIX = "| "
 _ANGLES = str.maketrans({"<": "‹", ">": "›"})
 _BRACKETS = re.compile(r"\[(/?[A-Z][A-Z_]{2,})\]")
 _MARK = re.compile("[-\u2010-\u2015\u2212\u2500\u2501]{3,}")  # hyphens, dashes, lines of boxes
-_VERDICT = re.compile(r"verdict\W+", re.IGNORECASE)
+_VERDICT = re.compile(r"verdict[\W_]+", re.IGNORECASE)
 _NO_COLON = str.maketrans(":=", "  ")
 _INVISIBLE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
@@ -80,8 +80,11 @@ def neutralise(line: str, control_tokens: Sequence[str] = ()) -> str:
     line = _BRACKETS.sub(r"(\1)", _MARK.sub("--", line))
     line = _VERDICT.sub(lambda match: match[0].translate(_NO_COLON), line)
     for token in control_tokens:
-        if len(token) > 1 and token in line:
-            line = line.replace(token, " ".join(token))
+        apart = " ".join(token)
+        while len(token) > 1 and token in line:  # again where two overlap, as in ⁂end⁂end⁂
+            line = line.replace(token, apart)
+            if token in apart:  # one with spaces of its own
+                break
     return line
 
 

@@ -4,6 +4,7 @@ import json
 import re
 from enum import IntEnum
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, Literal
 
 import numpy as np
@@ -77,7 +78,7 @@ class Labels:
         else:
             labels = load_array(self.folder / "preference" / f"{name}.npy")
         _check_labels(labels, self.count, f"{self.folder}: preference {name}")
-        return labels
+        return labels.astype(np.int8, copy=False)
 
     def soft_preferences(self, name: str) -> NDArray[np.float32] | None:
         """float32 (N, 3): the probabilities of first, second and tie, NaN where there are none; None if there are none
@@ -142,8 +143,15 @@ def _check_soft(soft: NDArray, count: int, where: str) -> None:
 def load_array(path: Path) -> NDArray:
     """A file's array, memory-mapped and read-only; an object array is refused."""
     try:
-        array: NDArray = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
+        array: NDArray = np.lib.format.open_memmap(path, mode="r")
+    except (
+        ValueError,
+        EOFError,
+        TypeError,
+        OverflowError,
+        SyntaxError,
+        TokenError,
+    ) as error:  # of its header
         raise ConfigError(f"{path} is no array that can be read ({error})") from error
     return array
 

@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from groundling.documents import read_parquet
 from groundling.errors import ConfigError
 from groundling.files import replace_file
 from groundling.judges.preferences.segments import TextSegment
+from groundling.registry import unknown
 
 _TEXTS = ("context", "captions", "outcome")
 _PLACES = ("first", "second")
@@ -46,14 +48,14 @@ def holds_texts(folder: Path) -> bool:
     pa, pq = _pyarrow()
     try:
         return "first_captions" in pq.read_schema(min((folder / "data").glob("*.parquet"))).names
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise ConfigError(f"{folder / 'data'} cannot be read as Parquet ({error})") from error
 
 
 def _read_table(folder: Path) -> Any:
-    pa, pq = _pyarrow()
+    pa, _ = _pyarrow()
     try:
-        return pa.concat_tables([pq.read_table(path) for path in sorted((folder / "data").glob("*.parquet"))])
+        return pa.concat_tables([read_parquet(path) for path in sorted((folder / "data").glob("*.parquet"))])
     except pa.ArrowException as error:
         raise ConfigError(f"{folder / 'data'} cannot be read as Parquet ({error})") from error
 
@@ -85,7 +87,7 @@ def read_texts(folder: Path) -> tuple[list[tuple[TextSegment, TextSegment]], dic
         if not captions or not all(isinstance(x, str) for x in (one.context, one.outcome, *captions)):
             raise ConfigError(f"{folder}: a segment {one!r:.80}: expected texts, and at least one caption")
     info = {
-        key: np.stack([_numbers(column, f"{where} info_{key}") for column in both], axis=1)
+        key: _pair([_numbers(column, f"{where} info_{key}") for column in both], f"{where} info_{key}")
         for key, both in columns.items()
     }
     return list(zip(*sides, strict=True)), info
@@ -136,11 +138,11 @@ def read(folder: Path) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
         columns = [table.column(f"{place}_{key}").combine_chunks() for place in _PLACES]
         where = f"{folder}: column {key}"
         if key == "messages":
-            data["message"] = np.stack([_encode(column, where) for column in columns], axis=1)
+            data["message"] = _pair([_encode(column, where) for column in columns], where)
         elif key.startswith("info_"):
-            info[key.removeprefix("info_")] = np.stack([_numbers(c, where) for c in columns], axis=1)
+            info[key.removeprefix("info_")] = _pair([_numbers(c, where) for c in columns], where)
         else:
-            data[key] = np.stack([_numbers(column, where) for column in columns], axis=1)
+            data[key] = _pair([_numbers(column, where) for column in columns], where)
     return data, info
 
 
@@ -161,15 +163,28 @@ def write(folder: Path, data: Mapping[str, NDArray], info: Mapping[str, NDArray]
     _write_data(folder, columns)
 
 
-def read_preferences(folder: Path, name: str) -> tuple[NDArray[np.int8], NDArray[np.float32] | None]:
-    """An annotator's labels, int8 (N,), and probabilities, float32 (N, 3) or None."""
-    _, pq = _pyarrow()
-    table = pq.read_table(folder / "preference" / f"{name}.parquet")
-    labels = table.column("preference").to_numpy().astype(np.int8)
+def read_preferences(folder: Path, name: str) -> tuple[NDArray, NDArray[np.float32] | None]:
+    """An annotator's labels, (N,), of whatever type of number, and probabilities, float32 (N, 3) or None.
+
+    Raises:
+        ConfigError: pyarrow is not installed, or the file does not hold them.
+    """
+    _pyarrow()
+    path = folder / "preference" / f"{name}.parquet"
+    table = read_parquet(path)
+
+    def figures(column: str) -> NDArray:
+        if column not in table.column_names:
+            raise ConfigError(f"{path}: {unknown('column', column, table.column_names)}")
+        array: NDArray = table.column(column).to_numpy()
+        if array.dtype.kind not in "iuf":
+            raise ConfigError(f"{path}: column {column} has dtype {array.dtype}, expected numbers")
+        return array
+
+    labels = figures("preference")
     if "tie" not in table.column_names:
         return labels, None
-    soft = [table.column(verdict).to_numpy().astype(np.float32) for verdict in (*_PLACES, "tie")]
-    return labels, np.stack(soft, axis=1)
+    return labels, np.stack([figures(name).astype(np.float32) for name in (*_PLACES, "tie")], axis=1)
 
 
 def write_preferences(
@@ -238,8 +253,18 @@ def _numbers(column: Any, where: str) -> NDArray:
     values, shape = _flat(column, where)
     if values.null_count:
         raise ConfigError(f"{where}: rows without a value")
-    array: NDArray = values.to_numpy(zero_copy_only=False).reshape(shape)
-    return array
+    array: NDArray = values.to_numpy(zero_copy_only=False)
+    if array.dtype.kind not in "iufb":
+        raise ConfigError(f"{where}: has dtype {array.dtype}, expected numbers")
+    return array.reshape(shape)
+
+
+def _pair(both: Sequence[NDArray], where: str) -> NDArray:
+    """What the first and the second segments have, (N, ...) each, as (N, 2, ...)."""
+    first, second = both
+    if first.shape != second.shape:
+        raise ConfigError(f"{where}: {first.shape} of the first segments, and {second.shape} of the second")
+    return np.stack(both, axis=1)
 
 
 def _flat(column: Any, where: str) -> tuple[Any, tuple[int, ...]]:

@@ -107,9 +107,26 @@ def check_same(folder: Path, description: Mapping[str, Any]) -> None:
         )
 
 
+def _segment(row: Any) -> Recorded:
+    """A line of a round.
+
+    Raises:
+        ValueError, TypeError, IndexError: it is none.
+    """
+    segment, figures = TextSegment(*row[:-1]), dict(row[-1])
+    captions = segment.captions
+    if not isinstance(captions, list) or not captions:
+        raise ValueError(f"captions {captions!r:.80}: expected a list, one at least")
+    if not all(isinstance(text, str) for text in (segment.context, segment.outcome, *captions)):
+        raise ValueError(f"{segment!r:.80}: expected texts")
+    if not all(type(figure) in (int, float) for figure in figures.values()):
+        raise ValueError(f"{figures!r:.80}: expected numbers")
+    return Recorded(segment, figures)
+
+
 def _read(path: Path) -> list[Recorded]:
     try:
-        return [Recorded(TextSegment(*row[:-1]), dict(row[-1])) for _, row in read_lines(path)]
+        return [_segment(row) for _, row in read_lines(path)]
     except (TypeError, ValueError, IndexError) as error:
         raise ConfigError(
             f"{path} is no round of a recording ({error}): delete {path.parent} to record anew"

@@ -232,7 +232,10 @@ def _parse(line: bytes) -> Answer | None:
         content = parse_json(line, "an answer")
         if content["label"] not in LABELS:
             return None
-        soft = content["probabilities"]
+        soft, seconds = content["probabilities"], content["seconds"]
+        figures = [seconds, *(soft or ())]
+        if not isinstance(content["key"], str) or not all(type(one) in (int, float) for one in figures):
+            return None
         return Answer(
             key=content["key"],
             label=content["label"],
@@ -240,7 +243,7 @@ def _parse(line: bytes) -> Answer | None:
             swapped=content["swapped"],
             prompt_tokens=token_count(content["prompt_tokens"], _MOST_TOKENS),
             completion_tokens=token_count(content["completion_tokens"], _MOST_TOKENS),
-            seconds=content["seconds"],
+            seconds=seconds,
         )
     except (ValueError, KeyError, TypeError, IndexError):
         return None

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from groundling.algorithms.rollout import Rollout
+from groundling.documents import DocumentError, read_parquet
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError, RunError
 from groundling.policies.policy import Policy
@@ -159,7 +160,6 @@ def _read(folder: Path, split: str) -> Any:
     """The split's columns that a rollout needs, as a ``pyarrow.Table``."""
     wanted = schema()  # tells if pyarrow is missing
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     files = files_of(folder, split)
     if not files:
@@ -169,7 +169,7 @@ def _read(folder: Path, split: str) -> Any:
     tables = []
     for path in files:
         try:
-            table = pq.read_table(path, partitioning=None)
+            table = read_parquet(path)
             table = table.select(_COLUMNS).cast(pa.schema([wanted.field(name) for name in _COLUMNS]))
             _check_rows(path, table)
             tables.append(table)
@@ -177,7 +177,7 @@ def _read(folder: Path, split: str) -> Any:
             raise ConfigError(
                 f"{path}: {error.args[0]}; expected the columns {', '.join(_COLUMNS)}"
             ) from error
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, DocumentError) as error:
             raise RunError(f"cannot read {path}: {error}") from error
     rows = pa.concat_tables(tables)
     if not rows.num_rows:
@@ -224,6 +224,7 @@ def _check_rows(path: Path, table: Any) -> None:
         "done must be true or false": pc.is_valid(table["done"]),
     }
     for expected, good in checks.items():
-        row = good.to_pylist().index(False) + 1 if not pc.all(good).as_py() else 0
-        if row:
+        rows = good.to_pylist()
+        if False in rows:
+            row = rows.index(False) + 1
             raise ConfigError(f"{path}, row {row}: {expected}; expected what `groundling collect` writes")

@@ -1,0 +1,138 @@
+"""What fuzzing measures of a target: inputs, CPU seconds, the slowest input, and what went wrong."""
+
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from types import FrameType
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from groundling.errors import GroundlingError
+
+MOST_SECONDS = 1.0
+"""Of CPU time, for one input."""
+_GIVEN_UP_AFTER = 10.0
+BATCH = 200
+"""Inputs of one seed that hypothesis draws: drawing each would take longer than most targets."""
+_COMMON = {
+    "deadline": None,
+    "database": None,
+    "phases": (Phase.explicit, Phase.generate),  # a seed has no smaller one; the input itself is told
+    "suppress_health_check": list(HealthCheck),
+}
+settings.register_profile("suite", max_examples=1, derandomize=True, **_COMMON)
+settings.register_profile("fuzz", max_examples=1_000_000, **_COMMON)
+
+
+@dataclass(frozen=True)
+class Target:
+    """One reader."""
+
+    name: str
+    make: Callable[[Random], Any]
+    """An input, out of a seeded generator."""
+    check: Callable[[Any, Path], None]
+    """Reads it (in a folder of its own, if it needs one) and asserts what holds of what comes out."""
+    what: str
+    """The property, for the table."""
+    inputs: int
+    """In the long form."""
+    few: int
+    """In the test suite."""
+
+
+@dataclass
+class Figures:
+    """Of one target."""
+
+    target: Target
+    inputs: int = 0
+    refused: int = 0
+    seconds: float = 0.0
+    slowest: float = 0.0
+    findings: dict[str, list[str]] = field(default_factory=dict)
+    """By kind of failure and where it was raised, the inputs; the first three of each."""
+
+
+class _Hangs(BaseException):
+    """No `Exception`, which a reader could take for a file's fault."""
+
+
+@contextmanager
+def _given_up() -> Iterator[None]:
+    def give_up(number: int, frame: FrameType | None) -> None:
+        raise _Hangs
+
+    before = signal.signal(signal.SIGPROF, give_up)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def read(figures: Figures, made: Any, folder: Path) -> None:
+    """Give a target one input, and keep what came of it."""
+    figures.inputs += 1
+    signal.setitimer(signal.ITIMER_PROF, _GIVEN_UP_AFTER)
+    began, problem = time.process_time(), ""
+    try:
+        figures.target.check(made, folder)
+    except GroundlingError as error:
+        figures.refused += 1
+        if not str(error).strip():
+            problem = f"{type(error).__name__} without a word"
+    except _Hangs as error:
+        problem = f"hangs {_place(error)}"
+    except Exception as error:
+        problem = f"{type(error).__name__} {_place(error)}: {str(error)[:150]}"
+    seconds = time.process_time() - began
+    figures.slowest = max(figures.slowest, seconds)
+    if not problem and seconds > MOST_SECONDS:
+        problem = f"takes more than {MOST_SECONDS} s"
+    if problem:
+        kind = problem.partition(": ")[0]
+        known = figures.findings.setdefault(kind, [])
+        if len(known) < 3:
+            known.append(f"{problem}; input {made!r:.1500}")
+
+
+def fuzz(
+    target: Target,
+    folder: Path,
+    inputs: int,
+    profile: str,
+    seeded: Callable[[Any], Any] = lambda test: test,
+) -> Figures:
+    """Give a target so many inputs, out of seeds that hypothesis draws; ``seeded`` decorates what draws them."""
+    figures = Figures(target)
+    batch = min(BATCH, inputs)
+
+    @seeded
+    @settings(settings.get_profile(profile), max_examples=-(-inputs // batch))
+    @given(seed=st.integers(0, 2**64 - 1))
+    def from_seed(seed: int) -> None:
+        random = Random(seed)
+        for _ in range(min(batch, inputs - figures.inputs)):
+            read(figures, target.make(random), folder)
+
+    began = time.process_time()
+    with _given_up():
+        from_seed()
+    figures.seconds = time.process_time() - began
+    return figures
+
+
+def _place(error: BaseException) -> str:
+    """The last line of ours that an error went through, or of the tests where a property failed."""
+    frames = traceback.extract_tb(error.__traceback__)
+    named = [f for f in frames if "/groundling/" in f.filename or "/fuzz/" in f.filename]
+    last = named[-1]
+    return f"in {Path(last.filename).name}:{last.lineno}"

@@ -1,0 +1,289 @@
+"""What is fuzzed of records: JSON, rows of figures, checkpoints, evaluations, forms for raters, judges' answers."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from groundling.documents import check_depth, parse_json, read_lines
+from groundling.evaluation import rating, report
+from groundling.evaluation.evaluate import read_evaluation
+from groundling.judges.preferences.recording import _read as read_recorded
+from groundling.judges.preferences.store import Answer, Store
+from groundling.rows import read_rows, scan_rows
+from groundling.training import checkpoint
+from tests.fuzz import mutation
+from tests.fuzz.harness import Target
+
+_ROWS: list[Any] = [{"update": n, "step": 8 * n, "loss": 0.5, "name": "é"} for n in range(1, 5)]
+_JSON = ('{"a": [1, 2.5, null, "x"], "b": {"c": true}}', "[]", '"é\\ud83d\\ude00"', "-1e5", json.dumps(_ROWS))
+_FIGURE = {"value": 0.5, "low": 0.1, "high": None, "episodes": 4}
+_EVALUATION: dict[str, Any] = {
+    "suite": "held-out",
+    "checkpoint": "000002",
+    "agents": {
+        "a": {"episodes": 4, "figures": {"success": _FIGURE}},
+        "zero-shot": {"episodes": 4, "figures": {}},
+    },
+    "tasks": {"a": {"go": {"episodes": 4, "figures": {"success": _FIGURE}}}},
+    "left_out": {},
+}
+_SAMPLES: list[Any] = [{"suite": "held-out", "overrides": ["seed=1"], "seed": 1, "actions": [0, 1]}]
+_KEY: dict[str, Any] = {
+    "kind": "pairwise",
+    "task": "continuation",
+    "items": [
+        {"id": "1", "sample": "s", "systems": ["a", "b"]},
+        {"id": "2", "sample": "t", "systems": ["b", "a"]},
+    ],
+}
+_SHEET = ("rater,item,fluency\nann,1,A\nbob,1,tie\nann,2,B\n", "rater,item\n")
+_COUNTERS: dict[str, Any] = {
+    "counters": {"update": 2, "step": 16, "seconds": 1.5},
+    "versions": {"torch": "2"},
+}
+_ANSWER = '{"key": "k", "label": "first", "probabilities": [0.5, 0.25, 0.25], "swapped": false, "captions": ["", ""], '
+_ANSWERS = (
+    _ANSWER + '"replies": [], "prompt_tokens": 5, "completion_tokens": 1, "seconds": 0.5}\n',
+    _ANSWER + '"prompt_tokens": 1e9, "completion_tokens": 1, "seconds": 1}\n{"key": 1}\n',
+)
+_SEGMENTS: list[Any] = [
+    ["go", ["a key", "a ball"], "found", {"return": 1.0}],
+    ["go", ["x"], "", {"return": 0}],
+]
+
+
+def _bytes(seeds: list[Any], lines: bool = False) -> Callable[[Random], bytes]:
+    """Makes JSON of bent values, or a bent text of it; of ``lines`` one value on each."""
+
+    def text(random: Random, bend: bool) -> str:
+        seed = random.choice(seeds)
+        bent = mutation.value(random, seed) if bend else seed
+        if lines and isinstance(bent, list):
+            return "".join(mutation.json_text(one) + "\n" for one in bent)
+        return mutation.json_text(bent)
+
+    def make(random: Random) -> bytes:
+        if random.random() < 0.6:
+            return text(random, True).encode()
+        return mutation.encoded(random, mutation.text(random, [text(random, False)]))
+
+    return make
+
+
+def _written(made: bytes, folder: Path, name: str = "made.json") -> Path:
+    path = folder / name
+    path.write_bytes(made)
+    return path
+
+
+def _json(random: Random) -> str | bytes:
+    made = mutation.text(random, _JSON)
+    return made if random.random() < 0.5 else mutation.encoded(random, made)
+
+
+def _parsed(made: str | bytes, folder: Path) -> None:
+    content = parse_json(made, "it")
+    check_depth(content, "it")
+    written = json.dumps(content)
+    assert json.dumps(parse_json(written, "it")) == written
+    assert json.dumps(json.loads(made)) == written
+
+
+def _lines(made: bytes, folder: Path) -> None:
+    read = list(read_lines(_written(made, folder)))
+    assert len(read) == sum(1 for line in made.removeprefix(b"\xef\xbb\xbf").split(b"\n") if line.strip())
+    numbers = [int(where.rpartition(":")[2]) for where, _ in read]
+    assert numbers == sorted(set(numbers))
+
+
+def _rows(made: bytes, folder: Path) -> None:
+    path = _written(made, folder)
+    for consecutive in (True, False):
+        rows, problems = scan_rows(path, consecutive)
+        assert all(problem.line >= 1 and problem.problem and problem.mend for problem in problems)
+        if problems:
+            continue
+        updates, steps = ([row[name] for row in rows] for name in ("update", "step"))
+        assert updates == sorted(updates) and steps == sorted(steps)
+        if consecutive and rows:
+            assert updates == list(range(updates[0], updates[0] + len(rows))) and updates[0] <= 1
+        again = _written("".join(json.dumps(row) + "\n" for row in rows).encode(), folder, "again.jsonl")
+        assert repr(read_rows(again, consecutive)) == repr(rows)
+
+
+def _manifest(random: Random) -> bytes:
+    content = b'{"a": 1}'
+    entry = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    names = (
+        "run.json",
+        "sub/a.bin",
+        "../made.json",
+        "/dev/zero",
+        "/etc/hostname",
+        "sub",
+        "",
+        ".",
+        "a\0b",
+        "fifo",
+    )
+    manifest = {"run.json": entry} | {random.choice(names): random.choice((entry, entry | {"bytes": 0}))}
+    return _bytes([manifest, {"run.json": entry}])(random)
+
+
+def _checkpoint(made: bytes, folder: Path) -> None:
+    inside = folder / "checkpoint"
+    (inside / "sub").mkdir(parents=True, exist_ok=True)
+    for name in ("run.json", "sub/a.bin"):
+        (inside / name).write_bytes(b'{"a": 1}')
+    _written(b'{"a": 1}', folder)
+    problem = checkpoint.what_is_wrong(_written(made, inside, checkpoint.MANIFEST).parent)
+    if problem is not None:
+        assert problem.strip()
+        return
+    for name, expected in json.loads(made.decode("utf-8-sig")).items():
+        path = inside / name
+        assert path.resolve().is_relative_to(inside.resolve()), f"{name} is none of the checkpoint's"
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == expected["sha256"]
+
+
+def _counters(made: bytes, folder: Path) -> None:
+    counters = checkpoint.counters_of(_written(made, folder, "run.json").parent)
+    assert all(value >= 0 for value in counters.values()) and {"update", "step"} <= counters.keys()
+    assert checkpoint.step_of(folder) == counters["step"]
+
+
+def _evaluation(made: bytes, folder: Path) -> None:
+    content = read_evaluation(_written(made, folder))
+    for agent in content["agents"].values():
+        for figure in agent["figures"].values():
+            for name in ("value", "low", "high"):
+                assert figure[name] is None or type(figure[name]) in (int, float), figure
+
+
+def _samples(made: bytes, folder: Path) -> None:
+    assert all(isinstance(one["overrides"], list) for one in report._samples(_written(made, folder)))
+
+
+def _predictions(made: bytes, folder: Path) -> None:
+    rows = rating._predictions(_written(made, folder))
+    assert all(isinstance(text, str) for row in rows.values() for text in row.values())
+
+
+def _form(random: Random) -> tuple[bytes, bytes]:
+    key = (
+        _bytes([_KEY, _KEY | {"kind": "likert"}])(random)
+        if random.random() < 0.5
+        else json.dumps(_KEY).encode()
+    )
+    return key, mutation.encoded(
+        random, mutation.text(random, _SHEET, (",", "\n", '"', "A", "tie", *mutation.WORDS))
+    )
+
+
+def _rated(made: tuple[bytes, bytes], folder: Path) -> None:
+    key, sheet = made
+    _written(key, folder, rating._KEY)
+    rating._read_key(folder)
+    for where, row in rating._answer_rows(_written(sheet, folder, "sheet.csv")):
+        assert where and all(isinstance(value, str) for value in row.values())
+
+
+def _answers(made: bytes, folder: Path) -> None:
+    store = Store(folder, {"q": 1})
+    store._answers.mkdir(parents=True, exist_ok=True)
+    _written(made, store._answers, "made.jsonl")
+    answers = store.read()
+    for key, answer in answers.items():
+        assert key == answer.key and isinstance(answer, Answer)
+        assert answer.prompt_tokens >= 0 and answer.preference in range(4)
+    _written(b"", store._answers, "made.jsonl")
+    for answer in answers.values():
+        store.append(answer)
+    store.close()
+    again = store.read()
+    (added,) = store._answers.glob("*-*.jsonl") if answers else (store._answers / "made.jsonl",)
+    added.unlink()
+    assert repr(again) == repr({key: replace(answer) for key, answer in answers.items()})
+
+
+def _recorded(made: bytes, folder: Path) -> None:
+    for one in read_recorded(_written(made, folder)):
+        assert one.segment.captions and isinstance(one.segment.captions, list)
+        texts = (one.segment.context, one.segment.outcome, *one.segment.captions)
+        assert all(isinstance(text, str) for text in texts), one
+        assert all(type(figure) in (int, float) for figure in one.figures.values()), one
+
+
+def targets() -> list[Target]:
+    """Those of records."""
+    return [
+        Target("parse_json", _json, _parsed, "as Python reads it, and written again the same", 330_000, 1000),
+        Target(
+            "read_lines",
+            _bytes([_ROWS], True),
+            _lines,
+            "as many values as lines that are not empty",
+            10_000,
+            100,
+        ),
+        Target(
+            "scan_rows",
+            _bytes([_ROWS], True),
+            _rows,
+            "rows without a problem are in order, and read again the same",
+            8_000,
+            100,
+        ),
+        Target(
+            "manifest",
+            _manifest,
+            _checkpoint,
+            "what is whole lies in the checkpoint and has the hashes",
+            4_000,
+            60,
+        ),
+        Target(
+            "run.json",
+            _bytes([_COUNTERS]),
+            _counters,
+            "counters are counts, of updates and steps among others",
+            8_000,
+            60,
+        ),
+        Target("evaluations", _bytes([_EVALUATION]), _evaluation, "figures are numbers or null", 6_000, 60),
+        Target("samples", _bytes([_SAMPLES]), _samples, "each has its overrides", 4_000, 60),
+        Target(
+            "predictions",
+            _bytes(
+                [
+                    [
+                        {"sample_id": "a", "prompt": "p", "generation": "g"},
+                        {"id": 2, "prompt": "q", "generation": ""},
+                    ]
+                ],
+                True,
+            ),
+            _predictions,
+            "texts alone",
+            4_000,
+            60,
+        ),
+        Target("raters' forms", _form, _rated, "texts by name, each with its row", 3_000, 60),
+        Target(
+            "judges' answers",
+            _bytes([_parse(one) for one in _ANSWERS], True),
+            _answers,
+            "what is read can be appended and read again the same",
+            3_000,
+            60,
+        ),
+        Target("recordings", _bytes([_SEGMENTS], True), _recorded, "segments with captions", 6_000, 60),
+    ]
+
+
+def _parse(text: str) -> list[Any]:
+    return [json.loads(line) for line in text.splitlines()]

@@ -1,0 +1,314 @@
+"""What is fuzzed of settings: overrides, experiments, runs' files, studies, GLAM's and RL4LMs' files."""
+
+import dataclasses
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from groundling.compat import entries, glam_config, rl4lms_config
+from groundling.configs import grammar, overrides, studies, trust
+from groundling.configs.compose import compose, from_file, to_yaml
+from groundling.configs.schema import Config
+from groundling.configs.studies import read_study
+from groundling.documents import check_depth, read_yaml
+from groundling.errors import ConfigError
+from tests.compat import rl4lms_configs, test_glam_config
+from tests.fuzz import mutation
+from tests.fuzz.harness import Target
+from tests.test_hostile import TRAIN
+
+EXPERIMENTS = (
+    "demo-easy",
+    "glam/symbolic",
+    "motif/laptop",
+    "rl4lms/increasing_numbers_nlpo",
+    "worlds/coin_drrn",
+)
+_GRAMMAR = (
+    *(
+        "=",
+        ",",
+        ":",
+        "~",
+        "+",
+        "++",
+        "@pkg",
+        "[",
+        "]",
+        "{",
+        "}",
+        "(",
+        ")",
+        "'",
+        '"',
+        "\\",
+        "range(1,4)",
+        "glob(*)",
+    ),
+    *(
+        "sort(3,1)",
+        "shuffle(1,2)",
+        "choice(a,b)",
+        "int(1.5)",
+        "str(1)",
+        "float(a)",
+        "bool(x)",
+        "json_str({a:1})",
+    ),
+    *("tag(a,1)", "interval(0,1)", "extend_list(1)", "range(1,1000000000)", "${a}", "???", "/", "."),
+)
+_KEYS = tuple({one.partition("=")[0].lstrip("~") for one in TRAIN if "=" in one})
+_SETTINGS = (
+    "seeds=1,2",
+    "episodes=3",
+    "suites=a,b",
+    "arms=a",
+    "arms.a.seed=1",
+    "common=[]",
+    "~policy.args.x",
+)
+_TAGS = (
+    "!!int ",
+    "!!float ",
+    "!!bool ",
+    "!!timestamp ",
+    "!!binary ",
+    "!!set ",
+    "!!null ",
+    "!a ",
+    "&a ",
+    "*a",
+    "<<: ",
+)
+_YAML = (
+    *mutation.WORDS,
+    *_TAGS,
+    "? ",
+    "| ",
+    "> ",
+    "---\n",
+    "...\n",
+    "%YAML 9.9\n",
+    "2001-01-01",
+    "1:30",
+    "- \n",
+)
+
+
+def _override(random: Random) -> str:
+    return mutation.text(random, TRAIN, (*mutation.WORDS, *_GRAMMAR, *_KEYS))
+
+
+def _grammar(made: str, folder: Path) -> None:
+    override = grammar.read(made)
+    if override.is_sweep_override():
+        for (run,) in grammar.sweep([made]):
+            assert not grammar.read(run).is_sweep_override()
+        return
+    (change,) = overrides.parse([made]).changes
+    assert (change.key, change.takes_out) == (override.key_or_group, override.is_delete())
+    if not change.takes_out:
+        value = override.value()
+        assert repr(change.value) == repr(value)
+        again = entries.parse(f"a={entries.written(value)}").value()
+        assert repr(again) == repr(value), (again, value)
+
+
+@dataclasses.dataclass
+class _Words:
+    experiment: str
+    words: list[str]
+
+
+def _experiment(random: Random) -> _Words:
+    key, value = random.choice(_KEYS), mutation.value(random, random.choice(mutation.VALUES))
+    plain = value if not isinstance(value, float) or value == value else "nan"
+    chosen = random.choice((f"{key}={entries.written(plain)}", random.choice(TRAIN), _override(random)))
+    return _Words(random.choice(EXPERIMENTS), [chosen] * random.choice((1, 1, 1, 2)))
+
+
+def _composed(made: _Words, folder: Path) -> None:
+    _comes_back(compose(made.experiment, made.words), folder)
+
+
+def _comes_back(config: Config, folder: Path) -> None:
+    """A config that is written is read as the same, unless it has what no file may say."""
+    written = to_yaml(config)
+    if any(trust.only_said(key, value) for key, value in trust.leaves("", dataclasses.asdict(config))):
+        return
+    path = folder / "again.yaml"
+    path.write_text(written, encoding="utf-8")
+    try:
+        again = to_yaml(from_file(path))
+    except ConfigError as error:
+        raise AssertionError(f"what was written is refused: {error}") from error
+    assert again == written
+
+
+@cache
+def _configs() -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    texts = tuple(to_yaml(compose(name)) for name in EXPERIMENTS)
+    return texts, tuple(map(yaml.safe_load, texts))
+
+
+def _yaml(random: Random, texts: tuple[str, ...], values: tuple[Any, ...]) -> bytes:
+    """Well-formed YAML of bent values, or a bent text."""
+    if random.random() < 0.6:
+        content = yaml.safe_dump(mutation.value(random, random.choice(values)), allow_unicode=True)
+        return content.encode("utf-8", "surrogatepass")
+    return mutation.encoded(random, mutation.text(random, texts, _YAML))
+
+
+def _written(made: bytes, folder: Path) -> Path:
+    path = folder / "made.yaml"
+    path.write_bytes(made)
+    return path
+
+
+def _run(made: bytes, folder: Path) -> None:
+    _comes_back(from_file(_written(made, folder)), folder)
+
+
+_SMALL = (
+    "a: 1\nb: [x, 2.5, null]\n",
+    "a: &a {b: c}\nd: *a\n",
+    "'é': \"\\u00e9\"\nb: |\n  text\n",
+    "a: ${b}\nb: ''\n",
+)
+
+
+def _document(made: bytes, folder: Path) -> None:
+    loaded = read_yaml(_written(made, folder))
+    assert isinstance(loaded, DictConfig)
+    plain: Any = OmegaConf.to_container(loaded, resolve=False)
+    check_depth(plain, "what was read")
+    assert sum(1 for _ in trust.leaves("", plain)) <= 10_000
+
+
+@dataclasses.dataclass
+class _StudyFile:
+    content: bytes
+    settings: list[str]
+
+
+_STUDY: dict[str, Any] = {
+    "name": "s",
+    "title": "A study",
+    "seeds": [1, 2],
+    "suites": ["held-out"],
+    "episodes": 5,
+    "common": ["training.steps=64"],
+    "arms": {
+        "a": {"experiment": "demo-easy", "about": "x", "overrides": ["seed=1", "~policy.args.x"]},
+        "b": {"experiment": "glam/bc", "data": "a", "suites": None},
+    },
+}
+
+
+def _study_file(random: Random) -> _StudyFile:
+    texts = (*(path.read_text("utf-8") for path in studies._bundled()[:3]), yaml.safe_dump(_STUDY))
+    settings = [
+        mutation.text(random, _SETTINGS, (*_GRAMMAR, *mutation.WORDS)) for _ in range(random.choice((0, 1)))
+    ]
+    return _StudyFile(_yaml(random, texts, (_STUDY,)), settings)
+
+
+def _study(made: _StudyFile, folder: Path) -> None:
+    study, chosen = read_study(str(_written(made.content, folder)), made.settings)
+    assert chosen.items() <= study.arms.items()
+    if made.settings:
+        return
+    again = folder / "again.yaml"
+    OmegaConf.save(OmegaConf.create(dataclasses.asdict(study)), again)
+    try:
+        assert read_study(str(again))[0] == study
+    except ConfigError as error:
+        raise AssertionError(f"what was written is refused: {error}") from error
+
+
+_GLAM = tuple(test_glam_config.FILES.values())
+
+
+def _glam(made: bytes, folder: Path) -> None:
+    path = _written(made, folder)
+    (originals,) = glam_config.spread(path, [])
+    _comes_back(glam_config.read(path, originals)[0], folder)
+
+
+def _rl4lms(made: bytes, folder: Path) -> None:
+    path = _written(made, folder)
+    for originals in rl4lms_config.spread(path, [])[:3]:
+        _comes_back(rl4lms_config.read(path, originals)[0], folder)
+
+
+def _filled(values: dict[str, Any]) -> dict[str, Any]:
+    """GLAM's entries with something in place of what is left open."""
+    names = {
+        "name_environment": "BabyAI-GoToObj-v0",
+        "action_space": ["turn_left", "go_forward"],
+        "path": "train.py",
+    }
+    made: dict[str, Any] = {}
+    for key, value in values.items():
+        made[key] = (
+            _filled(value) if isinstance(value, dict) else names.get(key, 1) if value == "???" else value
+        )
+    return made
+
+
+def targets() -> list[Target]:
+    """Those of settings."""
+    glam = tuple(map(_filled, _GLAM))
+    rl4lms = tuple(rl4lms_configs.config(name) for name in rl4lms_configs.NAMES[::5])
+    as_texts = lambda values: tuple(map(yaml.safe_dump, values))  # noqa: E731
+    glam_texts, rl4lms_texts = as_texts(glam), as_texts(rl4lms)
+    return [
+        Target(
+            "overrides",
+            _override,
+            _grammar,
+            "a value that is written is read as the same; a sweep's runs are none",
+            20_000,
+            200,
+        ),
+        Target(
+            "compose", _experiment, _composed, "`to_yaml`, then `from_file`, gives the same config", 500, 30
+        ),
+        Target("from_file", lambda random: _yaml(random, *_configs()), _run, "the same", 500, 30),
+        Target(
+            "read_yaml",
+            lambda random: _yaml(random, _SMALL, (_STUDY, {"a": [1, {"b": "c"}]})),
+            _document,
+            "within the limits of values and nesting",
+            3_000,
+            100,
+        ),
+        Target(
+            "studies",
+            _study_file,
+            _study,
+            "a study that is written is read as the same; arms are its own",
+            600,
+            60,
+        ),
+        Target(
+            "glam_config",
+            lambda random: _yaml(random, glam_texts, glam),
+            _glam,
+            "as compose, of the config that it becomes",
+            300,
+            30,
+        ),
+        Target(
+            "rl4lms_config",
+            lambda random: _yaml(random, rl4lms_texts, rl4lms),
+            _rl4lms,
+            "the same, of up to three runs of a sweep",
+            300,
+            20,
+        ),
+    ]

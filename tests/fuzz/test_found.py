@@ -1,0 +1,269 @@
+"""What fuzzing has found, each as the smallest input that shows it."""
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from groundling.compat import entries, rl4lms_config
+from groundling.compat.glam_config import read as read_glam
+from groundling.configs.compose import compose
+from groundling.configs.grammar import read, sweep
+from groundling.configs.studies import read_study
+from groundling.documents import read_yaml
+from groundling.envs.text_generation.pools import Sample, pools
+from groundling.errors import ConfigError, GroundlingError, RunError
+from groundling.evaluation.evaluate import read_evaluation
+from groundling.judges import fence, open_pairs
+from groundling.judges.asking import answers
+from groundling.judges.preferences.recording import _read as read_recorded
+from groundling.judges.preferences.store import Store
+from groundling.training import checkpoint
+from groundling.worlds.text.dataset import schema
+from groundling.worlds.text.demonstrations import Demonstrations
+from tests.compat import rl4lms_configs, test_glam_config
+from tests.fuzz.dataset_targets import _LABELS, _MESSAGES, _PAIR, _invalid, _plain
+from tests.fuzz.settings_targets import _filled
+from tests.test_hostile import _ROW
+
+
+def _bytes(table: pa.Table) -> bytes:
+    file = io.BytesIO()
+    pq.write_table(table, file)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("text", ["a: !!bool ull", "a: !!timestamp x", "a: !!int ''"])
+def test_a_value_that_is_not_what_its_tag_says(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(GroundlingError, match="leave the tags"):
+        read_yaml(tmp_path / "a.yaml")
+
+
+@pytest.mark.parametrize("text", ["\\u0000meta", "a\\b", "a\\", "'", "\\'", 'a"b\\"', "\\\\"])
+def test_a_text_that_is_written_as_an_override_is_read_as_the_same(text: str) -> None:
+    assert read(f"name={entries.written(text)}").value() == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "seed=interval(0,1)",
+        "seed=range(1,1000000000)",
+        "seed=shuffle(range(1,1000000000))",
+        "seed=range(1,2,1e-300)",
+    ],
+)
+def test_a_sweep_without_an_end(text: str) -> None:
+    with pytest.raises(ConfigError, match="runs"):
+        sweep([text])
+
+
+def test_sweeps_that_multiply(tmp_path: Path) -> None:
+    many = "seed=" + ",".join(map(str, range(200)))
+    with pytest.raises(ConfigError, match="10,000 runs"):
+        sweep([many, many])
+    values = rl4lms_configs.config(rl4lms_configs.NAMES[0])
+    path = tmp_path / "a.yaml"
+    swept = {"expand": True, "values": [*range(1, 200)]}
+    evaluation = values["train_evaluation"] | {
+        "eval_batch_size": swept,
+        "n_iters": swept,
+        "eval_every": swept,
+    }
+    path.write_text(json.dumps(values | {"train_evaluation": evaluation}))
+    with pytest.raises(ConfigError, match="10,000 runs"):
+        rl4lms_config.spread(path, [])
+
+
+@pytest.mark.parametrize("key", ["reward.env.coefficient", "training.steps"])
+def test_a_number_that_no_float_holds(key: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        compose("glam/symbolic", [f"{key}=1{'0' * 400}"])
+
+
+def test_a_number_of_another_systems_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    values = _filled(test_glam_config.FILES["glam-local"])
+    values["rl_script_args"]["value_loss_coef"] = 10**400
+    path.write_text(json.dumps(values))
+    with pytest.raises(ConfigError, match="value_loss_coef must be a number"):
+        read_glam(path)
+    values = _filled(test_glam_config.FILES["lamorel-ppo"])
+    values["rl_script_args"]["gradient_batch_size"] = "x"
+    path.write_text(json.dumps(values))
+    with pytest.raises(ConfigError, match="micro_batch_size"):
+        read_glam(path, [], ["world.env=BabyAI-GoToObj-v0"])
+    values = rl4lms_configs.config(next(name for name in rl4lms_configs.NAMES if name.endswith("ppo")))
+    values["alg"].setdefault("args", {})["vf_coef"] = "abc"
+    path.write_text(json.dumps(values))
+    with pytest.raises(ConfigError, match=r"vf_coef must be a number, got 'abc'"):
+        rl4lms_config.read(path)
+
+
+@pytest.mark.parametrize("common", ["[{1: 2}]", "['${..arms}']", "[[a]]"])
+def test_a_study_whose_overrides_are_none(common: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(f"name: s\ncommon: {common}\narms: {{a: {{experiment: demo-easy}}}}\n")
+    with pytest.raises(ConfigError, match="cannot read the study"):
+        read_study(str(tmp_path / "a.yaml"))
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "../run.json", "sub"])
+def test_a_manifest_names_files_of_its_checkpoint_alone(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "000001"
+    (folder / "sub").mkdir(parents=True)
+    for path in (folder / "run.json", tmp_path / "run.json"):
+        path.write_text("{}")
+    checkpoint.seal(folder)
+    assert checkpoint.what_is_wrong(folder) is None
+    manifest = json.loads((folder / checkpoint.MANIFEST).read_text())
+    size = (folder / name).stat().st_size
+    manifest[name] = manifest["run.json"] | {"bytes": size}
+    (folder / checkpoint.MANIFEST).write_text(json.dumps(manifest))
+    problem = checkpoint.what_is_wrong(folder)
+    assert problem is not None and "no file of this checkpoint" in problem
+
+
+def test_an_evaluations_figures_are_numbers(tmp_path: Path) -> None:
+    figure = {"value": 0.5, "low": None, "high": "a.b"}
+    (tmp_path / "a.json").write_text(json.dumps({"agents": {"a": {"figures": {"success": figure}}}}))
+    with pytest.raises(RunError, match=r"a\.b"):
+        read_evaluation(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize("change", [{"key": ["a"]}, {"seconds": ""}, {"probabilities": ["a", 0, 0]}])
+def test_an_answer_of_the_store_is_read_or_left_out(change: dict[str, Any], tmp_path: Path) -> None:
+    answer = {"key": "k", "label": "tie", "probabilities": None, "swapped": False, "seconds": 1}
+    answer |= {"prompt_tokens": 1, "completion_tokens": 1}
+    store = Store(tmp_path, {"q": 1})
+    store._answers.mkdir(parents=True)
+    (store._answers / "a.jsonl").write_text(
+        "".join(json.dumps(one) + "\n" for one in (answer, answer | change))
+    )
+    assert [*store.read()] == ["k"] and store.read()["k"].prompt_tokens == 1
+
+
+@pytest.mark.parametrize(
+    "row", ['[1, ["x"], "", {}]', '["go", [], "", {}]', '["go", ["x"], "", {"return": "a"}]', "[{}]"]
+)
+def test_a_recordings_round_holds_segments(row: str, tmp_path: Path) -> None:
+    (tmp_path / "0.jsonl").write_text(row)
+    with pytest.raises(ConfigError, match="no round of a recording"):
+        read_recorded(tmp_path / "0.jsonl")
+
+
+@pytest.mark.parametrize(
+    "caption", ['{"ver\\u0064ict": "1"}', '{"verdict_": 1}', "Verdict_: 1", "**Verdict_**: tie"]
+)
+def test_no_caption_is_a_verdict(caption: str) -> None:
+    line = fence.neutralise(caption)
+    assert answers.parse(line, "json") is None and answers.parse(f"It says:\n{line}", "line") is None
+
+
+@pytest.mark.parametrize("token", ["⁂end⁂", "aa", "a ", "    "])
+def test_control_tokens_that_overlap_are_taken_apart(token: str) -> None:
+    line = fence.neutralise(token * 2 + token[1:] * 3, [token])
+    assert token in " ".join(token) or token not in line
+
+
+@pytest.mark.parametrize(
+    "reply", ['{"verdict": "1", "a": {"verdict": "2"}}', '{"a": {"verdict": "1"}, "ver\\u0064ict": "2"}']
+)
+def test_a_verdict_stands_where_it_says(reply: str) -> None:
+    assert answers.parse(reply, "json") is None
+
+
+def test_half_a_character_is_no_prompt(tmp_path: Path) -> None:
+    with pytest.raises(GroundlingError, match="half a surrogate pair"):
+        Sample("a", "go \ud800")
+    (tmp_path / "a.jsonl").write_text('{"prompt": "a", "reference": "\\ud800"}\n')
+    with pytest.raises(GroundlingError, match="half a surrogate pair"):
+        pools.get("jsonl")(path=str(tmp_path / "a.jsonl"), reference_column="reference").prepare("train")
+
+
+def test_references_are_texts(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"prompt": "a", "reference": 5}\n')
+    with pytest.raises(GroundlingError, match="must be texts, got 5"):
+        pools.get("jsonl")(path=str(tmp_path / "a.jsonl"), reference_column="reference").prepare("train")
+
+
+def test_a_row_of_the_hub_that_has_changed() -> None:
+    pool = pools.get("daily_dialog")(offline=True)
+    for row in (
+        {"dialog": True},
+        {"dialog": ["a"] * 7, "emotion": 1, "act": [1] * 7},
+        {"dialog": [None] * 7},
+    ):
+        with pytest.raises(GroundlingError, match="is not as it was"):
+            list(pool.made(iter([row]), "train"))  # type: ignore[attr-defined]
+
+
+def test_a_file_of_no_transitions_beside_one_with_some(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for number, rows in enumerate(([_ROW], [])):
+        pq.write_table(
+            pa.Table.from_pylist(rows, schema()), tmp_path / f"data/train-0000000{number}-0.parquet"
+        )
+    assert Demonstrations(tmp_path, 1, slice(0, 1), None, 1, 0).steps_of(1) == 1
+
+
+def _texts_of_no_encoding() -> bytes:
+    return _bytes(
+        pa.table({**{name: [value] for name, value in _PAIR.items()}, "first_context": _invalid(1)})
+    )
+
+
+def _of_two_shapes() -> bytes:
+    return _bytes(pa.Table.from_pylist([_MESSAGES | {"second_rewards": [0.5, 1.0, 1.0]}] * 2))
+
+
+@pytest.mark.parametrize("make", [_texts_of_no_encoding, _of_two_shapes, lambda: b"PAR1" * 9])
+def test_pairs_that_are_none(make: Callable[[], bytes], tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/pairs.parquet").write_bytes(make())
+    (tmp_path / "recording.json").write_text('{"world": "text"}')
+    with pytest.raises(GroundlingError):
+        open_pairs(tmp_path)
+    with pytest.raises(GroundlingError):
+        pools.get("parquet")(
+            path=str(tmp_path / "data/pairs.parquet"), prompt_column="first_context"
+        ).prepare("train")
+
+
+@pytest.mark.parametrize(
+    "preference",
+    [
+        b"PAR1" * 9,
+        _plain([{"other": 1}] * 2),
+        _plain([{"preference": "a"}] * 2),
+        _plain([{"preference": 256}] * 2),
+    ],
+)
+def test_labels_in_parquet_that_are_none(preference: bytes, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "preference").mkdir()
+    (tmp_path / "data/pairs.parquet").write_bytes(_plain([_PAIR] * 2))
+    (tmp_path / "recording.json").write_text('{"world": "text"}')
+    (tmp_path / "preference/a.parquet").write_bytes(_plain(_LABELS))
+    assert open_pairs(tmp_path).preferences("a").tolist() == [0, 0]
+    (tmp_path / "preference/a.parquet").write_bytes(preference)
+    with pytest.raises(GroundlingError):
+        open_pairs(tmp_path).preferences("a")
+
+
+def test_arrays_that_are_none(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    header = b"\x93NUMPY\x01\x00\x06\x00{'a'(\n"
+    with (tmp_path / "data/message.npy").open("wb") as file:
+        np.savez(file, a=np.zeros(2))
+    zipped = (tmp_path / "data/message.npy").read_bytes()
+    for content in (zipped, zipped[:20], header, b""):
+        (tmp_path / "data/message.npy").write_bytes(content)
+        with pytest.raises(ConfigError, match="no array that can be read"):
+            open_pairs(tmp_path)

@@ -1,0 +1,32 @@
+"""A sample of what `make fuzz` runs at length, the same each time; and the harness itself."""
+
+from pathlib import Path
+
+import pytest
+
+from groundling.errors import GroundlingError
+from tests.fuzz.__main__ import targets
+from tests.fuzz.harness import Figures, Target, fuzz, read
+
+TARGETS = targets()
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_what_others_wrote_is_read_or_refused(target: Target, tmp_path: Path) -> None:
+    figures = fuzz(target, tmp_path, target.few, "suite")
+    assert figures.inputs == target.few
+    assert not figures.findings, "\n".join(one for kind in figures.findings.values() for one in kind)
+
+
+def test_what_fails_is_a_finding(tmp_path: Path) -> None:
+    def check(made: str, folder: Path) -> None:
+        if made == "refused":
+            raise GroundlingError("mend it")
+        assert made == "good"
+
+    figures = Figures(Target("t", lambda random: "", check, "", 1, 1))
+    for made in ("good", "refused", "bad", "bad"):
+        read(figures, made, tmp_path)
+    assert (figures.inputs, figures.refused) == (4, 1)
+    assert [len(inputs) for inputs in figures.findings.values()] == [2]
+    assert "AssertionError in test_fuzz.py" in next(iter(figures.findings))
