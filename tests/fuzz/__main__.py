@@ -62,6 +62,7 @@ def page(done: Sequence[Figures], words: Sequence[str]) -> str:
         "refuse it with a `GroundlingError`, within a second of CPU time, and what it returns has to have the",
         "property in the last column. *Refused* is the share of inputs that were; *slowest* is the CPU time of one,",
         "the check of its property included; *findings* are kinds of failure, by what was raised and where.",
+        "What earlier runs found is mended; `tests/fuzz/test_found.py` has an input of each.",
         "",
         "| target | inputs | refused | seconds | slowest (ms) | findings | property |",
         "|---|--:|--:|--:|--:|--:|---|",

@@ -234,9 +234,9 @@ class _Reader:
             values |= self._glam(len(values.get("world.actions", "......")))
         if not self._is_lamorels():
             self._tell_what_differs_from_glam()
-        sizes = [values.get(f"algorithm.args.{name}") for name in ("micro_batch_size", "minibatch_size")]
-        if all(isinstance(size, int) for size in sizes):  # the algorithm refuses what is none
-            values["algorithm.args.micro_batch_size"] = min(sizes)
+        micro, most = (values.get(f"algorithm.args.{name}") for name in ("micro_batch_size", "minibatch_size"))
+        if isinstance(micro, int) and isinstance(most, int):  # the algorithm refuses what is none
+            values["algorithm.args.micro_batch_size"] = min(micro, most)
         return values
 
     def why_no_env(self) -> str:
