@@ -105,6 +105,11 @@ def test_a_number_of_another_systems_file(tmp_path: Path) -> None:
     path.write_text(json.dumps(values))
     with pytest.raises(ConfigError, match=r"vf_coef must be a number, got 'abc'"):
         rl4lms_config.read(path)
+    values["alg"]["args"].pop("vf_coef")
+    values["train_evaluation"]["metrics"].append({"id": []})
+    path.write_text(json.dumps(values))
+    with pytest.raises(ConfigError, match=r"expected \{id: …, args: …\}"):
+        rl4lms_config.read(path)
 
 
 @pytest.mark.parametrize("common", ["[{1: 2}]", "['${..arms}']", "[[a]]"])
