@@ -234,7 +234,9 @@ class _Reader:
             values |= self._glam(len(values.get("world.actions", "......")))
         if not self._is_lamorels():
             self._tell_what_differs_from_glam()
-        micro, most = (values.get(f"algorithm.args.{name}") for name in ("micro_batch_size", "minibatch_size"))
+        micro, most = (
+            values.get(f"algorithm.args.{name}") for name in ("micro_batch_size", "minibatch_size")
+        )
         if isinstance(micro, int) and isinstance(most, int):  # the algorithm refuses what is none
             values["algorithm.args.micro_batch_size"] = min(micro, most)
         return values
