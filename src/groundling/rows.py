@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -95,9 +96,13 @@ def _out_of_place(
 
 
 def digest_of(path: Path, count: int) -> str:
-    """The SHA-256 of a file's first lines, in hexadecimal."""
-    content = path.read_bytes() if path.exists() else b""
-    return hashlib.sha256(b"".join(content.splitlines(keepends=True)[:count])).hexdigest()
+    """The SHA-256 of a file's first lines, in hexadecimal; read line by line, for a long run's file is large."""
+    digest = hashlib.sha256()
+    if path.exists():
+        with path.open("rb") as file:
+            for line in islice(file, count):
+                digest.update(line)
+    return digest.hexdigest()
 
 
 def check_digest(path: Path, count: int, expected: str) -> None:

@@ -1,7 +1,9 @@
 """Metrics as JSON lines and as TensorBoard reads them."""
 
+import hashlib
 import sys
 import threading
+import tracemalloc
 import types
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 from groundling.errors import ConfigError
-from groundling.rows import read_rows
+from groundling.rows import digest_of, read_rows
 from groundling.training.samples import SampleLog
 from groundling.training.tracking import Tracker, WandbLog, read_metrics
 
@@ -60,6 +62,20 @@ def test_a_long_training_keeps_few_samples_and_the_same_ones_when_resumed(tmp_pa
     silent = SimpleNamespace(samples=list)
     SampleLog(silent, tmp_path, 0, 10).log({"update": 1, "step": 1})  # type: ignore[arg-type]
     assert not (tmp_path / "samples").exists()
+
+
+def test_a_checkpoint_of_a_long_run_does_not_read_its_rows_into_memory(tmp_path: Path) -> None:
+    path, row = tmp_path / "metrics.jsonl", b'{"update": 1, "loss": 0.25}\n'
+    path.write_bytes(row * 100_000)
+    tracemalloc.start()
+    try:
+        digest = digest_of(path, 90_000)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert digest == hashlib.sha256(row * 90_000).hexdigest()
+    assert peak < path.stat().st_size / 10
+    assert digest_of(tmp_path / "none.jsonl", 5) == hashlib.sha256(b"").hexdigest()
 
 
 def test_logging_starts_no_thread(tmp_path: Path) -> None:
