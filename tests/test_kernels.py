@@ -1,4 +1,7 @@
 import copy
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -78,3 +81,31 @@ def test_other_inputs_are_left_to_pytorch() -> None:
     assert torch.equal(got, expected)
     with pytest.raises(RuntimeError, match="Expected"):
         fast(torch.randn(3, 2, 95), first)
+
+
+_OF_MANY_SHAPES = """
+import re
+from pathlib import Path
+import torch
+from groundling import kernels
+
+def resident():
+    return int(re.search(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
+
+torch.set_num_threads(1)
+product, weight, bias = kernels._onednn_linear(), torch.ones(256, 256), torch.zeros(256)
+for rows in range(1, 601):
+    product(torch.ones(rows, 256), weight, bias)
+    before = resident() if rows == 100 else before if rows > 100 else 0
+print(resident() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_products_of_many_shapes_are_not_all_kept_prepared() -> None:
+    settings = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+    environment = {name: value for name, value in os.environ.items() if name not in settings}
+    ended = subprocess.run(
+        [sys.executable, "-c", _OF_MANY_SHAPES], env=environment, capture_output=True, text=True, check=True
+    )
+    assert float(ended.stdout) < 60  # MiB; 300 where all are kept
