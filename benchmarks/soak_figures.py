@@ -1,0 +1,174 @@
+"""What a soak came to: a figure and a table from `soak.csv` and `soak.json`, as `benchmarks/soak.py` writes them.
+
+python benchmarks/soak_figures.py results/soak     # draws and tells them once more
+"""
+
+import csv
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+LIMIT = 2.0
+"""Per cent that a figure may grow from the end of the warm-up to the end of the soak."""
+WARM_UP = 1 / 6
+BLOCKS = 10
+STUDENT = 2.306
+"""Student's t at 97.5 % with BLOCKS - 2 degrees of freedom."""
+COMMANDS = ("text", "writer", "nethack", "annotate")
+FIGURES = {"rss_kib": "resident memory", "pss_kib": "proportional memory", "fds": "descriptors"}
+Columns = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A straight line through a figure after the warm-up.
+
+    Attributes:
+        start: Its value at the warm-up's end.
+        percent: Growth until the soak's end, in per cent of ``start``; ``low`` and ``high`` bound its 95 % interval.
+        per_hour: Growth in per cent of ``start`` an hour.
+    """
+
+    start: float
+    percent: float
+    low: float
+    high: float
+    per_hour: float
+
+    @property
+    def holds(self) -> str:
+        return "yes" if self.high <= LIMIT else "**no**" if self.low > LIMIT else "undecided"
+
+
+def growth(hours: np.ndarray, values: np.ndarray) -> Growth:
+    """Fit the line to the means of BLOCKS stretches of equal length, for neighbouring samples are alike.
+
+    Args:
+        hours: float (N,), since the soak began, increasing.
+        values: float (N,).
+    """
+    warm = hours >= hours[-1] * WARM_UP
+    hours, values = hours[warm], values[warm]
+    x = np.array([block.mean() for block in np.array_split(hours, BLOCKS)])
+    y = np.array([block.mean() for block in np.array_split(values, BLOCKS)])
+    slope, offset = np.polyfit(x, y, 1)
+    spread = float(((x - x.mean()) ** 2).sum())
+    error = float(np.sqrt(((y - slope * x - offset) ** 2).sum() / (BLOCKS - 2) / spread))
+    start = float(slope * hours[0] + offset)
+    scale = 100 / start
+    span = scale * float(hours[-1] - hours[0])
+    low, high = (slope - STUDENT * error) * span, (slope + STUDENT * error) * span
+    return Growth(start, float(slope) * span, low, high, float(slope) * scale)
+
+
+def read(path: Path) -> dict[str, Columns]:
+    """Of each command, its columns; ``hours`` is among them."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    commands: dict[str, Columns] = {}
+    for name in COMMANDS:
+        own = [row for row in rows if row["command"] == name]
+        columns = {key: np.array([float(row[key]) for row in own]) for key in own[0] if key != "command"}
+        commands[name] = columns | {"hours": columns["seconds"] / 3600}
+    return commands
+
+
+def draw(commands: dict[str, Columns], path: Path) -> None:
+    """Memory, descriptors and progress of the commands; a dotted line where a worker was killed."""
+    figure, axes = plt.subplots(3, len(commands), figsize=(11, 6), sharex=True, layout="constrained")
+    for column, (name, own) in enumerate(commands.items()):
+        memory, descriptors, progress = axes[:, column]
+        memory.plot(own["hours"], own["rss_kib"] / 1024, label="resident")
+        memory.plot(own["hours"], own["pss_kib"] / 1024, label="proportional")
+        descriptors.plot(own["hours"], own["fds"], label="descriptors")
+        descriptors.plot(own["hours"], own["processes"], label="processes")
+        progress.plot(own["hours"], own["progress"])
+        for axis in (memory, descriptors):
+            axis.set_ylim(bottom=0)
+            axis.axvspan(0, own["hours"][-1] * WARM_UP, color="0.93")
+            for kill in own["hours"][1:][np.diff(own["kills"]) > 0]:
+                axis.axvline(kill, color="0.6", linewidth=0.6, linestyle=":")
+        memory.set_title(name)
+        progress.set_xlabel("hours")
+        progress.set_ylim(bottom=0)
+    for axis, label in zip(axes[:, 0], ("MiB, all processes", "count", "updates, answers"), strict=True):
+        axis.set_ylabel(label)
+    axes[0, 0].legend(fontsize=8, loc="lower right")
+    axes[1, 0].legend(fontsize=8, loc="center right")
+    figure.savefig(path, dpi=80)
+    plt.close(figure)
+
+
+def table(commands: dict[str, Columns]) -> list[str]:
+    """Lines of Markdown: growth of each figure of each command."""
+    lines = [
+        "| command | figure | at the warm-up's end | growth until the end | an hour | at most 2 % |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, own in commands.items():
+        for figure, label in FIGURES.items():
+            line = growth(own["hours"], own[figure])
+            start = f"{line.start:.1f}" if figure == "fds" else f"{line.start / 1024:.0f} MiB"
+            lines.append(
+                f"| {name} | {label} | {start} | {line.percent:+.2f} % [{line.low:+.2f}, {line.high:+.2f}] | "
+                f"{line.per_hour:+.2f} % | {line.holds} |"
+            )
+    return lines
+
+
+def events(commands: dict[str, Columns], ended: dict[str, dict[str, int]]) -> list[str]:
+    """Lines of Markdown: what became of each command and its workers."""
+    lines = [
+        "| command | updates or answers | workers killed | lost envs or workers | descriptors, least and most after "
+        "the warm-up | zombies at most | exit status | processes left |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, own in commands.items():
+        warm = own["hours"] >= own["hours"][-1] * WARM_UP
+        fds, end = own["fds"][warm], ended[name]
+        lines.append(
+            f"| {name} | {own['progress'][-1]:,.0f} | {own['kills'][-1]:.0f} | {own['lost'][-1]:.0f} | "
+            f"{fds.min():.0f}, {fds.max():.0f} | {own['zombies'].max():.0f} | {end['status']} | {end['left']} |"
+        )
+    return lines
+
+
+def write(folder: Path) -> None:
+    """`soak.png` and `README.md` beside `soak.csv` and `soak.json`."""
+    commands = read(folder / "soak.csv")
+    told: dict[str, Any] = json.loads((folder / "soak.json").read_text(encoding="utf-8"))
+    draw(commands, folder / "soak.png")
+    machine = told["machine"]
+    paragraphs: Sequence[str] = [
+        "# Soak: four commands side by side while workers are killed",
+        f"`python benchmarks/soak.py --hours {told['hours']:g} --seed {told['seed']}` on {machine['cores']} cores "
+        f"({machine['cpu']}; torch {machine['torch']}). **{told['hours']:g} hours were run.** Every "
+        f"{told['kill_seconds']:g} s one of the four env workers, drawn by chance, got SIGKILL.",
+        "![memory, descriptors and progress](soak.png)",
+        f"Growth of a command's whole process tree after the first sixth (warm-up, grey) until the end: a straight "
+        f"line through the means of {BLOCKS} stretches, with its 95 % interval. *At most {LIMIT:g} %*: yes or no where "
+        "the whole interval says so.",
+        "\n".join(table(commands)),
+        "Proportional memory also moves with what other processes on the machine share or give up. Lost are envs in "
+        "the text world, four to a worker, and workers in NetHack. Zombies and descriptors are as the samples see them. "
+        "*Left* are processes that a command had when it was asked to stop (SIGTERM), a second after it had ended.",
+        "\n".join(events(commands, told["ended"])),
+    ]
+    notes = folder / "notes.md"
+    text = "\n\n".join(
+        [*paragraphs, *([notes.read_text(encoding="utf-8").strip()] if notes.exists() else [])]
+    )
+    (folder / "README.md").write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))
