@@ -309,6 +309,10 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("results/soak"))
     parser.add_argument("--seed", type=int, default=1, help="which workers are killed")
     arguments = parser.parse_args()
+    if arguments.hours * 3600 * (1 - soak_figures.WARM_UP) < soak_figures.BLOCKS * SAMPLE_SECONDS:
+        parser.error(
+            f"--hours {arguments.hours:g} is too short for a line through {soak_figures.BLOCKS} means: 0.11 at least"
+        )
     arguments.output.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="groundling-soak-"))
     print(f"runs and logs: {folder}", flush=True)

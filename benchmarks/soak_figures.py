@@ -159,8 +159,8 @@ def write(folder: Path) -> None:
         "the whole interval says so.",
         "\n".join(table(commands)),
         "Proportional memory also moves with what other processes on the machine share or give up. Lost are envs in "
-        "the text world, four to a worker, and workers in NetHack. Zombies and descriptors are as the samples see them. "
-        "*Left* are processes that a command had when it was asked to stop (SIGTERM), a second after it had ended.",
+        "the text world, four to a worker, and workers in NetHack. Zombies and descriptors are as the samples see "
+        "them. *Left* are processes that a command had when it was asked to stop (SIGTERM), a second after it ended.",
         "\n".join(events(commands, told["ended"])),
     ]
     notes = folder / "notes.md"
