@@ -49,6 +49,11 @@ from groundling.worlds.text.world import TextWorld
             "world.entropy_floor=0.0 does nothing: its algorithm does not",
         ),
         (
+            "motif/score",
+            ["~reward.reward_model", "world.entropy_floor=0"],
+            "world.entropy_floor=0.0 does nothing: NetHackScore-v1 knows no failure, only a score",
+        ),
+        (
             "glam/bc",
             ["world.entropy_floor=0"],
             "world.entropy_floor=0.0 does nothing: its algorithm does not",

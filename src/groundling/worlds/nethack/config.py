@@ -36,7 +36,8 @@ class NetHackConfig(WorldConfig):
     bootstrap_truncated: bool = False
     """Whether a time-out is valued as if the episode went on (the usual practice) or as its end (Motif)."""
     entropy_floor: float = at_least(0.0, 0.001)
-    """Stop, with advice, when the policy's entropy (nats) stays below this while episodes still fail; 0: never."""
+    """Of a task with a goal: stop, with advice, when the policy's entropy (nats) stays below this while episodes still
+    fail; 0: never."""
 
     def check(self) -> None:
         """See `WorldConfig.check`."""
@@ -50,7 +51,10 @@ class NetHackConfig(WorldConfig):
 
     def unused(self, use: Use) -> Mapping[str, str]:
         """See `WorldConfig.unused`."""
-        return unused_in_play(use)
+        idle = unused_in_play(use)
+        if TASKS.get(self.env, {}).get("goal") == "score":
+            idle["world.entropy_floor"] = f"{self.env} knows no failure, only a score"
+        return idle
 
 
 @dataclass
