@@ -100,7 +100,9 @@ def killed(bench: Bench, scenario: Scenario, kills: int) -> Iterator[Case]:
         place = bench.place(scenario)
         moments = [bench.rng.uniform(_UNHARMED, 1) for _ in range(min(KILLS_AT_ONCE, left))]
         result = kill_until_done(scenario, place, moments, seconds)
-        case = Case("SIGKILL", scenario.name, result.kills, result.lost, result.recovery, result.problem)
+        case = Case("SIGKILL", scenario.name, result.kills, result.lost, result.recovery)
+        if result.refused is not None:  # as that which has published already is, if it was killed as it ended
+            case.problem = clear_line(result.refused)
         if case.problem is None and scenario.compared(place / scenario.output) != reference:
             case.problem = f"ended otherwise than undisturbed, in {place}"
         yield case

@@ -178,7 +178,8 @@ class Killed:
     """The most that a kill cost: units that had been counted as done and were done again."""
     recovery: float = 0.0
     """Seconds: the longest that it took to be where the killed process had been."""
-    problem: str | None = None
+    refused: Ended | None = None
+    """How it ended, if not with exit status 0."""
 
 
 def kill_until_done(scenario: Scenario, folder: Path, moments: Sequence[float], seconds: float) -> Killed:
@@ -206,7 +207,7 @@ def kill_until_done(scenario: Scenario, folder: Path, moments: Sequence[float], 
         process.join()
         result.lost = max(result.lost, before - lowest)
         if process.exitcode != 0:
-            result.problem = f"exit {process.exitcode}: {errors_of(folder).strip()[-300:]}"
+            result.refused = Ended(process.exitcode or 0, errors_of(folder))
             return result
         reached = scenario.progress(output)
     return result
