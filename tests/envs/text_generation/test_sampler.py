@@ -71,7 +71,7 @@ def test_another_number_of_samples_is_refused() -> None:
 
 
 def test_other_samples_are_told() -> None:
-    samples = [Sample("0", "ab", ("c",)), Sample("1", "b", ("d", "\udc80"))]
+    samples = [Sample("0", "ab", ("c",)), Sample("1", "b", ("d", "é"))]
     state = json.loads(json.dumps(SampleOrder(samples, 0).state_dict()))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
