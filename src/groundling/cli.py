@@ -27,7 +27,7 @@ from groundling.commands import (
 )
 from groundling.commands.command import INTERRUPTED, one_line
 from groundling.errors import ConfigError, ForeignError, GroundlingError, is_out_of_memory
-from groundling.output import keep_writing, problem
+from groundling.output import keep_writing, plain, problem
 from groundling.parent import end_with_launcher
 
 _COMMANDS = (
@@ -78,11 +78,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except GroundlingError as error:
         print(f"error: {one_line(error)}", file=sys.stderr)
         if isinstance(error, ForeignError) and error.__cause__ is not None:
-            traceback.print_exception(error.__cause__)
+            print(plain("".join(traceback.format_exception(error.__cause__))), end="", file=sys.stderr)
         return 1
     except OSError as error:
         print(
-            f"error: {error}; what was written before is intact: mend that and run it again", file=sys.stderr
+            f"error: {one_line(error)}; what was written before is intact: mend that and run it again",
+            file=sys.stderr,
         )
         return 1
     except (MemoryError, RuntimeError) as error:
@@ -111,7 +112,7 @@ def entry_point() -> None:
             "was written before is intact. Please report this with the command and the lines below:",
             file=sys.stderr,
         )
-        traceback.print_exception(error)
+        print(plain("".join(traceback.format_exception(error))), end="", file=sys.stderr)
         sys.exit(1)
 
 

@@ -1,9 +1,26 @@
-"""Standard output and error that may get lost: to a reader that has gone, a full disk, a closed terminal."""
+"""What is printed: text that commands no terminal, on streams that may get lost.
+
+They get lost to a reader that has gone, a full disk, a closed terminal.
+"""
 
 import io
 import os
 import sys
 from typing import Any
+
+_OBEYED = (
+    *range(0x09),
+    *range(0x0B, 0x20),
+    *range(0x7F, 0xA0),
+    *range(0x202A, 0x202F),
+    *range(0x2066, 0x206A),
+)
+"""Characters that a terminal obeys, and those that turn the order of what stands around them."""
+
+
+def plain(text: str) -> str:
+    """A text that may be a file's, as a terminal shows it without obeying it: it sets no title and hides no words."""
+    return text.translate(dict.fromkeys(_OBEYED, "\N{REPLACEMENT CHARACTER}"))
 
 
 class _Stream(io.FileIO):

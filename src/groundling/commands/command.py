@@ -3,9 +3,11 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+from groundling.output import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,14 +60,22 @@ def episode_bars(
 
 def warn(text: str) -> None:
     """Tell the user, beside the output proper."""
-    print(f"warning: {text}", file=sys.stderr)
+    print(f"warning: {plain(' '.join(text.splitlines()))}", file=sys.stderr)
 
 
 def make_console() -> "Console":
-    """Where the user reads; of several processes the first one speaks."""
-    from rich.console import Console
+    """Where the user reads, all of it `plain` text; of several processes the first one speaks."""
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
 
-    return Console(quiet=os.environ.get("RANK", "0") != "0")
+    class PlainConsole(Console):
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> "Iterable[Segment]":
+            for text, style, control in super().render(renderable, options):
+                yield Segment(text if control else plain(text), style, control)  # controls are rich's own
+
+    return PlainConsole(quiet=os.environ.get("RANK", "0") != "0")
 
 
 def duration(seconds: float) -> str:
@@ -88,5 +98,5 @@ def positive(text: str) -> int:
 
 
 def one_line(error: Exception) -> str:
-    """What an error says, without line breaks."""
-    return " ".join(str(error).split())
+    """What an error says, without line breaks, and as `plain` text."""
+    return plain(" ".join(str(error).split()))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from groundling.commands.command import Commands, add_command, positive
 from groundling.errors import ConfigError
+from groundling.output import plain
 
 
 def add_parser(commands: Commands) -> None:
@@ -35,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{'question':16} {'system':24} {'answers':>7} {'mean':>7} {'agreement':>10}")
         for rating in read_answers(arguments.folder, arguments.answers):
             figures = f"{rating.num_answers:7} {rating.mean:7.3f} {rating.agreement:10.3f}"
-            print(f"{rating.question:16} {rating.system:24} {figures}")
+            print(plain(f"{rating.question:16} {rating.system:24} {figures}"))
         return 0
     write = write_pairwise if arguments.pairwise else write_likert
     form = write(

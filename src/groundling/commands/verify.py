@@ -34,6 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
                 ("ok   ", one.what) if one.problem is None else ("WRONG", f"{one.what} {one.problem}")
             )
             mend = f"; {one.mend}" if one.mend else ""
-            console.print(f"  {mark}  {told}{mend}", highlight=False, markup=False, soft_wrap=True)
+            line = " ".join(f"{told}{mend}".splitlines())  # the names of files may have line breaks
+            console.print(f"  {mark}  {line}", highlight=False, markup=False, soft_wrap=True)
             status |= one.problem is not None
     return int(status)
