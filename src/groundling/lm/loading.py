@@ -167,6 +167,8 @@ def load_model(
         GroundlingError: not there, not readable, not a language model, or weights missing.
     """
     config = _load_config(source)
+    if attention is None:  # otherwise it has the last word
+        refuse_kernels(config, source.path)
     auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     placed = placement.options
     biased = hasattr(config, "relative_attention_num_buckets")
@@ -213,6 +215,17 @@ def _load_config(source: Source) -> PretrainedConfig:
             f"no model {source.path!r}: there is no such folder here, and the hub does not give it "
             f"({_first_line(error)})"
         ) from error
+
+
+def refuse_kernels(config: PretrainedConfig, path: str) -> None:
+    """Raise `GroundlingError` if a model's config names a kernel of the hub: compiled code, which would be loaded."""
+    for part in (config, *(one for one in vars(config).values() if isinstance(one, PretrainedConfig))):
+        name = str(getattr(part, "_attn_implementation", None))
+        if "/" in name:
+            raise GroundlingError(
+                f"the config of {path} has its attention computed by {name!r:.80}, code of the hub's, and no file may "
+                "run code: take attn_implementation out of its config.json, or say model.attention=…"
+            )
 
 
 def _pretrained(

@@ -55,6 +55,7 @@ class BertScore(Metric):
         return {"semantic/bert_score": mean_of(scores)}
 
     def _load(self) -> Any:
+        self.check()
         bert_score = library("bert_score", "metrics")
         name = self.model_name or bert_score.utils.lang2model[self.language]
         if self.num_layers is None and name not in bert_score.utils.model2layers:

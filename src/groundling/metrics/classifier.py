@@ -65,6 +65,7 @@ class Classifier:
 
     def _load(self) -> tuple[Any, Any]:
         if self._loaded is None:
+            self.check()
             from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
             try:

@@ -145,6 +145,7 @@ class PreferenceModel(Reward):
 
     def _load(self) -> tuple[Any, Any]:
         if self._loaded is None:
+            self.check()
             name = self._named()
             from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
