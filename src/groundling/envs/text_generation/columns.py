@@ -1,5 +1,6 @@
 """Pools over data of one's own, by naming columns: JSONL, CSV and Parquet files, and any dataset of the hub."""
 
+import json
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from groundling.documents import read_lines
 from groundling.envs.text_generation.pools import Pool, Sample, Split, check_split, pools
@@ -15,6 +17,8 @@ from groundling.errors import ConfigError, GroundlingError
 from groundling.files import open_csv
 from groundling.registry import unknown
 
+_ROWS = 1024
+"""Rows that are read at once."""
 _SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
 
@@ -181,16 +185,35 @@ class HuggingFace(ColumnPool):
         if split not in self.splits:
             raise ConfigError(f"splits names no {split}, only {', '.join(self.splits)}")
         try:
+            _refuse_servers(Path(self.dataset))
             loaded: Any = datasets.load_dataset(
                 self.dataset, self.name, split=self.splits[split], revision=self.revision
             )
+        except GroundlingError:
+            raise
         except Exception as error:  # the library raises what its many readers raise
             reason = (str(error) or type(error).__name__).strip().splitlines()[0]
             raise GroundlingError(
                 f"dataset {self.dataset} cannot be loaded ({reason}): check its id, name, revision and splits and the "
                 "connection, or take jsonl, csv or parquet with a file of your own"
             ) from error
-        return iter(loaded)
+        # As they stand in the files: to decode a picture or a sound is to fetch it from wherever its row says.
+        for table in loaded.with_format("arrow").iter(_ROWS):
+            yield from table.to_pylist()
+
+
+def _refuse_servers(folder: Path) -> None:
+    """Raise `GroundlingError` if a dataset's folder would have its files fetched from elsewhere."""
+    from huggingface_hub import DatasetCard
+
+    card, more = folder / "README.md", folder / ".huggingface.yaml"  # as `datasets` reads them
+    told = [DatasetCard.load(card).data.to_dict()] if card.is_file() else []
+    told += [yaml.safe_load(more.read_text("utf-8"))] if more.is_file() else []
+    if "://" in json.dumps([about.get("configs") for about in told if isinstance(about, dict)], default=str):
+        raise GroundlingError(
+            f"{folder} has files at a server, and no file may choose one: take the URLs out of the configs of "
+            f"{card.name} and {more.name}, or name the dataset where it is"
+        )
 
 
 def _existing(path: str) -> Path:
