@@ -17,6 +17,9 @@ from groundling.envs.text_env import read_text_step
 from groundling.errors import ConfigError
 from groundling.registry import unknown
 
+_IMPORTING = ("GymV21Environment-v0", "GymV26Environment-v0")
+"""Gymnasium's envs that make one of Gym's by its id: of ``module:ID`` the module is imported first."""
+
 
 def make_text_env(
     id: str, language: str = "english", control: str | None = None, **args: Any
@@ -40,6 +43,11 @@ def make_text_env(
     if id not in gymnasium.registry:
         grids = [name for name in gymnasium.registry if name.startswith(("BabyAI-", "MiniGrid-"))]
         raise ConfigError(unknown("env", id, grids))
+    if id in _IMPORTING:
+        raise ConfigError(
+            f"env {id} imports what its arguments name, which no setting may do: register the env that it is to make "
+            "from a module of yours, and give --import MODULE"
+        )
     if id in LEVELS:
         return _make(id, args | {"language": language, "control": control})
     env = _make(id, args)
