@@ -55,6 +55,7 @@ def run_beside(lines: Sequence[CommandLine], processes: int, tell: Callable[[str
                     line = ready[0]
                     waiting.remove(line)
                     line.log.parent.mkdir(parents=True, exist_ok=True)
+                    line.log.unlink(missing_ok=True)  # a link would have another file overwritten
                     log: TextIO = line.log.open("w", encoding="utf-8")
                     running[_start(line.words, log)] = (line, time.monotonic(), log)
                     tell(f"[{len(lines) - len(waiting)}/{len(lines)}] {line.name} begins")

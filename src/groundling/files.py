@@ -102,6 +102,8 @@ def _open_lock(path: Path, doing: str, warn: Callable[[str], None], otherwise: s
     while True:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_symlink():  # in a folder of another's: a file would be made wherever it leads
+                raise RunError(f"{path} is a link, and no lock of ours: delete it, or {otherwise}")
             file = path.open("a")
         except OSError as error:
             raise RunError(f"cannot write to the folder {path.parent}: {error}; {otherwise}") from error
