@@ -17,7 +17,7 @@ from groundling.configs.compose import changed, from_file, recorded
 from groundling.configs.schema import Config
 from groundling.configs.trust import EVERYTHING
 from groundling.documents import read_json, read_lines
-from groundling.errors import RunError
+from groundling.errors import GroundlingError, RunError
 from groundling.evaluation import plots
 from groundling.evaluation.evaluate import read_evaluation
 from groundling.files import write_atomically
@@ -109,10 +109,6 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
         raise RunError(
             f"{', '.join(map(str, run_dirs))}: no update is finished yet, so there is nothing to report"
         )
-    groups: dict[str, list[Any]] = {}
-    for run in runs:
-        groups.setdefault(run.config.name, []).append(run.metrics)
-    first = runs[0]
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("groundling.evaluation", "."),
         autoescape=True,
@@ -120,32 +116,56 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
     )
     environment.globals.update(figures=_figures, picture=_picture)
     environment.filters["shareable"] = shareable
-    page = environment.get_template("report.html.j2").render(
-        title=" · ".join(groups),
-        runs=runs,
-        figure=first.figure[0],
-        main_plots=_main_plots(runs),
-        beside=next((run.world.beside.about for run in runs if run.world.beside is not None), None),
-        learning_plots=plots.small_multiples(groups, _learning_figures(runs)),
-        validation_plots=[
+    try:
+        page = environment.get_template("report.html.j2").render(**_told(runs))
+    except GroundlingError:
+        raise
+    except (
+        ArithmeticError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        jinja2.TemplateError,
+    ) as error:
+        raise RunError(
+            f"{', '.join(map(str, run_dirs))}: what metrics.jsonl, evaluation/ or samples/ hold cannot be shown "
+            f"({error!r:.200}): check them with `groundling verify`, or run `groundling evaluate` again"
+        ) from error
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(output, page)
+    return output
+
+
+def _told(runs: Sequence[Shown]) -> dict[str, Any]:
+    """What the page's template is given."""
+    groups: dict[str, list[Any]] = {}
+    for run in runs:
+        groups.setdefault(run.config.name, []).append(run.metrics)
+    first = runs[0]
+    return {
+        "title": " · ".join(groups),
+        "runs": runs,
+        "figure": first.figure[0],
+        "main_plots": _main_plots(runs),
+        "beside": next((run.world.beside.about for run in runs if run.world.beside is not None), None),
+        "learning_plots": plots.small_multiples(groups, _learning_figures(runs)),
+        "validation_plots": [
             (run, plots.small_multiples({run.config.name: [run.validations]}, list(run.validations[0])[3:]))
             for run in runs
             if run.validations
         ],
-        texts=[(run, name, rows[:_MAX_TEXTS]) for run in runs for name, rows in run.texts.items()],
-        meanwhile=[(run, _spread(run.meanwhile)) for run in runs if run.meanwhile],
-        probe_plots=[
+        "texts": [(run, name, rows[:_MAX_TEXTS]) for run in runs for name, rows in run.texts.items()],
+        "meanwhile": [(run, _spread(run.meanwhile)) for run in runs if run.meanwhile],
+        "probe_plots": [
             (run, plots.probe_multiples(run.probed.rows, run.probed.right))
             for run in runs
             if run.probed is not None
         ],
-        episodes=[(run, episode) for run in runs for episode in _episodes(run)],
-        comparisons=[(run, table) for run in runs for table in run.tables if table.suite is None],
-        configs=[(shareable(str(run.run_dir)), _config_of(run)) for run in runs],
-    )
-    output.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(output, page)
-    return output
+        "episodes": [(run, episode) for run in runs for episode in _episodes(run)],
+        "comparisons": [(run, table) for run in runs for table in run.tables if table.suite is None],
+        "configs": [(shareable(str(run.run_dir)), _config_of(run)) for run in runs],
+    }
 
 
 def _read(run_dir: Path) -> Shown:
