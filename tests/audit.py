@@ -1,0 +1,145 @@
+"""What a process does that somebody else's file might want of it, recorded by an audit hook (PEP 578)."""
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pytest
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+HOSTILE = "hostile"
+"""How the names of modules begin that no file may have imported."""
+_STARTED = ("os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "pty.spawn")
+_STARTED += ("subprocess.Popen", "webbrowser.open", "cpython.run_command", "cpython.run_file")
+_SENT = ("socket.connect", "socket.bind", "socket.sendto", "socket.getaddrinfo", "socket.gethostbyname")
+_SENT += ("urllib.Request", "http.client.connect", "ftplib.connect", "smtplib.connect")
+_CHANGED = {"os.rename": (0, 1), "os.remove": (0,), "os.rmdir": (0,), "os.mkdir": (0,), "os.chmod": (0,)}
+_CHANGED |= {
+    "os.chown": (0,),
+    "os.truncate": (0,),
+    "os.symlink": (1,),
+    "os.link": (0, 1),
+    "shutil.rmtree": (0,),
+}
+"""Events that change files, each with which of its arguments are paths that are changed."""
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_CACHES = (Path(matplotlib.get_cachedir()), Path("/dev"), Path(default_cache_dir()))
+
+
+@dataclass
+class Audit:
+    """What was done while it was on, each act as its event and what it was done to."""
+
+    folder: Path
+    """Where the files lie that were received, and where alone may be written."""
+    acts: list[tuple[str, str]] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    """The names of the environment's variables that were read, each time that they were."""
+
+
+_on: Audit | None = None
+
+
+def _hook(event: str, arguments: tuple[Any, ...]) -> None:
+    if (audit := _on) is None or audit.folder is None:
+        return
+    if (what := _act(event, arguments, audit.folder)) is not None:
+        audit.acts.append((event, what))
+
+
+def _act(event: str, arguments: tuple[Any, ...], folder: Path) -> str | None:
+    """What was done to what; None of what anybody may do."""
+    if event in _STARTED or event in _SENT:
+        return repr(arguments)[:200]
+    if event == "pickle.find_class":  # nothing is unpickled; PyTorch's own reader of weights never gets here
+        return ".".join(arguments)
+    if event == "marshal.loads":
+        return None if _importing() else "bytes"
+    if event in ("exec", "compile", "ctypes.dlopen"):
+        name = (
+            getattr(arguments[0], "co_filename", None) if event == "exec" else arguments[event == "compile"]
+        )
+        return name if isinstance(name, str) and name[:1] != "<" and _is_in(name, folder) else None
+    if event == "open" and isinstance(arguments[0], str | bytes | os.PathLike):
+        writes = isinstance(arguments[2], int) and arguments[2] & _WRITING
+        return _elsewhere([arguments[0]], folder, follow=True) if writes else None
+    if event in _CHANGED and not (
+        event in ("os.remove", "os.rmdir") and arguments[1] != -1
+    ):  # within rmtree's
+        return _elsewhere([arguments[place] for place in _CHANGED[event]], folder)
+    return None
+
+
+def _importing() -> bool:
+    """Whether the import system reads a module's own bytecode."""
+    frame = sys._getframe()
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None and "importlib" in frame.f_code.co_filename
+
+
+def _reads_all() -> bool:
+    """Whether a library goes through all variables: tqdm finds its own so, `datasets` has a mock put them all back."""
+    frame: Any = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename in ("<frozen os>", "<frozen _collections_abc>"):
+        frame = frame.f_back
+    return frame is not None and bool(re.search(r"tqdm|unittest.mock", frame.f_code.co_filename))
+
+
+def _is_in(path: str, folder: Path, follow: bool = True) -> bool:
+    return Path(os.path.realpath(path) if follow else path).is_relative_to(folder)
+
+
+def _elsewhere(paths: list[Any], folder: Path, follow: bool = False) -> str | None:
+    """The first path that lies neither in the folder nor in a cache.
+
+    Links on the way are followed; the last one if so, for it is what most calls change.
+    """
+    for path in map(os.fsdecode, paths):
+        place = path if follow else str(Path(os.path.realpath(Path(path).parent)) / Path(path).name)
+        if "__pycache__" not in path and not any(
+            _is_in(place, allowed, follow) for allowed in (folder, *_CACHES)
+        ):
+            return path
+    return None
+
+
+class _Finder:
+    """Asked first for every module; finds none. Not every import is an event of its own."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+        if _on is not None and name.rpartition(".")[2].startswith(HOSTILE):
+            _on.acts.append(("import", name))
+
+
+sys.meta_path.insert(0, _Finder)
+sys.addaudithook(_hook)  # which stays for good; it looks at nothing unless it is on
+
+
+@contextmanager
+def auditing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Audit]:
+    """Record what is done in the block."""
+    global _on
+    audit = Audit(folder.resolve())
+    kept: Any = type(os.environ).__getitem__
+
+    def read(environ: Any, name: str) -> str:
+        if not _reads_all():
+            audit.asked.append(name)
+        value: str = kept(environ, name)
+        return value
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(os.environ), "__getitem__", read)
+        _on = audit
+        try:
+            yield audit
+        finally:
+            _on = None
