@@ -173,6 +173,14 @@ def test_sigkill_while_a_checkpoint_is_written(
     assert not list((tmp_path / "killed" / "checkpoints").glob(".partial-*"))
 
 
+def test_a_complete_run_keeps_nothing_half_deleted(whole_corridor: Path, tmp_path: Path) -> None:
+    """As of a process that was killed while it deleted the last of its old checkpoints."""
+    checkpoints = shutil.copytree(whole_corridor, tmp_path / "killed") / "checkpoints"
+    (checkpoints / ".partial-000004").mkdir()
+    _train(_corridor(tmp_path / "killed"))
+    assert {path.name for path in checkpoints.iterdir()} == {"000005", "000006"}
+
+
 @pytest.mark.parametrize(
     "model",
     [

@@ -78,6 +78,12 @@ def latest(folder: Path, warn: Callable[[str], None]) -> Path | None:
     return None
 
 
+def latest_to_go_on_from(folder: Path, warn: Callable[[str], None]) -> Path | None:
+    """`latest`, for a process that holds the run's lock: what a killed one left half written or deleted goes."""
+    _remove_partial(folder)
+    return latest(folder, warn)
+
+
 def versions() -> dict[str, str]:
     """By package, the versions that a checkpoint is written with: others may give other figures."""
     return {package: version(package) for package in ("groundling", "torch", "transformers")}
@@ -309,5 +315,9 @@ def _forget_old(folder: Path, keep: int) -> None:
         # Renamed first, so that a kill in between leaves no half-deleted checkpoint to be found.
         doomed = path.rename(folder / f".partial-{path.name}")
         shutil.rmtree(doomed, ignore_errors=True)
+    _remove_partial(folder)
+
+
+def _remove_partial(folder: Path) -> None:
     for path in folder.glob(".partial-*"):
         shutil.rmtree(path, ignore_errors=True)

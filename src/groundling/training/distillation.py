@@ -121,7 +121,7 @@ class DistillationRun:
         set_seed(config.seed)
         self.generators = {"order": torch.Generator().manual_seed(config.seed)}
         self.counters, self.row = Counters(), dict[str, Any]()
-        latest = checkpoint.latest(folder / "checkpoints", warn)
+        latest = checkpoint.latest_to_go_on_from(folder / "checkpoints", warn)
         self.resumed = latest is not None
         device = find_device(config.device)
         self.model: RewardModel = (
