@@ -13,7 +13,9 @@ class Doors(gymnasium.Env[str, Any]):
     """One to five doors at each step, told in a text; the goal names the colour to open. `trouble` strikes at step 3.
 
     Args:
-        trouble: raise, die or hang; of a file that exists, only as often as it has characters left.
+        trouble: raise, die, segfault, hang, or lie (of its reward).
+        times: A file that exists: it strikes only as often as this has characters left.
+        discrete: How many actions there are, if they are numbers.
     """
 
     observation_space = gymnasium.spaces.Text(1000)
@@ -35,8 +37,11 @@ class Doors(gymnasium.Env[str, Any]):
         if self.steps == 3 and self.trouble and self._strikes():
             if self.trouble == "raise":
                 raise ValueError("no such door")
-            if self.trouble == "die":
-                os.kill(os.getpid(), signal.SIGKILL)
+            if self.trouble in ("die", "segfault"):
+                os.kill(os.getpid(), signal.SIGKILL if self.trouble == "die" else signal.SIGSEGV)
+            if self.trouble == "lie":
+                observation, info = self._look()
+                return observation, "much", False, False, info  # type: ignore[return-value]
             time.sleep(60)
         name = action if isinstance(action, str) else self.actions[action]
         success = name == f"open {self.wanted}"

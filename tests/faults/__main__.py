@@ -19,6 +19,7 @@ KILLS = {"train doors": 8, "train nlpo": 12}
 """Of each command, and of those that take long to start."""
 _USUAL_KILLS = 16
 _FULL_DISKS = 4
+_DEAD_PROCESSES = 6
 
 
 def every_case(bench: Bench) -> Iterator[Case]:
@@ -33,6 +34,8 @@ def every_case(bench: Bench) -> Iterator[Case]:
     for name in ("train table", "train drrn"):
         yield from cases.damaged(bench, every[name])
     yield from cases.failing_envs(bench)
+    yield from cases.lying_envs(bench)
+    yield from cases.dead_processes(bench, every["train scoring"], _DEAD_PROCESSES)
 
 
 def main() -> int:
@@ -74,20 +77,19 @@ def page(done: list[Case], seed: int) -> str:
         "disturbed, to the last bit (NetHack and online judges: by its counters), or if it was refused in one clear",
         "line and nothing that had been written was changed. *Lost* are units of work that were",
         "done again (updates, epochs, files, answers), *recovery* is the longest time until the work was where it had",
-        "been.",
+        "been (of dead ranks and launchers: until the run had come to its end, with torchrun's start).",
         "",
         "| fault | command | faults | survived | most lost | recovery (s) |",
         "|---|---|--:|--:|--:|--:|",
     ]
     for (fault, scenario), group in groups.items():
-        faults = sum(max(1, case.kills) if fault == "SIGKILL" else 1 for case in group)
+        faults = sum(max(1, case.kills) for case in group)
         bad = sum(case.problem is not None for case in group)
-        killed = fault == "SIGKILL"
-        lost = str(max(case.lost for case in group)) if killed else "–"
-        recovery = f"{max(case.recovery for case in group):.1f}" if killed else "–"
+        lost = str(max(case.lost for case in group)) if fault == "SIGKILL" else "–"
+        recovery = f"{max(case.recovery for case in group):.1f}" if any(case.kills for case in group) else "–"
         lines.append(f"| {fault} | {scenario} | {faults} | {faults - bad} | {lost} | {recovery} |")
     kills = sum(case.kills for case in done)
-    lines += ["", f"{kills} kills and {sum(case.fault != 'SIGKILL' for case in done)} other faults.", ""]
+    lines += ["", f"{kills} kills and {sum(not case.kills for case in done)} other faults.", ""]
     return "\n".join(lines)
 
 

@@ -3,6 +3,7 @@
 import os
 import random
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,10 +14,12 @@ from tests.faults.harness import (
     POLL_SECONDS,
     Ended,
     Scenario,
+    children_of,
     digest,
     errors_of,
     kill,
     kill_until_done,
+    launched,
     limit_files,
     run,
     start,
@@ -30,6 +33,8 @@ _ROWS_BEFORE_DAMAGE = 6
 """Of a run whose files are damaged."""
 _UNHARMED = 0.05
 """Of a command's time: no kill comes before."""
+_SECONDS_TO_END = 5
+"""Of the other processes, where one has died."""
 
 
 @dataclass
@@ -226,7 +231,7 @@ def damaged(bench: Bench, scenario: Scenario, most: int | None = None) -> Iterat
 def failing_envs(bench: Bench) -> Iterator[Case]:
     """Envs in worker processes that raise, die or hang in the midst of a run: it learns what it would have learnt."""
     weights: list[dict[str, str]] = []
-    for trouble in ("", "raise", "die", "hang"):
+    for trouble in ("", "raise", "die", "segfault", "hang"):
         scenario = Scenario(f"train doors ({trouble or 'well'})", train("doors"))
         place = bench.place(scenario)
         (place / "times").write_text("x")  # it strikes once: lost twice at one step, an episode is cut there
@@ -245,3 +250,40 @@ def failing_envs(bench: Bench) -> Iterator[Case]:
             case.problem = f"learnt otherwise than undisturbed, in {place}"
         if trouble:
             yield case
+
+
+def lying_envs(bench: Bench) -> Iterator[Case]:
+    """Envs that give a reward which is none, in this process and in workers: told in one line, with what was learnt."""
+    for workers in (0, 2):
+        scenario = Scenario(f"train doors (lies, {workers} workers)", train("doors"))
+        place = bench.place(scenario)
+        args = ["world.args={trouble: lie}", f"world.num_workers={workers}"]
+        ended = run([*words_in(scenario, place), *args], place)
+        yield Case("env lies", scenario.name, problem=clear_line(ended))
+
+
+def dead_processes(bench: Bench, scenario: Scenario, times: int) -> Iterator[Case]:
+    """Of two processes of torchrun's one is killed, or torchrun itself: none stays, and the run can be gone on with."""
+    place = bench.place(scenario)
+    launched(words_in(scenario, place), place).wait()
+    reference = scenario.compared(place / scenario.output)
+    for number in range(times):
+        place = bench.place(scenario)
+        process = launched(words_in(scenario, place), place)
+        wanted = bench.rng.randrange(2, _ROWS_BEFORE_DAMAGE)
+        while process.poll() is None and scenario.progress(place / scenario.output) < wanted:
+            time.sleep(POLL_SECONDS)
+        ranks = [int(pid) for pid in children_of(process.pid)]
+        case = Case("dead launcher" if number % 2 else "dead rank", scenario.name, kills=1)
+        os.kill(process.pid if number % 2 else bench.rng.choice(ranks), signal.SIGKILL)
+        process.wait()
+        time.sleep(_SECONDS_TO_END)
+        if alive := [pid for pid in ranks if Path(f"/proc/{pid}").exists()]:
+            case.problem = f"processes {alive} go on"
+        began = time.monotonic()
+        if case.problem is None and (status := launched(words_in(scenario, place), place).wait()):
+            case.problem = f"exit {status}: {errors_of(place)[-300:]}"
+        case.recovery = time.monotonic() - began
+        if case.problem is None and scenario.compared(place / scenario.output) != reference:
+            case.problem = f"ended otherwise than undisturbed, in {place}"
+        yield case

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -140,6 +141,25 @@ def _run(words: Sequence[str], folder: Path, prepare: Callable[[], object]) -> N
         status = main(list(words))
         sys.stderr.flush()
     os._exit(status)
+
+
+def launched(words: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
+    """Begin a command in two processes of torchrun's, in ``folder``."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "groundling"]
+    alone = {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{Path.cwd()}:{Path.cwd() / 'src'}"}
+    with (folder / "stderr").open("w") as errors:
+        return subprocess.Popen(
+            [sys.executable, *launcher, *words],
+            cwd=folder,
+            env=os.environ | alone,
+            stdout=errors,
+            stderr=errors,
+        )
+
+
+def children_of(pid: int) -> list[str]:
+    """The processes that a process has begun."""
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 def kill(process: BaseProcess) -> None:

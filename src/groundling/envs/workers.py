@@ -225,20 +225,19 @@ def _serve(parent: int, pipe: Connection, make_env: MakeEnv, numbers: list[int])
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who gives the commands
     envs = {number: make_env() for number in numbers}
-    pipe.send((numbers[0], "ready", None))
-    while True:
-        try:
+    with suppress(EOFError, ConnectionError):  # the pipe is closed, or who had its other end has died
+        pipe.send((numbers[0], "ready", None))
+        while True:
             number, command, value = pipe.recv()
-        except EOFError:
-            break
-        try:
-            env = envs[number]
-            result = env.reset(seed=value) if command == "reset" else env.step(value)
-        except (Exception, SystemExit) as error:  # whatever a user's env does
-            traceback.print_exc()
-            envs[number] = make_env()
-            pipe.send((number, "error", f"{type(error).__name__}: {error}"))
-        else:
-            pipe.send((number, "returned", result))
+            try:
+                env = envs[number]
+                result = env.reset(seed=value) if command == "reset" else env.step(value)
+            except (Exception, SystemExit) as error:  # whatever a user's env does
+                traceback.print_exc()
+                envs[number] = make_env()
+                answer: Any = ("error", f"{type(error).__name__}: {error}")
+            else:
+                answer = ("returned", result)
+            pipe.send((number, *answer))
     for env in envs.values():
         env.close()
