@@ -465,6 +465,8 @@ def test_references_to_other_keys_stay(tmp_path: Path) -> None:
         "# @package _global_\ndefaults: [demo, _self_]\nname: own\nrun_dir: there/${name}/${seed}\n"
     )
     assert compose("own", ["seed=2"], tmp_path).run_dir == "there/own/2"
+    with pytest.raises(ConfigError, match=r"run_dir: \$\{world.envs\} names no key: name one"):
+        compose("demo-easy", ["run_dir=x/${world.envs}"])
 
 
 @pytest.mark.parametrize("command", ["evaluate", "collect", "watch", "dry run", "train", "report", "publish"])

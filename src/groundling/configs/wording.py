@@ -1,12 +1,20 @@
 """OmegaConf's and Hydra's explanations, in one line."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hydra.errors import HydraException
-from omegaconf.errors import InterpolationValidationError, MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import (
+    InterpolationKeyError,
+    InterpolationValidationError,
+    MissingMandatoryValue,
+    OmegaConfBaseException,
+)
 
 from groundling.errors import ConfigError
+
+_QUOTED = re.compile("'(.*)'")
 
 
 @contextmanager
@@ -25,6 +33,9 @@ def one_line(error: BaseException) -> str:
         return f"{error.full_key} is not set: give {error.full_key} a value"
     if isinstance(error, InterpolationValidationError):
         return f"{error.full_key}: what ${{…}} names there is of another type than {error.full_key} must be"
+    if isinstance(error, InterpolationKeyError) and (named := _QUOTED.search(lines[0])):
+        name = f"${{{named[1]}}}"
+        return f"{error.full_key}: {name} names no key: name one, as in ${{world.env}}, or write the value itself"
     key = next((line.partition(":")[2].strip() for line in lines if line.startswith("full_key:")), "")
     said = f"{key}: {lines[0]}" if key and lines else " ".join(lines[:1]) or type(error).__name__
     cause = error.__cause__
