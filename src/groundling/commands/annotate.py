@@ -64,7 +64,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Carry the command out; returns its exit status: 0 if every request got an answer."""
+    """Carry the command out; returns its exit status: 0 if every request got an answer, and there is a verdict."""
     import groundling.worlds  # noqa: F401  (which tell judges what they are)
     from groundling.judges.asking.annotate import Annotation
     from groundling.judges.asking.judge import FigureJudge
@@ -181,15 +181,18 @@ def _annotate(
     if summary.written:
         console.print(f"written as {name!r} into {annotation.pairs.folder}", markup=False, highlight=False)
     else:
-        console.print("no labels were written: there are no answers yet", highlight=False)
+        console.print("no labels were written: there is no verdict yet", highlight=False)
     if summary.failed:
         warn(
             f"{summary.failed:,} requests got no answer (the first: {summary.first_failure}): the same command asks "
             "them again"
         )
     elif summary.invalid:
-        warn(f"{summary.invalid:,} answers have no valid verdict; the same command asks for them again")
-    return 1 if summary.failed else 0
+        warn(
+            f"{summary.invalid:,} answers have no valid verdict, such as {summary.invalid_reply!r}; the same command "
+            "asks for them again"
+        )
+    return 1 if summary.failed or not summary.written else 0
 
 
 def _label(pairs: "Pairs", judge: "FigureJudge", arguments: argparse.Namespace, console: "Console") -> int:

@@ -134,7 +134,8 @@ def test_a_reply_without_verdict_is_asked_for_once_more_then_invalid(tmp_path: P
     summary = annotation.run("mine")
     assert seen == [2, 4] * 3
     assert (summary.answered, summary.invalid, summary.failed) == (3, 3, 0)
-    assert pairs.preferences("mine").tolist() == [3, 3, 2, 3, 3, 2, 3, 3]
+    assert not summary.written and pairs.annotators() == [], "labels without a verdict are none"
+    assert summary.invalid_reply == "It depends."
     judge.certain = 4
     summary = annotation.run("mine")  # the invalid ones are asked again
     assert seen == [2, 4] * 6 and summary.invalid == 0
@@ -250,12 +251,40 @@ def test_a_run_without_any_answer_leaves_the_name_free(
     with serving(ChatServer(treat=lambda number: "500")) as server:
         words = [str(folder), "--name", "mine", "--judge", "openai", "model=m", f"base_url={server.url}"]
         assert command(*words, "max_retries=0", "temperature=0.3") == 1
-        assert "no labels were written: there are no answers yet" in capsys.readouterr().out
+        assert "no labels were written: there is no verdict yet" in capsys.readouterr().out
         assert not (folder / "annotations").exists() and open_pairs(folder).annotators() == []
         server.treat = lambda number: "ok"
         assert command(*words, "max_retries=0", "temperature=0.2") == 0
         assert "written as 'mine'" in capsys.readouterr().out
     assert open_pairs(folder).preferences("mine").tolist() == longer(ROWS)
+
+
+def test_a_judge_that_is_no_good_is_left(tmp_path: Path) -> None:
+    """Within 50 requests beyond those that were on their way."""
+    rows = [(f"a{n}", "b" * (n % 9)) for n in range(3000)]
+    folder = dataset(tmp_path / "pairs", rows).folder
+    with serving(ChatServer(write=lambda body: "It \x1b[1mdepends\n on taste.")) as server:
+        words = [str(folder), "--name", "mine", "--judge", "openai", "model=m", f"base_url={server.url}"]
+        with pytest.raises(RunError, match="20 answers in a row have no verdict in the form 'line'") as left:
+            command(*words, "concurrency=8")
+        assert "the last reply: 'It [1mdepends on taste.'" in str(left.value)
+        assert len(server.bodies) <= 50 + 8
+    assert open_pairs(folder).annotators() == []
+
+
+def test_a_judge_that_hardly_ever_answers_is_left(tmp_path: Path) -> None:
+    class Rare(LongerJudge):
+        count = 0
+
+        def answer(self, request: Request) -> Reply:
+            self.count += 1
+            return super().answer(request) if self.count % 30 == 0 else Reply("Hm.")
+
+    pairs = dataset(tmp_path / "pairs", [(f"a{n}", "b" * (n % 9)) for n in range(400)])
+    judge = Rare()
+    with pytest.raises(RunError, match=r"only \d% of 200 answers have a verdict.*'Hm\.'"):
+        Annotation(pairs, judge, Question(world="nethack")).run("mine")
+    assert (pairs.preferences("mine") < 2).sum() > 0, "what it said is kept"
 
 
 def test_a_run_that_stops_before_any_answer_leaves_the_name_free(tmp_path: Path) -> None:
@@ -281,12 +310,13 @@ def test_answers_are_on_the_disk_before_another_question_is_asked(tmp_path: Path
     class Concurrent(LongerJudge):
         """Two workers, step by step: both ask; each is told, and asks again, until there is nothing left."""
 
-        def ask(self, requests: Iterable[Request], tell: Any) -> None:
+        def ask(self, requests: Iterable[Request], tell: Any, keep: Any = None) -> None:
             queue = iter(requests)
             waiting = [next(queue), next(queue)]
             while waiting:
                 request = waiting.pop(0)
                 tell(request, self.answer(request))
+                keep()
                 waiting += [following for following in [next(queue, None)] if following]
                 on_disk.append(len(Store(annotation.store.folder, annotation.store.question).read()))
 

@@ -42,6 +42,16 @@ def preference(reply: str, answer: AnswerFormat, complete: bool = True) -> Prefe
         ("", None),
         ("\n\n", None),
         ("<think>Verdict: 1", None),
+        ('Verdict: "2"', SECOND),
+        # Chat templates open thoughts in the prompt.
+        ("Verdict: 1 is what it says.\n</think>\nVerdict: 2", SECOND),
+        # One sentence to take leave, and none that may take the verdict back.
+        ("Verdict: 1\n\nI hope this helps!", FIRST),
+        ("**Verdict: 2**\nLet me know if you have any questions.", SECOND),
+        ("Verdict: 1\nI hope this helps! Verdict: 2", None),
+        ("Verdict: 1\nI hope this helps.\nVerdict: 2", SECOND),
+        ("Verdict: 1\nThat is what the grave says.", None),
+        ("Verdict: 1\nLet me know.\nBut I do not follow it.", None),
     ],
 )
 def test_a_line(reply: str, expected: Preference | None) -> None:
@@ -70,6 +80,10 @@ def test_a_reply_that_was_cut_off_has_no_verdict() -> None:
         ('{"analysis": "verdict: 1"}', None),
         ('["1"]', None),
         ("[" * 100_000, None),
+        ('It is thought over.</think>{"analysis": "", "verdict": "2"}', SECOND),
+        ('{"analysis": "it says </think> to me", "verdict": "2"}', SECOND),
+        ('{"verdict": "1"}\nI hope this helps!', FIRST),
+        ('{"verdict": "1"}\nSo says the grave.', None),
     ],
 )
 def test_json(reply: str, expected: Preference | None) -> None:
@@ -82,6 +96,9 @@ def test_json(reply: str, expected: Preference | None) -> None:
         ("1", FIRST),
         (" 2\n", SECOND),
         ("Tie.", TIE),
+        ('"1"', FIRST),
+        ("**2**", SECOND),
+        ("\n</think>\n\n1", FIRST),
         ("1 or 2", None),
         ("12", None),
         ("I choose 1", None),

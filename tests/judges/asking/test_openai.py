@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import socket
+import threading
 import time
 from pathlib import Path
 
@@ -449,3 +450,35 @@ def test_odd_contents_are_no_answer(content: object) -> None:
 def test_a_reply_that_was_cut_off_is_not_complete() -> None:
     with serving(ChatServer(more=lambda body: {"finish_reason": "length"})) as server:
         assert not ask(judge(server))[0].complete
+
+
+def test_contents_in_parts_are_joined() -> None:
+    words = ("The longer one.\n", "Verdict: 1")
+    parts = [{"type": "text", "text": text} for text in words] + [{"type": "image"}]
+    reply = {"choices": [{"message": {"content": parts}, "finish_reason": "stop"}]}
+    with serving(ChatServer(replace=lambda number: reply)) as server:
+        assert ask(judge(server))[0].text == "The longer one.\nVerdict: 1"
+
+
+def test_many_answers_wait_for_the_disk_together() -> None:
+    keeping = threading.Lock()
+    kept, told = 0, 0
+
+    def keep() -> None:
+        nonlocal kept
+        assert keeping.acquire(blocking=False), "one at a time"
+        before = told
+        time.sleep(0.02)
+        kept += 1
+        assert before <= told
+        keeping.release()
+
+    def tell(request: Request, reply: Reply) -> None:
+        nonlocal told
+        told += 1
+
+    question = Question(world="nethack")
+    requests = [Request(n, question.conversation("a", "b", "line"), "defaultgoal") for n in range(320)]
+    with serving(ChatServer()) as server:
+        judge(server, timeout=20, concurrency=32).ask(requests, tell, keep)
+    assert told == 320 and 10 <= kept <= 80

@@ -72,6 +72,7 @@ class Summary:
         asked: Answers of this call.
         failed: Requests of this call that got no answer.
         first_failure: What the first of them died of.
+        invalid_reply: The last of this call's replies that had no verdict, in one line.
         prompt_tokens: Of all that the store has about the dataset, also for answers that were invalid at first.
         completion_tokens: Likewise.
         cost: Of these tokens.
@@ -87,6 +88,7 @@ class Summary:
     asked: int
     failed: int
     first_failure: str | None
+    invalid_reply: str | None
     prompt_tokens: int
     completion_tokens: int
     cost: float | None
@@ -94,8 +96,8 @@ class Summary:
 
     @property
     def written(self) -> bool:
-        """Whether the labels were written; not where there is something to ask and no answer at all."""
-        return self.answered > 0 or self.distinct == 0
+        """Whether the labels were written; not where there is something to ask and no verdict at all."""
+        return self.answered > self.invalid or self.distinct == 0
 
 
 class Annotation:
@@ -220,8 +222,8 @@ class Annotation:
     ) -> Summary:
         """Ask what is missing of a chunk, and write the labels that all answers so far give.
 
-        However it ends, short of a kill, the labels are written if there is any answer; after a kill the same call does
-        what is left.
+        However it ends, short of a kill, the labels are written if there is any verdict; after a kill the same call
+        does what is left.
 
         Args:
             name: The annotator's, in the dataset.
@@ -231,7 +233,7 @@ class Annotation:
 
         Raises:
             ConfigError: no such chunk, or ``name`` holds labels of another question.
-            RunError: another process works on the chunk, or the judge cannot go on.
+            RunError: another process works on the chunk, or the judge cannot go on or is no good.
         """
         items = self.items(chunk, chunks)
         self._check_name(name)
@@ -318,6 +320,7 @@ class Annotation:
             asked=inquiry.asked,
             failed=inquiry.failed,
             first_failure=inquiry.first_failure,
+            invalid_reply=inquiry.invalid_reply,
             prompt_tokens=prompt,
             completion_tokens=completion,
             cost=self.judge.cost(prompt, completion),

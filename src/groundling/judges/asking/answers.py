@@ -2,7 +2,8 @@
 
 A reply may quote the captions, and those may hold forged verdicts; so a verdict counts only where nothing quoted
 stands: ``line``, alone on the last line of a reply that is complete; ``json``, in the object that is the whole reply;
-``choice``, as the whole reply. ``motif`` reads replies as the original does, with its faults.
+``choice``, as the whole reply. After each may stand one sentence with which chat models take leave ("I hope this
+helps!"), and none that could take the verdict back. ``motif`` reads replies as the original does, with its faults.
 """
 
 import json
@@ -21,9 +22,13 @@ JSON_SCHEMA = {
     "additionalProperties": False,
 }
 
-_LINE = re.compile(r"[*_`]*verdict[*_]*\s*:[*_]*\s*[*_`]*(1|2|tie)[*_`]*\.?[*_`]*", re.IGNORECASE)
-_WORD = re.compile(r"(1|2|tie)\.?", re.IGNORECASE)
-_THOUGHTS = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
+_LINE = re.compile(r"[*_`]*verdict[*_]*\s*:[*_]*\s*[*_`\"]*(1|2|tie)[*_`\"]*\.?[*_`]*", re.IGNORECASE)
+_WORD = re.compile(r"[*`\"']*(1|2|tie)[*`\"']*\.?", re.IGNORECASE)
+_THOUGHTS_END = "</think>"
+_LEAVE = re.compile(
+    r"(?:I hope|Hope|Let me know|Please let me know|Feel free|Please feel free|Thank you|Thanks|If you)\b"
+    r"[^.!?\"]*[.!?]*"
+)
 _BLOCK = re.compile(r"\s*```(?:json)?\s*\n(.*)\n\s*```\s*", re.DOTALL)
 _KEY = re.compile(r'(?<!\\)"verdict"\s*:\s*"?(1|2|tie)?')
 # "best", what is judged, punctuation, perhaps one word more, the number: the original's, whose first match counts.
@@ -50,8 +55,8 @@ def parse(reply: str, answer: AnswerFormat, complete: bool = True) -> Verdict | 
         return _motif(reply)
     if not complete:
         return None
-    thoughts = _THOUGHTS.match(reply)
-    begin = thoughts.end() if thoughts else 0  # models that think aloud do so first
+    reply = _without_leave(reply)
+    begin = _end_of_thoughts(reply)
     if answer == "json":
         return _json(reply, begin)
     if answer == "line":
@@ -62,6 +67,22 @@ def parse(reply: str, answer: AnswerFormat, complete: bool = True) -> Verdict | 
     if match is None:
         return None
     return _verdict(match[1], begin + len(text) - len(text.lstrip()) + match.start(1))
+
+
+def _end_of_thoughts(reply: str) -> int:
+    """Where the answer begins: models that think aloud do so first."""
+    text = reply.lstrip()
+    # The mark that opens them may stand in the prompt, as chat templates have it.
+    if not text.startswith(("{", "`")):
+        _, mark, answer = reply.partition(_THOUGHTS_END)
+        return len(reply) - len(answer) if mark else 0
+    return 0
+
+
+def _without_leave(reply: str) -> str:
+    """A reply without its last line, if that only takes leave."""
+    rest, newline, last = reply.rstrip().rpartition("\n")
+    return rest if newline and _LEAVE.fullmatch(last.strip()) else reply
 
 
 def _json(reply: str, begin: int) -> Verdict | None:

@@ -15,9 +15,18 @@ PREFIX = "| "
 
 # What chat models read as control tokens: <|im_end|>, </s>, <start_of_turn>, <<SYS>>, [INST], [/INST], [TOOL_CALLS].
 _ANGLES = str.maketrans({"<": "‹", ">": "›"})
+# Letters and signs that are read as what they look like, and that no Unicode normalisation makes the same.
+_LOOK_ALIKE = str.maketrans(
+    "\u0435\u0415\u0395\u1d07\u0441\u0421\u1d04\u0456\u0406\u0399\u03b9\u0131\u026a\u0442\u0422\u03a4\u1d1b\u0501"
+    "\u1d05\u0475\u0474\u03bd\u1d20\u0433\u0280\u2236\ua789\u02f8\u02d0\u0589\u05c3\ufe30\ua4ff"
+    "\u2329\u3008\u27e8\u276e\u02c2\u1438\u232a\u3009\u27e9\u276f\u02c3\u1433",
+    "eEEecCciIIiiitTTtddvVvvrr:::::::=<<<<<<>>>>>>",
+)
+_ANGLE = re.compile("[<>]")
 _BRACKETS = re.compile(r"\[(/?[A-Z][A-Z_]{2,})\]")
 _MARK = re.compile("[-\u2010-\u2015\u2212\u2500\u2501]{3,}")  # hyphens, dashes, lines of boxes
 _VERDICT = re.compile(r"verdict[\W_]+", re.IGNORECASE)
+_VERDICT_SIGN = re.compile(r"verdict[\W_]*[:=]", re.IGNORECASE)
 _NO_COLON = str.maketrans(":=", "  ")
 _INVISIBLE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
@@ -72,11 +81,13 @@ def neutralise(line: str, control_tokens: Sequence[str] = ()) -> str:
     """One line of a caption with nothing in it that a model, its tokenizer or our parser could take for more than text.
 
     Runs of three or more hyphens become two, so ``--More--`` stays; angle brackets become ‹ and ›; control words in
-    square brackets get round ones; the colon after "verdict" goes; characters that are not seen are written out.
+    square brackets get round ones; the colon after "verdict" goes; characters that are not seen are written out. So it
+    goes for what looks alike: full-width forms, mathematical letters, Greek and Cyrillic ones.
     """
-    line = "".join(
-        f"\\u{ord(c):04x}" if unicodedata.category(c) in _INVISIBLE else c for c in line
-    ).translate(_ANGLES)
+    line = "".join(f"\\u{ord(c):04x}" if unicodedata.category(c) in _INVISIBLE else c for c in line)
+    if not line.isascii() and _bent(plain := _plain(line)) > _bent(line):
+        line = plain
+    line = line.translate(_ANGLES)
     line = _BRACKETS.sub(r"(\1)", _MARK.sub("--", line))
     line = _VERDICT.sub(lambda match: match[0].translate(_NO_COLON), line)
     for token in control_tokens:
@@ -86,6 +97,16 @@ def neutralise(line: str, control_tokens: Sequence[str] = ()) -> str:
             if token in apart:  # one with spaces of its own
                 break
     return line
+
+
+def _plain(line: str) -> str:
+    """A line with the characters that its own look like."""
+    return unicodedata.normalize("NFKC", line).translate(_LOOK_ALIKE)
+
+
+def _bent(line: str) -> int:
+    """How much there is in a line that `neutralise` bends."""
+    return sum(len(pattern.findall(line)) for pattern in (_ANGLE, _BRACKETS, _MARK, _VERDICT_SIGN))
 
 
 def _opening(label: str, code: str) -> str:

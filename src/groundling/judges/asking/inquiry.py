@@ -4,11 +4,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from groundling.errors import RunError
 from groundling.judges.asking.answers import parse
 from groundling.judges.asking.judge import Judge, Reply, Request
 from groundling.judges.asking.questions import Question, Turn
 from groundling.judges.preferences.labels import Preference
 from groundling.judges.preferences.store import LABELS, Answer, Captions, Store
+
+_MOST_INVALID = 20
+"""So many answers in a row without a verdict, and a judge is left: each has cost two requests."""
+_TRIAL = 200
+"""So many answers say what a judge is good for: …"""
+_LEAST_VALID = 0.1
+"""… one of which a smaller share has a verdict is left."""
+_SAMPLE = 200
+"""Characters of a reply that a message repeats."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +38,11 @@ class Item:
         return (self.captions[1], self.captions[0]) if self.swapped else self.captions
 
 
+def one_line(reply: str) -> str:
+    """The beginning of a judge's words, for a message."""
+    return " ".join("".join(c if c.isprintable() else " " for c in reply[: 10 * _SAMPLE]).split())[:_SAMPLE]
+
+
 def conversation(judge: Judge, question: Question, item: Item) -> list[Turn]:
     """The question about an item, as the judge is asked it."""
     return question.conversation(*item.shown, judge.answer_format, judge.control_tokens, item.context)
@@ -38,36 +53,39 @@ class Inquiry:
 
     Attributes:
         asked: Answers so far.
+        invalid: Of these, those without a verdict.
         failed: Requests without one.
         first_failure: Why the first of them has none.
+        invalid_reply: What the judge said in the last of those without a verdict, in one line.
     """
 
     def __init__(
         self, judge: Judge, question: Question, store: Store, on_answer: Callable[[Answer | None], None]
     ) -> None:
         self._judge, self._question, self._store, self._on_answer = judge, question, store, on_answer
-        self.asked = self.failed = 0
+        self.asked = self.invalid = self.failed = self._invalid_in_a_row = 0
         self.first_failure: str | None = None
+        self.invalid_reply: str | None = None
 
     def ask(self, items: Sequence[Item]) -> None:
-        """Ask about all items; those whose request fails stay without an answer."""
-        self._items, self._all_asked = items, False
+        """Ask about all items; those whose request fails stay without an answer.
+
+        Raises:
+            RunError: the judge cannot go on, or gives answers that are of no use; what it said is kept.
+        """
+        self._items = items
         self._began: dict[int, float] = {}
         self._replies: dict[int, list[Reply]] = {}
         if items:
-            self._judge.ask(self._requests(), self._tell)
+            self._judge.ask(self._requests(), self._tell, self._flush)
 
     def _requests(self) -> Iterator[Request]:
         goal, world = self._question.goal, self._question.world
         for number, item in enumerate(self._items):
-            self._flush()
             self._began[number] = time.monotonic()
             yield Request(number, conversation(self._judge, self._question, item), goal, world)
-        self._all_asked = True  # nobody comes here again: from now on each answer is flushed by itself
-        self._flush()
 
     def _flush(self) -> None:
-        # Before another question is asked, so that a batch of answers waits for the disk once.
         if not self._judge.effortless:
             self._store.flush()
 
@@ -92,7 +110,27 @@ class Inquiry:
         answer = self._keep(number, Preference.UNKNOWN if verdict is None else verdict.preference)
         self.asked += 1
         self._on_answer(answer)
+        self._count(valid=verdict is not None, reply=reply.text)
         return None
+
+    def _count(self, valid: bool, reply: str) -> None:
+        """Leave a judge that is no good while little is spent."""
+        self._invalid_in_a_row = 0 if valid else self._invalid_in_a_row + 1
+        if valid:
+            return
+        self.invalid += 1
+        self.invalid_reply = one_line(reply)
+        valid_rate = 1 - self.invalid / self.asked
+        if self._invalid_in_a_row >= _MOST_INVALID:
+            problem = f"{self._invalid_in_a_row} answers in a row have no verdict"
+        elif self.asked >= _TRIAL and valid_rate < _LEAST_VALID:
+            problem = f"only {valid_rate:.0%} of {self.asked} answers have a verdict"
+        else:
+            return
+        raise RunError(
+            f"the judge is left: {problem} in the form {self._judge.answer_format!r}; the last reply: "
+            f"{self.invalid_reply!r}: take another model, or another answer=… form"
+        )
 
     def _keep(self, number: int, preference: Preference) -> Answer:
         item, replies = self._items[number], self._replies.pop(number)
@@ -109,6 +147,4 @@ class Inquiry:
             seconds=time.monotonic() - self._began.pop(number),
         )
         self._store.append(answer)
-        if self._all_asked:
-            self._flush()
         return answer

@@ -54,6 +54,12 @@ class Reply:
 
 Tell = Callable[[Request, Reply], Request | None]
 """Takes a reply as soon as it is there, and gives what is to be asked next because of it."""
+Keep = Callable[[], None]
+"""Puts on the disk what was told; any thread may call it, one at a time."""
+
+
+def keep_nothing() -> None:
+    """A `Keep` for answers that stay in memory."""
 
 
 class Judge:
@@ -91,8 +97,11 @@ class Judge:
         """Answer one request."""
         raise NotImplementedError(f"{type(self).__name__} defines neither answer nor ask")
 
-    def ask(self, requests: Iterable[Request], tell: Tell) -> None:
+    def ask(self, requests: Iterable[Request], tell: Tell, keep: Keep = keep_nothing) -> None:
         """Answer all requests, and those that ``tell`` gives back.
+
+        Whoever has told a reply calls ``keep`` before asking anything else: a process that is killed then loses no more
+        than what it was asking.
 
         Raises:
             RunError: it makes no sense to go on; what was told is kept.
@@ -103,6 +112,7 @@ class Judge:
                 with foreign(f"the judge {type(self).__name__}, asked question {present.number},"):
                     reply = self.answer(present)
                 present = tell(present, reply)
+            keep()
 
     def cost(self, prompt_tokens: float, completion_tokens: float) -> float | None:
         """The price of so many tokens, in the user's currency; None if the judge has none."""

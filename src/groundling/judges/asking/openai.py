@@ -9,9 +9,9 @@ from typing import Any
 
 from groundling.errors import ConfigError, RunError
 from groundling.judges.asking.answers import JSON_SCHEMA, WORDS, parse
-from groundling.judges.asking.judge import Judge, Reply, Request, Tell, judges
+from groundling.judges.asking.judge import Judge, Keep, Reply, Request, Tell, judges, keep_nothing
 from groundling.judges.asking.questions import AnswerFormat
-from groundling.judges.asking.server import ChatServer, RequestFailed, RequestRefused
+from groundling.judges.asking.server import ChatServer, RequestFailed, RequestRefused, text_of
 from groundling.judges.preferences.store import token_count
 from groundling.registry import unknown
 
@@ -109,21 +109,24 @@ class OpenAIJudge(Judge):
             return None
         return ((prompt or 0.0) * prompt_tokens + (completion or 0.0) * completion_tokens) / 1e6
 
-    def ask(self, requests: Iterable[Request], tell: Tell) -> None:
+    def ask(self, requests: Iterable[Request], tell: Tell, keep: Keep = keep_nothing) -> None:
         try:
-            asyncio.run(self._ask_all(iter(requests), tell))
+            asyncio.run(self._ask_all(iter(requests), tell, keep))
         except ExceptionGroup as group:  # the first worker's error; the others were called off
             error: Exception = group
             while isinstance(error, ExceptionGroup):
                 error = error.exceptions[0]
             raise error from group
 
-    async def _ask_all(self, requests: Iterator[Request], tell: Tell) -> None:
+    async def _ask_all(self, requests: Iterator[Request], tell: Tell, keep: Keep) -> None:
+        kept = _KeptTogether(keep)
+
         async def work() -> None:
             for request in requests:  # shared: each worker takes the next one
                 present: Request | None = request
                 while present is not None:
                     present = tell(present, await self._reply(present))
+                await kept.up_to_now()
 
         async with self.server, asyncio.TaskGroup() as group:
             for _ in range(self.parallel):
@@ -173,7 +176,7 @@ class OpenAIJudge(Judge):
     def _read(self, content: dict[str, Any]) -> Reply:
         """A reply from what `ChatServer.complete` gave; nothing else about its shape is taken for granted."""
         choice = content["choices"][0]
-        text = choice["message"]["content"] or ""
+        text = text_of(content) or ""
         usage = content.get("usage")
         tokens = usage if isinstance(usage, dict) else {}
         complete = choice.get("finish_reason") != "length"
@@ -206,6 +209,24 @@ class OpenAIJudge(Judge):
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
             pass  # the server offers none, of another shape, or what no probability's logarithm can be
         return None
+
+
+class _KeptTogether:
+    """Lets many workers wait for the disk at once, which takes as long as for one of them."""
+
+    def __init__(self, keep: Keep) -> None:
+        self._keep, self._lock = keep, asyncio.Lock()
+        self._told = self._kept = 0
+
+    async def up_to_now(self) -> None:
+        """Wait until what was told before this call is on the disk."""
+        self._told += 1
+        told = self._told
+        async with self._lock:
+            if self._kept < told:
+                kept = self._told
+                await asyncio.to_thread(self._keep)
+                self._kept = kept
 
 
 def _verdict_probabilities(

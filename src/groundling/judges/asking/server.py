@@ -131,8 +131,7 @@ class ChatServer:
         return self._secret.sub("[key]", text) if self._secret else text
 
     async def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Post ``body`` to ``chat/completions``; the reply's JSON object, with a text or null as
-        ``choices[0].message.content``.
+        """Post ``body`` to ``chat/completions``; the reply's JSON object, of which `text_of` gives the words.
 
         Raises:
             RequestRefused: the server does not take this request.
@@ -154,7 +153,7 @@ class ChatServer:
                 reply = _object(content)
                 code = _error_status(reply) if status == 200 else status
                 if code == 200:
-                    if _has_text(reply):
+                    if text_of(reply) is not None:
                         return reply
                     problem = f"a reply without choices[0].message.content in JSON: {self._excerpt(content)}"
                 else:
@@ -223,13 +222,15 @@ def _object(content: bytes) -> dict[str, Any]:
     return reply if isinstance(reply, dict) else {}
 
 
-def _has_text(reply: Mapping[str, Any]) -> bool:
-    """Whether a reply holds a model's words (null are none); nothing about its shape is taken for granted."""
+def text_of(reply: Mapping[str, Any]) -> str | None:
+    """A model's words (null are none, parts are joined); None where a reply is of another shape."""
     try:
-        text = reply["choices"][0]["message"]["content"]
+        content = reply["choices"][0]["message"]["content"]
+        if isinstance(content, list):
+            content = "".join(part["text"] for part in content if part["type"] == "text")
     except (KeyError, IndexError, TypeError):
-        return False
-    return text is None or isinstance(text, str)
+        return None
+    return "" if content is None else content if isinstance(content, str) else None
 
 
 def _error_status(reply: Mapping[str, Any]) -> int:

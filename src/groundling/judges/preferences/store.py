@@ -137,9 +137,9 @@ class Store:
     def flush(self) -> None:
         """Put what was added on the disk."""
         if self._file is not None and self._unflushed:
+            self._unflushed = False  # before: another thread may add an answer meanwhile
             self._file.flush()
             os.fsync(self._file.fileno())
-            self._unflushed = False
 
     def close(self) -> None:
         """Flush, and close this process's file."""
