@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.models.bert import BertConfig, BertForSequenceClassification, BertModel
 
 from groundling.errors import GroundlingError
-from groundling.metrics.words import wordnet
+from groundling.metrics.wordnet import wordnet
 from tests.lm.conftest import _tokenizer
 from tests.lm.families import CONFIGS, VOCABULARY
 

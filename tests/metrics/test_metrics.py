@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from groundling import metrics
+from groundling.envs.text_generation import words
 from groundling.errors import ConfigError, GroundlingError, RunError
-from groundling.metrics import cider, words
+from groundling.metrics import cider, wordnet
 
 WORDS = st.lists(st.sampled_from(["a", "b", "c", "d", "e"]), min_size=1, max_size=12).map(" ".join)
 
@@ -211,10 +212,10 @@ def test_meteor_without_wordnet_says_what_to_install(monkeypatch: pytest.MonkeyP
         raise LookupError
 
     corpora = SimpleNamespace(wordnet=SimpleNamespace(ensure_loaded=ensure_loaded))
-    monkeypatch.setattr(words, "library", lambda module, extra: corpora)
-    monkeypatch.setattr(words, "DEBIAN_WORDNET", Path("nowhere"))
+    monkeypatch.setattr(wordnet, "library", lambda module, extra: corpora)
+    monkeypatch.setattr(wordnet, "DEBIAN_WORDNET", Path("nowhere"))
     with pytest.raises(GroundlingError, match=r"nltk\.downloader wordnet, or apt install wordnet-base"):
-        words.wordnet.__wrapped__()
+        wordnet.wordnet.__wrapped__()
 
 
 @pytest.mark.parametrize(

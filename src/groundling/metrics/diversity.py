@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from groundling.envs.text_generation.words import words
 from groundling.errors import ConfigError
 from groundling.metrics.libraries import check_library
 from groundling.metrics.metric import Meta, Metric, MetricResult, metrics
-from groundling.metrics.words import words
 
 _PUNCTUATION = frozenset(string.punctuation)
 _MAX_ORDER = 3

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from groundling.envs.text_generation.words import words
 from groundling.metrics.libraries import check_library, library
 from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of, metrics
-from groundling.metrics.words import wordnet, words
+from groundling.metrics.wordnet import wordnet
 
 
 @metrics.register("meteor")

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from groundling.envs.text_generation.words import words
 from groundling.errors import ConfigError, GroundlingError
 from groundling.metrics.libraries import check_library, library
 from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of, metrics
-from groundling.metrics.words import words
 
 ROUGE_TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 

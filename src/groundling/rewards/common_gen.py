@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from groundling.devices import find_device
+from groundling.envs.text_generation.words import words
 from groundling.errors import GroundlingError, RunError
 from groundling.metrics.libraries import cannot_be_loaded, check_library, check_model, library
 from groundling.metrics.meteor import Meteor
 from groundling.metrics.metric import Meta
-from groundling.metrics.words import words
 from groundling.rewards.reward import Reward, rewards
 
 PREFIX = "generate a sentence with:"

@@ -1,8 +1,7 @@
-"""Words as NLTK's tokeniser of 2022 cut them, and WordNet wherever it is installed."""
+"""WordNet wherever it is installed."""
 
 import functools
 import io
-import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,29 +12,6 @@ from groundling.metrics.libraries import library
 DEBIAN_WORDNET = Path("/usr/share/wordnet")
 """Where Debian's package wordnet-base puts its files."""
 _NUM_LEXICOGRAPHER_FILES = 45
-
-
-def words(text: str) -> list[str]:
-    """Words and punctuation of ``text``, cut as Penn Treebank does; needs no data.
-
-    It is NLTK's word tokeniser without the three rules that came after release 3.7 (opening quotes before whole
-    words, dashes, clitics before line breaks), so that figures stay comparable with published ones, and on the whole
-    text instead of sentence by sentence: a full stop is cut off at the end of the text only.
-    """
-    return _tokenizer().tokenize(text)
-
-
-@functools.cache
-def _tokenizer() -> Any:
-    nltk_tokenizer = library("nltk.tokenize.destructive", "metrics").NLTKWordTokenizer
-    opening_quote = re.compile(r"'(?!re|ve|ll|m|t|s|d|n)(?=\w\b)", re.IGNORECASE)
-
-    class Tokenizer(nltk_tokenizer):  # type: ignore[misc, valid-type]
-        STARTING_QUOTES = (*nltk_tokenizer.STARTING_QUOTES[:-1], (opening_quote, "' "))
-        PUNCTUATION = tuple(rule for rule in nltk_tokenizer.PUNCTUATION if r"\u2012" not in rule[0].pattern)
-        ENDING_QUOTES = tuple(rule for rule in nltk_tokenizer.ENDING_QUOTES if rule[0].pattern != r"\s+")
-
-    return Tokenizer()
 
 
 @functools.cache
