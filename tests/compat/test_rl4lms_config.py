@@ -65,7 +65,7 @@ def _put_in(name: str, models: dict[str, str]) -> list[str]:
         given.append(f"reward_fn.args.model_name={models['classifier']}")
     if reward == "common_gen_preference_model":
         given.append(f"reward_fn.args.model_name={models['seq2seq']}")
-    metrics = copy.deepcopy(entries["train_evaluation"]["metrics"])
+    metrics = [{"args": {}, **metric} for metric in copy.deepcopy(entries["train_evaluation"]["metrics"])]
     for metric in metrics:
         if metric["id"] in ("learned_reward", "intent_accuracy"):
             metric["args"]["model_name"] = models["classifier"]
@@ -141,7 +141,7 @@ def test_the_arithmetic_and_the_defaults_of_ppo(write: Callable[..., Path]) -> N
         "context_start_token": 0,
     }
     assert _parts(made) == {"meteor": {"shaping_fn": "common_gen_repeat_penalty"}}
-    assert (made.evaluation.every, made.evaluation.batch_size) == (20, 100)
+    assert (made.evaluation.every, made.evaluation.batch_size) == (20, 20)
     assert made.evaluation.generation == {"num_beams": 5, "min_length": 5, "max_new_tokens": 20}
     assert [m.id for m in made.evaluation.metrics][-3:] == ["cider", "spice", "diversity"]
     told = "\n".join(notes)
@@ -244,6 +244,16 @@ def test_a_boolean_may_stand_there_as_a_string(write: Callable[..., Path]) -> No
     assert made.world.num_tokens == 50  # the episode's length, where no max_new_tokens is named
     changed, _ = read(write("narrative_qa/t5_nlpo", reward_fn__args__stemming="False,"))
     assert _parts(changed)["rouge_l_max"]["stemming"] is False
+
+
+def test_what_a_file_leaves_out_is_as_in_the_originals_code(write: Callable[..., Path]) -> None:
+    dates, _ = read(write("synthetic_generate_dates/gpt2_ppo"))
+    assert dates.training.checkpoint_every == 20  # no save_every
+    supervised, _ = read(write(_SUPERVISED, tokenizer__truncation_side=None))
+    assert supervised.world.prompt_truncation_side == "left"
+    assert read(write("narrative_qa/t5_ppo"))[0].world.args == {}  # no datapool.args
+    assert _parts(read(write("iwslt2017/t5_ppo"))[0]) == {"ter": {}}  # no reward_fn.args
+    assert read(write("totto/t5_supervised"))[0].world.prompt_truncation_side == "right"
 
 
 def test_a_metric_that_is_named_twice_is_measured_once(write: Callable[..., Path]) -> None:

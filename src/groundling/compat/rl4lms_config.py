@@ -422,7 +422,7 @@ class _Reader:
         made = {
             "world.num_texts": batch * steps,
             "world.max_prompt_length": longest,
-            "world.prompt_truncation_side": self._get("tokenizer.truncation_side", "right"),
+            "world.prompt_truncation_side": self._get("tokenizer.truncation_side", "left"),
             "policy.args.value": "shared",  # there is none to learn
             "policy.args.filtered_log_probs": False,  # references may hold what rollouts leave out
             "world.num_tokens": longest,

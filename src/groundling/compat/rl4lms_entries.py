@@ -122,6 +122,8 @@ PPO_DEFAULTS = {
     "algorithm.args.weight_decay": 1e-6,
 }
 """What Stable-Baselines3 and RL4LMs' AdamW take where a file is silent, and our defaults are others."""
+_SAVED = {"training.checkpoint_every": 20}
+"""What the original's trainer takes where a file names no save_every."""
 SUPERVISED_DEFAULTS = {
     "algorithm.args.minibatch_size": 8,
     "algorithm.args.learning_rate": 5e-5,
@@ -130,10 +132,10 @@ SUPERVISED_DEFAULTS = {
 }
 """The same of Transformers' Trainer."""
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "ppo": PPO_DEFAULTS,
-    "nlpo": PPO_DEFAULTS,
-    "a2c": {"algorithm.args.learning_rate": 7e-4},
-    "trpo": {},
+    "ppo": PPO_DEFAULTS | _SAVED,
+    "nlpo": PPO_DEFAULTS | _SAVED,
+    "a2c": {"algorithm.args.learning_rate": 7e-4} | _SAVED,
+    "trpo": _SAVED,
     "supervised": SUPERVISED_DEFAULTS,
 }
 """By alg.id, which is the algorithm's id here too."""
