@@ -122,8 +122,17 @@ def test_imdb_is_cut_and_shuffled_as_the_original() -> None:
     assert train[0].references[0].startswith(train[0].prompt)
     (odd,) = pool.samples([{"text": "a b c", "label": 0}], "test")
     assert odd.prompt == "a"
-    many = ({"text": f"x {n}", "label": 0} for n in range(6000))
-    assert [s.references[0] for s in pool.samples(many, "test")] == [f"x {n}" for n in range(5000)]
+    many = [{"text": f"x {n}", "label": 0} for n in range(6000)]
+    order = np.random.default_rng(3).permutation(6000)[:5000]
+    assert [s.references[0] for s in pool.samples(many, "test")] == [f"x {n}" for n in order]
+
+
+@pytest.mark.parametrize("seed", [3, 42])
+def test_imdb_is_shuffled_as_datasets_shuffles(seed: int) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = [{"text": f"x {n}", "label": 0} for n in range(57)]
+    theirs = datasets.Dataset.from_list(rows).shuffle(seed)["text"]
+    assert [s.references[0] for s in _pool("imdb", seed=seed).samples(rows, "test")] == list(theirs)
 
 
 def test_imdb_seq2seq_trains_on_positive_reviews_and_their_second_halves() -> None:
@@ -133,6 +142,9 @@ def test_imdb_seq2seq_trains_on_positive_reviews_and_their_second_halves() -> No
     positive = [rows[i] for i in np.random.default_rng(42).permutation(50)[:40] if i % 2]
     assert [(s.prompt + " " + s.references[0]) for s in train] == [row["text"] for row in positive]
     assert all(s.prompt == "good film" for s in train)
+    assert [s.meta for s in train] == [{"reference": row["text"]} for row in positive]
+    places = [place for place, i in enumerate(np.random.default_rng(42).permutation(50)[:40]) if i % 2]
+    assert [s.id for s in train] == [f"train_{place}" for place in places]  # among all training reviews
     assert {s.prompt for s in pool.samples(iter(rows), "val")} == {"good film", "bad film"}
     half = list(_pool("imdb_seq2seq", positive_ratio=0.5).samples(iter(rows), "train"))
     assert half == train[: len(train) // 2]
@@ -154,11 +166,24 @@ def test_commongen_with_the_arguments_of_the_configs() -> None:
     assert {s.references for s in pool.prepare("test")} == {("empty reference",)}
 
 
+def test_commongen_asks_for_a_concept_set_of_val_once() -> None:
+    rows = [
+        {"concept_set_idx": number, "concepts": ["a", "b"], "target": target}
+        for number, target in ((0, "A b."), (0, "B a."), (1, "A and b."))
+    ]
+    pool = _pool("commongen")
+    assert [s.references for s in pool.samples(rows, "val")] == [("A b.",), ("A and b.",)]
+    assert [s.id for s in pool.samples(rows, "val")] == ["val_0", "val_1"]
+    assert len(list(pool.samples(rows, "train"))) == 3
+
+
 def test_summaries() -> None:
     row = {"article": "one  two\nthree four", "highlights": "1\n2", "id": "x"}
+    (bare,) = _pool("cnn_daily_mail").samples([row], "val")
+    assert bare.prompt == "one  two\nthree four"
     (plain,) = _pool("cnn_daily_mail", prompt_prefix="Summarize: ").samples([row], "val")
     assert (plain.prompt, plain.references) == ("Summarize: one  two\nthree four", ("1\n2",))
-    (short,) = _pool("cnn_daily_mail", prompt_prefix="", prompt_suffix=" !", truncate_article=3).samples(
+    (short,) = _pool("cnn_daily_mail", prompt_suffix=" !", truncate_article=3, truncate_by="blanks").samples(
         [row], "val"
     )
     assert short.prompt == "one two three !"
@@ -166,15 +191,65 @@ def test_summaries() -> None:
     assert (extreme.prompt, extreme.references) == ("dTL;DR:", ("s",))
 
 
+def test_articles_are_cut_after_words_of_nltk(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenize = pytest.importorskip("nltk.tokenize")
+    monkeypatch.setattr(tokenize, "sent_tokenize", tokenize.punkt.PunktSentenceTokenizer().tokenize)
+    row = {"article": 'It isn\'t "old".\nSay so (twice), please. Yes.', "highlights": "", "id": "x"}
+    words = "It is n't `` old '' . Say so ( twice ) , please . Yes ."
+    dashes = {"article": "It--or 'so'–is 'one of them.", "highlights": "", "id": "x"}  # as NLTK 3.7 cut them
+    (sample,) = _pool("cnn_daily_mail", truncate_article=99).samples([dashes], "val")
+    assert sample.prompt == "It -- or 'so'–is 'one of them ."
+    for count, kept in ((3, "It is n't"), (11, "It is n't `` old '' . Say so ( twice"), (99, words)):
+        (sample,) = _pool("cnn_daily_mail", truncate_article=count).samples([row], "val")
+        assert sample.prompt == kept
+
+
+def test_nltks_missing_data_are_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenize = pytest.importorskip("nltk.tokenize")
+
+    def missing(text: str) -> None:
+        raise LookupError("\n****\n  Resource punkt_tab not found.\n****\n")
+
+    monkeypatch.setattr(tokenize, "sent_tokenize", missing)
+    with pytest.raises(GroundlingError, match=r"nltk\.downloader punkt_tab.*truncate_by=blanks") as error:
+        _pool("cnn_daily_mail", truncate_article=3).prepare("val")
+    assert "\n" not in str(error.value)
+
+
+def test_how_articles_are_cut_is_checked() -> None:
+    with pytest.raises(ConfigError, match="unknown truncate_by 'words'"):
+        _pool("cnn_daily_mail", truncate_article=3, truncate_by="words")
+    with pytest.raises(ConfigError, match=r"truncate_by=blanks.*truncate_article"):
+        _pool("cnn_daily_mail", truncate_by="blanks")
+    with pytest.raises(ConfigError, match="truncate_article=0"):
+        _pool("cnn_daily_mail", truncate_article=0)
+
+
 def test_narrative_qa_is_in_the_form_of_unifiedqa() -> None:
     row = {
-        "document": {"summary": {"text": "A Man walks."}},
+        "document": {"summary": {"text": " A Man\nwalks. "}},
         "question": {"text": "Who walks?"},
-        "answers": [{"text": "A man"}, {"text": "The Man"}],
+        "answers": [{"text": "A man "}, {"text": " The Man"}],
     }
     (sample,) = _pool("narrative_qa").samples([row], "train")
-    assert sample.prompt == r"who walks? \n a man walks."
+    assert sample.prompt == r"who walks? \n  a manwalks.  "  # a line's end and nothing else is left out
     assert sample.references == ("a man", "the man")
+
+
+def test_narrative_qa_has_all_answers_to_one_question_together() -> None:
+    first, other = (
+        {
+            "document": {"summary": {"text": "A man walks."}},
+            "question": {"text": question},
+            "answers": [{"text": f"{question} {n}"} for n in (1, 2)],
+        }
+        for question in ("Who?", "Why?")
+    )
+    samples = list(_pool("narrative_qa").samples([first, other, first], "val"))
+    assert [(s.id, s.references) for s in samples] == [
+        ("val_0", ("who? 1", "who? 2", "who? 1", "who? 2")),
+        ("val_1", ("why? 1", "why? 2")),
+    ]
 
 
 def test_translation_goes_either_way() -> None:
@@ -206,23 +281,52 @@ def test_daily_dialog_asks_for_the_utterance_after_a_window() -> None:
     row = {"dialog": list("abcd"), "act": [1, 2, 3, 4], "emotion": [0, 0, 4, 6]}
     found = list(_pool("daily_dialog", context_size=2).samples([row, row], "train"))
     assert [(s.id, s.prompt, s.references) for s in found[:2]] == [
-        ("train_0", "a<EOU>b <EOU>", ("c<EOU>",)),
-        ("train_1", "b<EOU>c <EOU>", ("d<EOU>",)),
+        ("2", "a<EOU>b <EOU>", ("c<EOU>",)),
+        ("3", "b<EOU>c <EOU>", ("d<EOU>",)),
     ]
-    assert found[1].meta == {"emotion": 6, "intent": 4} and found[3].id == "train_3"
+    assert found[1].meta == {"emotion": [6], "intent": [4]}
+    assert found[3].id == "7"  # utterances that are not asked count
     with pytest.raises(ConfigError, match="context_size=0"):
         _pool("daily_dialog", context_size=0)
 
 
-def test_crd3_asks_for_each_turn_once() -> None:
-    turns = [{"names": [name], "utterances": [name.lower(), "!"]} for name in "ABCD"]
-    turns[3]["names"] = ["D", "E"]
-    rows = [{"turns": turns}, {"turns": turns[1:]}]
-    found = list(_pool("crd3", max_context_size=2).samples(rows, "train"))
-    assert [(s.prompt, s.references) for s in found] == [
-        ("A: a !\nB: b !\nC: ", ("c !",)),
-        ("B: b !\nC: c !\nD and E: ", ("d !",)),
+def _turns(*names: str) -> list[dict[str, object]]:
+    return [{"names": [*name], "utterances": [name.lower(), "!"]} for name in names]
+
+
+def test_crd3_asks_for_the_turns_after_the_second() -> None:
+    rows = [{"turns": _turns("A", "BX", "C", "DE")}, {"turns": _turns("A", "BX", "C")}]
+    found = list(_pool("crd3").samples(rows, "train"))
+    assert [(s.id, s.prompt, s.references) for s in found] == [
+        ("train_ep_0_turn_2", "A: a !\nB: bx !\nC: ", ("c !",)),
+        ("train_ep_0_turn_3", "A: a !\nB: bx !\nC: c !\nD: ", ("de !",)),
+        (
+            "train_ep_1_turn_2",
+            "A: a !\nB: bx !\nC: ",
+            ("c !",),
+        ),  # another row without places, another episode
     ]
+    short = list(_pool("crd3", max_context_size=1).samples(rows, "val"))
+    assert [s.prompt for s in short] == ["B: bx !\nC: ", "C: c !\nD: ", "B: bx !\nC: "]
+
+
+def test_crd3_makes_episodes_of_stretches() -> None:
+    one, two = _turns(*"ABCDEFGH"), _turns(*"ABXYZ")
+
+    def stretch(turns: list[dict[str, object]], first: int, last: int) -> dict[str, object]:
+        return {"turns": turns[first : last + 1], "turn_start": first, "turn_end": last}
+
+    rows = [stretch(one, 0, 0), stretch(one, 0, 3), stretch(one, 3, 5), stretch(one, 6, 7)]
+    rows += [stretch(two, 0, 1), stretch(two, 0, 4)]
+    rows += [
+        stretch(one, 0, 4),
+        stretch(one, 2, 7),
+        stretch(two, 0, 2),
+        stretch(two, 3, 4),
+    ]  # again, cut otherwise
+    found = list(_pool("crd3").samples(rows, "train"))
+    whole = [{"turns": one}, {"turns": two}]
+    assert found == list(_pool("crd3").samples(whole, "train"))
 
 
 def _cell(value: str, header: bool = False, columns: int = 1) -> dict[str, object]:
@@ -248,27 +352,71 @@ def test_totto_cells_find_their_headers_across_columns() -> None:
         "<cell> 3 <col_header> Medals </col_header> <col_header> Gold </col_header> "
         "<row_header> 1999 </row_header> </cell> </table>"
     )
-    assert totto.full_table(TABLE[2:], [(1, 0)]) == (
-        "<table> <row> <cell> 1999 </cell> <cell> 3 </cell> <cell> 4 </cell> </row> "
-        "<row> <highlighted_cell> 2003 </highlighted_cell> <cell> none </cell> </row> </table>"
+    assert totto.full_table(TABLE[1:3], [(1, 0)]) == (
+        "<table> <row> <cell>  </cell> <cell> Gold <row_header>  </row_header> </cell> "
+        "<cell> Silver <row_header>  </row_header> <row_header> Gold </row_header> </cell> </row> "
+        "<row> <highlighted_cell> 1999 <col_header>  </col_header> </highlighted_cell> "
+        "<cell> 3 <col_header> Gold </col_header> <row_header> 1999 </row_header> </cell> "
+        "<cell> 4 <col_header> Silver </col_header> <row_header> 1999 </row_header> </cell> </row> </table>"
     )
+    assert totto.subtable(TABLE, []) == "<table> </table>"
 
 
-@pytest.mark.parametrize("representation", ["subtable", "full_table"])
-def test_totto_tells_the_table_twice(representation: str) -> None:
-    sample = _pool("totto", representation=representation).prepare("train")[1]
+@pytest.mark.parametrize(("representation", "told"), [("subtable", "subtable"), ("fulltable", "full_table")])
+def test_totto_tells_the_table_twice(representation: str, told: str) -> None:
+    pool = _pool("totto", representation=representation)
+    sample = pool.prepare("train")[1]
     raw = sample.meta["raw_table"]
-    told = getattr(totto, representation)(raw["table"], list(map(tuple, raw["highlighted_cells"])))
+    table = getattr(totto, told)(raw["table"], list(map(tuple, raw["highlighted_cells"])))
     titles = "<page_title> Hella Strand </page_title> <section_title> Filmography </section_title>"
-    assert sample.prompt == f"{told} {titles} {told}"
+    assert sample.prompt == f"{table}{titles} {table}"
     assert sample.references == ("Hella Strand played Captain Berg in Ivo Lind's film Snowline.",)
-    assert all(s.references == ("",) for s in _pool("totto").prepare("test"))
-    assert max(len(s.references) for s in _pool("totto").prepare("val")) == 2
+    (row, *_) = pool.source("train").rows(offline=True)
+    row |= {"table_page_title": "", "table_section_title": ""}
+    (bare,) = pool.samples([row], "train")
+    assert bare.prompt == 2 * getattr(totto, told)(row["table"], list(map(tuple, row["highlighted_cells"])))
+
+
+def test_totto_keeps_the_row_in_the_columns_of_the_original() -> None:
+    (row, *_) = _pool("totto").source("val").rows(offline=True)
+    for overlap, kept in (("True", True), ("False", False), ("none", False)):
+        (sample,) = _pool("totto").samples([row | {"overlap_subset": overlap}], "val")
+        raw = sample.meta["raw_table"]
+        assert list(raw) == [
+            "id", "table_page_title", "table_webpage_url", "table_section_title", "table_section_text", "table",
+            "highlighted_cells", "example_id", "sentence_annotations", "overlap_subset",
+        ]  # fmt: skip
+        assert raw["overlap_subset"] is kept and raw["id"] == row["totto_id"]
+        assert raw["sentence_annotations"] == row["sentence_annotations"]
+        assert list(sample.references) == [one["final_sentence"] for one in raw["sentence_annotations"]]
+
+
+def test_totto_test_sentences_are_withheld() -> None:
+    for sample in _pool("totto").prepare("test"):
+        assert sample.references == ("",)
+        (annotation,) = sample.meta["raw_table"]["sentence_annotations"]
+        assert set(annotation.values()) == {"none"}
+
+
+def test_totto_has_one_sample_for_all_sentences_of_a_table() -> None:
+    """GEM has a training row for each sentence."""
+    (row, *_) = _pool("totto").source("train").rows(offline=True)
+    first, second = row["sentence_annotations"]
+    rows = [row | {"sentence_annotations": [one]} for one in (first, second)]
+    rows.append(row | {"totto_id": 1, "example_id": "x", "sentence_annotations": [first]})
+    samples = list(_pool("totto").samples(rows, "train"))
+    assert [(s.id, len(s.references)) for s in samples] == [("train_0", 2), ("train_1", 1)]
+    assert samples[0].meta["raw_table"]["sentence_annotations"] == [first, second]
+
+
+def test_totto_says_what_the_full_table_is_called() -> None:
+    with pytest.raises(ConfigError, match=r"full_table.*fulltable"):
+        _pool("totto", representation="full_table")
 
 
 def test_dummy_pool() -> None:
     samples = pools.create("dummy_pool", prompt="1 2", n_samples=3).prepare("val")
-    assert [(s.id, s.prompt, s.references) for s in samples] == [(f"val_{n}", "1 2", ()) for n in range(3)]
+    assert [(s.id, s.prompt, s.references) for s in samples] == [(str(n), "1 2", ()) for n in range(3)]
     with pytest.raises(ConfigError, match="n_samples=0"):
         pools.create("dummy_pool", prompt="1 2", n_samples=0)
     with pytest.raises(ConfigError, match="n_samples='3'"):

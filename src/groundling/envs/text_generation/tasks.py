@@ -1,17 +1,19 @@
 """RL4LMs' pools of reviews, concepts, news and stories, and its synthetic one, with the prompts of the original."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby
 
 import numpy as np
 
 from groundling.envs.text_generation.pools import Pool, Sample, Split, check_split, pools
 from groundling.envs.text_generation.sources import HUB_NAMES, PARQUET_BRANCH, DatasetPool, Row, Source
+from groundling.envs.text_generation.words import words_of_sentences
 from groundling.errors import ConfigError
+from groundling.registry import unknown
 
 _IMDB_TEST_SIZE = 5000
-"""The original evaluates on no more than the first reviews of the test split."""
+"""The original evaluates on no more of the test split."""
 
 
 @pools.register("imdb")
@@ -19,8 +21,8 @@ _IMDB_TEST_SIZE = 5000
 class Imdb(DatasetPool):
     """Film reviews to be continued: the prompt is the first half of a review's words, the reference all of it.
 
-    The dataset's training reviews, shuffled, are cut into 80 % train and 20 % val; test is its first 5,000 test reviews
-    as in the original (all negative, since the dataset is sorted by label).
+    The dataset's training reviews, shuffled, are cut into 80 % train and 20 % val; test is the first 5,000 of its
+    shuffled test reviews. The order is that of ``datasets``' own shuffling with the same seed.
 
     Args:
         seed: Of the shuffling.
@@ -41,18 +43,20 @@ class Imdb(DatasetPool):
             yield Sample(f"{split}_{index}", prompt, (row["text"],))
 
     def _reviews(self, rows: Iterable[Row], split: Split) -> list[Row]:
-        if split == "test":
-            return list(islice(rows, _IMDB_TEST_SIZE))
         reviews = list(rows)
         order = np.random.default_rng(self.seed).permutation(len(reviews))
         cut = int(0.8 * len(reviews))
-        return [reviews[i] for i in (order[:cut] if split == "train" else order[cut:])]
+        share = {"train": order[:cut], "val": order[cut:], "test": order[:_IMDB_TEST_SIZE]}[split]
+        return [reviews[i] for i in share]
 
 
 @pools.register("imdb_seq2seq")
 @dataclass(kw_only=True)
 class ImdbSeq2Seq(Imdb):
     """`imdb` for encoder-decoders: the reference is the second half alone, and training reviews are positive ones.
+
+    The meta data are ``reference``, the whole review. A sample's name counts all reviews of the split, the negative
+    ones too. The original draws another order at each call, so that its train and val may share reviews.
 
     Args:
         positive_ratio: The share of the positive training reviews that is taken, the first ones.
@@ -68,13 +72,13 @@ class ImdbSeq2Seq(Imdb):
 
     def samples(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
         """See `DatasetPool`."""
-        reviews = self._reviews(rows, split)
+        reviews = list(enumerate(self._reviews(rows, split)))
         if split == "train":
-            reviews = [row for row in reviews if row["label"] == 1]
+            reviews = [(index, row) for index, row in reviews if row["label"] == 1]
             reviews = reviews[: int(len(reviews) * self.positive_ratio)]
-        for index, row in enumerate(reviews):
+        for index, row in reviews:
             prompt, rest = _halves(row["text"])
-            yield Sample(f"{split}_{index}", prompt, (rest,))
+            yield Sample(f"{split}_{index}", prompt, (rest,), {"reference": row["text"]})
 
 
 def _halves(text: str) -> tuple[str, str]:
@@ -86,9 +90,10 @@ def _halves(text: str) -> tuple[str, str]:
 @pools.register("commongen")
 @dataclass(kw_only=True)
 class CommonGen(DatasetPool):
-    """Concepts to be put into one sentence; a concept set comes once for each of its sentences.
+    """Concepts to be put into one sentence; in train a concept set comes once for each of its sentences.
 
-    The test sentences of the dataset are withheld, so that there the reference is "empty reference".
+    In val it comes once, with the first of them, as in GEM's form of the dataset, which the original reads. The test
+    sentences are withheld, so that there the reference is "empty reference".
 
     Args:
         concept_separator_token: Between the concepts.
@@ -107,6 +112,8 @@ class CommonGen(DatasetPool):
 
     def samples(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
         """See `DatasetPool`."""
+        if split == "val":
+            rows = (next(group) for _, group in groupby(rows, key=lambda row: row["concept_set_idx"]))
         for index, row in enumerate(rows):
             concepts = self.concept_separator_token.join(row["concepts"])
             yield Sample(
@@ -125,12 +132,28 @@ class CnnDailyMail(DatasetPool):
     Args:
         prompt_prefix: Before the article.
         prompt_suffix: After it.
-        truncate_article: Keep this many words of the article; None for all.
+        truncate_article: Keep this many words of the article, with one blank between two; None for all.
+        truncate_by: What a word is: ``nltk``, what ``word_tokenize`` of NLTK 3.7 finds, punctuation included, which
+            needs NLTK and its data; ``blanks``, what stands between blanks.
     """
 
-    prompt_prefix: str = "Summarize: "
+    prompt_prefix: str = ""
     prompt_suffix: str = ""
     truncate_article: int | None = None
+    truncate_by: str = "nltk"
+
+    def __post_init__(self) -> None:
+        if self.truncate_by not in _WORDS:
+            raise ConfigError(unknown("truncate_by", self.truncate_by, _WORDS))
+        count = self.truncate_article
+        if count is None and self.truncate_by != "nltk":
+            raise ConfigError(
+                f"truncate_by={self.truncate_by}: no article is cut without truncate_article, so give that too"
+            )
+        if count is not None and not (isinstance(count, int) and count > 0):
+            raise ConfigError(
+                f"truncate_article={count!r}: give a whole number of words, at least 1, or null for all"
+            )
 
     def source(self, split: Split) -> Source:
         """See `DatasetPool`."""
@@ -142,15 +165,20 @@ class CnnDailyMail(DatasetPool):
         for index, row in enumerate(rows):
             article = row["article"]
             if self.truncate_article is not None:
-                article = " ".join(article.split()[: self.truncate_article])
+                article = " ".join(_WORDS[self.truncate_by](article)[: self.truncate_article])
             prompt = self.prompt_prefix + article + self.prompt_suffix
             yield Sample(f"{split}_{index}", prompt, (row["highlights"],))
+
+
+_WORDS: dict[str, Callable[[str], list[str]]] = {"nltk": words_of_sentences, "blanks": str.split}
 
 
 @pools.register("xsum")
 @dataclass(kw_only=True)
 class XSum(DatasetPool):
     """News articles to be summed up in one sentence.
+
+    The original has this pool but no id for it, and reads GEM's selection of the articles.
 
     Args:
         prompt_prefix: Before the article.
@@ -177,8 +205,9 @@ class XSum(DatasetPool):
 class NarrativeQA(DatasetPool):
     r"""Questions about a story, answered from its summary, in UnifiedQA's form: ``question \n summary``, lower case.
 
-    The ``\n`` is a backslash and an n, as UnifiedQA was trained. All answers to a question are its references. The
-    dataset's files hold whole books beside the summaries, and so are some gigabytes.
+    The ``\n`` is a backslash and an n, as UnifiedQA was trained; a blank follows the summary, and the line ends within
+    it are left out. All answers to a question are its references. The dataset's files hold whole books beside the
+    summaries, and so are some gigabytes.
     """
 
     def source(self, split: Split) -> Source:
@@ -191,11 +220,14 @@ class NarrativeQA(DatasetPool):
 
     def samples(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
         """See `DatasetPool`."""
-        for index, row in enumerate(rows):
-            prompt = f"{row['question']['text']} \\n {row['document']['summary']['text']}".lower()
-            yield Sample(
-                f"{split}_{index}", prompt, tuple(answer["text"].lower() for answer in row["answers"])
-            )
+        answers: dict[str, list[str]] = {}
+        for row in rows:
+            summary = row["document"]["summary"]["text"].replace("\n", "")
+            prompt = f"{row['question']['text']} \\n {summary} "
+            answers.setdefault(prompt, []).extend(answer["text"] for answer in row["answers"])
+        for index, (prompt, texts) in enumerate(answers.items()):
+            references = tuple(text.lower().strip() for text in texts)
+            yield Sample(f"{split}_{index}", prompt.lower(), references)
 
 
 @pools.register("dummy_pool")
@@ -220,4 +252,4 @@ class Dummy(Pool):
     def prepare(self, split: Split) -> list[Sample]:
         """See `Pool.prepare`."""
         check_split(split)
-        return [Sample(f"{split}_{index}", self.prompt) for index in range(self.n_samples)]
+        return [Sample(str(index), self.prompt) for index in range(self.n_samples)]

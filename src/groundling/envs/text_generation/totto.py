@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import Any
 
 from groundling.envs.text_generation.pools import Sample, Split, pools
@@ -14,23 +14,39 @@ Cell = dict[str, Any]
 Table = Sequence[Sequence[Cell]]
 """Rows of cells: ``value``, ``is_header``, ``column_span``, ``row_span``."""
 
-_TABLE_COLUMNS = ("table_page_title", "table_section_title", "table", "highlighted_cells")
-"""What PARENT and others know of a sample as its ``raw_table``."""
-_REPRESENTATIONS = ("subtable", "full_table")
+_TABLE_COLUMNS = (
+    "table_page_title",
+    "table_webpage_url",
+    "table_section_title",
+    "table_section_text",
+    "table",
+    "highlighted_cells",
+    "example_id",
+)
+"""Columns that GEM's form of the dataset has as the original's."""
+_ANNOTATIONS = ("original_sentence", "sentence_after_deletion", "sentence_after_ambiguity", "final_sentence")
+_WITHHELD = dict.fromkeys(_ANNOTATIONS, "none")
+"""What the original's form has in the place of a test sentence."""
+_REPRESENTATIONS = ("subtable", "fulltable")
 
 
 @pools.register("totto")
 @dataclass(kw_only=True)
 class Totto(DatasetPool):
-    """Tables as text: first the table alone, then again with the titles of its page and section.
+    """Tables as text: first the table alone, then again behind the titles of its page and section.
+
+    The meta data are ``raw_table``, the row in the columns of the original's form of the dataset (GEM's has a row for
+    each sentence of a training table, and other names), with a list of annotations and a boolean ``overlap_subset``.
 
     Args:
-        representation: ``subtable``, the highlighted cells with their headers; or ``full_table``, all cells.
+        representation: ``subtable``, the highlighted cells with their headers; or ``fulltable``, all cells with theirs.
     """
 
     representation: str = "subtable"
 
     def __post_init__(self) -> None:
+        if self.representation == "full_table":
+            raise ConfigError("representation=full_table is called fulltable, as in the original")
         if self.representation not in _REPRESENTATIONS:
             raise ConfigError(unknown("representation", self.representation, _REPRESENTATIONS))
 
@@ -41,21 +57,33 @@ class Totto(DatasetPool):
 
     def samples(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
         """See `DatasetPool`."""
-        for index, row in enumerate(rows):
-            table, highlighted = row["table"], [tuple(place) for place in row["highlighted_cells"]]
-            linearised = full_table(table, highlighted)
-            if self.representation == "subtable":
-                linearised = subtable(table, highlighted)
-            titles = _tagged("page_title", row["table_page_title"]) + " "
-            if row["table_section_title"]:
-                titles += _tagged("section_title", row["table_section_title"]) + " "
-            references = row["references"] or [row["target"]]
+        for index, (_, group) in enumerate(groupby(rows, key=lambda row: row["totto_id"])):
+            row = _as_original(list(group), withheld=split == "test")
+            linearised = self._linearised(row["table"], [tuple(place) for place in row["highlighted_cells"]])
+            titles = _title("page_title", row["table_page_title"])
+            titles += _title("section_title", row["table_section_title"])
+            references = [annotation["final_sentence"] for annotation in row["sentence_annotations"]]
             yield Sample(
                 f"{split}_{index}",
-                f"{linearised} {titles}{linearised}",
-                ("",) if split == "test" else tuple(references),  # the test sentences are withheld
-                {"raw_table": {column: row[column] for column in _TABLE_COLUMNS}},
+                linearised + titles + linearised,
+                ("",) if split == "test" else tuple(references),
+                {"raw_table": row},
             )
+
+    def _linearised(self, table: Table, highlighted: Sequence[tuple[int, int]]) -> str:
+        told = subtable if self.representation == "subtable" else full_table
+        return told(table, highlighted)
+
+
+def _as_original(rows: Sequence[Row], withheld: bool) -> Row:
+    """GEM's rows of one table as the one row of the dataset that the original reads."""
+    annotations = [_WITHHELD] if withheld else [one for row in rows for one in row["sentence_annotations"]]
+    return {
+        "id": rows[0]["totto_id"],
+        **{column: rows[0][column] for column in _TABLE_COLUMNS},
+        "sentence_annotations": [{name: one[name] for name in _ANNOTATIONS} for one in annotations],
+        "overlap_subset": str(rows[0]["overlap_subset"]) == "True",
+    }
 
 
 def subtable(table: Table, highlighted: Sequence[tuple[int, int]]) -> str:
@@ -65,57 +93,61 @@ def subtable(table: Table, highlighted: Sequence[tuple[int, int]]) -> str:
         table: The whole table.
         highlighted: ``(row, cell)`` of each highlighted cell, counted as the rows list them.
     """
-    columns, headers = _columns(table), _headers(table)
-    cells = []
-    for row, place in highlighted:
-        cell, (first, last) = table[row][place], columns[row][place]
-        above = [h for h in headers if h.row < row and h.first < last and first < h.last]
-        beside = [h for h in headers if h.row == row and h.last <= first]
-        named = [_tagged("col_header", header.value) for header in above]
-        named += [_tagged("row_header", header.value) for header in beside]
-        cells.append(_tagged("cell", " ".join([cell["value"], *named])))
-    return _tagged("table", " ".join(cells))
+    placed = _placed(table)
+    return _tagged("table", *(_cell("cell", placed, row, place) for row, place in highlighted))
 
 
 def full_table(table: Table, highlighted: Sequence[tuple[int, int]]) -> str:
-    """All cells, row by row, the highlighted ones in a tag of their own; arguments as those of `subtable`."""
-    chosen = set(highlighted)
-    rows = (
-        " ".join(
-            _tagged("highlighted_cell" if (row, place) in chosen else "cell", cell["value"])
-            for place, cell in enumerate(cells)
-        )
-        for row, cells in enumerate(table)
-    )
-    return _tagged("table", " ".join(_tagged("row", text) for text in rows))
+    """All cells with their headers, row by row, the highlighted ones in a tag of their own; arguments of `subtable`."""
+    placed, chosen = _placed(table), set(highlighted)
+    rows = []
+    for row, cells in enumerate(placed):
+        tags = ("highlighted_cell" if (row, place) in chosen else "cell" for place in range(len(cells)))
+        rows.append(_tagged("row", *(_cell(tag, placed, row, place) for place, tag in enumerate(tags))))
+    return _tagged("table", *rows)
 
 
 @dataclass(frozen=True)
-class _Header:
-    row: int
+class _Placed:
+    """A cell and the columns that it takes."""
+
     first: int
     last: int
     """One past its last column."""
+    is_header: bool
     value: str
 
 
-def _headers(table: Table) -> list[_Header]:
-    return [
-        _Header(row, first, last, cell["value"])
-        for row, (cells, columns) in enumerate(zip(table, _columns(table), strict=True))
-        for cell, (first, last) in zip(cells, columns, strict=True)
-        if cell["is_header"]
-    ]
-
-
-def _columns(table: Table) -> list[list[tuple[int, int]]]:
-    """For each cell its first column and one past its last.
+def _placed(table: Table) -> list[list[_Placed]]:
+    """The cells with their columns.
 
     Cells that span several rows are not followed into the next ones, as in the paper's baselines: models were trained
     on that form.
     """
-    return [list(pairwise(accumulate((cell["column_span"] for cell in cells), initial=0))) for cells in table]
+    columns = (list(accumulate((cell["column_span"] for cell in cells), initial=0)) for cells in table)
+    return [
+        [
+            _Placed(first, last, cell["is_header"], cell["value"])
+            for cell, (first, last) in zip(cells, pairwise(ends), strict=True)
+        ]
+        for cells, ends in zip(table, columns, strict=True)
+    ]
 
 
-def _tagged(tag: str, text: str) -> str:
-    return f"<{tag}> {text} </{tag}>"
+def _cell(tag: str, placed: Sequence[Sequence[_Placed]], row: int, place: int) -> str:
+    """A cell with the headers above it, row by row, and those before it in its row."""
+    cell = placed[row][place]
+    above = (other for cells in placed[:row] for other in cells)
+    over = (other for other in above if other.first < cell.last and cell.first < other.last)
+    named = [_tagged("col_header", other.value) for other in over if other.is_header]
+    named += [_tagged("row_header", other.value) for other in placed[row][:place] if other.is_header]
+    return _tagged(tag, cell.value, *named)
+
+
+def _title(tag: str, text: str) -> str:
+    return _tagged(tag, text) + " " if text else ""
+
+
+def _tagged(tag: str, *parts: str) -> str:
+    """Blanks are between all; two where a part is empty."""
+    return " ".join((f"<{tag}>", *parts, f"</{tag}>"))

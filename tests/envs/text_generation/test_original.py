@@ -1,0 +1,50 @@
+"""Our pools, and RL4LMs' files as tests/compat rebuilds them, are what the original's own code and files gave.
+
+`oracle.py` ran them and wrote `original.json`. With RL4LMS=CHECKOUT and NLTK 3.7 the comparison is made again.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nltk")
+
+from tests.compat.rl4lms_configs import NAMES, config
+from tests.envs.text_generation import oracle
+
+KNOWN = json.loads(oracle.TABLE.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("id", oracle.CASES)
+def test_a_pool_gives_what_the_original_gave(id: str) -> None:
+    with oracle.awkward_rows(), oracle.words_of_nltk():
+        found = {
+            f"{split} {json.dumps(args, sort_keys=True)}": oracle.fingerprint(oracle.ours(id, args, split))
+            for args in oracle.CASES[id]
+            for split in oracle.SPLITS
+        }
+    assert found == KNOWN["pools"][id]
+    assert all(kept["samples"] for kept in found.values())
+
+
+def test_all_pools_of_the_original_are_known() -> None:
+    assert set(KNOWN["pools"]) == set(oracle.CASES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_is_rebuilt_with_the_originals_entries(name: str) -> None:
+    assert oracle.fingerprint([oracle.flat(config(name))])["sha256"] == KNOWN["files"][name]
+
+
+def test_all_files_of_the_original_are_rebuilt() -> None:
+    assert set(KNOWN["files"]) == set(NAMES) and len(NAMES) == 44
+
+
+@pytest.mark.skipif("RL4LMS" not in os.environ, reason="RL4LMS names no checkout of the original")
+def test_the_original_gives_it_still() -> None:
+    made, lines = oracle.compare(Path(os.environ["RL4LMS"]))
+    sums, differing = oracle.compare_files(Path(os.environ["RL4LMS"]))
+    assert {"pools": made, "files": sums} == KNOWN and not differing
+    assert all(line.endswith("| 0 | 0 | 0 | 0 |") for line in lines)
