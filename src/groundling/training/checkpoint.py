@@ -78,12 +78,6 @@ def latest(folder: Path, warn: Callable[[str], None]) -> Path | None:
     return None
 
 
-def latest_to_go_on_from(folder: Path, warn: Callable[[str], None]) -> Path | None:
-    """`latest`, for a process that holds the run's lock: what a killed one left half written or deleted goes."""
-    _remove_partial(folder)
-    return latest(folder, warn)
-
-
 def versions() -> dict[str, str]:
     """By package, the versions that a checkpoint is written with: others may give other figures."""
     return {package: version(package) for package in ("groundling", "torch", "transformers")}
@@ -315,9 +309,10 @@ def _forget_old(folder: Path, keep: int) -> None:
         # Renamed first, so that a kill in between leaves no half-deleted checkpoint to be found.
         doomed = path.rename(folder / f".partial-{path.name}")
         shutil.rmtree(doomed, ignore_errors=True)
-    _remove_partial(folder)
+    remove_partial(folder)
 
 
-def _remove_partial(folder: Path) -> None:
+def remove_partial(folder: Path) -> None:
+    """Take out what a killed process left half written or half deleted."""
     for path in folder.glob(".partial-*"):
         shutil.rmtree(path, ignore_errors=True)

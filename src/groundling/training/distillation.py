@@ -121,7 +121,7 @@ class DistillationRun:
         set_seed(config.seed)
         self.generators = {"order": torch.Generator().manual_seed(config.seed)}
         self.counters, self.row = Counters(), dict[str, Any]()
-        latest = checkpoint.latest_to_go_on_from(folder / "checkpoints", warn)
+        latest = checkpoint.latest(folder / "checkpoints", warn)
         self.resumed = latest is not None
         device = find_device(config.device)
         self.model: RewardModel = (
@@ -139,6 +139,7 @@ class DistillationRun:
     def loop(self, console: Console) -> dict[str, Any]:
         """Train until all epochs are done; a checkpoint after each."""
         tracker = Tracker(self.folder, self.counters.epoch if self.resumed else -1)
+        checkpoint.remove_partial(self.folder / "checkpoints")
         if self.resumed:
             console.print(f"resuming after epoch {self.counters.epoch}", highlight=False)
         else:

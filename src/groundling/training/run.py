@@ -90,7 +90,7 @@ class Run:
         self.config, self.folder, self.processes = config, folder, processes or Processes()
         self._settings = asdict(config)  # as they are kept
         latest = self.processes.from_main(
-            lambda: checkpoint.latest_to_go_on_from(folder / "checkpoints", warn)
+            lambda: checkpoint.latest(folder / "checkpoints", warn)
         )
         if latest is None and len(read_metrics(folder)) >= config.training.checkpoint_every + 1:
             raise RunError(
@@ -164,6 +164,7 @@ class Run:
         """What `_logs` gives; now that nothing is left that could be refused, the folder is the run's."""
         logs = self._logs(stack)
         write_settings(self.folder, self._settings)
+        checkpoint.remove_partial(self.folder / "checkpoints")
         return logs
 
     def _logs(self, stack: ExitStack) -> list[Log]:
