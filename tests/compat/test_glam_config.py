@@ -499,17 +499,29 @@ def test_a_french_run_is_french_throughout(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "given", "instead"),
     [
-        ("glam-local", ["bot=true"], "groundling evaluate expert world.env=BabyAI-MixedTestLocal-v0"),
+        (
+            "glam-local",
+            ["bot=true"],
+            "groundling evaluate expert world.env=BabyAI-MixedTestLocal-v0 --episodes 10;",
+        ),
         ("glam-local", ["random_agent=true"], "groundling evaluate random"),
-        ("glam-local", ["zero_shot=true"], "groundling evaluate RUN --suite all"),
+        (
+            "glam-local",
+            ["zero_shot=true"],
+            "groundling evaluate [^ ]*/llm_mtrl-T5small-seed1 --suite all --epi",
+        ),
         ("glam-local", ["im_learning=true"], "glam/bc"),
         ("glam-local", ["get_example_trajectories=true"], "groundling collect"),
         (
             "glam-local",
             ["modified_action_space=true", "new_action_space=[rotate_left,take]"],
-            r"evaluate RUN 'world\.actions=\[rotate left, take\]'",
+            r"evaluate [^ ]* 'world\.actions=\[rotate left, take\]' --episodes 10;",
         ),
-        ("glam-multi-node-test", ["path=experiments/post-training_tests.py"], "groundling evaluate RUN"),
+        (
+            "glam-multi-node-test",
+            ["path=experiments/post-training_tests.py"],
+            "groundling evaluate [^ ]* --suite all",
+        ),
         ("glam-local", ["path=post-training_tests.py"], "groundling evaluate random"),
     ],
 )
@@ -522,3 +534,53 @@ def test_a_test_of_the_originals_is_not_trained(
     assert "\n" not in str(caught.value)
     if "path" not in given[0]:  # its training script reads none of these switches
         read(_write(tmp_path, name), [*originals, "rl_script_args.path=experiments/train_language_agent.py"])
+
+
+_CAMPAIGN = [
+    *("rl_script_args.path=experiments/train_language_agent.py", "rl_script_args.seed=3"),
+    *("rl_script_args.number_envs=32", "rl_script_args.num_steps=1500000"),
+    'rl_script_args.action_space=["turn_left","turn_right","go_forward","pick_up","drop","toggle"]',
+    *("rl_script_args.name_experiment='llm_mtrl'", "rl_script_args.name_model='Flan_T5large'"),
+    *("rl_script_args.name_environment='BabyAI-MixedTrainLocal-v0'", "rl_script_args.template_test=1"),
+    "rl_script_args.saving_path_model=models",
+]
+"""What the commands of GLAM's campaigns have in common; places and models are ours."""
+_FLAN = [
+    *("lamorel_args.llm_args.model_type=seq2seq", "lamorel_args.llm_args.model_path=starter"),
+    *("lamorel_args.llm_args.parallelism.model_parallelism_size=2", "lamorel_args.llm_args.minibatch_size=3"),
+    "lamorel_args.accelerate_args.num_machines=1",
+]
+_HEADS = ["rl_script_args.use_action_heads=true", "lamorel_args.llm_args.pretrained=false"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "policy", "init"),
+    [
+        (_FLAN, "action_scoring", "pretrained"),
+        ([*_FLAN, *_HEADS, "rl_script_args.load_embedding=true"], "action_head", "embeddings"),
+        ([*_FLAN, *_HEADS], "action_head", "random"),
+        (
+            [
+                "lamorel_args.distributed_setup_args.n_llm_processes=0",
+                "rl_script_args.spm_path=spm_models/unigram_8k.model",
+            ],
+            "drrn",
+            "pretrained",
+        ),
+    ],
+    ids=["GFlan", "NPAE", "NPA", "DRRN"],
+)
+def test_the_campaigns_commands_run_as_they_are(
+    overrides: list[str], policy: str, init: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = _write(tmp_path, "glam-multi-node")
+    words = [*_CAMPAIGN, f"rl_script_args.saving_path_logs={tmp_path / 'logs'}", *overrides]
+    config, _ = read(file, words)
+    assert (config.policy.id, config.model.init) == (policy, init)
+    assert config.training.steps == 1_500_000 and config.seed == 3 and config.world.num_envs == 32
+    # On a machine without several devices a model that is spread over them says so.
+    ours = ["device=cpu", "world.num_envs=2", "world.num_steps=2"]
+    if policy != "drrn":
+        ours += ["model.device_map=null", "algorithm.args.minibatch_size=2", "algorithm.args.epochs=1"]
+    assert main(["train", "--glam-config", str(file), *words, *ours, "--dry-run"]) == 0
+    assert f"id: {policy}" in capsys.readouterr().out

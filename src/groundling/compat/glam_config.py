@@ -167,11 +167,26 @@ class _Reader:
             actions=", ".join(str(a).replace("_", " ") for a in actions)
             if isinstance(actions, list)
             else "…",
+            run=self._trained_run(),
+            episodes=f" --episodes {episodes}"
+            if (episodes := self._get("number_episodes", OPEN)) != OPEN
+            else "",
         )
         raise ConfigError(
             f"{RL}.{why} is for the original's tests, and this command trains: run {instead}; to train, give "
             f"{RL}.path=train_language_agent.py"
         )
+
+    def _trained_run(self) -> str:
+        """The folder into which the file's own training writes; RUN where entries that name it are open."""
+        named = self._names()
+        logs, seed = self._get("saving_path_logs", OPEN), self._get("seed", OPEN)
+        if (
+            OPEN in (logs, seed, self._get("name_experiment"), self._get("name_model"))
+            or "run_dir" not in named
+        ):
+            return "RUN"
+        return str(named["run_dir"]).replace("${name}", named["name"]).replace("${seed}", str(seed))
 
     def leave_out_what_is_not_drrns(self) -> None:
         """Where the file trains DRRN, take the entries out that only a language model, or PPO, has."""
@@ -318,9 +333,19 @@ class _Reader:
             values["model.load_in_4bit"] = True
         if self._get(f"{LLM}.parallelism.use_gpu", True) is False:
             values["device"] = "cpu"
-        if self._count(f"{LLM}.parallelism.model_parallelism_size", 1) > 1:
+        if self._is_spread():
             values["model.device_map"] = "auto"
+        elif self._count(f"{LLM}.parallelism.model_parallelism_size", 1) > 1:
+            self.notes.append(
+                f"{LLM}.parallelism.model_parallelism_size: left out, as the new weights of {LLM}.pretrained=false are "
+                "made whole, on one device"
+            )
         return values
+
+    def _is_spread(self) -> bool:
+        """Whether the model's layers are dealt out to several devices."""
+        several = self._count(f"{LLM}.parallelism.model_parallelism_size", 1) > 1
+        return several and self._get(f"{LLM}.pretrained", True) is not False
 
     def _drrn(self) -> dict[str, Any]:
         """What trains where there is no language model: a gradient step for every four steps of each env."""
@@ -364,7 +389,7 @@ class _Reader:
         count = self._count(PROCESSES, 1)
         if count < 2:
             return
-        if self._count(f"{LLM}.parallelism.model_parallelism_size", 1) > 1:
+        if self._is_spread():
             self.notes.append(
                 f"{PROCESSES}={count}: one process, whose model is spread over its machine's GPUs, computes the same; "
                 "for one on each GPU set model.device_map=null and start them with torchrun"

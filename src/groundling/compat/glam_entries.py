@@ -128,12 +128,14 @@ NOT_DRRNS = {key for key in KNOWN if key.startswith(f"{LLM}.") and not key.endsw
 }
 """Entries of the language model and of PPO, which the original's DRRN agent never reads."""
 TESTS = {
-    "bot": "groundling evaluate expert world.env={env}",
-    "random_agent": "groundling evaluate random world.env={env}",
-    "im_learning": "groundling evaluate RUN --suite all (RUN: a run of groundling train glam/bc world.dataset=FOLDER)",
-    "get_example_trajectories": "groundling collect RUN --output FOLDER (RUN: a trained run's folder, or expert)",
-    "modified_action_space": "groundling evaluate RUN 'world.actions=[{actions}]'",
-    "zero_shot": "groundling evaluate RUN --suite all, which plays the untrained policy beside the trained one",
+    "bot": "groundling evaluate expert world.env={env}{episodes}",
+    "random_agent": "groundling evaluate random world.env={env}{episodes}",
+    "im_learning": "groundling evaluate RUN --suite all{episodes} (RUN: a run of groundling train glam/bc "
+    "world.dataset=FOLDER)",
+    "get_example_trajectories": "groundling collect {run}{episodes} --output FOLDER",
+    "modified_action_space": "groundling evaluate {run} 'world.actions=[{actions}]'{episodes}",
+    "zero_shot": "groundling evaluate {run} --suite all{episodes}, which plays the untrained policy beside the trained "
+    "one",
 }
 """The switches of the original's test script, in the order in which they decide, and what does it here."""
 SHIPPED_ON = ("random_agent", "zero_shot")

@@ -89,9 +89,7 @@ class Run:
     ) -> None:
         self.config, self.folder, self.processes = config, folder, processes or Processes()
         self._settings = asdict(config)  # as they are kept
-        latest = self.processes.from_main(
-            lambda: checkpoint.latest(folder / "checkpoints", warn)
-        )
+        latest = self.processes.from_main(lambda: checkpoint.latest(folder / "checkpoints", warn))
         if latest is None and len(read_metrics(folder)) >= config.training.checkpoint_every + 1:
             raise RunError(
                 f"{folder} holds metrics of a run but no checkpoint to go on from: bring one back, or set "
