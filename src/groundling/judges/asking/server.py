@@ -227,8 +227,8 @@ def text_of(reply: Mapping[str, Any]) -> str | None:
     try:
         content = reply["choices"][0]["message"]["content"]
         if isinstance(content, list):
-            content = "".join(part["text"] for part in content if part["type"] == "text")
-    except (KeyError, IndexError, TypeError):
+            content = "".join(part.get("text", "") for part in content)  # pictures have none
+    except (KeyError, IndexError, TypeError, AttributeError):
         return None
     return "" if content is None else content if isinstance(content, str) else None
 
