@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from groundling import cli
+from groundling.envs.text_env import read_success, read_text_step
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ForeignError, GroundlingError
 from groundling.rewards import Stretch, Texts
@@ -70,14 +71,38 @@ def test_an_env_that_raises_is_told(error: BaseException) -> None:
         (4, {"goal": "win", "actions": ["a", "a"]}, "listed twice"),
         (4, {"goal": "win", "actions": ["a", 1]}, "list of texts"),
         (4, {"goal": "win", "actions": []}, "no action is admissible"),
-        (4, {"goal": "win", "actions": ["a"], "descriptions": "abc"}, "no descriptions"),
+        (4, {"goal": "win"}, "list of admissible actions is missing"),
+        (4, {"goal": "win", "actions": ["go \ud800"]}, r"an action has .* UTF-8 cannot .*'go \\ud800'"),
+        (4, {"goal": "\udfff", "actions": ["a"]}, "the goal has a character that UTF-8 cannot"),
+        (0, "a \ud800", "a description has a character that UTF-8 cannot"),
+        (4, {"goal": "win", "actions": ["a"], "descriptions": "abc"}, r"\['descriptions'\] = 'abc' \(str\)"),
+        (0, {"image": 3}, r"no info\['descriptions'\], and the observation \{'image': 3\} \(dict\)"),
         (0, {"mission": None}, "no goal"),
-        (0, {"mission": 3}, "no goal"),
+        (0, {"mission": 3}, r"no goal: .*, got observation\['mission'\] = 3 \(int\)"),
     ],
 )
 def test_what_an_env_gives_is_checked(place: int, value: Any, told: str) -> None:
     with pytest.raises(GroundlingError, match=told):
         _second_step(lambda: (*_STEP[:place], value, *_STEP[place + 1 :]))
+
+
+def test_a_goal_that_is_no_text_is_shown() -> None:
+    for info, told in (({"goal": 7}, r"info\['goal'\] = 7 \(int\)"), ({}, "neither")):
+        with pytest.raises(GroundlingError, match=f"tells no goal: .* got {told}"):
+            read_text_step("a text", info)
+
+
+@pytest.mark.parametrize("name", ["success", "is_success"])
+def test_success_is_true_or_false(name: str) -> None:
+    last = ("a text", 0.0, True, False, dict(_STEP[4]))
+    for value in ("no", 1, 0.0, None):
+        with pytest.raises(
+            GroundlingError, match=rf"step 2: info\['{name}'\] must be True or False, got {value!r}"
+        ):
+            _second_step(lambda value=value: (*last[:4], last[4] | {name: value}))  # type: ignore[misc]
+    for value in (True, np.bool_(True)):
+        _second_step(lambda value=value: (*last[:4], last[4] | {name: value}))  # type: ignore[misc]
+    assert read_success({name: np.bool_(True)}, False) is True and read_success({name: False}, True) is False
 
 
 def test_what_envs_may_give_stays() -> None:

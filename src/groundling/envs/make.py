@@ -13,7 +13,7 @@ from minigrid.minigrid_env import MiniGridEnv
 from groundling.envs.babyai_text import ACTIONS, LEVELS, BabyAIText
 from groundling.envs.languages import check_language
 from groundling.envs.text_env import ACTIONS as ACTION_KEYS
-from groundling.envs.text_env import read_text_step
+from groundling.envs.text_env import check_characters, read_text_step
 from groundling.errors import ConfigError
 from groundling.registry import unknown
 
@@ -89,6 +89,7 @@ def name_actions(
         ConfigError: as `make_text_env`; or an env has not as many actions as there are names; or takes any text as its
             action, and lists none.
     """
+    check_characters("a name in world.actions", given or ())
     is_grid, count, _, is_free = _look_at(id, json.dumps(dict(args), sort_keys=True), language)
     if given is None and is_grid:
         given = ACTIONS[check_language(language)]

@@ -46,7 +46,7 @@ def read_text_step(
         has_lists: Whether admissible actions are looked for.
 
     Raises:
-        ConfigError: goal or descriptions are missing, or something is no text.
+        ConfigError: goal or descriptions are missing, or something is no text that can be written.
     """
     if isinstance(observation, Mapping) and "mission" in observation:
         goal = observation["mission"]
@@ -54,16 +54,24 @@ def read_text_step(
         goal = next((info[name] for name in GOALS if isinstance(info.get(name), str)), goal)
     if not isinstance(goal, str):
         raise ConfigError(
-            f"it tells no goal: expected a text as observation['mission'] or info['goal'], got {goal!r}"
+            "it tells no goal: expected a text as observation['mission'] or info['goal'], got "
+            f"{_wrong_goal(observation, info)}"
         )
+    check_characters("the goal", (goal,))
     descriptions: Any = info.get("descriptions")
     if descriptions is None and isinstance(observation, str):
         descriptions = [line.strip() for line in observation.splitlines() if line.strip()]
     if not _are_texts(descriptions):
-        raise ConfigError(
-            f"it tells no descriptions: expected a list of texts as info['descriptions'], or an observation that is a "
-            f"text, got {descriptions!r:.80}"
+        wrong = (
+            f"no info['descriptions'], and the observation {_shown(observation)}"
+            if descriptions is None
+            else f"info['descriptions'] = {_shown(descriptions)}"
         )
+        raise ConfigError(
+            "it tells no descriptions: expected a list of texts as info['descriptions'], or an observation that is a "
+            f"text, got {wrong}"
+        )
+    check_characters("a description", descriptions)
     if not has_lists:
         return TextStep(goal, tuple(descriptions), None)
     listed = info.get("actions")
@@ -71,7 +79,42 @@ def read_text_step(
         listed = next((info[name] for name in ACTIONS[1:] if _are_texts(info.get(name))), None)
     elif not _are_texts(listed):
         raise ConfigError(f"info['actions'] must be a list of texts, got {listed!r:.80}")
+    check_characters("an action", listed or ())
     return TextStep(goal, tuple(descriptions), None if listed is None else tuple(listed))
+
+
+def _wrong_goal(observation: Any, info: Mapping[str, Any]) -> str:
+    if isinstance(observation, Mapping) and "mission" in observation:
+        return f"observation['mission'] = {_shown(observation['mission'])}"
+    wrong = [f"info[{name!r}] = {_shown(info[name])}" for name in GOALS if name in info]
+    return wrong[0] if wrong else "neither"
+
+
+def _shown(value: Any) -> str:
+    """A value that should have been a text, and its type."""
+    return f"{value!r:.80} ({type(value).__name__})"
+
+
+def check_characters(what: str, texts: Sequence[str]) -> None:
+    """Check that texts can be written and tokenized.
+
+    Args:
+        what: Each of them is.
+        texts: From an env or a setting.
+
+    Raises:
+        ConfigError: one has half a surrogate pair, which UTF-8 cannot encode.
+    """
+    for text in texts:
+        if text.isascii():  # known without a look at its characters
+            continue
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(
+                f"{what} has a character that UTF-8 cannot encode ({ascii(text[error.start])}, half of a surrogate "
+                f"pair): {text!r:.80}: expected a text, decoded with errors='replace' if it comes from bytes"
+            ) from None
 
 
 def _are_texts(value: Any) -> bool:
@@ -127,6 +170,25 @@ def _truth(name: str, value: Any) -> bool:
     if not isinstance(value, np.bool_ | int | np.integer) or value not in (0, 1):
         raise ConfigError(f"{name} must be True or False, got {value!r:.80}")
     return bool(value)
+
+
+def read_success(info: Mapping[str, Any], otherwise: bool) -> bool:
+    """Whether an episode that has ended succeeded.
+
+    Args:
+        info: Of its last step; may say so under Gymnasium's names for it.
+        otherwise: Where it does not.
+
+    Raises:
+        ConfigError: it says neither True nor False.
+    """
+    for name in ("success", "is_success"):
+        if name in info:
+            success = info[name]
+            if not isinstance(success, bool | np.bool_):
+                raise ConfigError(f"info['{name}'] must be True or False, got {_shown(success)}")
+            return bool(success)
+    return otherwise
 
 
 Reader = Callable[[Any, Mapping[str, Any]], Any]

@@ -14,7 +14,7 @@ import numpy as np
 
 from groundling.envs.first_interaction import FirstInteraction, read_first_interaction
 from groundling.envs.observation import TextObservation
-from groundling.envs.text_env import ACTIONS, TextStep, read_reset, read_step, read_text_step
+from groundling.envs.text_env import ACTIONS, TextStep, read_reset, read_step, read_success, read_text_step
 from groundling.envs.workers import EnvLost, EnvRaised, Incidents, LocalEnvs, WorkerEnvs
 from groundling.errors import ConfigError, ForeignError, RunError
 
@@ -335,6 +335,11 @@ class TextVectorEnv:
                 f"{self._where(i)}: an action is listed twice ({', '.join(listed):.80}): list each once"
             )
         slot.admissible = listed
+        if shown.actions is None and not ended:
+            raise RunError(
+                f"{self._where(i)}: the list of admissible actions is missing, and the episode has not ended: expected "
+                f"a list of texts at every step, as {', '.join(ACTIONS)}"
+            )
         if not slot.admissible and not ended:
             raise RunError(f"{self._where(i)}: no action is admissible, and the episode has not ended")
         if self._last_action is not None and len(slot.admissible) > self._last_action + 1:
@@ -363,6 +368,10 @@ class TextVectorEnv:
     def _finish(self, i: int, terminated: bool, reward: float) -> Episode:
         slot = self._slots[i]
         first = read_first_interaction(slot.info)
+        try:
+            success = read_success(slot.info, terminated and reward > 0)
+        except ConfigError as error:
+            raise RunError(f"{self._where(i)}: {error}") from None
         return Episode(
             env_index=i,
             number=slot.episode,
@@ -371,7 +380,7 @@ class TextVectorEnv:
             task=self._task(i),
             actions=tuple(slot.actions),
             episode_return=slot.episode_return,
-            success=_succeeded(slot.info, terminated and reward > 0),
+            success=success,
             figures={} if first is None else first.figures,
             first=first,
         )
@@ -411,11 +420,6 @@ class _Slot:
         self.chosen.clear()
         self.descriptions.clear()
         self.past_actions.clear()
-
-
-def _succeeded(info: Mapping[str, Any], otherwise: bool) -> bool:
-    """What the env says of the episode that has ended, under Gymnasium's names for it."""
-    return bool(info.get("success", info.get("is_success", otherwise)))
 
 
 def _raw(observation: Any) -> Mapping[str, Any]:
