@@ -117,6 +117,30 @@ class Wandering(Doors):
         return super().step(action)
 
 
+class Broken(Doors):
+    """Raises an error that has no message of ours, or asks to exit, in one of its methods."""
+
+    def __init__(self, method: str, error: str = "KeyError") -> None:
+        super().__init__()
+        self.method, self.error = method, {"KeyError": KeyError, "SystemExit": SystemExit}[error]
+        self._break("init")
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        self._break("reset")
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self._break("step")
+        return super().step(action)
+
+    def close(self) -> None:
+        self._break("close")
+
+    def _break(self, method: str) -> None:
+        if method == self.method:
+            raise self.error(0)
+
+
 class Long(Doors):
     """Some doors, each told at length, and one short action beside them."""
 

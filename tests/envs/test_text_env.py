@@ -2,6 +2,7 @@
 
 import functools
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,35 @@ def test_check_env_tells_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> No
     assert "takes settings of world, policy and model, got 'training.steps=3'" in capsys.readouterr().err
     assert main(["check-env", "tests.nowhere:Doors"]) == 1
     assert "there is no module" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", ["KeyError", "SystemExit"])
+@pytest.mark.parametrize(
+    ("method", "told"),
+    [
+        ("init", "env check-env/Broken-v0, as it was made with"),
+        ("reset", "in its reset: seed 0, episode 0, after 0 steps"),
+        ("step", "in its step 'open "),
+        ("close", "as it was closed,"),
+    ],
+)
+def test_check_env_tells_first_where_an_env_raised(
+    method: str, told: str, error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = [f"world.args.method={method}", f"world.args.error={error}"]
+    assert main(["check-env", "tests.envs.doors:Broken", *args]) == 1
+    line = capsys.readouterr().err.splitlines()[0]
+    assert line.startswith("error: env") and told in line and f"raised {error}" in line
+
+
+def test_check_env_tells_first_which_module_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "raising_world.py").write_text("raise SystemExit(0)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert main(["check-env", "raising_world:World"]) == 1
+    assert capsys.readouterr().err.startswith("error: the module raising_world, as it was imported, raised")
 
 
 def test_check_env_warns_where_only_short_actions_would_be_explored(

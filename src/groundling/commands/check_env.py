@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from groundling.commands.command import Commands, add_command, make_console, positive, warn
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, foreign
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -170,10 +170,11 @@ def _registered(name: str) -> str:
     if not colon:
         return name
     sys.path.insert(0, str(Path.cwd()))  # as for --import
-    try:
-        module: Any = import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"there is no module {error.name}: run this where it lies") from error
+    with foreign(f"the module {module_name}, as it was imported,"):
+        try:
+            module: Any = import_module(module_name)
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"there is no module {error.name}: run this where it lies") from error
     if attribute in gymnasium.registry:
         return attribute
     factory = getattr(module, attribute, None)

@@ -14,7 +14,7 @@ from groundling.envs.babyai_text import ACTIONS, LEVELS, BabyAIText
 from groundling.envs.languages import check_language
 from groundling.envs.text_env import ACTIONS as ACTION_KEYS
 from groundling.envs.text_env import check_characters, read_text_step
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, foreign
 from groundling.registry import unknown
 
 _IMPORTING = ("GymV21Environment-v0", "GymV26Environment-v0")
@@ -130,14 +130,17 @@ def _look_at(id: str, args: str, language: str) -> _Looks:
         symbols = getattr(image, "shape", None) == (7, 7, 3)
         return _Looks(isinstance(env.unwrapped, MiniGridEnv), count, symbols, count is None and _is_free(env))
     finally:
-        env.close()
+        with foreign(f"env {id}, as it was closed,"):
+            env.close()
 
 
 def _is_free(env: gymnasium.Env[Any, Any]) -> bool:
     """Whether an env that takes texts lists none of them as an episode begins."""
     try:
         return read_text_step(*env.reset()).actions is None
-    except Exception:  # whatever else is wrong with it is told when it is played
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # whatever else is wrong with it, an exit too, is told when it is played
         return False
 
 
@@ -165,7 +168,10 @@ class TextEnvMaker:
 
 
 def _make(id: str, args: dict[str, Any]) -> gymnasium.Env[Any, Any]:
-    try:
-        return gymnasium.make(id, disable_env_checker=True, **args)
-    except (TypeError, ValueError, AssertionError) as error:
-        raise ConfigError(f"env {id} cannot be made with {args}: {error or type(error).__name__}") from error
+    with foreign(f"env {id}, as it was made with {args},"):
+        try:
+            return gymnasium.make(id, disable_env_checker=True, **args)
+        except (TypeError, ValueError, AssertionError) as error:
+            raise ConfigError(
+                f"env {id} cannot be made with {args}: {error or type(error).__name__}"
+            ) from error

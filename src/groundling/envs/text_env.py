@@ -112,7 +112,7 @@ def check_characters(what: str, texts: Sequence[str]) -> None:
             text.encode()
         except UnicodeEncodeError as error:
             raise ConfigError(
-                f"{what} has a character that UTF-8 cannot encode ({ascii(text[error.start])}, half of a surrogate "
+                f"{what} has a character that UTF-8 cannot encode ({text[error.start]!a}, half of a surrogate "
                 f"pair): {text!r:.80}: expected a text, decoded with errors='replace' if it comes from bytes"
             ) from None
 

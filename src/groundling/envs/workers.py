@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium
 
-from groundling.errors import ConfigError, GroundlingError, RunError
+from groundling.errors import ConfigError, GroundlingError, RunError, foreign
 from groundling.output import keep_writing
 from groundling.parent import end_with
 
@@ -66,8 +66,9 @@ class LocalEnvs:
             raise EnvRaised from error
 
     def close(self) -> None:
-        for env in self._envs:
-            env.close()
+        for number, env in enumerate(self._envs):
+            with foreign(f"env {number} ({env}), as it was closed,"):
+                env.close()
 
 
 class WorkerEnvs:
