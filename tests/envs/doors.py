@@ -1,6 +1,7 @@
 """A text env whose admissible actions change, and which can be told to crash; light to import in a worker."""
 
 import os
+import random
 import signal
 import time
 from pathlib import Path
@@ -102,19 +103,60 @@ class Hasty(Doors):
 
 
 class Wandering(Doors):
-    """Another mission takes the place of its own in the third instance of it, once it is stepped."""
+    """Another mission takes the place of its own in the instance ``which`` of it, once it is stepped."""
 
     instances = 0
 
-    def __init__(self) -> None:
+    def __init__(self, which: int) -> None:
         super().__init__()
         Wandering.instances += 1
-        self.wanders = Wandering.instances % 3 == 0
+        self.wanders = Wandering.instances == which
 
     def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
         if self.wanders:
             self.wanted = "black"
         return super().step(action)
+
+
+class Unseeded(Doors):
+    """Draws one ``part`` of what it shows from elsewhere than its seed."""
+
+    def __init__(self, part: str) -> None:
+        super().__init__()
+        self.part = part
+
+    def _look(self) -> tuple[str, dict[str, Any]]:
+        observation, info = super()._look()
+        if self.part == "order":
+            self.actions = [f"open {color}" for color in self.colors]
+            random.shuffle(self.actions)
+        if self.part == "number":
+            self.actions = [f"take {number}" for number in range(random.randint(1, 30))]
+        if self.part == "text":
+            observation = f"You see {random.random()}."
+        return observation, info | {"actions": self.actions}
+
+
+class Careless(Doors):
+    """Shows what no model can read well."""
+
+    def _look(self) -> tuple[str, dict[str, Any]]:
+        observation, _ = super()._look()
+        self.actions = ["", "open\nred", "open blue"]
+        return observation, {"goal": " ", "actions": self.actions}
+
+
+class Many(Doors):
+    """So many actions that not all of its lists are read by a model."""
+
+    def __init__(self, num_actions: int) -> None:
+        super().__init__()
+        self.num_actions = num_actions
+
+    def _look(self) -> tuple[str, dict[str, Any]]:
+        observation, info = super()._look()
+        self.actions = [f"open {number}" for number in range(self.num_actions)]
+        return observation, info | {"actions": self.actions}
 
 
 class Broken(Doors):

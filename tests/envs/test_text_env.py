@@ -17,7 +17,7 @@ from groundling.envs.text_env import ACTIONS, TextEnv, read_text_step
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, RunError
 from tests.conftest import Corridor
-from tests.envs.doors import Doors
+from tests.envs.doors import Doors, Wandering
 
 
 def _make(num_envs: int = 3, workers: int = 0, timeout: float = 60.0, **args: Any) -> TextVectorEnv:
@@ -111,6 +111,8 @@ def test_names_fit_the_action_space() -> None:
         name_actions("test/Corridor-v0", {}, given=["left", "right"])
     with pytest.raises(ConfigError, match="has any text as its action"):
         name_actions("test/Doors-v0", {}, given=["left", "right"])
+    with pytest.raises(ConfigError, match=r"a name in world\.actions has .* UTF-8 cannot encode"):
+        name_actions("test/Corridor-v0", {}, given=["left", "right", "stay \ud800"])
     assert name_actions("BabyAI-GoToObj-v0", {}).names is not None  # GLAM's six of its seven
     with pytest.raises(
         ConfigError, match=r"test/Free-v0 takes any text as its action and lists none: .* valid_actions"
@@ -168,13 +170,61 @@ def test_check_env_looks_for_an_episode_that_can_be_left_in_its_middle() -> None
     assert len(played.episodes) == 102 and played.resumed_after == 0
 
 
-def test_check_env_leaves_an_episode_in_its_middle() -> None:
-    with pytest.raises(RunError, match="did not come back to where its checkpoint left it"):
-        check_env("test/Wandering-v0", {}, num_episodes=2)
+@pytest.mark.parametrize(
+    ("which", "where"), [(3, r"after 1 steps its goal"), (4, r"and in a new env 'open black'")]
+)
+def test_check_env_leaves_an_episode_in_its_middle(
+    which: int, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Wandering, "instances", 0)
+    with pytest.raises(ConfigError, match=rf"Draw everything from self\.np_random.*{where}"):
+        check_env("test/Wandering-v0", {"which": which}, num_episodes=2)
+
+
+@pytest.mark.parametrize(
+    ("part", "told"), [("order", "actions"), ("number", "actions"), ("text", "descriptions")]
+)
+def test_check_env_tells_what_does_not_follow_the_seed(
+    part: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check-env", "tests.envs.doors:Unseeded", f"world.args.part={part}"]) == 1
+    line = capsys.readouterr().err
+    assert "Draw everything from self.np_random" in line and f"its {told} differed" in line
+    assert "policy" not in line and "checkpoint" not in line
+
+
+def test_check_env_counts_steps_not_what_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(check_env("test/Doors-v0", {}, history=1).shown) == [0, 1]
+    assert main(["check-env", "tests.envs.doors:Doors", "world.history=1"]) == 0
+    assert "what a model reads after 1 actions" in capsys.readouterr().out
+
+
+def test_check_env_warns_of_what_reads_badly(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check-env", "tests.envs.doors:Careless"]) == 0
+    told = capsys.readouterr().err
+    for doubt in ("a goal is empty", "an action is empty", r"an action has line breaks, which"):
+        assert f"warning: check-env/Careless-v0: {doubt}" in told
+    assert check_env("test/Doors-v0", {}).doubts == []
+
+
+def test_check_env_reads_so_many_actions_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("groundling.commands.check_env._MOST_READ", 20)
+    for count, told in (
+        (8, "over 2 lists of 16 (20 actions are read at most)"),
+        (30, "of these 30 actions is not read: at most 20 are"),
+    ):
+        assert main(["check-env", "tests.envs.doors:Many", f"world.args.num_actions={count}"]) == 0
+        out = " ".join(capsys.readouterr().out.split())
+        assert told in out and ("nats" in out) == (count == 8), out
 
 
 def test_check_env_tells_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
-    for name, wanted in (("Forgetful", "equal seeds"), ("Endless", "has not ended after 10,000 steps")):
+    for name, wanted in (
+        ("Forgetful", "its actions differed"),
+        ("Endless", "has not ended after 10,000 steps"),
+    ):
         assert main(["check-env", f"tests.envs.doors:{name}"]) == 1
         assert wanted in capsys.readouterr().err
     assert main(["check-env", "tests.envs.doors:Doors"]) == 0

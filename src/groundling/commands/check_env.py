@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _SETTINGS = ("world.args", "world.actions", "world.history", "policy.", "model.", "~policy.", "~world.")
 _SHOWN_ACTIONS = 5
+_MOST_READ = 1_000
+"""Actions whose preferences are read, of all lists: 600 in one list take the starter model 10 s of one core."""
 
 
 def add_parser(commands: Commands) -> None:
@@ -58,14 +60,25 @@ def run(arguments: argparse.Namespace) -> int:
     )
     console = make_console()
     policy = _untrained(config)
-    for observation in played.shown:
-        console.rule(f"what a model reads after {len(observation.past_actions)} actions", align="left")
-        for prompt in policy.prompts([observation]) or ():
-            console.print(prompt, markup=False, highlight=False)
-        _print_preferred(console, policy, observation)
+    for doubt in played.doubts:
+        warn(f"{world.env}: {doubt}")
+    read = _read(played)
+    with policy.unchanged():  # what is shown is among the choices, too
+        for taken, observation in played.shown.items():
+            console.rule(f"what a model reads after {taken} actions", align="left")
+            for prompt in policy.prompts([observation]) or ():
+                console.print(prompt, markup=False, highlight=False)
+            _print_preferred(console, policy, observation, read)
+        _print_play(console, policy, played, read, f"{config.policy.id}, untrained")
+    return 0
+
+
+def _print_play(
+    console: "Console", policy: "Policy", played: "Played", read: list["TextObservation"], name: str
+) -> None:
     console.rule("random play", align="left")
     _print_table(console, _figures(played))
-    _print_exploration(console, policy, played, f"{config.policy.id}, untrained")
+    _print_exploration(console, policy, played, read, name)
     if played.resumed_after:
         steps = "one step" if played.resumed_after == 1 else f"{played.resumed_after} steps"
         text = (
@@ -78,7 +91,6 @@ def run(arguments: argparse.Namespace) -> int:
             "that to go on in the middle of one was not tried"
         )
     console.print(text, highlight=False)
-    return 0
 
 
 def _config(arguments: argparse.Namespace) -> "Config":
@@ -108,9 +120,30 @@ def _preferences(policy: "Policy", observations: list["TextObservation"]) -> "Pr
     return preferences(policy, observations) if observations and isinstance(policy, ReadingPolicy) else None
 
 
-def _print_preferred(console: "Console", policy: "Policy", observation: "TextObservation") -> None:
-    asked = _preferences(policy, [observation] if len(observation.actions) > 1 else [])
+def _read(played: "Played") -> list["TextObservation"]:
+    """Whose preferences are read: what is shown, then other choices, as far as `_MOST_READ` goes."""
+    read: list[TextObservation] = []
+    left = _MOST_READ
+    for observation in (*played.shown.values(), *played.choices):
+        count = len(observation.actions)
+        if 1 < count <= left and not any(observation is one for one in read):
+            read.append(observation)
+            left -= count
+    return read
+
+
+def _print_preferred(
+    console: "Console", policy: "Policy", observation: "TextObservation", read: list["TextObservation"]
+) -> None:
+    is_read = any(observation is one for one in read)
+    asked = _preferences(policy, [observation] if is_read else [])
     if asked is None:
+        if len(observation.actions) > 1 and not is_read:
+            console.print(
+                f"what it prefers of these {len(observation.actions)} actions is not read: at most {_MOST_READ:,} "
+                "are, of all lists together",
+                highlight=False,
+            )
         return
     likeliest = asked.probabilities[0].sort(descending=True)
     count = min(_SHOWN_ACTIONS, len(observation.actions))
@@ -119,14 +152,18 @@ def _print_preferred(console: "Console", policy: "Policy", observation: "TextObs
     _print_table(console, [(f"{probability:.3f}", observation.actions[index]) for probability, index in rows])
 
 
-def _print_exploration(console: "Console", policy: "Policy", played: "Played", name: str) -> None:
+def _print_exploration(
+    console: "Console", policy: "Policy", played: "Played", read: list["TextObservation"], name: str
+) -> None:
     """How much the untrained policy would explore; a warning where it would not take its longer actions."""
-    asked = _preferences(policy, played.choices)
+    choices = [one for one in played.choices if any(one is other for other in read)]
+    asked = _preferences(policy, choices)
     if asked is None:
         return
-    entropy = (
-        f"{asked.entropy:.3f} nats over {len(played.choices)} lists; uniform: {asked.uniform_entropy:.3f}"
-    )
+    lists = f"{len(choices)} list{'s' * (len(choices) > 1)}"
+    if len(choices) < len(played.choices):
+        lists += f" of {len(played.choices)} ({_MOST_READ:,} actions are read at most)"
+    entropy = f"{asked.entropy:.3f} nats over {lists}; uniform: {asked.uniform_entropy:.3f}"
     _print_table(console, [(f"entropy ({name})", entropy)])
     short = asked.short
     if short.are_nearly_all:

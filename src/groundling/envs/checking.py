@@ -11,13 +11,17 @@ import numpy as np
 
 from groundling.envs.make import TextEnvMaker, name_actions
 from groundling.envs.observation import TextObservation
-from groundling.envs.vector import Episode, TextVectorEnv
+from groundling.envs.vector import Episode, TextVectorEnv, UnequalEpisode
 from groundling.errors import ConfigError
 
 _MORE_EPISODES = 100
 """Played at most beyond those asked for, to find one of several steps: only such a one can be resumed in its middle."""
 _KEPT = 16
 """Observations that are kept for a model to be asked about."""
+
+
+_View = dict[str, int]
+"""Hashes of what an observation shows, by the name of each part."""
 
 
 @dataclass
@@ -31,12 +35,16 @@ class Played:
     fewest_actions: int = 0
     most_actions: int = 0
     distinct_actions: int = 0
-    shown: list[TextObservation] = field(default_factory=list)
-    """The first observation, and one in the middle of an episode, with its past."""
+    shown: dict[int, TextObservation] = field(default_factory=dict)
+    """The first observation, and one in the middle of an episode, with its past; by the steps taken before it."""
     choices: list[TextObservation] = field(default_factory=list)
     """Some of those with a choice among several actions, in the order in which they came."""
     resumed_after: int = 0
     """Steps after which an episode was left and gone on with in a new env; 0: none had more than one step."""
+    doubts: list[str] = field(default_factory=list)
+    """What can be trained with, and is probably not meant."""
+    views: list[list["_View"]] = field(default_factory=list)
+    """Of each episode, what it showed before each of its steps."""
 
 
 def check_env(
@@ -61,8 +69,9 @@ def check_env(
         seed: Of the random actions; the env's own seeds are 0, 2, 4, ….
 
     Raises:
-        ConfigError: it cannot be trained in; the message says what to mend.
-        RunError: it breaks at some step, or equal seeds give unequal episodes.
+        ConfigError: it cannot be trained in, or equal seeds give unequal episodes; the message says what to mend.
+        ForeignError: it raises.
+        RunError: it breaks at some step.
     """
     names = name_actions(id, args, given=actions)
 
@@ -71,31 +80,38 @@ def check_env(
             TextEnvMaker.of(id, **args), 1, names.names, lambda env, episode: 2 * episode, history
         )
 
-    played, rng, distinct = Played(), np.random.default_rng(seed), set[str]()
+    played, rng = Played(), np.random.default_rng(seed)
+    goals, distinct, views = set[str](), set[str](), list[_View]()
     envs = make()
     started = time.monotonic()
     observation = envs.reset()[0]
-    played.shown.append(observation)
     while len(played.episodes) < num_episodes or _needs_longer(played.episodes, num_episodes):
-        count = len(observation.actions)
-        played.fewest_actions = min(played.fewest_actions or count, count)
-        played.most_actions = max(played.most_actions, count)
-        distinct.update(observation.actions)
+        taken, count = len(views), len(observation.actions)
+        is_full = taken > 0 and len(observation.descriptions) == min(history, 3)
+        if not played.shown or (len(played.shown) == 1 and is_full):
+            played.shown[taken] = observation
         if count > 1 and len(played.choices) < _KEPT:
             played.choices.append(observation)
+        played.fewest_actions = min(played.fewest_actions or count, count)
+        played.most_actions = max(played.most_actions, count)
+        goals.add(observation.goal)
+        distinct.update(observation.actions)
+        views.append(_view(observation))
         step = envs.step([int(rng.integers(count))])
         _check_reward(id, step.rewards[0])
         played.steps += 1
-        played.episodes += step.episodes
+        if step.episodes:
+            played.episodes += step.episodes
+            played.views.append(views)
+            views = []
         observation = step.observations[0]
-        if len(played.shown) == 1 and not step.episodes and len(observation.descriptions) == min(history, 3):
-            played.shown.append(observation)
         if played.steps > max_steps * (1 + len(played.episodes)):
             raise ConfigError(
                 f"{id}: an episode has not ended after {max_steps:,} steps: end it (terminated), or give it a limit "
                 "(truncated; gymnasium.register takes max_episode_steps)"
             )
     played.seconds, played.distinct_actions = time.monotonic() - started, len(distinct)
+    played.doubts = _doubts(goals, distinct)
     envs.close()
     _play_again(id, make, played)
     return played
@@ -110,18 +126,54 @@ def _play_again(id: str, make: Callable[[], TextVectorEnv], played: Played) -> N
     envs = make()
     envs.reset()
     longest = max(played.episodes, key=lambda episode: episode.length)
-    for before in played.episodes:
-        for action in before.actions[:-1]:
-            if envs.step([action]).episodes:
-                _refuse(id, before, "it ended at another step")
+    for before, views in zip(played.episodes, played.views, strict=True):
+        for taken, action in enumerate(before.actions):
+            shown = envs.observations()[0]
+            if different := [part for part, hashed in _view(shown).items() if hashed != views[taken][part]]:
+                part = different[0]
+                _refuse(
+                    id, before, f"after {taken} steps its {part} differed: {getattr(shown, part)!r:.80} now"
+                )
+            if taken < before.length - 1 and envs.step([action]).episodes:
+                _refuse(id, before, f"it ended after {taken + 1} steps")
         if before is longest and before.length > 1:
-            resumed = make()
-            resumed.load_state_dict(json.loads(json.dumps(envs.state_dict())))
+            resumed = _resume(id, make, envs, before)
             _end(id, resumed, before)
             resumed.close()
             played.resumed_after = before.length - 1
         _end(id, envs, before)
     envs.close()
+
+
+def _resume(
+    id: str, make: Callable[[], TextVectorEnv], envs: TextVectorEnv, before: Episode
+) -> TextVectorEnv:
+    """A new env in the place of one that is left in the middle of an episode, as a resumed training makes it."""
+    resumed = make()
+    try:
+        resumed.load_state_dict(json.loads(json.dumps(envs.state_dict())))
+    except UnequalEpisode:
+        one, other = envs.observations()[0], resumed.observations()[0]
+        for part in _view(one):
+            if getattr(one, part) != getattr(other, part):
+                was, now = getattr(one, part), getattr(other, part)
+                _refuse(id, before, f"its {part}: {was!r:.60}, and in a new env {now!r:.60}")
+        _refuse(id, before, "in a new env it ended at another step")
+    return resumed
+
+
+def _view(observation: TextObservation) -> _View:
+    return {part: hash(getattr(observation, part)) for part in ("goal", "descriptions", "actions")}
+
+
+def _doubts(goals: set[str], actions: set[str]) -> list[str]:
+    doubts = []
+    for what, texts in (("a goal", goals), ("an action", actions)):
+        if any(not text.strip() for text in texts):
+            doubts.append(f"{what} is empty: a model reads nothing there")
+        if broken := sorted(text for text in texts if len(text.strip().splitlines()) > 1 or "\n" in text):
+            doubts.append(f"{what} has line breaks, which a prompt has between its parts: {broken[0]!r:.80}")
+    return doubts
 
 
 def _end(id: str, envs: TextVectorEnv, before: Episode) -> None:

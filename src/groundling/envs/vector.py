@@ -19,6 +19,10 @@ from groundling.envs.workers import EnvLost, EnvRaised, Incidents, LocalEnvs, Wo
 from groundling.errors import ConfigError, ForeignError, RunError
 
 
+class UnequalEpisode(RunError):
+    """An env did not come back to where it stood, by its seed and the actions taken since."""
+
+
 @dataclass(frozen=True, slots=True)
 class Episode:
     """A finished episode: enough to count it, and to play it again."""
@@ -194,7 +198,7 @@ class TextVectorEnv:
         """Bring every env to where it stood, by playing its episode again from its seed.
 
         Raises:
-            RunError: the episode is not the one that was saved.
+            UnequalEpisode: the episode is not the one that was saved.
         """
         for i, saved in enumerate(state):
             for name, count in saved.get("incidents", {}).items():
@@ -213,7 +217,7 @@ class TextVectorEnv:
                 _, _, terminated, truncated = self._take_step(i, action)
                 ended |= terminated or truncated
             if ended or self._fingerprint(slot) != saved["seen"]:
-                raise RunError(
+                raise UnequalEpisode(
                     f"env {i} did not come back to where its checkpoint left it: equal seeds do not give it equal "
                     "episodes (draw_task=construction does that; so does another version of the env's package)"
                 )
