@@ -180,13 +180,14 @@ def read_success(info: Mapping[str, Any], otherwise: bool) -> bool:
         otherwise: Where it does not.
 
     Raises:
-        ConfigError: it says neither True nor False.
+        ConfigError: it says neither.
     """
     for name in ("success", "is_success"):
         if name in info:
             success = info[name]
-            if not isinstance(success, bool | np.bool_):
-                raise ConfigError(f"info['{name}'] must be True or False, got {_shown(success)}")
+            # Gymnasium-Robotics says 0.0 and 1.0.
+            if not isinstance(success, bool | int | float | np.bool_ | np.number) or success not in (0, 1):
+                raise ConfigError(f"info['{name}'] must be True or False (or 1 or 0), got {_shown(success)}")
             return bool(success)
     return otherwise
 
