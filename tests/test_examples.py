@@ -168,21 +168,30 @@ def test_own_algorithm_and_policy_write(
         ),
     ],
 )
-def test_a_run_says_which_modules_it_was_made_with(module: str, words: list[str], tmp_path: Path) -> None:
+def test_a_run_says_which_modules_it_was_made_with(
+    module: str,
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(ROOT)
     run = tmp_path / "run"
     short = [
         "training.steps=8",
         f"run_dir={run}",
         "device=cpu",
     ]
-    _groundling("train", *words, *short, "--import", module)
+    assert main(["train", *words, *short, "--import", module]) == 0
     told = _groundling("evaluate", str(run), "--episodes", "2", fails=True)
     assert f"if you have it and trust it, add --import {module}" in told
     assert told.count("\n") == 1
     if module == "examples.own_reward":
         return  # once is enough for the rest
     _groundling("evaluate", str(run), "--episodes", "2", "--import", module)
-    assert "give --import MODULE" in _groundling("train", *words, *short, f"imports=[{module}]", fails=True)
+    capsys.readouterr()
+    assert main(["train", *words, *short, f"imports=[{module}]"]) == 1
+    assert "give --import MODULE" in capsys.readouterr().err
 
 
 def _groundling(*words: str, fails: bool = False) -> str:
