@@ -222,7 +222,9 @@ updates. A number is the reason why a run is refused, in one line, before anythi
 
 The worlds are a BabyAI env, an env that lists other actions at every step, NetHack, and a pool of prompts. Each
 combination has the settings that it needs: an action head as many outputs as the longest list has actions, NLPO a mask,
-GRPO and RLOO several texts to a prompt, and cloning in text worlds a dataset.
+GRPO and RLOO several texts to a prompt, and cloning in text worlds a dataset. An experiment has settings for its own
+policy: with another one, a setting that does nothing is refused, and the message says at what to leave it
+(`world.history=3`, say, for a policy that reads no words).
 """
 _REWARDS_HEAD = """Rewards do not depend on the policy and algorithm, but that cloning learns from none.
 In a world that pays, each comes on top of that, unless `reward.env` is null."""

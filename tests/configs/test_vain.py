@@ -36,6 +36,41 @@ from groundling.worlds.text.world import TextWorld
         ("demo", ["world.probes=3"], "world.probes must be 1, 2, both or null, got 3"),
         ("demo", ["world.probes=1", "world.language=french"], "world.probes=null"),
         ("rl4lms/increasing_numbers_ppo", ["evaluation.generation.num_beam=2"], "'num_beam'.*'num_beams'"),
+        (
+            "rl4lms/increasing_numbers_ppo",
+            ["evaluation.generation={num_beams: 0}"],
+            r"evaluation.generation.num_beams must be a whole number of at least 1, got 0",
+        ),
+        (
+            "rl4lms/increasing_numbers_ppo",
+            ["evaluation.generation={num_beams: 1.5}"],
+            r"evaluation.generation.num_beams must be a whole number of at least 1, got 1.5",
+        ),
+        (
+            "rl4lms/increasing_numbers_ppo",
+            ["evaluation.generation={do_sample: true, temperature: 0}"],
+            "evaluation.generation.temperature must be greater than 0, got 0",
+        ),
+        (
+            "rl4lms/increasing_numbers_ppo",
+            ["evaluation.generation={do_sample: true, top_k: many}"],
+            "evaluation.generation.top_k must be of type int, got 'many'",
+        ),
+        (
+            "rl4lms/increasing_numbers_ppo",
+            ["evaluation.generation={max_new_tokens: many}"],
+            "evaluation.generation.max_new_tokens must be of type int",
+        ),
+        (
+            "rl4lms/increasing_numbers_ppo",
+            ["evaluation.generation={temperature: -1}"],
+            "evaluation.generation cannot be followed: `temperature`: `do_sample` is not set",
+        ),
+        (
+            "rl4lms/increasing_numbers_ppo",
+            ["evaluation.generation={do_sample: false, temperature: 7, top_k: 3}"],
+            "evaluation.generation cannot be followed: `temperature`: `do_sample` is not set",
+        ),
         ("glam/symbolic", ["world.history=2"], "world.history=2 does nothing: its policy reads no words"),
         ("glam/symbolic", ["world.probes=1"], "world.probes=1 does nothing: its policy reads no words"),
         (
@@ -154,6 +189,16 @@ def test_a_refused_run_leaves_no_folder(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["train", "demo-easy", f"run_dir={run}", "policy.id=token", "~policy.args"]) == 1
     assert not run.exists()
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_policy_that_cannot_act_is_refused_for_that_and_not_for_idle_keys(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["policy.id=nethack", "~policy.args", "~algorithm.args", "device=cpu"]
+    assert main(["train", "demo-easy", *words, "--dry-run"]) == 1
+    told = capsys.readouterr().err
+    assert "it looks at glyphs, and BabyAI-MixedTrainLocal-v0 shows symbols, words" in told
+    assert told.count("\n") == 1 and "world.history" not in told
 
 
 def test_a_film_is_a_gif(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

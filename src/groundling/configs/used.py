@@ -66,9 +66,17 @@ def _use(
         demonstrated=bool(getattr(learner, "demonstrated", False)),
         learns_values=bool(getattr(learner, "needs_values", True)),
         tells_entropy=bool(getattr(learner, "tells_entropy", True)),
-        policy_reads=not needs or not {"words", "prompt"}.isdisjoint(needs),
+        policy_reads=not needs
+        or not {"words", "prompt"}.isdisjoint(needs)
+        or not _can_act(policy, world),
         captions_read=any("captions" in evidence for evidence in looked_at),
     )
+
+
+def _can_act(policy: ComponentConfig, world: type[World[Any, Any]]) -> bool:
+    """Whether a policy may act in this kind of world: one that cannot is refused for that, and not for idle keys."""
+    accepts = getattr(policies.get(policy.id), "accepts", None)  # a function that makes a policy does not say
+    return accepts is None or accepts(world.offers) is None
 
 
 def _unused(
@@ -80,9 +88,7 @@ def _unused(
 ) -> dict[str, str]:
     """By key or section, why nothing that the config chooses uses it, whatever the world."""
     idle = {}
-    accepts = getattr(policies.get(policy.id), "accepts", None)
-    # A policy that cannot act here is refused for that, and not for its model's keys.
-    if not has_model(policy.id) and (accepts is None or accepts(world.offers) is None):
+    if not has_model(policy.id) and _can_act(policy, world):
         idle["model"] = f"policy {policy.id!r} has no language model"
     if model.revision is not None and _is_local(model.path):
         idle["model.revision"] = (
