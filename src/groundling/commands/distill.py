@@ -34,11 +34,11 @@ def add_parser(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Carry the command out; returns its exit status."""
     config = read_config(arguments)
-    from groundling.training.distillation import distill
+    from groundling.training.distillation import distill, has_accuracy
 
     console = make_console()
     row = distill(config, arguments.output, console, warn)
-    if row.get("validation_accuracy") is not None:
+    if has_accuracy(row):
         console.print(
             f"held-out accuracy {row['validation_accuracy']:.3f} on pairs that are no ties", highlight=False
         )

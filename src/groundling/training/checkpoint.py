@@ -7,7 +7,7 @@ import os
 import random
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -85,19 +85,23 @@ def versions() -> dict[str, str]:
 
 def step_of(folder: Path) -> int:
     """How many steps had been taken when this checkpoint was."""
-    step: int = counters_of(folder)["step"]
+    step: int = counters_of(folder, ("step",))["step"]  # a distillation counts epochs, and no updates
     return step
 
 
-def counters_of(folder: Path) -> dict[str, Any]:
+def counters_of(folder: Path, needed: Sequence[str] = ("update", "step")) -> dict[str, Any]:
     """What had been done when this checkpoint was taken.
+
+    Args:
+        folder: The checkpoint.
+        needed: The counts that there must be.
 
     Raises:
         RunError: its ``run.json`` does not say.
     """
     try:
         counters = read_object(folder / "run.json")["counters"]
-        check_counters(counters)
+        check_counters(counters, needed)
     except (ValueError, KeyError, TypeError) as error:
         raise unfit(folder, "run.json", error) from error
     return dict(counters)
@@ -213,10 +217,10 @@ def unfit(folder: Path, name: str, error: Exception) -> RunError:
     )
 
 
-def check_counters(counters: Any) -> None:
-    """Raise `ValueError` unless these are counts by name, of updates and steps among others."""
-    if not isinstance(counters, dict) or not {"update", "step"} <= counters.keys():
-        raise ValueError(f"counters={counters!r:.80} have no update and step")
+def check_counters(counters: Any, needed: Sequence[str] = ("update", "step")) -> None:
+    """Raise `ValueError` unless these are counts by name, the ``needed`` ones among others."""
+    if not isinstance(counters, dict) or not set(needed) <= counters.keys():
+        raise ValueError(f"counters={counters!r:.80} have no {' and '.join(needed)}")
     for name, value in counters.items():
         if type(value) not in (int, float) or not 0 <= value < math.inf:
             raise ValueError(f"counters.{name}={value!r:.80} is no count")

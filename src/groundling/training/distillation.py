@@ -72,7 +72,7 @@ def read_pairs(config: DistillationConfig) -> TrainingPairs:
     """The dataset's annotated pairs.
 
     Raises:
-        ConfigError: there is no such dataset or annotator, or nothing is annotated.
+        ConfigError: there is no such dataset or annotator, nothing is annotated, or nothing is preferred.
     """
     pairs, name = open_pairs(config.dataset), config.preferences
     return TrainingPairs.of(pairs.segments(), pairs.preferences(name), pairs.soft_preferences(name))
@@ -281,9 +281,14 @@ def _fingerprint(pairs: TrainingPairs) -> str:
     return digest.hexdigest()[:16]
 
 
+def has_accuracy(row: dict[str, Any]) -> bool:
+    """Whether an epoch's figures tell an accuracy: pairs are held out, and some of these are no ties."""
+    return not math.isnan(row.get("validation_accuracy", math.nan))
+
+
 def _epoch_line(row: dict[str, Any]) -> str:
-    accuracy = row.get("validation_accuracy", math.nan)
+    held_out = f"held-out accuracy {row['validation_accuracy']:.3f} · " if has_accuracy(row) else ""
     return (
-        f"epoch {row['update']} · loss {row['train_loss']:.4f} · held-out accuracy {accuracy:.3f} · "
+        f"epoch {row['update']} · loss {row['train_loss']:.4f} · {held_out}"
         f"{row['pairs_per_second']:,.0f} pairs/s"
     )

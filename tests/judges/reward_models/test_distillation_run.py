@@ -9,13 +9,16 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
+from groundling.cli import main
 from groundling.commands.distill import add_parser
 from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.files import LOCK, locked
 from groundling.judges import MessagePairs, open_pairs
 from groundling.judges.reward_models import load_reward_model
+from groundling.registry import ComponentConfig
 from groundling.training.distillation import DistillationConfig, DistillationRun, distill, read_pairs
 from groundling.training.tracking import TIME_KEYS, read_metrics
+from groundling.training.verify import verify
 from tests.judges.reward_models.reward_reference import messages_of, random_pairs
 
 TIMES = (*TIME_KEYS, "pairs_per_second")
@@ -171,6 +174,34 @@ def test_the_command(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     args = ["model.args.threshold=0.25", "--output", str(output)]
     assert _command(*words, "--model", "classifier", *args) == 0
     assert load_reward_model(output).args == {"threshold": 0.25}
+
+
+def test_a_judge_that_prefers_nothing_is_not_distilled(dataset: Path, tmp_path: Path) -> None:
+    pairs = open_pairs(dataset)
+    pairs.write_preferences("nobody", np.full(len(pairs), 2, dtype=np.int8))
+    with pytest.raises(ConfigError, match="prefers nothing: 200 of 200 pairs are ties"):
+        _command(str(dataset), "device=cpu", "--preferences", "nobody", "--output", str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_was_not_measured_is_not_told(
+    dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [str(dataset), "epochs=1", "device=cpu", "validation_fraction=0", "--preferences", "rule"]
+    assert _command(*words, "--output", str(tmp_path / "out")) == 0
+    out = capsys.readouterr().out
+    assert "epoch 1 · loss" in out and "nan" not in out and "held-out" not in out
+
+
+def test_a_distillation_is_verified(dataset: Path, tmp_path: Path) -> None:
+    for model in ("motif", "table"):
+        output = tmp_path / model
+        _distill(_config(dataset, model=ComponentConfig(id=model)), output)
+        assert [one.problem for one in verify(output) if one.problem is not None] == []
+    assert main(["verify", str(tmp_path / "motif")]) == 0
+    rows = (tmp_path / "motif" / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "motif" / "metrics.jsonl").write_text("".join(rows[:-1]))
+    assert any("of which metrics.jsonl has no row" in str(one.problem) for one in verify(tmp_path / "motif"))
 
 
 @pytest.mark.parametrize(

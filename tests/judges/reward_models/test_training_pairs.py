@@ -36,6 +36,20 @@ def test_targets_of_codes_and_of_soft_labels() -> None:
         TrainingPairs.of(segments, np.full(4, 3, dtype=np.int8))
 
 
+def test_ties_alone_are_refused() -> None:
+    segments = Segments.of_texts([([a], [b]) for a, b in ("ab", "cd", "ef")])
+    with pytest.raises(ConfigError, match="prefers nothing: 3 of 3 pairs are ties, and"):
+        TrainingPairs.of(segments, np.full(3, 2, dtype=np.int8))
+    with pytest.raises(ConfigError, match="prefers nothing: 1 of 3 pairs are ties and 2 have no answer"):
+        TrainingPairs.of(segments, np.array([3, 2, 3], dtype=np.int8))
+    # Probabilities may prefer where the likeliest answer is a tie.
+    soft = np.array([[0.3, 0.1, 0.6], [np.nan] * 3, [np.nan] * 3], dtype=np.float32)
+    assert len(TrainingPairs.of(segments, np.full(3, 2, dtype=np.int8), soft)) == 3
+    soft[0] = [0.2, 0.2, 0.6]
+    with pytest.raises(ConfigError, match="prefers nothing"):
+        TrainingPairs.of(segments, np.full(3, 2, dtype=np.int8), soft)
+
+
 def test_distinct_messages_give_the_dataset_back() -> None:
     rng = np.random.default_rng(0)
     messages = make_messages(["", "door", "You see", "a", "b"])[rng.integers(0, 5, (50, 2, 3))]

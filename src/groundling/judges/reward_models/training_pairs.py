@@ -47,7 +47,7 @@ class TrainingPairs:
                 tie counts one half for each side.
 
         Raises:
-            ConfigError: no pair has an answer.
+            ConfigError: no pair has an answer, or all answers are ties.
         """
         annotated = np.flatnonzero(preferences != 3)
         if not len(annotated):
@@ -60,6 +60,13 @@ class TrainingPairs:
             shares = probabilities[:, :2] + probabilities[:, 2:] / 2
             shares = shares / shares.sum(-1, keepdims=True)  # probabilities come rounded
             targets = np.where(np.isnan(shares), targets, shares).astype(np.float32)
+        if not (targets[:, 0] != targets[:, 1]).any():
+            unknown = len(preferences) - len(annotated)
+            rest = f" and {unknown} have no answer" if unknown else ""
+            raise ConfigError(
+                f"the judge prefers nothing: {len(annotated)} of {len(preferences)} pairs are ties{rest}, and a reward "
+                "model of them would be noise: let another judge annotate them, or collect pairs that differ more"
+            )
         indices = segments.indices[annotated]
         return cls(segments.captions, torch.from_numpy(indices), torch.from_numpy(targets))
 
