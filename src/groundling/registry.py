@@ -102,15 +102,19 @@ class Registry(Generic[T]):
         needed = [p.name for p in parameters if p.default is p.empty and p.kind in _NAMED]
         return [name for name in needed if name not in given]
 
-    def check_arguments(self, id: str, kwargs: Mapping[str, Any]) -> None:
-        """Raise `ConfigError` if the component ``id`` takes no argument of one of these names."""
+    def check_arguments(self, id: str, kwargs: Mapping[str, Any], withheld: Collection[str] = ()) -> None:
+        """Raise `ConfigError` if the component ``id`` takes no argument of one of these names.
+
+        The message names those that it takes, without the ``withheld``, which nobody can set.
+        """
         parameters = inspect.signature(self.get(id)).parameters.values()
         if any(p.kind is p.VAR_KEYWORD for p in parameters):
             return
         names = [p.name for p in parameters if p.kind in _NAMED]
         for name in kwargs:
             if name not in names:
-                raise ConfigError(unknown(f"argument of {self.kind} {id!r}", name, names))
+                known = [one for one in names if one not in withheld]
+                raise ConfigError(unknown(f"argument of {self.kind} {id!r}", name, known))
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted({*self._factories, *(id for others, _ in self._adapted for id in others)}))
@@ -124,7 +128,11 @@ class Registry(Generic[T]):
 
 
 def check_component(
-    registry: Registry[Any], component: ComponentConfig, key: str, filled_in: Collection[str] = ()
+    registry: Registry[Any],
+    component: ComponentConfig,
+    key: str,
+    filled_in: Collection[str] = (),
+    withheld: Collection[str] = (),
 ) -> None:
     """Check a component's id, and its arguments' names and types, before anything is built.
 
@@ -133,6 +141,7 @@ def check_component(
         component: As the config names it.
         key: Where it stands in the config, for messages: ``policy``, say, for policy.args.
         filled_in: Arguments that it gets otherwise.
+        withheld: Arguments that no config can set, which no message suggests.
 
     Raises:
         ConfigError: an unknown id, an unknown argument, one that is missing, or a value of the wrong type.
@@ -143,7 +152,7 @@ def check_component(
             f"{key}.args.lm must be the folder or hub id of a language model, got {component.args['lm']!r}"
         )
     try:
-        registry.check_arguments(component.id, component.args)
+        registry.check_arguments(component.id, component.args, withheld)
     except ConfigError as error:
         raise ConfigError(f"{error}; ~{key}.args takes an experiment's own arguments out") from error
     missing = registry.missing_arguments(component.id, {*component.args, *filled_in})

@@ -232,6 +232,7 @@ def test_every_shape_trains(name: str, tmp_path: Path, capsys: pytest.CaptureFix
     small = [
         "model.path=starter",
         "device=cpu",
+        "model.device_map=null",
         "training.steps=8",
         "world.num_steps=2",
         f"run_dir={tmp_path}/run",
@@ -242,6 +243,13 @@ def test_every_shape_trains(name: str, tmp_path: Path, capsys: pytest.CaptureFix
     warnings = capsys.readouterr().err.splitlines()
     assert warnings and all(line.startswith("warning: ") for line in warnings)
     assert len(set(warnings)) == len(warnings)
+
+
+def test_without_gpus_there_is_nothing_to_spread_a_model_over(tmp_path: Path) -> None:
+    two = [*_needed("glam-local", tmp_path), "lamorel_args.llm_args.parallelism.model_parallelism_size=2"]
+    config, notes = read(_write(tmp_path, "glam-local"), two)
+    assert (config.device, config.model.device_map) == ("cpu", None)
+    assert any("model_parallelism_size: without meaning, since use_gpu is off" in note for note in notes)
 
 
 def test_glams_entries_mean_what_they_meant(tmp_path: Path) -> None:

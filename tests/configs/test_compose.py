@@ -220,7 +220,7 @@ _DATES = "rl4lms/dates_ppo"
         ("demo", ["reward.count={coefficient: 2}", "~reward.env"], {"count": (2, {}), "env": None}),
         ("demo", ["reward.mine={id: count, args: {exponent: 1}}"], {"mine": (1, {"exponent": 1})}),
         (_DATES, ["~reward.sentences_with_dates", "reward.rouge={}"], {"rouge": (1, {})}),
-        (_DATES, ["~reward", "reward.count.args.exponent=1", "~reward.count"], {"env": None}),
+        (_DATES, ["~reward", "reward.count.args.exponent=1", "~reward.count"], {}),
         (_DATES, ["reward.sentences_with_dates=null", "reward.ter={}"], {"sentences_with_dates": None, "ter": (1, {})}),
         ("rl4lms/summarization_ppo", [], {"meteor": None, "rouge": (1, {"rouge_type": "rouge1"})}),
     ],

@@ -71,6 +71,31 @@ from groundling.worlds.text.world import TextWorld
             ["evaluation.generation={do_sample: false, temperature: 7, top_k: 3}"],
             "evaluation.generation cannot be followed: `temperature`: `do_sample` is not set",
         ),
+        (
+            "demo-easy",
+            ["reward.env.args.scale=0"],
+            "reward.env.args: scale=0 leaves nothing of what the env pays",
+        ),
+        (
+            "rl4lms/increasing_numbers_ppo",
+            ["reward.env=null"],
+            "cannot take reward.env out: the parts are incr",
+        ),
+        ("rl4lms/increasing_numbers_ppo", ["~reward.env"], "cannot take reward.env out: the parts are incr"),
+        (
+            "rl4lms/increasing_numbers_ppo",
+            ["reward.rouge=null"],
+            "cannot take reward.rouge out: the parts are",
+        ),
+        ("rl4lms/increasing_numbers_ppo", ["~reward", "~reward.rouge"], "reward.rouge out: there is no part"),
+        ("demo-easy", ["reward.count=null"], "cannot take reward.count out: the parts are env"),
+        ("demo-easy", ["training.wandb="], "training.wandb must be a project's name, got an empty one"),
+        ("demo-easy", ["evaluation.baselines=[expert,expert]"], "evaluation.baselines names expert twice"),
+        (
+            "demo-easy",
+            ["model.device_map=auto", "device=cpu"],
+            "model.device_map=auto does nothing: device=cpu has one device",
+        ),
         ("glam/symbolic", ["world.history=2"], "world.history=2 does nothing: its policy reads no words"),
         ("glam/symbolic", ["world.probes=1"], "world.probes=1 does nothing: its policy reads no words"),
         (
@@ -199,6 +224,18 @@ def test_a_policy_that_cannot_act_is_refused_for_that_and_not_for_idle_keys(
     told = capsys.readouterr().err
     assert "it looks at glyphs, and BabyAI-MixedTrainLocal-v0 shows symbols, words" in told
     assert told.count("\n") == 1 and "world.history" not in told
+
+
+def test_suggestions_can_be_followed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError, match="unknown argument of policy 'action_scoring' 'recurrence'") as told:
+        compose("demo-easy", ["policy.args.recurrence=3"])
+    assert "there is compat, language, normalize" in str(told.value) and "did you mean" not in str(told.value)
+    with pytest.raises(ConfigError, match=r"policy\.args\.reference cannot be set"):
+        compose("demo-easy", ["policy.args.reference=true"])
+    assert main(["train", "demo-easy", "policy.id=token", "~policy.args", "device=cpu", "--dry-run"]) == 1
+    told_late = capsys.readouterr().err
+    assert "set policy.id to one of action_head, action_scoring, action_writing, drrn, symbolic" in told_late
+    assert "random" not in told_late
 
 
 def test_a_film_is_a_gif(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -323,7 +323,7 @@ def test_gradients_are_summed_on_each_device(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_one_machines_processes_do_not_share_its_gpus_by_a_device_map(tmp_path: Path) -> None:
-    config = compose("demo-easy", ["model.device_map=auto", "device=cpu", f"run_dir={tmp_path}"])
+    config = compose("demo-easy", ["model.device_map=auto", f"run_dir={tmp_path}"])
     with pytest.raises(ConfigError, match=r"model\.device_map=auto .* 4 processes on this machine"):
         Run(config, tmp_path, warnings.warn, Processes(local_size=4))
 

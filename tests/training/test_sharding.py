@@ -58,7 +58,7 @@ def test_each_process_has_its_part_of_the_layers(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_dealt_out_is_told(experiment: str, overrides: list[str], told: str) -> None:
-    config = compose(experiment, ["model.fsdp=true", "device=cpu", *overrides])
+    config = compose(experiment, ["model.fsdp=true", *overrides])
     policy = policy_of(compose(experiment, ["device=cpu"]))
     with pytest.raises(ConfigError, match=told):
         shard(config.model, config.algorithm.id, policy, Processes(0, 2))

@@ -331,21 +331,25 @@ class _Reader:
             self.notes.append(f"{RL}.lora_r, {RL}.lora_alpha: without meaning, since use_lora is off")
         if self._get(f"{LLM}.load_in_4bit"):
             values["model.load_in_4bit"] = True
-        if self._get(f"{LLM}.parallelism.use_gpu", True) is False:
+        on_cpu = self._get(f"{LLM}.parallelism.use_gpu", True) is False
+        if on_cpu:
             values["device"] = "cpu"
         if self._is_spread():
             values["model.device_map"] = "auto"
         elif self._count(f"{LLM}.parallelism.model_parallelism_size", 1) > 1:
             self.notes.append(
-                f"{LLM}.parallelism.model_parallelism_size: left out, as the new weights of {LLM}.pretrained=false are "
-                "made whole, on one device"
+                f"{LLM}.parallelism.model_parallelism_size: without meaning, since use_gpu is off"
+                if on_cpu
+                else f"{LLM}.parallelism.model_parallelism_size: left out, as the new weights of {LLM}.pretrained=false "
+                "are made whole, on one device"
             )
         return values
 
     def _is_spread(self) -> bool:
         """Whether the model's layers are dealt out to several devices."""
         several = self._count(f"{LLM}.parallelism.model_parallelism_size", 1) > 1
-        return several and self._get(f"{LLM}.pretrained", True) is not False
+        on_gpus = self._get(f"{LLM}.parallelism.use_gpu", True) is not False
+        return several and on_gpus and self._get(f"{LLM}.pretrained", True) is not False
 
     def _drrn(self) -> dict[str, Any]:
         """What trains where there is no language model: a gradient step for every four steps of each env."""

@@ -11,6 +11,7 @@ from groundling.configs.overrides import Change
 from groundling.configs.types import check_values
 from groundling.errors import ConfigError
 from groundling.rewards.part import RewardPartConfig
+from groundling.worlds import kind
 
 _FREE = (
     "world.args",
@@ -55,6 +56,8 @@ def _put(settled: DictConfig, key: str, value: Any) -> None:
         )
     hint = type_of(key, world)
     with open_dict(settled):
+        if value is None and re.fullmatch(r"reward\.[^.]+", key):
+            _check_there(settled, key.partition(".")[2])
         _add_part(settled.reward, key, value)
         check_values(key, value, hint)
         OmegaConf.update(settled, key, value, merge=True)
@@ -92,10 +95,25 @@ def _take_out(settled: DictConfig, key: str) -> None:
 def _take_part_out(settled: DictConfig, name: str) -> None:
     """Leave out a part of the reward, or all of them (``""``); what the world pays, too, is one without being named."""
     if not name:
-        settled.reward = {"env": None}
-    elif name == "env":
+        settled.reward = {"env": None} if _pays(settled) else {}
+        return
+    _check_there(settled, name)
+    if name == "env" and _pays(settled):
         settled.reward[name] = None
-    elif settled.reward.pop(name, None) is None:
-        raise ConfigError(
-            f"cannot take reward.{name} out: the parts are {', '.join(settled.reward) or 'env alone'}"
-        )
+    else:
+        del settled.reward[name]
+
+
+def _check_there(settled: DictConfig, name: str) -> None:
+    """Raise `ConfigError` where a part that is to be taken out is none."""
+    there = ["env"] if _pays(settled) else []
+    there += [one for one, part in settled.reward.items() if part is not None and one not in there]
+    if name not in there:
+        named = "env alone" if there == ["env"] else ", ".join(there)
+        parts = f"the parts are {named}" if there else "there is no part"
+        raise ConfigError(f"cannot take reward.{name} out: {parts}")
+
+
+def _pays(settled: DictConfig) -> bool:
+    """Whether what the world itself pays is a part of the reward without being named."""
+    return "env" in kind(settled.world.id).offers.evidence

@@ -52,6 +52,10 @@ def check(settled: DictConfig, where: str, said: Mapping[str, Any], unused: Sequ
     for section in ("", "world", "model", "training", "evaluation"):
         check_minima(getattr(config, section) if section else config, f"{section}." if section else "")
     _check_identity(config.name, config.seed, config.run_dir)
+    if config.training.wandb is not None and not config.training.wandb.strip():
+        raise ConfigError(
+            "training.wandb must be a project's name, got an empty one: training.wandb=null does without"
+        )
     try:
         _check_policy(config.policy)
         check_component(algorithms, config.algorithm, "algorithm")
@@ -89,7 +93,7 @@ def _check_policy(policy: ComponentConfig) -> None:
             raise ConfigError(
                 f"policy.args.{name} cannot be set: the language model is the one that model.path names"
             )
-    check_component(policies, policy, "policy", filled_in=("lm", "num_actions"))
+    check_component(policies, policy, "policy", filled_in=("lm", "num_actions"), withheld=_LANGUAGE_MODELS)
 
 
 def _check_reward(reward: Mapping[str, RewardPartConfig | None]) -> None:
@@ -113,6 +117,8 @@ def _check_baselines(baselines: Sequence[str], id: str) -> None:
     for name in baselines:
         if name not in known:
             raise ConfigError(unknown(f"baseline of a {id} world (evaluation.baselines)", name, known))
+    if twice := [name for name in known if baselines.count(name) > 1]:
+        raise ConfigError(f"evaluation.baselines names {twice[0]} twice: name each once")
 
 
 def _to_import(imports: Sequence[str], where: str) -> str:

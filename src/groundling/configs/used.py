@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from groundling.algorithms.algorithm import algorithms, penalises
-from groundling.configs.schema import Config, ModelConfig
+from groundling.configs.schema import Config
 from groundling.errors import ConfigError, UnusedKey
 from groundling.lm.loading import adapter_base, resolve
 from groundling.policies.policy import has_model, policies
@@ -27,7 +27,7 @@ def check_used(config: Config) -> None:
     use = _use(config.policy, config.algorithm, config.reward, world)
     idle = {
         **config.world.unused(use),
-        **_unused(config.policy, config.model, config.algorithm, world, use.demonstrated),
+        **_unused(config, world, use.demonstrated),
     }
     usual = Config(name=config.name, world=world.config_class(), evaluation=world.evaluation_class())
     defaults = dict(_leaves("", usual))
@@ -66,9 +66,7 @@ def _use(
         demonstrated=bool(getattr(learner, "demonstrated", False)),
         learns_values=bool(getattr(learner, "needs_values", True)),
         tells_entropy=bool(getattr(learner, "tells_entropy", True)),
-        policy_reads=not needs
-        or not {"words", "prompt"}.isdisjoint(needs)
-        or not _can_act(policy, world),
+        policy_reads=not needs or not {"words", "prompt"}.isdisjoint(needs) or not _can_act(policy, world),
         captions_read=any("captions" in evidence for evidence in looked_at),
     )
 
@@ -79,14 +77,9 @@ def _can_act(policy: ComponentConfig, world: type[World[Any, Any]]) -> bool:
     return accepts is None or accepts(world.offers) is None
 
 
-def _unused(
-    policy: ComponentConfig,
-    model: ModelConfig,
-    algorithm: ComponentConfig,
-    world: type[World[Any, Any]],
-    demonstrated: bool,
-) -> dict[str, str]:
+def _unused(config: Config, world: type[World[Any, Any]], demonstrated: bool) -> dict[str, str]:
     """By key or section, why nothing that the config chooses uses it, whatever the world."""
+    policy, model = config.policy, config.model
     idle = {}
     if not has_model(policy.id) and _can_act(policy, world):
         idle["model"] = f"policy {policy.id!r} has no language model"
@@ -94,9 +87,11 @@ def _unused(
         idle["model.revision"] = (
             f"model.path={model.path} is a folder on this machine, which has no revisions"
         )
+    if config.device.partition(":")[0] == "cpu":
+        idle["model.device_map"] = f"device={config.device} has one device, and no GPUs to spread layers over"
     if not demonstrated:
         idle["training.epochs"] = (
-            f"algorithm {algorithm.id} learns from what the policy does itself: set training.steps"
+            f"algorithm {config.algorithm.id} learns from what the policy does itself: set training.steps"
         )
     return idle
 

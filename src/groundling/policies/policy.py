@@ -200,10 +200,11 @@ def check_accepts(id: str, world: WorldSpec) -> None:
     """Check that the policy ``id`` can act in a world.
 
     Raises:
-        ConfigError: no such policy, or it cannot; the message names those that can.
+        ConfigError: no such policy, or it cannot; the message names those that can, and can be trained.
     """
     if (reason := _refusal(id, world)) is not None:
-        suited = ", ".join(name for name in policies if _refusal(name, world) is None)
+        trained = [name for name in policies if getattr(policies.get(name), "trainable", True)]
+        suited = ", ".join(name for name in trained if _refusal(name, world) is None)
         raise ConfigError(
             f"policy {id!r} does not suit {world.name}: {reason}; set policy.id to one of {suited}"
         )

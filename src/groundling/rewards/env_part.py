@@ -29,6 +29,11 @@ class EnvPart(Part):
         """Raise `ConfigError` on options that cannot be run."""
         if not math.isfinite(self.scale):
             raise ConfigError(f"scale must be a finite number, got {self.scale}")
+        if self.scale == 0:
+            raise ConfigError(
+                "scale=0 leaves nothing of what the env pays: give another, or take the part out with ~reward.env "
+                "(coefficient=0 logs it and learns nothing from it)"
+            )
         if self.clip is not None and not self.clip > 0:
             raise ConfigError(f"clip must be greater than 0, or null for none, got {self.clip}")
 
