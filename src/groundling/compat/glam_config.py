@@ -337,12 +337,12 @@ class _Reader:
         if self._is_spread():
             values["model.device_map"] = "auto"
         elif self._count(f"{LLM}.parallelism.model_parallelism_size", 1) > 1:
-            self.notes.append(
-                f"{LLM}.parallelism.model_parallelism_size: without meaning, since use_gpu is off"
+            why = (
+                "without meaning, since use_gpu is off"
                 if on_cpu
-                else f"{LLM}.parallelism.model_parallelism_size: left out, as the new weights of {LLM}.pretrained=false "
-                "are made whole, on one device"
+                else f"left out, as the new weights of {LLM}.pretrained=false are made whole, on one device"
             )
+            self.notes.append(f"{LLM}.parallelism.model_parallelism_size: {why}")
         return values
 
     def _is_spread(self) -> bool:
