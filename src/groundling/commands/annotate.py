@@ -188,9 +188,9 @@ def _annotate(
             "them again"
         )
     elif summary.invalid:
+        example = f", such as {summary.invalid_reply!r}" if summary.invalid_reply else ""
         warn(
-            f"{summary.invalid:,} answers have no valid verdict, such as {summary.invalid_reply!r}; the same command "
-            "asks for them again"
+            f"{summary.invalid:,} answers have no valid verdict{example}; the same command asks for them again"
         )
     return 1 if summary.failed or not summary.written else 0
 

@@ -117,7 +117,7 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
     environment.globals.update(figures=_figures, picture=_picture)
     environment.filters["shareable"] = shareable
     try:
-        page = environment.get_template("report.html.j2").render(**_told(runs))
+        page = environment.get_template("report.html.j2").render(**_context(runs))
     except GroundlingError:
         raise
     except (
@@ -137,7 +137,7 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
     return output
 
 
-def _told(runs: Sequence[Shown]) -> dict[str, Any]:
+def _context(runs: Sequence[Shown]) -> dict[str, Any]:
     """What the page's template is given."""
     groups: dict[str, list[Any]] = {}
     for run in runs:
