@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
+from groundling.lm.relative_attention import reads_in_blocks
+
 Memory = list[tuple[Tensor, Tensor]]
 """Of each layer, keys and values (1, heads, length, size)."""
 
@@ -41,7 +43,12 @@ class Backbone:
 
     def encode(self, tokens: Tensor, mask: Tensor) -> Tensor:
         """The encoder's states: (batch, length) token ids and 0/1 mask to (batch, length, hidden)."""
-        return self._last_states(self.model.get_encoder(), {"input_ids": tokens, "attention_mask": mask})
+        encoder = self.model.get_encoder()
+        if reads_in_blocks(encoder, tokens) and not mask.all():
+            mask = self.additive(
+                mask.bool()[:, None, None]
+            )  # of which Transformers would make length × length
+        return self._last_states(encoder, {"input_ids": tokens, "attention_mask": mask})
 
     def decode(self, tokens: Tensor, states: Tensor, states_mask: Tensor, mask: Tensor | None) -> Tensor:
         """The decoder's final hidden states, (batch, rows, hidden).

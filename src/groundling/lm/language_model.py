@@ -18,6 +18,7 @@ from groundling.lm import loading
 from groundling.lm.backbone import Backbone
 from groundling.lm.generation import DEFAULT_NEW_TOKENS, Generation, generate
 from groundling.lm.kernels import speed_up_linear_layers
+from groundling.lm.relative_attention import read_long_prompts_in_blocks
 from groundling.lm.scoring import CandidateScores, Scorer, ScoringQuestion
 from groundling.lm.tokens import TextTokens
 from groundling.lm.trie import guided_log_probs
@@ -60,6 +61,8 @@ class LanguageModel(nn.Module):
         loading.switch_dropout_off(model)
         loading.fuse_activations(model)
         speed_up_linear_layers(model)
+        if model.config._attn_implementation == "eager":  # T5's on CPUs
+            read_long_prompts_in_blocks(model)
         self.model = model
         self.tokenizer = tokenizer
         self.is_encoder_decoder = bool(model.config.is_encoder_decoder)

@@ -24,6 +24,7 @@ from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 from groundling.lm.backbone import Backbone
 from groundling.lm.kernels import FastKernels
 from groundling.lm.packing import batches, right_padded
+from groundling.lm.relative_attention import reads_in_blocks
 
 _AT_ONCE, _AT_ONCE_ON_CPU = (8192, 0.5), (384, 0.3)
 """How many tokens of prompts are read at once, and how much padding may be added, as a share of the rest. What a layer
@@ -95,7 +96,7 @@ class Stepper:
         for group, rows, place in self._distinct(prompts):
             tokens, mask = right_padded(group, self.backbone.device)
             last = torch.tensor([0 if encodes else len(prompt) - 1 for prompt in group], device=tokens.device)
-            if self._traced:
+            if self._traced and not (encodes and reads_in_blocks(self.backbone.model.get_encoder(), tokens)):
                 logits, states, *memory = self._traced.begin(tokens, mask, last)
             else:
                 with FastKernels():

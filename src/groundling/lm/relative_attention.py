@@ -1,0 +1,135 @@
+"""T5's encoder on long prompts: nothing of prompt × prompt is laid out.
+
+T5 adds a bias to each attention score that depends on how far a key lies from its query, and on nothing else. Its own
+attention lays this bias out for each head, query and key, and the scores and probabilities likewise: 400 MB each for
+3,500 tokens and 8 heads. Here the bias is a table of ``2 · length - 1`` distances, of which a block of queries reads a
+window, and a layer's attention goes block by block; with gradients each block is computed again in the backward pass.
+Results are those of T5's own products. The gain is a CPU's: what a block needs stays in its cache.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers.models.mt5.modeling_mt5 import MT5Attention
+from transformers.models.t5.modeling_t5 import T5Attention
+
+LONG = 192
+"""Prompts of so many tokens are read in blocks: of shorter ones the plain products are as fast."""
+_SCORES = 2**18
+"""Of a block: the megabyte that a CPU's cache holds."""
+
+
+def read_long_prompts_in_blocks(model: nn.Module) -> None:
+    """Let the self-attention of ``model``'s T5 encoder go block by block: it changes its class, and nothing else."""
+    for module in model.modules():
+        if type(module) in _IN_BLOCKS and not module.is_decoder:
+            module.__class__ = _IN_BLOCKS[type(module)]
+
+
+def reads_in_blocks(encoder: nn.Module, tokens: Tensor) -> bool:
+    """Whether ``encoder`` goes block by block over ``tokens`` or states, (batch, length, …)."""
+    if torch.jit.is_tracing() or torch.compiler.is_compiling():  # for any length, as loops are not
+        return False
+    long = tokens.device.type == "cpu" and tokens.shape[1] >= LONG
+    return long and any(isinstance(module, _InBlocks) for module in encoder.modules())
+
+
+class _InBlocks(nn.Module):
+    """Self-attention of an encoder, computed in blocks of queries where the prompt is long."""
+
+    n_heads: int
+    q: nn.Linear
+    k: nn.Linear
+    v: nn.Linear
+    o: nn.Linear
+    relative_attention_bias: nn.Embedding
+    relative_attention_num_buckets: int
+    relative_attention_max_distance: int
+    _relative_position_bucket: Any
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        mask: Tensor | None = None,
+        key_value_states: Tensor | None = None,
+        position_bias: Tensor | None = None,
+        past_key_values: Any = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """As Transformers has it; of long prompts ``position_bias`` is the table, (heads, 2 · length - 1)."""
+        # Half precision rounds scores before the bias comes to them, which blocks do not.
+        rounds = hidden_states.dtype != torch.float32 or torch.is_autocast_enabled("cpu")
+        if rounds or not reads_in_blocks(self, hidden_states):
+            return super().forward(
+                hidden_states, mask, key_value_states, position_bias, past_key_values, **kwargs
+            )
+        batch, length, _ = hidden_states.shape
+        table = self._bias_by_distance(length) if position_bias is None else position_bias
+        query, key, value = (
+            part(hidden_states).view(batch, length, self.n_heads, -1).transpose(1, 2)
+            for part in (self.q, self.k, self.v)
+        )
+        # From the last query on, so that the windows of their distances lie in order.
+        query = query.flip(2)
+        first, attended = 0, []
+        for queries in query.split(max(1, _SCORES // (batch * self.n_heads * length)), dim=2):
+            distances = table[:, first : first + queries.shape[2] + length - 1]
+            if torch.is_grad_enabled():
+                block = checkpoint(
+                    _block,
+                    queries,
+                    key,
+                    value,
+                    distances,
+                    mask,
+                    use_reentrant=False,
+                    preserve_rng_state=False,
+                )
+            else:
+                block = _block(queries, key, value, distances, mask)
+            attended.append(block)
+            first += queries.shape[2]
+        return self.o(torch.cat(attended, dim=1).flip(1)), table, None
+
+    def _bias_by_distance(self, length: int) -> Tensor:
+        """Of a key's place minus its query's, from ``1 - length`` to ``length - 1``."""
+        buckets = self._relative_position_bucket(
+            torch.arange(1 - length, length, device=self.relative_attention_bias.weight.device),
+            bidirectional=True,
+            num_buckets=self.relative_attention_num_buckets,
+            max_distance=self.relative_attention_max_distance,
+        )
+        return self.relative_attention_bias(buckets).T.contiguous()
+
+
+class _T5InBlocks(_InBlocks, T5Attention):
+    """Of T5."""
+
+
+class _MT5InBlocks(_InBlocks, MT5Attention):
+    """Of mT5."""
+
+
+_IN_BLOCKS: dict[type, type] = {T5Attention: _T5InBlocks, MT5Attention: _MT5InBlocks}
+
+
+def _block(queries: Tensor, key: Tensor, value: Tensor, distances: Tensor, mask: Tensor | None) -> Tensor:
+    """(batch, queries, heads · size) of (batch, heads, queries, size) and all keys and values.
+
+    ``distances`` (heads, queries + length - 1); ``mask`` (batch, 1, 1 or length, length) is added to the scores.
+    """
+    batch, heads, num_queries, size = queries.shape
+    length = key.shape[2]
+    bias = distances.unfold(1, length, 1)  # (heads, queries, length)
+    scores = torch.baddbmm(
+        bias.expand(batch, -1, -1, -1).reshape(-1, num_queries, length),
+        queries.reshape(-1, num_queries, size),
+        key.reshape(-1, length, size).transpose(1, 2),
+    ).view(batch, heads, num_queries, length)
+    if mask is not None:
+        scores = scores + mask[:, :, :1]  # an encoder hides the same keys from every query
+    return (scores.softmax(-1) @ value).transpose(1, 2).reshape(batch, num_queries, -1)

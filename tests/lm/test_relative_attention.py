@@ -1,0 +1,138 @@
+"""T5's encoder on long prompts, in blocks, against Transformers' own attention."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import MT5Config, MT5ForConditionalGeneration, T5Config, T5ForConditionalGeneration
+
+from groundling.lm import LanguageModel
+from groundling.lm.decoding import Decoder
+from groundling.lm.relative_attention import LONG, read_long_prompts_in_blocks
+from groundling.lm.sampling import Sampling
+
+LENGTH = 3 * LONG + 5
+
+
+@pytest.fixture(scope="module")
+def starter() -> LanguageModel:
+    return LanguageModel.from_pretrained("starter")
+
+
+def encoder(kind: str, in_blocks: bool) -> Any:
+    config, model = {
+        "t5": (T5Config, T5ForConditionalGeneration),
+        "mt5": (MT5Config, MT5ForConditionalGeneration),
+    }[kind]
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 60, "d_model": 32, "d_ff": 64, "d_kv": 8, "num_heads": 4, "num_layers": 2}
+    made = model._from_config(config(**sizes, dropout_rate=0.0), attn_implementation="eager").get_encoder()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.normal_(std=0.3)
+    if in_blocks:
+        read_long_prompts_in_blocks(made)
+    return made
+
+
+def padded(batch: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    tokens = torch.randint(1, 60, (batch, length), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(tokens)
+    mask[-1, length // 2 :] = 0
+    return tokens, mask
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("kind", ["t5", "mt5"])
+def test_states_and_gradients_are_those_of_the_plain_attention(kind: str, batch: int) -> None:
+    tokens, mask = padded(batch, LENGTH)
+    weights = torch.randn(batch, LENGTH, 32, generator=torch.Generator().manual_seed(2)) * mask[..., None]
+    states, gradients = [], []
+    for in_blocks in (False, True):
+        model = encoder(kind, in_blocks)
+        output = model(input_ids=tokens, attention_mask=mask).last_hidden_state
+        (output * weights).sum().backward()
+        with torch.no_grad():
+            read = model(input_ids=tokens, attention_mask=mask).last_hidden_state
+        torch.testing.assert_close(read * mask[..., None], output.detach() * mask[..., None])
+        states.append(read * mask[..., None])
+        gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
+    torch.testing.assert_close(*states, atol=1e-5, rtol=1e-5)
+    for name, plain in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], plain, atol=1e-3, rtol=1e-3, msg=name)
+    assert any("relative_attention_bias" in name for name in gradients[0])
+
+
+@contextmanager
+def largest_tensor() -> Iterator[list[int]]:
+    """The numbers in the largest tensor that is made within."""
+    largest = [0]
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = func(*args, **(kwargs or {}))
+            if isinstance(made, torch.Tensor):
+                largest[0] = max(largest[0], made.untyped_storage().nbytes() // made.element_size())
+            return made
+
+    with Watch():
+        yield largest
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_memory_does_not_grow_with_the_square_of_the_prompt(learns: bool) -> None:
+    largest = {}
+    for in_blocks in (False, True):
+        lm_encoder = encoder("t5", in_blocks)
+        for length in (700, 1400):
+            tokens, mask = padded(2, length)
+            if in_blocks:  # as `Backbone.encode` gives it
+                mask = torch.zeros(mask.shape).masked_fill(mask == 0, torch.finfo(torch.float32).min)[
+                    :, None, None
+                ]
+            with largest_tensor() as numbers, torch.set_grad_enabled(learns):
+                states = lm_encoder(input_ids=tokens, attention_mask=mask).last_hidden_state
+                if learns:
+                    states.sum().backward()
+            largest[in_blocks, length] = numbers[0]
+    assert largest[False, 1400] >= 2 * 4 * 1400**2  # texts, heads, queries, keys
+    assert largest[True, 1400] <= 2**18 >= largest[True, 700]
+
+
+def test_a_padded_batch_is_told_so_without_a_mask_of_the_square(starter: LanguageModel) -> None:
+    tokens, mask = padded(2, LENGTH)
+    with largest_tensor() as numbers, torch.no_grad():
+        states = starter.backbone.encode(tokens, mask)
+        alone = starter.backbone.encode(tokens[1:, : LENGTH // 2], mask[1:, : LENGTH // 2])
+    torch.testing.assert_close(states[1:, : LENGTH // 2], alone, atol=1e-4, rtol=1e-4)
+    assert numbers[0] <= 2 * LENGTH * 512  # the widest layer's; of length × length there would be 2 × 8 heads
+
+
+def test_a_writer_reads_long_prompts_as_the_plain_model_does(starter: LanguageModel) -> None:
+    generator = torch.Generator().manual_seed(3)
+    prompts = [
+        torch.randint(5, 900, (length,), generator=generator).tolist() for length in (2 * LONG, LONG + 7)
+    ]
+    uniforms = torch.rand(2, 4, dtype=torch.float64, generator=generator)
+    written = Decoder(starter)(prompts, Sampling(), uniforms)
+    plain = LanguageModel.from_pretrained("starter", attention="sdpa")
+    expected = Decoder(plain)(prompts, Sampling(), uniforms)
+    assert torch.equal(written.tokens, expected.tokens)
+    torch.testing.assert_close(written.log_probs, expected.log_probs, atol=1e-4, rtol=1e-4)
+
+
+def test_short_prompts_half_precision_and_traces_take_the_plain_path(starter: LanguageModel) -> None:
+    tokens, mask = padded(2, LONG - 1)
+    plain = LanguageModel.from_pretrained("starter", attention="sdpa").backbone
+    with torch.no_grad():
+        close = {"atol": 1e-4, "rtol": 1e-4}
+        torch.testing.assert_close(
+            starter.backbone.encode(tokens, mask)[0], plain.encode(tokens, mask)[0], **close
+        )
+        tokens, mask = padded(2, LENGTH)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            half = starter.backbone.encode(tokens, mask)
+        assert (half[0] - plain.encode(tokens, mask)[0]).abs().max() < 0.5
