@@ -70,30 +70,24 @@ class _InBlocks(nn.Module):
         batch, length, _ = hidden_states.shape
         table = self._bias_by_distance(length) if position_bias is None else position_bias
         query, key, value = (
-            part(hidden_states).view(batch, length, self.n_heads, -1).transpose(1, 2)
+            part(hidden_states).view(batch, length, self.n_heads, -1).transpose(1, 2).flatten(0, 1)
             for part in (self.q, self.k, self.v)
-        )
-        # From the last query on, so that the windows of their distances lie in order.
-        query = query.flip(2)
-        first, attended = 0, []
-        for queries in query.split(max(1, _SCORES // (batch * self.n_heads * length)), dim=2):
-            distances = table[:, first : first + queries.shape[2] + length - 1]
+        )  # each (batch · heads, length, size)
+        hidden = None if mask is None else mask[:, :, 0].expand(-1, self.n_heads, -1).reshape(-1, 1, length)
+        query = query.flip(1)  # from the last query on, so that the windows of their distances lie in order
+        attended = torch.empty_like(query)  # at once: many small results would keep freed memory apart
+        num_queries = max(1, _SCORES // (len(query) * length))
+        for first in range(0, length, num_queries):
+            block = slice(first, min(first + num_queries, length))
+            inputs = (query[:, block], key, value, table[:, first : block.stop + length - 1], hidden)
             if torch.is_grad_enabled():
-                block = checkpoint(
-                    _block,
-                    queries,
-                    key,
-                    value,
-                    distances,
-                    mask,
-                    use_reentrant=False,
-                    preserve_rng_state=False,
+                attended[:, block] = checkpoint(
+                    _block, *inputs, use_reentrant=False, preserve_rng_state=False
                 )
             else:
-                block = _block(queries, key, value, distances, mask)
-            attended.append(block)
-            first += queries.shape[2]
-        return self.o(torch.cat(attended, dim=1).flip(1)), table, None
+                attended[:, block] = _block(*inputs)
+        rows = attended.flip(1).unflatten(0, (batch, self.n_heads)).transpose(1, 2)
+        return self.o(rows.flatten(2)), table, None
 
     def _bias_by_distance(self, length: int) -> Tensor:
         """Of a key's place minus its query's, from ``1 - length`` to ``length - 1``."""
@@ -118,18 +112,13 @@ _IN_BLOCKS: dict[type, type] = {T5Attention: _T5InBlocks, MT5Attention: _MT5InBl
 
 
 def _block(queries: Tensor, key: Tensor, value: Tensor, distances: Tensor, mask: Tensor | None) -> Tensor:
-    """(batch, queries, heads · size) of (batch, heads, queries, size) and all keys and values.
+    """What some queries take in, (batch · heads, queries, size) like ``queries``, of all keys and values.
 
-    ``distances`` (heads, queries + length - 1); ``mask`` (batch, 1, 1 or length, length) is added to the scores.
+    ``distances`` (heads, queries + length - 1); ``mask`` (batch · heads, 1, length) is added to the scores.
     """
-    batch, heads, num_queries, size = queries.shape
-    length = key.shape[2]
-    bias = distances.unfold(1, length, 1)  # (heads, queries, length)
-    scores = torch.baddbmm(
-        bias.expand(batch, -1, -1, -1).reshape(-1, num_queries, length),
-        queries.reshape(-1, num_queries, size),
-        key.reshape(-1, length, size).transpose(1, 2),
-    ).view(batch, heads, num_queries, length)
+    bias = distances.unfold(1, key.shape[1], 1)  # (heads, queries, length)
+    bias = bias.expand(len(key) // len(bias), -1, -1, -1).flatten(0, 1)
+    scores = torch.baddbmm(bias, queries, key.transpose(1, 2))
     if mask is not None:
-        scores = scores + mask[:, :, :1]  # an encoder hides the same keys from every query
-    return (scores.softmax(-1) @ value).transpose(1, 2).reshape(batch, num_queries, -1)
+        scores = scores + mask
+    return scores.softmax(-1) @ value
