@@ -1,5 +1,6 @@
 """The Hydra files of GLAM and Lamorel, rebuilt from their entries, are read, and they train."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from omegaconf import OmegaConf
 
 from groundling.cli import main
 from groundling.compat.glam_config import read
+from groundling.envs.text_generation import pools
 from groundling.errors import ConfigError, GroundlingError
 from groundling.policies.policy import policies
 
@@ -90,12 +92,19 @@ _PPO = {
     "loading_path": None,
 }
 _LORA = {"use_lora": True, "lora_r": 16, "lora_alpha": 32}
+_CONFIG_FILE = {"config_file": "../configs/accelerate/default_config.yaml"}
+_EXAMPLE = {**_CONFIG_FILE, "machine_rank": 0, "main_process_ip": "127.0.0.1", "num_machines": 1}
+"""What Lamorel's examples say of machines."""
+_STRINGS = ["turn left", "turn right", "go forward", "pick_up", "drop", "toggle"]
 _BABYAI = {"number_envs": 2, "task": "BabyAI-GoToRedBall-v0", "action_space": _ACTIONS}
 
 FILES: dict[str, dict[str, Any]] = {
     "glam-local": {
         "lamorel_args": _lamorel(
-            {"minibatch_size": 4}, use_gpu=False, allow_subgraph_use_whith_gradient=True
+            {"minibatch_size": 4},
+            use_gpu=False,
+            allow_subgraph_use_whith_gradient=True,
+            accelerate={"machine_rank": 0, "num_machines": 2},
         ),
         "rl_script_args": {
             **_GLAM,
@@ -114,7 +123,7 @@ FILES: dict[str, dict[str, Any]] = {
             "template_test": 1,
             "zero_shot": True,
             "new_action_space": None,
-            "spm_path": "spm_models/unigram_8k.model",
+            "spm_path": "YOUR_PATH_TO_PROJECT/experiments/agents/drrn/spm_models/unigram_8k.model",
             "random_agent": True,
             "im_path": "",
         },
@@ -125,6 +134,7 @@ FILES: dict[str, dict[str, Any]] = {
             size="???",
             n_llm_processes=4,
             accelerate={**_OPEN_MACHINES, "main_process_port": 12345},
+            allow_subgraph_use_whith_gradient=True,
             updater_args=None,
         ),
         "rl_script_args": {
@@ -154,26 +164,28 @@ FILES: dict[str, dict[str, Any]] = {
         },
     },
     "lamorel-ppo": {
-        "lamorel_args": _lamorel({"load_in_4bit": False}, gloo_timeout=1800),
+        "lamorel_args": _lamorel({"load_in_4bit": False}, gloo_timeout=1800, accelerate=_EXAMPLE),
         "rl_script_args": {**_PPO, **_BABYAI},
     },
     "lamorel-ppo-lora": {
-        "lamorel_args": _lamorel({"load_in_4bit": False}, gloo_timeout=1800),
+        "lamorel_args": _lamorel({"load_in_4bit": False}, gloo_timeout=1800, accelerate=_EXAMPLE),
         "rl_script_args": {**_PPO, **_LORA, **_BABYAI, "steps_per_epoch": 10},
     },
     "lamorel-rlhf": {
-        "lamorel_args": _lamorel({"load_in_4bit": False}, gloo_timeout=1800),
+        "lamorel_args": _lamorel({"load_in_4bit": False}, gloo_timeout=1800, accelerate=_EXAMPLE),
         "rl_script_args": {
             **_PPO,
             **_LORA,
             "max_ep_len": 5,
             "kl_coef": 0.0,
             "skip_ratio_spikes": False,
-            "strings": ["turn left", "pick_up"],
+            "strings": _STRINGS,
         },
     },
     "lamorel-saycan": {
-        "lamorel_args": _lamorel({}, gloo_timeout=1800, accelerate={"machine_rank": 0, "num_machines": 2}),
+        "lamorel_args": _lamorel(
+            {}, gloo_timeout=1800, accelerate={**_CONFIG_FILE, "machine_rank": 0, "num_machines": 2}
+        ),
         "rl_script_args": {
             "path": "???",
             "use_env_description": True,
@@ -184,7 +196,30 @@ FILES: dict[str, dict[str, Any]] = {
         },
     },
     "lamorel-bare": {
-        "lamorel_args": _lamorel({"load_in_4bit": False, "seed": 5}, use_gpu=False, gloo_timeout=1800),
+        "lamorel_args": _lamorel(
+            {"load_in_4bit": False, "seed": 5},
+            use_gpu=False,
+            gloo_timeout=1800,
+            accelerate={"machine_rank": 0, "num_machines": 1},
+        ),
+        "rl_script_args": {"path": "???"},
+    },
+    "lamorel-bare-gpu": {
+        "lamorel_args": _lamorel(
+            {"load_in_4bit": False, "seed": 5},
+            gloo_timeout=1800,
+            accelerate={"machine_rank": 0, "num_machines": 1},
+        ),
+        "rl_script_args": {"path": "???"},
+    },
+    "lamorel-bare-slurm": {
+        "lamorel_args": _lamorel(
+            {},
+            size=2,
+            gloo_timeout=1800,
+            n_llm_processes=6,
+            accelerate={"machine_rank": "???", "main_process_ip": "???", "num_machines": 3},
+        ),
         "rl_script_args": {"path": "???"},
     },
 }
@@ -207,8 +242,6 @@ _NEEDED = {
     "glam-local": [],
     "glam-multi-node": [*_CLUSTER, "rl_script_args.num_steps=80"],
     "glam-multi-node-test": [*_CLUSTER, "rl_script_args.number_episodes=7"],
-    "lamorel-ppo": [],
-    "lamorel-ppo-lora": [],
 }
 
 
@@ -221,12 +254,23 @@ def _write(folder: Path, name: str, **more: Any) -> Path:
     return path
 
 
+_SCRIPTS = {
+    "lamorel-ppo": "PPO_finetuning",
+    "lamorel-ppo-lora": "PPO_LoRA_finetuning",
+    "lamorel-rlhf": "RLHF-like_PPO_LoRA_finetuning",
+}
+"""By file, the folder of Lamorel's example."""
+
+
 def _needed(name: str, folder: Path) -> list[str]:
-    where = "output_dir" if name.startswith("lamorel") else "saving_path_logs"
-    return [*_NEEDED[name], f"rl_script_args.{where}={folder}"]
+    """What must be given: of Lamorel's examples, what their pages give to its launcher."""
+    if name in _SCRIPTS:
+        path = f"PROJECT_PATH/examples/{_SCRIPTS[name]}/main.py"
+        return [f"rl_script_args.path={path}", f"rl_script_args.output_dir={folder}"]
+    return [*_NEEDED[name], f"rl_script_args.saving_path_logs={folder}"]
 
 
-@pytest.mark.parametrize("name", sorted(_NEEDED))
+@pytest.mark.parametrize("name", [*_NEEDED, *_SCRIPTS])
 def test_every_shape_trains(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = _write(tmp_path, name)
     small = [
@@ -234,7 +278,7 @@ def test_every_shape_trains(name: str, tmp_path: Path, capsys: pytest.CaptureFix
         "device=cpu",
         "model.device_map=null",
         "training.steps=8",
-        "world.num_steps=2",
+        *(["world.num_texts=1"] if name == "lamorel-rlhf" else ["world.num_steps=2"]),
         f"run_dir={tmp_path}/run",
     ]
     arguments = ["train", "--glam-config", str(path), *_needed(name, tmp_path), *small]
@@ -357,22 +401,21 @@ def test_action_heads_are_a_policy_of_their_own(tmp_path: Path) -> None:
 def test_every_entry_is_known(name: str, tmp_path: Path) -> None:
     path = _write(tmp_path, name)
     env = ["world.env=BabyAI-GoToObj-v0", "run_dir=x"]
-    _, notes = read(path, _needed(name, tmp_path) if name in _NEEDED else (), env)
+    env = env[1:] if name == "lamorel-rlhf" else env
+    _, notes = read(path, _needed(name, tmp_path) if name in {*_NEEDED, *_SCRIPTS} else (), env)
     assert not [note for note in notes if "unknown" in note or "no section" in note]
 
 
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("lamorel-saycan", "SayCan"),
-        ("lamorel-rlhf", "generated tokens"),
+        ("lamorel-saycan", r"SayCan plans .*LanguageModel.score.*docs/lamorel.md"),
         ("lamorel-bare", "name_environment"),
     ],
 )
 def test_a_file_without_an_env_says_what_is_missing(name: str, told: str, tmp_path: Path) -> None:
-    given = ["rl_script_args.output_dir=x"] if name == "lamorel-rlhf" else []
     with pytest.raises(ConfigError, match=told):
-        read(_write(tmp_path, name), given)
+        read(_write(tmp_path, name))
 
 
 @pytest.mark.parametrize(
@@ -592,3 +635,73 @@ def test_the_campaigns_commands_run_as_they_are(
         ours += ["model.device_map=null", "algorithm.args.minibatch_size=2", "algorithm.args.epochs=1"]
     assert main(["train", "--glam-config", str(file), *words, *ours, "--dry-run"]) == 0
     assert f"id: {policy}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", _SCRIPTS)
+def test_lamorels_examples_are_runs_of_ppo(name: str, tmp_path: Path) -> None:
+    config, _ = read(_write(tmp_path, name), _needed(name, tmp_path))  # `test_every_shape_trains` trains them
+    kind = ("writing", "token") if name == "lamorel-rlhf" else ("text", "action_scoring")
+    assert (config.world.id, config.policy.id, config.algorithm.id) == (*kind, "ppo")
+    assert (config.run_dir, config.seed, config.model.path) == (str(tmp_path), 1, "t5-small")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("lamorel-bare", []),
+        ("lamorel-bare-gpu", []),
+        (
+            "lamorel-bare-slurm",
+            [
+                "lamorel_args.accelerate_args.machine_rank=0",
+                "lamorel_args.accelerate_args.main_process_ip=node1",
+            ],
+        ),
+    ],
+)
+def test_lamorels_files_for_a_script_of_ones_own_say_what_to_add(
+    name: str, words: list[str], tmp_path: Path
+) -> None:
+    file = _write(tmp_path, name)
+    words = ["rl_script_args.path=absolute/path/to/project/examples/example_script.py", *words]
+    with pytest.raises(ConfigError, match=r"give rl_script_args\.name_environment=[^ ,]+") as caught:
+        read(file, words)
+    added = str(caught.value).partition("give ")[2].partition(",")[0]
+    config, _ = read(file, [*words, added])
+    assert config.world.env == "BabyAI-MixedTrainLocal-v0" and config.model.path == "t5-small"
+
+
+def test_lamorels_ppo_on_tokens_is_a_writers(tmp_path: Path) -> None:
+    file, words = _write(tmp_path, "lamorel-rlhf"), _needed("lamorel-rlhf", tmp_path)
+    config, notes = read(file, words)
+    world = config.world
+    assert (world.num_texts, world.num_tokens, config.training.steps) == (52, 5, 100 * 256)
+    samples = pools.create(world.pool, **world.args).prepare("train")
+    assert (samples[3].prompt, samples[3].references) == ("Say pick_up\nYour turn:", ("pick_up",))
+    assert len(samples) == len(_STRINGS)
+    args = config.algorithm.args
+    assert (args["epochs"], args["minibatch_size"], args["value_coefficient"]) == (4, 8, 1.0)
+    assert config.model.lora == {"r": 16, "lora_alpha": 32}
+    told = "\n".join(notes)
+    assert "computed otherwise than in Lamorel's example" in told and "on tokens, which" not in told
+    rl = "rl_script_args"
+    more = [f"{rl}.kl_coef=0.1", f"{rl}.skip_ratio_spikes=true", f"{rl}.task=BabyAI-GoTo-v0"]
+    config, notes = read(file, [*words, *more])
+    assert config.algorithm.args["kl_coefficient"] == 0.1
+    told = "\n".join(notes)
+    for name in ("kl_coef=0.1", "skip_ratio_spikes: without", "task: without meaning"):
+        assert f"{rl}.{name}" in told
+    for given, said in (("strings=turn", "list of texts"), ("max_ep_len=0", "no token to write")):
+        with pytest.raises(ConfigError, match=said):
+            read(file, [*words, f"{rl}.{given}"])
+    _, notes = read(_write(tmp_path, "lamorel-ppo"), [*words, f"{rl}.kl_coef=0.1"])
+    assert any(f"{rl}.kl_coef" in note and f"{rl}.strings asks for" in note for note in notes)
+
+
+def test_the_campaigns_tests_lead_to_evaluate(tmp_path: Path) -> None:
+    more = ["rl_script_args.path=experiments/post-training_tests.py", "rl_script_args.number_episodes=1000"]
+    words = [*_CAMPAIGN, *_FLAN, *more, "rl_script_args.zero_shot=False"]
+    words.append(f"rl_script_args.saving_path_logs={tmp_path}")
+    command = f"groundling evaluate {tmp_path}/llm_mtrl-Flan_T5large-seed3 --suite all --episodes 1000"
+    with pytest.raises(ConfigError, match=re.escape(command)):
+        read(_write(tmp_path, "glam-multi-node"), words)

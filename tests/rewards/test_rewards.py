@@ -109,6 +109,21 @@ def test_rouge_rewards() -> None:
         rewards.create("rouge", rouge_type="rouge3")
 
 
+def test_saying_the_reference_is_rewarded_once_and_where_it_is_said() -> None:
+    reward = rewards.create("says_reference")
+    texts = [
+        [" turn", " turn left", " turn left ", " turn left on"],  # blanks aside; what follows has no reward
+        ["turn", "turn right"],
+        ["turn lefty"],
+        ["turn left"],
+    ]
+    prompts, references = ["Say it"] * 4, [["turn left", "go left"]] * 4
+    expected = [[0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]]
+    assert reward.at_tokens(prompts, texts, references).tolist() == expected
+    assert reward(prompts, [text[-1] for text in texts], references).tolist() == [0, 0, 0, 1]
+    assert reward.needs_references
+
+
 def test_parent_is_rewarded_by_its_f_score() -> None:
     args = (["p"], ["ann was"], [["ann was a queen"]], [{"raw_table": [["name", "ann"]]}])
     figures = metrics.create("parent_totto").compute(*args)

@@ -21,7 +21,9 @@ from groundling.compat.glam_entries import (
     MEANINGLESS,
     MEMORY,
     NOT_DRRNS,
+    NOT_WRITERS,
     NUMBERS,
+    OF_WRITERS,
     OPEN,
     PROCESSES,
     RL,
@@ -29,16 +31,19 @@ from groundling.compat.glam_entries import (
     SAYCAN,
     SECTIONS,
     SHIPPED_ON,
+    STRINGS,
     TESTS,
     TOKENS,
     WORKED_OUT,
 )
+from groundling.compat.lamorel_tokens import writer
 from groundling.configs.compose import from_values
 from groundling.configs.schema import Config
 from groundling.envs.babyai_text import ACTIONS, translate_actions
 from groundling.errors import ConfigError
 from groundling.registry import unknown
 from groundling.worlds.text.config import TextConfig
+from groundling.worlds.writing.config import WritingConfig
 
 _REWARD_SCALE = 20
 """The original's factor on the env's reward, which stands in its code."""
@@ -77,9 +82,10 @@ def read(
     given = {text.lstrip("~").partition("=")[0] for text in overrides}
     reader.refuse()
     reader.leave_out_what_is_not_drrns()
+    reader.leave_out_what_is_not_writers()
     reader.check_open(given)
     values = reader.values(given)
-    if "world.env" not in values and "world.env" not in given:
+    if values["world.id"] == "text" and "world.env" not in values and "world.env" not in given:
         raise ConfigError(reader.why_no_env())
     reader.tell()
     return from_values(entries.nested(values), overrides, str(path)), reader.notes
@@ -128,7 +134,7 @@ class _Reader:
             del self.entries[key]
 
     def _check_shapes(self) -> None:
-        single = {*SAME, *WORKED_OUT} - {f"{RL}.action_space"}
+        single = {*SAME, *WORKED_OUT} - {f"{RL}.action_space", STRINGS}
         entries.check_shapes(self.path, self.entries, entries.sections_of(KNOWN), single)
 
     def override(self, text: str) -> None:
@@ -207,6 +213,16 @@ class _Reader:
             f"{', '.join(keys)}"
         )
 
+    def leave_out_what_is_not_writers(self) -> None:
+        """Where the file trains a writer, take the entries out that only an agent in an env has."""
+        keys = [key for key in self.entries if self._writes() and key in NOT_WRITERS]
+        for key in keys:
+            del self.entries[key]
+        if keys:
+            self.notes.append(
+                f"{', '.join(keys)}: without meaning here ({STRINGS} asks for PPO on tokens, which has no env)"
+            )
+
     def check_open(self, given: set[str]) -> None:
         """Raise if an entry that is needed here was left open (``???``) and not set by a key of ours either."""
         open_ = [key for key, value in self.entries.items() if value == OPEN]
@@ -224,8 +240,9 @@ class _Reader:
             "world.id": "text",
             "policy.id": "action_scoring",
             "algorithm.id": "ppo",
-            "reward.env.args.scale": _REWARD_SCALE,
         }
+        if not self._writes():
+            values["reward.env.args.scale"] = _REWARD_SCALE
         for key, ours in SAME.items():
             if self.entries.get(key) is not None:
                 values[ours] = number(self.entries[key]) if ours.startswith(NUMBERS) else self.entries[key]
@@ -243,6 +260,8 @@ class _Reader:
             values["algorithm.args.value_coefficient"] = 2 * real(f"{RL}.value_loss_coef", weight)
         if self._trains_drrn():
             values |= self._drrn()
+        elif self._writes():
+            values |= self._writer()
         elif self._is_lamorels():
             values |= self._lamorel()
         else:
@@ -292,7 +311,11 @@ class _Reader:
 
     def _is_lamorels(self) -> bool:
         """Whether ``epochs`` counts updates, as in Lamorel's examples, and not passes over a rollout."""
-        return self._get("ppo_epochs") is not None or self._get("steps_per_epoch") is not None
+        return any(self._get(name) is not None for name in ("ppo_epochs", "steps_per_epoch", "strings"))
+
+    def _writes(self) -> bool:
+        """Whether the file is of Lamorel's PPO on tokens."""
+        return self._get("strings") is not None
 
     def _actions(self, overridden: bool) -> list[str]:
         """The actions' names; where a French file names them in English, their French ones."""
@@ -420,22 +443,52 @@ class _Reader:
         num_envs = self._count("number_envs", 1)
         steps = self._count("steps_per_epoch", 256)
         per_env = max(1, steps // max(1, num_envs))
-        self._tell_of_processes()
-        if self._get(f"{LLM}.minibatch_size") is not None:
-            self.notes.append(f"{LLM}.minibatch_size: without meaning here ({MEMORY})")
         self.notes.append(
             "computed otherwise than in Lamorel's example: advantages are normalised over all envs, values learn "
             "λ-returns, and the prompt is GLAM's with one observation"
         )
-        values = {}
-        if self._get("minibatch_size") is not None:  # of each of its model processes
-            whole = self._count("minibatch_size", 64) * self._count(PROCESSES, 1)
-            values["algorithm.args.minibatch_size"] = whole
-        return values | {
+        return self._of_lamorels() | {
             "world.num_envs": num_envs,
             "world.history": 1,
             "world.num_steps": per_env,
             "training.steps": self._count("epochs", 100) * per_env * num_envs,
+        }
+
+    def _writer(self) -> dict[str, Any]:
+        """What the file of Lamorel's PPO on tokens means, whose step is a token."""
+        taken = {key: self.entries.get(key) for key in OF_WRITERS}
+        longest = self._count("max_ep_len", WritingConfig.num_tokens)
+        tokens, updates = self._count("steps_per_epoch", 256), self._count("epochs", 100)
+        values = writer(taken[STRINGS], longest, tokens, updates) | self._of_lamorels()
+        if penalty := real(f"{RL}.kl_coef", taken[f"{RL}.kl_coef"] or 0):
+            values["algorithm.args.kl_coefficient"] = penalty
+            self.notes.append(
+                f"{RL}.kl_coef={penalty}: the penalty is part of the rewards here, not of the loss"
+            )
+        if taken[f"{RL}.skip_ratio_spikes"]:
+            self.notes.append(
+                f"{RL}.skip_ratio_spikes: without meaning here (algorithm.args.target_kl=0.1, say, leaves a rollout "
+                "that the policy has moved far from)"
+            )
+        self.notes.append(
+            "computed otherwise than in Lamorel's example: advantages are normalised over all texts, values learn "
+            "λ-returns, blanks around what is said do not count, and a text that has said it goes on to its end token "
+            "or to world.num_tokens, which changes no reward; an update has whole texts"
+        )
+        for key in OF_WRITERS:
+            self.entries.pop(key, None)
+        return values
+
+    def _of_lamorels(self) -> dict[str, Any]:
+        """What all of Lamorel's PPO files have in common beside the entries of `SAME`."""
+        self._tell_of_processes()
+        if self._get(f"{LLM}.minibatch_size") is not None:
+            self.notes.append(f"{LLM}.minibatch_size: without meaning here ({MEMORY})")
+        values: dict[str, Any] = {
             "algorithm.args.normalize_advantages": True,
             "algorithm.args.adam_epsilon": 1e-8,
         }
+        if self._get("minibatch_size") is not None:  # of each of its model processes
+            whole = self._count("minibatch_size", 64) * self._count(PROCESSES, 1)
+            values["algorithm.args.minibatch_size"] = whole
+        return values

@@ -6,6 +6,8 @@ OPEN = "???"
 LLM = "lamorel_args.llm_args"
 RL = "rl_script_args"
 PROCESSES = "lamorel_args.distributed_setup_args.n_llm_processes"
+STRINGS = f"{RL}.strings"
+"""What is to be said: a file that has it trains a writer."""
 
 SAME = {
     f"{LLM}.model_path": "model.path",
@@ -59,6 +61,7 @@ WORKED_OUT = {
     f"{RL}.name_experiment": "name",
     f"{RL}.name_model": "name",
     f"{RL}.loading_path": "model.path",
+    STRINGS: "world.args",
 }
 """Entries from which the keys here are worked out, below."""
 _LAUNCH = "processes are started by torchrun or --slurm here, and find each other by themselves"
@@ -69,8 +72,10 @@ _TESTS = (
     "the original's test script reads it; here `groundling evaluate RUN` plays the trained policy and the "
 )
 _TESTS += "baselines zero-shot, random and expert (the bot), and keeps trajectories in RUN/samples"
-SAYCAN = "SayCan plans with a model and trains nothing"
-TOKENS = "that is PPO on generated tokens, without a world"
+SAYCAN = (
+    "SayCan plans with a model and trains nothing; its one call is LanguageModel.score, see docs/lamorel.md"
+)
+TOKENS = f"that is of PPO on tokens, which {STRINGS} asks for"
 MEANINGLESS = {
     "lamorel_args.log_level": "figures go to metrics.jsonl and TensorBoard, at one level of detail",
     "lamorel_args.allow_subgraph_use_whith_gradient": _SCRIPT,
@@ -108,7 +113,6 @@ MEANINGLESS = {
     f"{RL}.new_action_space": f"{_TESTS}; other action names: groundling evaluate RUN 'world.actions=[…]'",
     f"{RL}.kl_coef": TOKENS,
     f"{RL}.skip_ratio_spikes": TOKENS,
-    f"{RL}.strings": TOKENS,
     f"{RL}.use_env_description": SAYCAN,
     f"{RL}.n_tasks": SAYCAN,
     f"{RL}.termination_str": SAYCAN,
@@ -127,6 +131,29 @@ NOT_DRRNS = {key for key in KNOWN if key.startswith(f"{LLM}.") and not key.endsw
     )
 }
 """Entries of the language model and of PPO, which the original's DRRN agent never reads."""
+OF_WRITERS = (
+    f"{RL}.max_ep_len",
+    f"{RL}.kl_coef",
+    f"{RL}.skip_ratio_spikes",
+    f"{RL}.steps_per_epoch",
+    STRINGS,
+)
+"""Entries that mean something else, or something at all, where a writer is trained."""
+NOT_WRITERS = {key for key, ours in SAME.items() if ours.startswith("world.")} | {
+    f"{RL}.{name}"
+    for name in (
+        *(
+            "action_space",
+            "num_steps",
+            "batch_size",
+            "load_embedding",
+            "use_action_heads",
+            "reward_shaping_beta",
+        ),
+        *("modified_action_space", "new_action_space"),
+    )
+}
+"""Entries of agents that act in an env, which Lamorel's file of PPO on tokens never reads."""
 TESTS = {
     "bot": "groundling evaluate expert world.env={env}{episodes}",
     "random_agent": "groundling evaluate random world.env={env}{episodes}",

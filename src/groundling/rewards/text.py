@@ -1,4 +1,4 @@
-"""The original's rewards that are more than one figure of one metric."""
+"""Rewards of texts that are more than one figure of one metric."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from groundling.metrics.rouge import ROUGE_TYPES, Rouge
 from groundling.metrics.synthetic import Dates
 from groundling.rewards.adapters import MetricReward, metric_as_reward
 from groundling.rewards.composite import WeightedSum, shaped
-from groundling.rewards.reward import Reward, rewards
+from groundling.rewards.reward import Reward, TokenReward, rewards
 
 Compat = Literal["rl4lms"] | None
 Shaping = str | Mapping[str, Any] | None
@@ -69,6 +69,30 @@ class RougeCombined(Reward):
 rewards.register("ter")(metric_as_reward(Ter, scale=-1.0, offset=1.0))
 rewards.register("parent")(metric_as_reward(Parent, key="table_to_text/parent_overall_f_score"))
 rewards.register("sentences_with_dates")(metric_as_reward(Dates))
+
+
+@rewards.register("says_reference")
+@dataclass(kw_only=True)
+class SaysReference(TokenReward):
+    """1 for the token with which a text is one of its references, blanks at its ends aside; of a whole text, if it is.
+
+    What is written after it neither gains nor costs anything. (The reward of Lamorel's example of PPO on tokens.)
+    """
+
+    needs_references = True
+
+    def at_token(
+        self,
+        prompt: str,
+        previous: str,
+        current: str,
+        done: bool,
+        references: Sequence[str],
+        meta: Mapping[str, Any] | None,
+    ) -> float:
+        """See `TokenReward`."""
+        wanted = {reference.strip() for reference in references}
+        return float(current.strip() in wanted and previous.strip() not in wanted)
 
 
 @rewards.register("spider")

@@ -414,6 +414,28 @@ def test_totto_says_what_the_full_table_is_called() -> None:
         _pool("totto", representation="full_table")
 
 
+def test_listed_has_the_configs_rows_in_every_split() -> None:
+    listed = pools.create(
+        "listed",
+        samples=[{"a": "1"}, {"a": "2"}],
+        prompt_column="a",
+        reference_column="a",
+        prompt_prefix="Say ",
+    )
+    for split in ("train", "val", "test"):
+        assert [(s.id, s.prompt, s.references) for s in listed.prepare(split)] == [
+            (f"{split}_0", "Say 1", ("1",)),
+            (f"{split}_1", "Say 2", ("2",)),
+        ]
+    for samples in ([], ["1"], "1", [{"a": "1"}, 2], 3):
+        with pytest.raises(
+            ConfigError, match=r"samples must be a list of rows, as in \[\{prompt: …\}\], got"
+        ):
+            pools.create("listed", samples=samples)
+    with pytest.raises(GroundlingError, match="'prompt'"):
+        pools.create("listed", samples=[{"a": "1"}]).prepare("train")
+
+
 def test_dummy_pool() -> None:
     samples = pools.create("dummy_pool", prompt="1 2", n_samples=3).prepare("val")
     assert [(s.id, s.prompt, s.references) for s in samples] == [(str(n), "1 2", ()) for n in range(3)]

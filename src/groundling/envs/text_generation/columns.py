@@ -1,4 +1,4 @@
-"""Pools over data of one's own, by naming columns: JSONL, CSV and Parquet files, and any dataset of the hub."""
+"""Pools over data of one's own, by naming columns: in the config, in JSONL, CSV or Parquet files, on the hub."""
 
 import json
 from abc import abstractmethod
@@ -71,6 +71,29 @@ class ColumnPool(Pool):
             tuple(references),
             {column: row[column] for column in self.meta_columns},
         )
+
+
+@pools.register("listed")
+@dataclass(kw_only=True)
+class Listed(ColumnPool):
+    """A few rows that stand in the config; every split has all of them.
+
+    Args:
+        samples: Rows, as in ``[{prompt: "2 + 3 =", answer: "5"}]``.
+    """
+
+    samples: Sequence[Row]
+
+    def __post_init__(self) -> None:
+        is_list = isinstance(self.samples, list | tuple) and len(self.samples) > 0
+        if not is_list or not all(isinstance(row, Mapping) for row in self.samples):
+            raise ConfigError(
+                f"samples must be a list of rows, as in [{{prompt: …}}], got {self.samples!r:.80}"
+            )
+
+    def rows(self, split: Split) -> Iterable[Row]:
+        """See `ColumnPool`."""
+        return self.samples
 
 
 @dataclass(kw_only=True)
