@@ -6,6 +6,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import pytest
@@ -56,24 +57,67 @@ def test_drawers_has_actions_of_unequal_length_and_is_won_by_who_reads(
     assert lengths == {2, 8} and returns == [1.0] * 40
 
 
-def test_own_loop_is_the_same_with_any_number_of_processes(capsys: pytest.CaptureFixture[str]) -> None:
-    script = str(ROOT / "examples" / "own_loop.py")
-    launcher = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        script,
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    together = subprocess.run(launcher, capture_output=True, text=True, env=environment, timeout=300)
+_BOTH = """
+import os, runpy, sys
+for script in sys.argv[1:]:
+    runpy.run_path(script, run_name="__main__")
+    if os.environ["RANK"] == "0":
+        print("--", flush=True)
+"""
+"""What torchrun starts: one launch, whose imports take longest, for several examples."""
+
+
+def test_loops_are_the_same_with_any_number_of_processes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    port = (ROOT / "examples" / "lamorel_ppo.py").read_text()
+    assert len(port.splitlines()) <= 40
+    weight = "weights {policy.value_head.layers[0].weight.sum():.9f}, mean"
+    for long, short in (("range(20)", "range(2)"), ("range(32)", "range(4)"), (": mean", weight)):
+        assert port.count(long) == 1
+        port = port.replace(long, short)
+    both, shortened = tmp_path / "both.py", tmp_path / "lamorel_ppo.py"
+    both.write_text(_BOTH)
+    shortened.write_text(port)
+    scripts = [str(ROOT / "examples" / "own_loop.py"), str(shortened)]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    together = subprocess.run(
+        [sys.executable, *launcher, str(both), *scripts],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=300,
+    )
+    alone, threads = [], torch.get_num_threads()
+    torch.set_num_threads(1)
+    for script in scripts:
+        with torch.random.fork_rng():
+            runpy.run_path(script, run_name="__main__")
+        alone.append(capsys.readouterr().out)
+    torch.set_num_threads(threads)
+    assert "".join(f"{told}--\n" for told in alone) == together.stdout, together.stderr
+    assert float(alone[0].splitlines()[-2].split()[-1]) > 0.7  # a third by chance
+    weights = [line.split("weights ")[1].split(",")[0] for line in alone[1].splitlines()]
+    assert len(weights) == 2 and weights[0] != weights[1]  # it learns
+
+
+def test_what_users_of_lamorel_are_told_runs() -> None:
+    """The page's blocks of Python, one after the other."""
+    page = (ROOT / "docs" / "lamorel.md").read_text()
+    blocks = [block.partition("```")[0] for block in page.split("```python\n")[1:]]
+    assert len(blocks) == 4
+    known: dict[str, Any] = {}
     with torch.random.fork_rng():
-        runpy.run_path(script, run_name="__main__")
-    alone = capsys.readouterr().out
-    assert alone == together.stdout, together.stderr
-    assert float(alone.splitlines()[-2].split()[-1]) > 0.7  # a third by chance
+        torch.manual_seed(0)
+        for block in blocks:
+            exec(compile(block, "docs/lamorel.md", "exec"), known)
+    lm, prompts = known["lm"], known["prompts"]
+    assert torch.equal(known["scores"], known["scored"].log_probs[0]) and len(known["texts"]) == 3
+    assert known["outputs"].shape == (1, 2) and known["figures"]["loss"] > 0
+    assert torch.equal(
+        known["scored"].state, lm.encode(prompts)
+    )  # the same state, with candidates and without
+    assert known["best"] == 0
 
 
 def test_own_metric_and_rewards_are_known_by_their_ids(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,7 @@
 import atexit
 import gc
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
@@ -14,6 +14,7 @@ from torch import Tensor, distributed
 from groundling.devices import find_device, launched
 from groundling.errors import GroundlingError, RunError
 
+S = TypeVar("S")
 T = TypeVar("T")
 _BUCKET = 2**24
 """Elements that are summed over processes in one go: 64 MiB of float32."""
@@ -78,6 +79,11 @@ class Processes:
         values: list[T | None] = [None] * self.size
         distributed.all_gather_object(values, value)
         return values  # type: ignore[return-value]
+
+    def map(self, work: Callable[[S], T], things: Sequence[S]) -> list[T]:
+        """What ``work`` gives for each of ``things``; each process does its share of them, and all get everything."""
+        done = self.gather([work(thing) for thing in things[self.share(len(things))]])
+        return [result for part in done for result in part]
 
     def agree(self, value: T) -> T:
         """The main process's value, on all; also where they wait for each other."""

@@ -3,9 +3,11 @@ import itertools
 import numpy as np
 import pytest
 
+from groundling.envs.babyai_text import ACTIONS
+from groundling.envs.make import TextEnvMaker
 from groundling.envs.seeds import held_out_seed, training_seed
 from groundling.envs.vector import TextVectorEnv
-from groundling.errors import RunError
+from groundling.errors import ConfigError, RunError
 from tests.conftest import Corridor
 
 
@@ -25,6 +27,18 @@ def test_training_and_held_out_seeds_never_meet() -> None:
     assert not training & held_out
     assert len(held_out) > 4990 and len(training) > 19900  # and hardly ever repeat
     assert all(0 <= s < 2**31 for s in training | held_out)
+
+
+def test_envs_made_by_their_id_have_a_runs_episodes() -> None:
+    made = TextVectorEnv.make("BabyAI-GoToRedBallNoDists-v0", 2, seed=3, history=1)
+    maker = TextEnvMaker.of("BabyAI-GoToRedBallNoDists-v0")
+    by_hand = TextVectorEnv(maker, 2, ACTIONS["english"], lambda i, k: training_seed(3, i, k), history=1)
+    assert [o.descriptions for o in made.reset()] == [o.descriptions for o in by_hand.reset()]
+    assert made.actions == ACTIONS["english"]
+    other = TextVectorEnv.make("BabyAI-GoToRedBallNoDists-v0", 2, seed=4, language="french", history=1)
+    assert [o.goal for o in other.reset()] == ["aller à la balle rouge"] * 2
+    with pytest.raises(ConfigError, match="BabyAI-GoToRedBal"):
+        TextVectorEnv.make("BabyAI-GoToRedBal-v0", 2)
 
 
 def test_history_holds_the_last_observations_and_the_actions_between_them() -> None:

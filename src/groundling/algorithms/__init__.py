@@ -1,7 +1,7 @@
 """Algorithms: they learn from a rollout, and know neither its envs nor what an action is."""
 
 from groundling.algorithms.a2c import A2C
-from groundling.algorithms.advantages import generalized_advantage
+from groundling.algorithms.advantages import generalized_advantage, standardise
 from groundling.algorithms.algorithm import Algorithm, algorithms
 from groundling.algorithms.appo import APPO
 from groundling.algorithms.bc import BehaviouralCloning
@@ -39,5 +39,6 @@ __all__ = [
     "generalized_advantage",
     "ppo_loss",
     "register",
+    "standardise",
     "v_trace",
 ]

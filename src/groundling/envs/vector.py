@@ -1,5 +1,6 @@
 """Many text envs stepped together, with automatic reset, seeds per episode, and exact resume."""
 
+import functools
 import hashlib
 import inspect
 import json
@@ -13,7 +14,9 @@ import gymnasium
 import numpy as np
 
 from groundling.envs.first_interaction import FirstInteraction, read_first_interaction
+from groundling.envs.make import TextEnvMaker, name_actions
 from groundling.envs.observation import TextObservation
+from groundling.envs.seeds import training_seed
 from groundling.envs.text_env import ACTIONS, TextStep, read_reset, read_step, read_success, read_text_step
 from groundling.envs.workers import EnvLost, EnvRaised, Incidents, LocalEnvs, WorkerEnvs
 from groundling.errors import ConfigError, ForeignError, RunError
@@ -63,6 +66,11 @@ class Step:
     final_observations: dict[int, TextObservation]
     """By env index, the last observation of each episode that ended with this step."""
     episodes: list[Episode]
+
+    @property
+    def dones(self) -> np.ndarray:
+        """Bool: the episode ended with this step, by itself or by its time limit."""
+        return np.asarray(self.terminated | self.truncated)
 
 
 class TextVectorEnv:
@@ -132,6 +140,36 @@ class TextVectorEnv:
             self._stepper = WorkerEnvs(make_env, num_envs, num_workers, timeout, warn)
         else:
             self._stepper = LocalEnvs(self.envs)
+
+    @classmethod
+    def make(
+        cls,
+        id: str,
+        num_envs: int,
+        *,
+        seed: int = 0,
+        actions: Sequence[str] | None = None,
+        language: str = "english",
+        history: int = 3,
+        **args: Any,
+    ) -> "TextVectorEnv":
+        """``num_envs`` envs of one id, in this process, with the episodes of a run of that seed.
+
+        Args:
+            id: What Gymnasium knows the env by.
+            num_envs: How many.
+            seed: Episodes follow from it, from an env's place and from its count of episodes.
+            actions: The actions' names; None takes those of BabyAI and MiniGrid, or the env's own lists.
+            language: ``english`` or ``french``.
+            history: How many observations a `TextObservation` holds at most.
+            args: The env's keyword arguments.
+
+        Raises:
+            ConfigError: there is no such env or argument, or its actions are not those named.
+        """
+        names = name_actions(id, args, language, actions).names
+        seeds = functools.partial(training_seed, seed)
+        return cls(TextEnvMaker.of(id, language=language, **args), num_envs, names, seeds, history)
 
     @property
     def num_envs(self) -> int:

@@ -35,11 +35,13 @@ class Action:
         log_distributions: Tensor,
         values: Tensor,
         *,
-        deterministic: bool,
-        generator: torch.Generator | None,
+        deterministic: bool = False,
+        generator: torch.Generator | None = None,
         memory: Tensor | None = None,
     ) -> "Action":
-        """The likeliest actions of ``(batch, num_actions)`` log-probabilities, or such as are drawn from them."""
+        """The likeliest actions of ``(batch, num_actions)`` log-probabilities, or such as are drawn from them, with
+        torch's global generator unless another is given.
+        """
         if deterministic:
             actions = log_distributions.argmax(-1)
         else:
@@ -48,8 +50,7 @@ class Action:
         return cls(actions, log_probs, values, memory)
 
 
-@dataclass(frozen=True, slots=True)
-class Outputs:
+class Outputs(NamedTuple):
     """What a policy makes of observations; float32, without gradients."""
 
     log_probs: Tensor

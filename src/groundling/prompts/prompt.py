@@ -56,7 +56,9 @@ class PromptReader:
             paper do it.
     """
 
-    def __init__(self, prompt: str, language: str, replacements: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, prompt: str, language: str = "english", replacements: Mapping[str, str] | None = None
+    ) -> None:
         self._prompt: Prompt = prompts.get(prompt)
         self._language = language
         if not isinstance(replacements, Mapping | None):

@@ -88,7 +88,7 @@ class EnvCollector(Collector):
                 if self._reads:
                     self._caption(present, action.actions.tolist(), step, read)
                 observations += present
-                steps.append((action, step.terminated | step.truncated))
+                steps.append((action, step.dones))
                 episodes += step.episodes
                 present, starts, memory = step.observations, torch.from_numpy(envs.at_start()), action.memory
                 on_step(envs.num_envs)
