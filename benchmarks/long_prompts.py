@@ -79,20 +79,13 @@ def main() -> None:
                 for way, lm in lms.items():
                     seconds[way].append(read(lm, length, learns))
             for way in WAYS:
-                rows.append(
-                    {
-                        "learns": learns,
-                        "tokens": length,
-                        "way": way,
-                        "seconds": [round(value, 5) for value in seconds[way][1:]],
-                        "peak_growth_mib": round(peak_growth(lms[way], length, learns), 1),
-                    }
-                )
-                last = rows[-1]
+                peak = round(peak_growth(lms[way], length, learns), 1)
+                taken = [round(value, 5) for value in seconds[way][1:]]
+                figures = {"seconds": taken, "peak_growth_mib": peak}
+                rows.append({"learns": learns, "tokens": length, "way": way, **figures})
                 kind = "with gradients" if learns else "without"
                 print(
-                    f"{length:5} tokens {kind:14} {way:6} {median(last['seconds']) * 1e3:9.1f} ms "
-                    f"{last['peak_growth_mib']:8.1f} MiB",
+                    f"{length:5} tokens {kind:14} {way:6} {median(taken) * 1e3:9.1f} ms {peak:8.1f} MiB",
                     flush=True,
                 )
     if not arguments.quick:
