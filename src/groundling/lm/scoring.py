@@ -3,26 +3,40 @@
 Lamorel repeats the prompt (or its encoder states) for every candidate and takes logits at every position. Here a
 causal model reads ``prompt + tree of candidates`` in one pass under a 4D mask, and what all prompts begin with (GLAM's
 list of actions, say) only once; an encoder-decoder encodes the prompt once and decodes all candidates side by side in
-one row under a block mask; the vocabulary is touched only at the rows that predict a candidate token. Models for which
-that is not exact (positions that cannot be given, recurrent states, attention kernels that take no such mask) are found
-by trying it once on a small example, and read one candidate per row instead. Task: GLAM (arXiv 2302.02662) and its
-scorer Lamorel.
+one row under a block mask; the vocabulary is touched only at the rows that predict a candidate token. Where that is not
+exact (recurrent states, positions that cannot be given, attention that takes no such mask) candidates are read after
+copies of what a causal model remembers of the prompt. Which way is exact follows from the model's layers and from a
+trial; where neither is, each candidate is read with its whole prompt, and a warning says why. Task: GLAM (arXiv
+2302.02662) and its scorer Lamorel.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
+from transformers import Cache
 
 from groundling.lm.backbone import Backbone
-from groundling.lm.packing import Layout, Tokens, as_chains, as_lines, as_tree, batches, split_wide
+from groundling.lm.packing import (
+    Layout,
+    ScoringQuestion,
+    Tokens,
+    as_chains,
+    as_lines,
+    as_runs,
+    as_tree,
+    batches,
+    runs_of,
+    split_wide,
+)
+from groundling.lm.trials import Way, agree, find_way, learns_alike, words_of
 
 # Prompts up to these many tokens go through together, so that a long call does not hold every state at once.
 _TOKENS_AT_ONCE = 32_768
@@ -57,13 +71,6 @@ class CandidateScores:
         return cls(padded.masked_scatter(mask, log_probs), mask, state)
 
 
-class ScoringQuestion(NamedTuple):
-    """One prompt and the candidates asked about it, in token ids."""
-
-    prompt: list[int]
-    candidates: list[list[int]]
-
-
 _Asked = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
 
 
@@ -95,13 +102,15 @@ class _Answer:
 
 @dataclass
 class Scorer:
-    """Scores candidates with one model; `window` is the shortest attention window, where the model has one."""
+    """Scores candidates with one model."""
 
     backbone: Backbone
     start_token: int
-    window: int | None = None
-    _packs: bool | None = field(default=None, init=False)
-    _shares: bool | None = field(default=None, init=False)
+    # Of what was tried, by `Layers.least`.
+    _ways: dict[int, Way] = field(default_factory=dict, init=False)
+    _learns: dict[int, bool] = field(default_factory=dict, init=False)
+    _shares: dict[int, bool] = field(default_factory=dict, init=False)
+    _told: set[tuple[str, int]] = field(default_factory=set, init=False)
 
     def __call__(self, questions: Sequence[ScoringQuestion], raw: bool = False) -> tuple[Tensor, Tensor]:
         """Scores of all candidates in one row, and the state of each prompt.
@@ -137,9 +146,9 @@ class Scorer:
         return torch.cat([results[key][0] for key in asked]), torch.stack([results[key][1] for key in asked])
 
     def _score_group(self, questions: Sequence[ScoringQuestion], raw: bool) -> list[tuple[Tensor, Tensor]]:
-        parts = [split_wide(question.candidates, _MAX_ROWS) for question in questions]
+        parts = [self._parts(question) for question in questions]
         narrow = [
-            ScoringQuestion(question.prompt, [question.candidates[index] for index in part])
+            ScoringQuestion(question.prompt, [question.candidates[index] for index in part] or [[]])
             for question, own_parts in zip(questions, parts, strict=True)
             for part in own_parts
         ]
@@ -157,6 +166,21 @@ class Scorer:
             results.append((question_scores, answers[first].rows[0].float()))
             first += len(own_parts)
         return results
+
+    def _parts(self, question: ScoringQuestion) -> list[list[int]]:
+        """Indices of candidates that are read together; the first part's are read as the prompt is alone."""
+        prompt, candidates = question
+        if self.backbone.is_encoder_decoder or not self.backbone.layers.turns:
+            return split_wide(candidates, _MAX_ROWS)
+        stage = self.backbone.layers.stage
+        by_stage: dict[int, list[int]] = {stage(len(prompt)): []}
+        for index, candidate in enumerate(candidates):
+            by_stage.setdefault(stage(len(prompt) + max(1, len(candidate)) - 1), []).append(index)
+        return [
+            [indices[place] for place in part]
+            for indices in by_stage.values()
+            for part in split_wide([candidates[index] for index in indices], _MAX_ROWS)
+        ]
 
     def scores_of(self, answers: Sequence[_Answer], raw: bool) -> list[Tensor]:
         """Float32 (its number of targets,) of each answer."""
@@ -188,20 +212,85 @@ class Scorer:
     # How the hidden states are got
 
     def _answers(self, questions: Sequence[ScoringQuestion]) -> list[_Answer]:
-        if self._packs is None:
-            self._packs = _packing_is_exact(self)
-        packed = [index for index, question in enumerate(questions) if self._packs and self._fits(question)]
-        plain = sorted(set(range(len(questions))) - set(packed))
+        groups: dict[tuple[Way, int], list[int]] = {}
+        for index, question in enumerate(questions):
+            length = self._length(question)
+            group = self.way_at(length), self.backbone.layers.stage(length)
+            groups.setdefault(group, []).append(index)
         answers: dict[int, _Answer] = {}
-        for indices, method in ((packed, self.answer_packed), (plain, self.answer_plain)):
-            if indices:
-                group_answers = method([questions[index] for index in indices])
-                answers.update(zip(indices, group_answers, strict=True))
+        for (way, _), indices in groups.items():
+            group_answers = self._answer[way]([questions[index] for index in indices])
+            answers.update(zip(indices, group_answers, strict=True))
         return [answers[index] for index in range(len(questions))]
 
-    def _fits(self, question: ScoringQuestion) -> bool:
-        longest = len(question.prompt) + max(map(len, question.candidates))
-        return self.window is None or longest <= self.window
+    @property
+    def _answer(self) -> dict[Way, Callable[[Sequence[ScoringQuestion]], list[_Answer]]]:
+        return {
+            "tree": self.answer_packed,
+            "after": partial(self.answer_after, one_by_one=False),
+            "steps": partial(self.answer_after, one_by_one=True),
+            "lines": self.answer_plain,
+        }
+
+    def _length(self, question: ScoringQuestion) -> int:
+        """How many tokens the longest line has that a causal model, or the decoder, would read."""
+        given = 1 if self.backbone.is_encoder_decoder else len(question.prompt)
+        return given + max(1, *map(len, question.candidates)) - 1
+
+    def way_at(self, length: int) -> Way:
+        """How candidates are read whose lines have that length at most; tried once, and told where it is slow."""
+        least = self.backbone.layers.least(length)
+        if least not in self._ways:
+            self._ways[least] = self._find_way(least)
+        way = self._ways[least]
+        if way not in ("after", "steps") or not torch.is_grad_enabled():
+            return way
+        if self.backbone.model.training:  # checkpointed gradients, for which nothing is remembered
+            return self._slow("gradient checkpointing forgets what was read", least)
+        if least not in self._learns:
+            self._learns[least] = learns_alike(self.backbone, self.start_token, self._scores_by(way), least)
+        return (
+            way
+            if self._learns[least]
+            else self._slow("what it remembers of a prompt has no gradients", least)
+        )
+
+    def _find_way(self, least: int) -> Way:
+        layers = self.backbone.layers
+        ways: list[Way] = ["lines"]
+        if not self.backbone.is_encoder_decoder:
+            ways = ["after", "steps", "lines"]
+        if not layers.others and not (self.backbone.is_encoder_decoder and least):
+            ways.insert(0, "tree")
+        way, why = find_way(
+            self.backbone, self.start_token, {way: self._scores_by(way) for way in ways}, least
+        )
+        if way != "lines":
+            return way
+        if layers.others:
+            why = f"layers of the kind {', '.join(layers.others)}; {why}"
+        self._ways[least] = way
+        return self._slow(why, least)
+
+    def _slow(self, why: str, least: int) -> Way:
+        """Tell once that each candidate is read with its prompt."""
+        if (why, least) not in self._told:
+            self._told.add((why, least))
+            name, longer = type(self.backbone.model).__name__, f" of {least} tokens or more" if least else ""
+            whole = "" if self.backbone.is_encoder_decoder else " with its whole prompt"
+            warnings.warn(
+                f"{name} cannot read several candidates{longer} in one row exactly ({why}): each is read on its "
+                f"own{whole}, which is slower",
+                stacklevel=2,
+            )
+        return "lines"
+
+    def _scores_by(self, way: Way) -> Callable[[list[ScoringQuestion]], Tensor]:
+        def scores(questions: list[ScoringQuestion]) -> Tensor:
+            lengths = [len(candidate) for question in questions for candidate in question.candidates]
+            return sums_of(lengths, torch.cat(self.scores_of(self._answer[way](questions), raw=False)))
+
+        return scores
 
     def answer_packed(self, questions: Sequence[ScoringQuestion]) -> list[_Answer]:
         """All candidates of a prompt in one pass with it (causal) or in one decoder row (encoder-decoder)."""
@@ -229,13 +318,35 @@ class Scorer:
         )
 
     def _read_packed(self, prompts: Sequence[Tokens], layouts: Sequence[Layout]) -> list[Tensor]:
-        if self._shares is None and _begin_alike(prompts) >= _WORTH_SHARING:
-            self._shares = _sharing_is_exact(self)
-        return self.read_trees(prompts, layouts, _begin_alike(prompts) if self._can_share() else 0)
+        shared = _begin_alike(prompts)
+        longest = max(len(p) + max(layout.depths) for p, layout in zip(prompts, layouts, strict=True))
+        return self.read_trees(prompts, layouts, shared if self._can_share(shared, longest) else 0)
 
-    def _can_share(self) -> bool:
+    def _can_share(self, shared: int, longest: int) -> bool:
+        """Whether the first tokens of all prompts can be read once; tried once for each of `Layers.least`."""
+        layers = self.backbone.layers
         # Gradient checkpointing, which is what the training mode means here, forgets what layers remember.
-        return bool(self._shares) and not self.backbone.model.training
+        if (
+            shared < _WORTH_SHARING
+            or self.backbone.model.training
+            or layers.stage(shared) != layers.stage(longest)
+        ):
+            return False
+        least = layers.least(longest)
+        if least not in self._shares:
+            self._shares[least] = self._sharing_is_exact(least)
+        return self._shares[least]
+
+    def _sharing_is_exact(self, least: int) -> bool:
+        shared = max(_WORTH_SHARING, least)
+        words = words_of(self.backbone, shared + 8, 11, 3)
+        prompts = [words[:-6], [*words[:-8], *words[:5]]]
+        layouts = [as_tree([words[1:4], words[2:3]])] * 2
+        return agree(
+            self.backbone,
+            lambda: torch.cat(self.read_trees(prompts, layouts, 0)).float(),
+            lambda: torch.cat(self.read_trees(prompts, layouts, shared)).float(),
+        )
 
     def read_trees(self, prompts: Sequence[Tokens], layouts: Sequence[Layout], shared: int) -> list[Tensor]:
         """Hidden states (num_rows, hidden) of each prompt's tree, the first `shared` tokens of all read once."""
@@ -248,12 +359,17 @@ class Scorer:
         for batch in self._batches(lengths):
             batch_prompts, batch_layouts = [prompts[i] for i in batch], [layouts[i] for i in batch]
             tokens, positions, allowed = _tree_batch(batch_prompts, batch_layouts)
+            columns = positions
             if before is not None:
                 positions = positions + shared
+                earlier = torch.arange(shared).expand(len(positions), -1)
+                columns = torch.cat([earlier, positions], dim=1)
                 allowed = F.pad(allowed, (shared, 0), value=True)
             device = self.backbone.device
+            positions, columns = positions.to(device), columns.to(device)
+            masks = self.backbone.layers.masks(allowed.to(device), positions, columns)
             hidden = self.backbone.read(
-                tokens.to(device), self.backbone.additive(allowed.to(device)), positions.to(device), before
+                tokens.to(device), self.backbone.additive(masks), positions, before
             )  # (batch, length, hidden)
             roots = [len(prompts[index]) - 1 for index in batch]
             counts = [layout.num_rows for layout in batch_layouts]
@@ -276,6 +392,39 @@ class Scorer:
             counts = [layout.num_rows for layout in batch_layouts]
             rows.update(zip(batch, _cut(hidden, [0] * len(batch), counts), strict=True))
         return [rows[index] for index in range(len(prompts))]
+
+    def answer_after(self, questions: Sequence[ScoringQuestion], one_by_one: bool) -> list[_Answer]:
+        """Each prompt once, and its candidates after copies of what the model remembers of it."""
+        runs = [runs_of(question.candidates) for question in questions]
+        widest = max(len(question_runs) for question_runs in runs)
+        lengths = [len(question.prompt) for question in questions]
+        answers: dict[int, _Answer] = {}
+        # Prompts of one length at a time: a state that has read padding would be another one.
+        for batch in self._batches(lengths, copies=widest, max_waste=0.0):
+            tokens = torch.tensor([questions[index].prompt for index in batch], device=self.backbone.device)
+            hidden, memory = self.backbone.begin(tokens)
+            after = self._go_on(memory, tokens.shape[1], [runs[index] for index in batch], one_by_one)
+            for place, index in enumerate(batch):
+                rows = [hidden[place, -1:], *(next(after) for run in runs[index] if run)]
+                answers[index] = _Answer(torch.cat(rows), as_runs(questions[index].candidates, runs[index]))
+        return [answers[index] for index in range(len(questions))]
+
+    def _go_on(
+        self,
+        memory: dict[str, Cache],
+        length: int,
+        runs: Sequence[Sequence[tuple[int, ...]]],
+        one_by_one: bool,
+    ) -> Iterator[Tensor]:
+        """States (length of a run, hidden) of each text that is remembered, of each of its runs that is not empty."""
+        rows = [(owner, run) for owner, text_runs in enumerate(runs) for run in text_runs if run]
+        if not rows:
+            return iter(())
+        tokens = pad_sequence([torch.tensor(run) for _, run in rows], batch_first=True)
+        owners = torch.tensor([owner for owner, _ in rows])
+        device = self.backbone.device
+        hidden = self.backbone.go_on(memory, length, owners.to(device), tokens.to(device), one_by_one)
+        return iter(_cut(hidden, [0] * len(rows), [len(run) for _, run in rows]))
 
     def answer_plain(self, questions: Sequence[ScoringQuestion]) -> list[_Answer]:
         """Each candidate on a row of its own, for models that cannot pack; encoder states are still shared."""
@@ -302,12 +451,23 @@ class Scorer:
     def _read_lines(self, lines: Sequence[Tokens]) -> list[Tensor]:
         """Final hidden states (length, hidden) of each line, read on its own."""
         states: dict[int, Tensor] = {}
-        for batch in self._batches([len(line) for line in lines]):
+        for batch in self._line_batches(list(map(len, lines))):
             tokens = pad_sequence([torch.tensor(lines[index]) for index in batch], batch_first=True)
             hidden = self.backbone.read(tokens.to(self.backbone.device), None, None)
             counts = [len(lines[index]) for index in batch]
             states.update(zip(batch, _cut(hidden, [0] * len(batch), counts), strict=True))
         return [states[index] for index in range(len(lines))]
+
+    def _line_batches(self, lengths: Sequence[int]) -> list[list[int]]:
+        """Padding would make a text as long as its batch, so that none of another stage can be in it."""
+        by_stage: dict[int, list[int]] = {}
+        for index, length in enumerate(lengths):
+            by_stage.setdefault(self.backbone.layers.stage(length), []).append(index)
+        return [
+            [indices[place] for place in batch]
+            for indices in by_stage.values()
+            for batch in self._batches([lengths[index] for index in indices])
+        ]
 
     def _decode_lines(
         self, prompts: Sequence[Tokens], owners: Sequence[int], lines: Sequence[Tokens]
@@ -344,9 +504,12 @@ class Scorer:
         last = {tuple(prompt): states[-1] for prompt, states in zip(distinct, hidden, strict=True)}
         return torch.stack([last[tuple(prompt)] for prompt in prompts]).float()
 
-    def _batches(self, lengths: Sequence[int]) -> list[list[int]]:
+    def _batches(
+        self, lengths: Sequence[int], copies: int = 1, max_waste: float | None = None
+    ) -> list[list[int]]:
         batching = Batching.for_device(self.backbone.device)
-        return batches(lengths, batching.max_tokens, batching.max_waste, batching.max_pairs)
+        waste = batching.max_waste if max_waste is None else max_waste
+        return batches(lengths, batching.max_tokens // copies, waste, batching.max_pairs / copies)
 
 
 def sums_of(lengths: Sequence[int], values: Tensor) -> Tensor:
@@ -413,70 +576,3 @@ def _tree_batch(prompts: Sequence[Tokens], layouts: Sequence[Layout]) -> tuple[T
         positions[index, start:stop] = torch.tensor(layout.depths[1:], dtype=torch.long) + start - 1
         allowed[index, 0, start:stop, start:stop] = layout.visible[1:, 1:]
     return tokens, positions, allowed
-
-
-@torch.no_grad()
-def _packing_is_exact(scorer: Scorer) -> bool:
-    """Tries packing on a small example against the model's plain forward; warns where it is not exact."""
-    vocabulary = scorer.backbone.model.config.get_text_config().vocab_size
-    words = [(7 * index + 5) % vocabulary for index in range(12)]
-    candidates = [[words[0]], words[1:3], [words[1], *words[3:5]], words[5:9], []]
-    questions = [ScoringQuestion(words[:7], candidates), ScoringQuestion(words[7:11], candidates)]
-    tolerance = scorer.backbone.tolerance
-    try:
-        # Not in the half precision of an autocast around the first call: its rounding would look like an error.
-        with torch.autocast(scorer.backbone.device.type, enabled=False):
-            expected = torch.cat([_plain_scores(scorer, question) for question in questions])
-            scores = torch.cat(scorer.scores_of(scorer.answer_packed(questions), raw=False))
-            computed = sums_of(
-                [len(candidate) for question in questions for candidate in question.candidates], scores
-            )
-            if torch.allclose(computed, expected, atol=tolerance, rtol=tolerance / 10):
-                return True
-    except (TypeError, ValueError, RuntimeError, IndexError, AttributeError):
-        pass  # a body that refuses positions or a 4D mask in its own way
-    warnings.warn(
-        f"{type(scorer.backbone.model).__name__} cannot read several candidates in one row exactly; "
-        "they are read one per row, which is slower",
-        stacklevel=2,
-    )
-    return False
-
-
-@torch.no_grad()
-def _sharing_is_exact(scorer: Scorer) -> bool:
-    """Tries on a small example whether prompts read after what they begin with are the same as read whole."""
-    if scorer.window is not None:
-        return False
-    vocabulary = scorer.backbone.model.config.get_text_config().vocab_size
-    words = [(11 * index + 3) % vocabulary for index in range(_WORTH_SHARING + 8)]
-    prompts = [words[:-6], [*words[:-8], *words[:5]]]
-    layouts = [as_tree([words[1:4], words[2:3]])] * 2
-    tolerance = scorer.backbone.tolerance
-    try:
-        with torch.autocast(scorer.backbone.device.type, enabled=False):
-            whole = torch.cat(scorer.read_trees(prompts, layouts, 0)).float()
-            shared = torch.cat(scorer.read_trees(prompts, layouts, _WORTH_SHARING)).float()
-    except (TypeError, ValueError, RuntimeError, IndexError, AttributeError):
-        return False  # a body that remembers in its own way
-    return torch.allclose(whole, shared, atol=tolerance, rtol=tolerance)
-
-
-def _plain_scores(scorer: Scorer, question: ScoringQuestion) -> Tensor:
-    """Float32 (num_candidates,) scores from the model's own forward, one candidate at a time, as a reference."""
-    model, device = scorer.backbone.model, scorer.backbone.device
-    scores = []
-    for candidate in question.candidates:
-        prompt = torch.tensor([question.prompt], device=device)
-        line = torch.tensor([[*candidate]], dtype=torch.long, device=device)
-        if scorer.backbone.is_encoder_decoder:
-            start = torch.full((1, 1), scorer.start_token, device=device)
-            logits = model(
-                input_ids=prompt, decoder_input_ids=torch.cat([start, line], 1), use_cache=False
-            ).logits
-            logits = logits[0, : len(candidate)]
-        else:
-            logits = model(input_ids=torch.cat([prompt, line], 1), use_cache=False).logits
-            logits = logits[0, len(question.prompt) - 1 : len(question.prompt) - 1 + len(candidate)]
-        scores.append(logits.float().log_softmax(-1).gather(1, line[0, :, None]).sum())
-    return torch.stack(scores)
