@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from groundling.errors import GroundlingError
-from groundling.lm import LanguageModel, scoring
+from groundling.lm import LanguageModel, reader, scoring
 from tests.lm.families import ACTIONS, CONFIGS, CORPUS, UNPACKABLE
 from tests.lm.reference import plain_ids_log_probs, plain_scores, plain_token_log_probs
 
@@ -130,8 +130,8 @@ def test_does_not_depend_on_packing(lms, family):
     lm = lms(family)
     _, questions = lm._questions(PROMPTS, CANDIDATES)
     with torch.no_grad():
-        packed = lm._scorer.scores_of(lm._scorer.answer_packed(questions), raw=False)
-        plain = lm._scorer.scores_of(lm._scorer.answer_plain(questions), raw=False)
+        packed = lm._scorer.scores_of(lm._scorer.reader.packed(questions), raw=False)
+        plain = lm._scorer.scores_of(lm._scorer.reader.plain(questions), raw=False)
     torch.testing.assert_close(torch.cat(packed), torch.cat(plain), atol=1e-5, rtol=1e-6)
 
 
@@ -143,7 +143,8 @@ def test_very_many_candidates_are_read_in_parts(lms, family, monkeypatch):
         whole = lm.score_candidates(PROMPTS[:3], candidates)
         monkeypatch.setattr(scoring, "_MAX_ROWS", 20)
         monkeypatch.setattr(scoring, "_MAX_LOGITS", 320 * 7)
-        monkeypatch.setattr(scoring, "_TOKENS_AT_ONCE", 40)
+        monkeypatch.setattr(scoring, "TOKENS_AT_ONCE", 40)
+        monkeypatch.setattr(reader, "TOKENS_AT_ONCE", 40)
         parts = lm.score_candidates(PROMPTS[:3], candidates)
     torch.testing.assert_close(whole.log_probs, parts.log_probs, atol=1e-5, rtol=1e-6)
     torch.testing.assert_close(whole.state, parts.state, atol=1e-5, rtol=1e-6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ class Backbone:
         self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
         self.body = _body_of(model)
         self.layers = Layers.of(model.config)
+        self._takes_positions = "position_ids" in inspect.signature(self.body.forward).parameters
 
     @property
     def device(self) -> torch.device:
@@ -103,7 +105,11 @@ class Backbone:
             end += part.shape[1]
             # Bodies of nothing but states take a mask for no more than what they read now.
             mask = tokens.new_ones(len(tokens), end) if self.layers.spans else None
-            arguments = {"attention_mask": mask, "use_cache": True}
+            arguments: dict[str, Any] = {"attention_mask": mask, "use_cache": True}
+            if self._takes_positions and self.layers.others:
+                # Some bodies ask their first layer how much was read, and a state does not tell.
+                positions = torch.arange(end - part.shape[1], end, device=tokens.device)
+                arguments["position_ids"] = positions.expand(len(tokens), -1)
             hidden.append(_last_states(self.body, {"input_ids": part} | arguments | memory))
         return torch.cat(hidden, dim=1)
 

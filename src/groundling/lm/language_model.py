@@ -327,7 +327,7 @@ class LanguageModel(nn.Module):
         """Float32 (num_prompts, hidden_size): the states of `score_candidates`, when no candidate is scored."""
         if not prompts:
             return self._nothing[1]
-        return self._scorer.states(self._prompt_tokens(prompts, 0)).to(self.device)
+        return self._scorer.reader.states(self._prompt_tokens(prompts, 0)).to(self.device)
 
     def token_lengths(self, prompts: Sequence[str]) -> list[int]:
         """How many tokens the model reads for each prompt; remembered, so asking is cheap."""

@@ -116,6 +116,8 @@ class Batches:
             if not far or (manner != "padded" and error <= self.backbone.tolerance):
                 self._tell(manner, "; ".join(reasons))
                 return manner
+        if not self.backbone.exact and "logits differ" in " ".join(reasons):
+            return "alone"  # in half precision rounding may be all the difference
         raise GroundlingError(
             f"{type(self.backbone.model).__name__} cannot write here: what `generate` gives does not agree with the "
             f"model's plain forward ({'; '.join(reasons)}); use a language model of another family"
@@ -143,11 +145,15 @@ class Batches:
             )
             written = output.sequences[:, 1 if encodes else tokens.shape[1] :].tolist()
             logits = torch.stack(output.logits, dim=1)  # (batch, new tokens, vocabulary)
-            errors = [
-                logits[row] - plain_logits(self.backbone, self.start_token, prompt, written[row])[:-1]
+            plain = [
+                plain_logits(self.backbone, self.start_token, prompt, written[row])[:-1]
                 for row, prompt in enumerate(prompts)
             ]
-        return float(torch.cat(errors).nan_to_num(posinf=0, neginf=0).abs().max())
+        expected = torch.stack(plain).float()
+        errors = (logits.float() - expected).abs().masked_fill(logits == expected, 0)  # infinite ones, too
+        # Half precision rounds large logits by more.
+        unit = 1.0 if self.backbone.exact else max(1.0, float(expected.abs().nan_to_num(posinf=0).max()) / 10)
+        return float(errors.nan_to_num(nan=torch.inf).max()) / unit
 
     def _tell(self, manner: Manner, why: str) -> None:
         """Once, where it is slow."""
