@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from groundling.errors import GroundlingError
-from groundling.lm import LanguageModel, scoring
+from groundling.lm import LanguageModel, reader, scoring
 from tests.lm.families import ACTIONS, CONFIGS, CORPUS, UNPACKABLE
 from tests.lm.reference import plain_ids_log_probs, plain_scores, plain_token_log_probs
 
@@ -47,8 +47,9 @@ def test_families_are_packed_but_for_those_that_cannot_be(make_lm, family):
         lm.score(["a"], ["b"])
         lm.score(["a"], ["b"])
     told = [str(warning.message) for warning in caught if "cannot read several" in str(warning.message)]
-    assert len(told) == (family in UNPACKABLE)
-    assert lm._scorer._packs == (family not in UNPACKABLE)
+    assert len(told) == (family in {"bart", "mamba"})  # Mamba's steps have no gradients
+    with torch.no_grad():
+        assert lm._scorer.way_at(1) == UNPACKABLE.get(family, "tree")
 
 
 @pytest.mark.parametrize("family", ["t5", "gpt2", "llama", "qwen2", "opt"])
@@ -127,11 +128,10 @@ def test_does_not_depend_on_the_company(lms, family, data):
 @pytest.mark.parametrize("family", PACKABLE)
 def test_does_not_depend_on_packing(lms, family):
     lm = lms(family)
-    prompts = PROMPTS if lm._scorer.window is None else ["!", "go to"]
-    _, questions = lm._questions(prompts, CANDIDATES)
+    _, questions = lm._questions(PROMPTS, CANDIDATES)
     with torch.no_grad():
-        packed = lm._scorer.scores_of(lm._scorer.answer_packed(questions), raw=False)
-        plain = lm._scorer.scores_of(lm._scorer.answer_plain(questions), raw=False)
+        packed = lm._scorer.scores_of(lm._scorer.reader.packed(questions), raw=False)
+        plain = lm._scorer.scores_of(lm._scorer.reader.plain(questions), raw=False)
     torch.testing.assert_close(torch.cat(packed), torch.cat(plain), atol=1e-5, rtol=1e-6)
 
 
@@ -143,7 +143,8 @@ def test_very_many_candidates_are_read_in_parts(lms, family, monkeypatch):
         whole = lm.score_candidates(PROMPTS[:3], candidates)
         monkeypatch.setattr(scoring, "_MAX_ROWS", 20)
         monkeypatch.setattr(scoring, "_MAX_LOGITS", 320 * 7)
-        monkeypatch.setattr(scoring, "_TOKENS_AT_ONCE", 40)
+        monkeypatch.setattr(scoring, "TOKENS_AT_ONCE", 40)
+        monkeypatch.setattr(reader, "TOKENS_AT_ONCE", 40)
         parts = lm.score_candidates(PROMPTS[:3], candidates)
     torch.testing.assert_close(whole.log_probs, parts.log_probs, atol=1e-5, rtol=1e-6)
     torch.testing.assert_close(whole.state, parts.state, atol=1e-5, rtol=1e-6)
@@ -151,7 +152,7 @@ def test_very_many_candidates_are_read_in_parts(lms, family, monkeypatch):
 
 def test_a_window_shorter_than_the_prompt_is_respected(lms):
     lm = lms("mistral")
-    assert lm._scorer.window == 24
+    assert lm.backbone.layers.window == 24
     short, long = "go to", CORPUS[1]
     assert lm.token_lengths([short])[0] < 24 < lm.token_lengths([long])[0]
     with torch.no_grad():
@@ -368,7 +369,7 @@ def test_half_precision_takes_the_softmax_in_float32(make_lm, family):
     half.model.bfloat16()
     with torch.no_grad():
         exact, rounded = lm.score_candidates(["go to"], ACTIONS), half.score_candidates(["go to"], ACTIONS)
-    assert half._scorer._packs
+    assert half._scorer.way_at(1) == "tree"
     assert rounded.log_probs.dtype == rounded.state.dtype == torch.float32
     torch.testing.assert_close(rounded.log_probs, exact.log_probs, atol=0.6, rtol=0.05)
 
@@ -378,7 +379,7 @@ def test_packs_under_autocast(make_lm, family):
     lm = make_lm(family)
     with torch.autocast("cpu", torch.bfloat16):
         rounded = lm.score_candidates(["go to", PROMPTS[0]], ACTIONS)
-    assert lm._scorer._packs
+    assert lm._scorer.way_at(1) == "tree"
     assert rounded.log_probs.dtype == rounded.state.dtype == torch.float32
     rounded.log_probs.sum().backward()
     with torch.no_grad():
@@ -408,7 +409,7 @@ def test_eager_attention_packs_too(tokenizers):
         torch.testing.assert_close(
             lm.score(["go"], ACTIONS)[0], plain_scores(lm, "go", ACTIONS), atol=1e-4, rtol=0
         )
-    assert lm._scorer._packs
+    assert lm._scorer.way_at(1) == "tree"
 
 
 @pytest.mark.parametrize("family", SOME)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, PreTrainedModel
+from transformers import Cache, DynamicCache, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
+from groundling.lm.layers import Layers
 from groundling.lm.relative_attention import reads_in_blocks
 
 Memory = list[tuple[Tensor, Tensor]]
@@ -33,7 +36,9 @@ class Backbone:
         self.model = model
         self._last_states = _compiled_last_states if compiled else _last_states
         self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
-        self.body: nn.Module = model.get_decoder()
+        self.body = _body_of(model)
+        self.layers = Layers.of(model.config)
+        self._takes_positions = "position_ids" in inspect.signature(self.body.forward).parameters
 
     @property
     def device(self) -> torch.device:
@@ -67,23 +72,63 @@ class Backbone:
 
     def remember(self, tokens: Tensor) -> Memory:
         """What a causal body remembers of a text, (1, length) token ids, for texts that begin with it."""
-        cache = DynamicCache(config=self.model.config)
+        cache = DynamicCache()  # which keeps all tokens, those beyond a window too: masks tell what is seen
         self.body(input_ids=tokens, past_key_values=cache, use_cache=True)
         layers: list[Any] = cache.layers
         return [(layer.keys, layer.values) for layer in layers]
 
+    def begin(self, tokens: Tensor) -> tuple[Tensor, dict[str, Cache]]:
+        """A causal body's final hidden states of texts of one length, (batch, length) token ids, and its own memory:
+        Transformers' cache of whatever its layers keep, keys and values or recurrent states, under the body's name.
+        """
+        output = self.body(input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=True)
+        memory = {name: value for name, value in output.items() if isinstance(value, Cache)}
+        if not memory:
+            raise ValueError("it remembers in a way of its own")
+        return output.last_hidden_state, memory
+
+    def go_on(
+        self, memory: dict[str, Cache], length: int, owners: Tensor, tokens: Tensor, one_by_one: bool
+    ) -> Tensor:
+        """Final hidden states (rows, more, hidden) of what follows texts that `begin` has read.
+
+        `owners` (rows,) tells which of the texts, of so many tokens each, a row goes on; `tokens` (rows, more) with
+        padding on the right. The memory is used up. `one_by_one`: one token at a time.
+        """
+        for cache in memory.values():
+            cache.reorder_cache(owners)  # type: ignore[arg-type]
+            if not one_by_one:
+                _keep_as_it_is(cache)
+        hidden = []
+        end = length
+        for part in tokens.split(1 if one_by_one else tokens.shape[1], dim=1):
+            end += part.shape[1]
+            # Bodies of nothing but states take a mask for no more than what they read now.
+            mask = tokens.new_ones(len(tokens), end) if self.layers.spans else None
+            arguments: dict[str, Any] = {"attention_mask": mask, "use_cache": True}
+            if self._takes_positions and self.layers.others:
+                # Some bodies ask their first layer how much was read, and a state does not tell.
+                positions = torch.arange(end - part.shape[1], end, device=tokens.device)
+                arguments["position_ids"] = positions.expand(len(tokens), -1)
+            hidden.append(_last_states(self.body, {"input_ids": part} | arguments | memory))
+        return torch.cat(hidden, dim=1)
+
     def read(
-        self, tokens: Tensor, mask: Tensor | None, positions: Tensor | None, before: Memory | None = None
+        self,
+        tokens: Tensor,
+        mask: Tensor | dict[str, Tensor] | None,
+        positions: Tensor | None,
+        before: Memory | None = None,
     ) -> Tensor:
         """A causal body's final hidden states, (batch, length, hidden).
 
-        `tokens` and `positions` (batch, length); `mask` (batch, 1, length, length). Both None: plain causal
-        attention, where what pads a row on its right is seen by nothing before it. `before`: what all rows begin
-        with; then the mask has a column for each of its tokens, too.
+        `tokens` and `positions` (batch, length); `mask` (batch, 1, length, length), or one for each kind of layer.
+        Both None: plain causal attention, where what pads a row on its right is seen by nothing before it. `before`:
+        what all rows begin with; then the mask has a column for each of its tokens, too.
         """
         arguments: dict[str, Any] = {"input_ids": tokens, "use_cache": False}
         if before is not None:
-            cache = DynamicCache(config=self.model.config)
+            cache = DynamicCache()
             for layer, (keys, values) in enumerate(before):
                 rows = (len(tokens), -1, -1, -1)
                 cache.update(keys.expand(rows), values.expand(rows), layer)
@@ -97,8 +142,12 @@ class Backbone:
     @property
     def tolerance(self) -> float:
         """How far two right answers may lie apart: by rounding, in half precision and by accelerators more of it."""
-        exact = self.model.dtype == torch.float32 and not getattr(self.model, "is_quantized", False)
-        return (1e-3 if self.device.type == "cpu" else 5e-3) if exact else 0.2
+        return (1e-3 if self.device.type == "cpu" else 5e-3) if self.exact else 0.2
+
+    @property
+    def exact(self) -> bool:
+        """Whether weights are in full precision."""
+        return self.model.dtype == torch.float32 and not getattr(self.model, "is_quantized", False)
 
     def logits(self, states: Tensor) -> Tensor:
         """Logits of final hidden states: (rows, hidden) to (rows, vocabulary), in the model's dtype.
@@ -113,16 +162,39 @@ class Backbone:
         }
         if self.is_encoder_decoder:
             arguments["decoder_input_ids"] = arguments.pop("input_ids")
-            arguments["encoder_outputs"] = BaseModelOutput(last_hidden_state=states[None])
+            arguments["encoder_outputs"] = _EncoderOutput(last_hidden_state=states[None])
         with torch.autocast(states.device.type, enabled=False), _answering(self.body, states[None]):
             return self.model(**arguments).logits[0]
 
-    def additive(self, allowed: Tensor) -> Tensor:
-        """A boolean 4D mask in the form that the model's attention wants it."""
+    def additive(self, allowed: Tensor | dict[str, Tensor]) -> Any:
+        """A boolean 4D mask, or one for each kind of layer, in the form that the model's attention wants it."""
+        if isinstance(allowed, dict):
+            return {kind: self.additive(mask) for kind, mask in allowed.items()}
         if self.model.config._attn_implementation == "sdpa":
             return allowed
         blocked = torch.zeros(allowed.shape, dtype=self.model.dtype, device=allowed.device)
         return blocked.masked_fill_(~allowed, torch.finfo(self.model.dtype).min)
+
+
+def _body_of(model: PreTrainedModel) -> nn.Module:
+    """The decoder of a model, up to and with its final norm: a model of its own, whatever `get_decoder` names."""
+    named: Any = model.get_decoder()
+    if isinstance(named, PreTrainedModel) and named is not model:
+        return named
+    return next((child for child in model.children() if isinstance(child, PreTrainedModel)), named)
+
+
+def _keep_as_it_is(cache: Cache) -> None:
+    """Have states stay what they are, as gradients need them, when the last tokens are read."""
+    layers: list[Any] = cache.layers
+    for layer in layers:
+        if hasattr(layer, "recurrent_states"):
+            layer.activate_past_recording()  # of convolutions, which then write nothing over
+            layer.update_recurrent_state = _keep_nothing
+
+
+def _keep_nothing(states: Tensor, *_: Any, **__: Any) -> Tensor:
+    return states
 
 
 def _last_states(part: nn.Module, arguments: Mapping[str, Any]) -> Tensor:
@@ -152,6 +224,15 @@ class _BodyOutput:
 
     def __getattr__(self, name: str) -> None:
         return None
+
+
+@dataclass
+class _EncoderOutput(BaseModelOutput):
+    """An encoder's output of any family, likewise."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ numbers alone and not on how a batch is spread. Searches over several texts (bea
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 from groundling.errors import GroundlingError
 from groundling.lm.backbone import Backbone
 from groundling.lm.packing import right_padded
+from groundling.lm.padding import configured, padded
 from groundling.lm.sampling import Mask, Sampling, draw, filtered
 from groundling.lm.steps import Stepper
 
@@ -86,6 +88,8 @@ class Decoder:
         self._mask_stepper = (
             Stepper(Backbone(mask_lm.model), self.start_token) if mask_lm is not None else None
         )
+        self._steppers = [self._stepper, *([self._mask_stepper] if self._mask_stepper else [])]
+        self._told: set[str] = set()
 
     @torch.no_grad()
     def __call__(
@@ -114,7 +118,7 @@ class Decoder:
             sampling, self.mask, given, self.ends, ends, uniforms[:, :new_tokens], self.lm.device
         )
         with self.lm.remembering(), nullcontext() if self.mask_lm is None else self.mask_lm.remembering():
-            if self._steps_with(max(given) + new_tokens):
+            if self._steps_with(given, new_tokens):
                 with self.lm.autocast():
                     self._write(prompts, choice)
             else:
@@ -136,10 +140,34 @@ class Decoder:
                     f"{room}: shorten max_prompt_length or max_new_tokens"
                 )
 
-    def _steps_with(self, length: int) -> bool:
-        window = self.lm.window
-        steppers = [self._stepper, *([self._mask_stepper] if self._mask_stepper else [])]
-        return (window is None or length <= window) and all(stepper.exact for stepper in steppers)
+        layers = self.lm.backbone.layers
+        for index, prompt in enumerate(() if self.lm.is_encoder_decoder else prompts):
+            if turn := layers.crossed(len(prompt), len(prompt) + new_tokens - 1):
+                raise GroundlingError(
+                    f"prompt {index} has {len(prompt)} tokens, and the text {new_tokens}, but beyond {turn} tokens "
+                    "this model (longrope) encodes the positions of all of them otherwise, so that no pass over a "
+                    f"text tells how likely it was written: keep both within {turn} by max_prompt_length and "
+                    "max_new_tokens, or prompts beyond it"
+                )
+
+    def _steps_with(self, given: Sequence[int], new_tokens: int) -> bool:
+        return all(self._steps_exactly(stepper, given, new_tokens) for stepper in self._steppers)
+
+    def _steps_exactly(self, stepper: Stepper, given: Sequence[int], new_tokens: int) -> bool:
+        layers, longest = stepper.backbone.layers, max(given) + new_tokens
+        if layers.window is not None and longest > layers.window:
+            why = f"layers that see {layers.window} tokens"
+        elif len({layers.stage(count) for count in given}) > 1:
+            why = f"texts on both sides of {layers.turns[0]} tokens, beyond which positions are encoded otherwise"
+        elif not stepper.exact:
+            why = "its steps are not exactly its plain forward"
+        else:
+            return True
+        if why not in self._told:
+            self._told.add(why)
+            name = type(stepper.backbone.model).__name__
+            warnings.warn(f"{name} writes by Transformers' loop, which is slower ({why})", stacklevel=2)
+        return False
 
     def _write(self, prompts: Sequence[Sequence[int]], choice: _Choice) -> None:
         writing = self._stepper.begin(prompts, choice.num_steps)
@@ -166,42 +194,32 @@ class Decoder:
 
         Without autocast, under which this loop would round logits to bfloat16.
         """
-        filler = self.lm.filler
-        longest = max(map(len, prompts))
-        left = not self.lm.is_encoder_decoder
-        pads = [[filler] * (longest - len(prompt)) for prompt in prompts]
-        lines = [
-            [*pad, *prompt] if left else [*prompt, *pad] for pad, prompt in zip(pads, prompts, strict=True)
-        ]
-        marks = [
-            [0] * len(pad) + [1] * len(p) if left else [1] * len(p) + [0] * len(pad)
-            for pad, p in zip(pads, prompts, strict=True)
-        ]
-        device = self.lm.device
-        tokens, mask = torch.tensor(lines, device=device), torch.tensor(marks, device=device)
-        processor = _Chooser(choice, longest if left else 1, self, mask, tokens, prompts)
-        model: Any = self.lm.model
-        config = model.generation_config
-        model.generation_config = (
-            GenerationConfig(  # nothing of the model's own, such as tokens that it forces
+        lm, device = self.lm, self.lm.device
+        left = not lm.is_encoder_decoder
+        model: Any = lm.model
+        for indices, manner in lm.padding.of(list(map(len, prompts)), choice.num_steps - 1):
+            lines = [prompts[index] for index in indices]
+            tokens, mask = (part.to(device) for part in padded(lines, lm.filler, left))
+            rows = torch.tensor(indices, device=device)
+            processor = _Chooser(choice, rows, tokens.shape[1] if left else 1, self, mask, tokens, lines)
+            settings = GenerationConfig(
                 max_new_tokens=choice.num_steps,
                 do_sample=False,
-                pad_token_id=filler,
+                pad_token_id=lm.filler,
                 eos_token_id=list(choice.ends) or None,
                 decoder_start_token_id=self.start_token,
+                use_cache=manner != "anew",
             )
-        )
-        try:
-            model.generate(
-                input_ids=tokens, attention_mask=mask, logits_processor=LogitsProcessorList([processor])
-            )
-        finally:
-            model.generation_config = config
+            with configured(model, settings):
+                model.generate(
+                    input_ids=tokens, attention_mask=mask, logits_processor=LogitsProcessorList([processor])
+                )
 
 
 class _Chosen(NamedTuple):
     """What one step chose; all (rows,), on the model's device."""
 
+    step: int
     rows: Tensor
     """Which texts these are."""
     tokens: Tensor
@@ -234,7 +252,7 @@ class _Choice:
         self.going = torch.ones(len(given), dtype=torch.bool, device=device)
         self.uniforms = uniforms.to(device)
         self.chosen: list[_Chosen] = []
-        self.kept: list[tuple[Tensor, Tensor]] = []  # of each step: which text, and a token of its set
+        self.kept: list[tuple[int, Tensor, Tensor]] = []  # a step, which text, and a token of its set
 
     def __call__(self, logits: Tensor, rows: Tensor, step: int, mask_logits: Tensor | None) -> Tensor:
         """The tokens (rows,) that follow, chosen from (rows, vocabulary); ``rows`` says which texts these are."""
@@ -248,11 +266,11 @@ class _Choice:
         places = tokens[:, None]
         raw_chosen = raw.gather(1, places)[:, 0]
         chosen = raw_chosen if log_probs is raw else log_probs.gather(1, places)[:, 0]
-        self.chosen.append(_Chosen(rows, tokens, chosen, raw_chosen))
+        self.chosen.append(_Chosen(step, rows, tokens, chosen, raw_chosen))
         if self.mask is not None or self.sampling.chooses_a_set:
             where, token = (~log_probs.isinf()).nonzero().T
             counted = self.going[rows[where]]
-            self.kept.append((rows[where[counted]].cpu(), token[counted].int().cpu()))
+            self.kept.append((step, rows[where[counted]].cpu(), token[counted].int().cpu()))
         if len(self.end_ids):
             self.going[rows] &= ~torch.isin(tokens, self.end_ids)
         return tokens
@@ -279,14 +297,14 @@ class _Choice:
         return filtered(logits, self.sampling, banned, allowed)
 
     def decoded(self) -> Decoded:
-        num_steps = max(1, len(self.chosen))
+        num_steps = max((drawn.step + 1 for drawn in self.chosen), default=1)
         shape = (self.num_texts, num_steps)
         tokens = self.end_ids.new_zeros(shape)
         log_probs, raw_log_probs = (torch.zeros(shape, device=tokens.device) for _ in range(2))
-        for step, drawn in enumerate(self.chosen):
-            tokens[drawn.rows, step] = drawn.tokens
-            log_probs[drawn.rows, step] = drawn.log_probs
-            raw_log_probs[drawn.rows, step] = drawn.raw_log_probs
+        for drawn in self.chosen:
+            tokens[drawn.rows, drawn.step] = drawn.tokens
+            log_probs[drawn.rows, drawn.step] = drawn.log_probs
+            raw_log_probs[drawn.rows, drawn.step] = drawn.raw_log_probs
         ended = torch.isin(tokens, self.end_ids)
         before = ended.cumsum(1) - ended.long()  # how many ends come before a token
         counts = before == 0
@@ -302,11 +320,12 @@ class _Choice:
         )
 
     def _sets(self, lengths: Tensor) -> list[TokenSets]:
-        texts = torch.cat([text for text, _ in self.kept])
-        ids = torch.cat([token for _, token in self.kept])
-        counts = torch.stack(
-            [torch.bincount(text, minlength=self.num_texts) for text, _ in self.kept], dim=1
-        )  # (num_texts, num_steps)
+        texts = torch.cat([text for _, text, _ in self.kept])
+        ids = torch.cat([token for _, _, token in self.kept])
+        num_steps = max(step for step, _, _ in self.kept) + 1
+        counts = torch.zeros(self.num_texts, num_steps, dtype=torch.long)
+        for step, text, _ in self.kept:
+            counts[:, step] += torch.bincount(text, minlength=self.num_texts)
         by_text = ids[texts.argsort(stable=True)].split(counts.sum(1).tolist())
         return [
             TokenSets(of_text, count[:length])
@@ -320,19 +339,19 @@ class _Chooser(LogitsProcessor):
     def __init__(
         self,
         choice: _Choice,
+        rows: Tensor,
         given: int,
         decoder: Decoder,
         mask: Tensor,
         tokens: Tensor,
         prompts: Sequence[Sequence[int]],
     ) -> None:
-        self.choice, self.given, self.decoder = choice, given, decoder
+        self.choice, self.rows, self.given, self.decoder = choice, rows, given, decoder
         self.mask, self.tokens, self.prompts = mask, tokens, prompts
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         step = input_ids.shape[1] - self.given
-        rows = torch.arange(len(scores), device=self.decoder.lm.device)
-        tokens = self.choice(scores, rows, step, self._mask_logits(input_ids))
+        tokens = self.choice(scores, self.rows, step, self._mask_logits(input_ids))
         return torch.full_like(scores, -torch.inf).scatter_(1, tokens[:, None], 0.0)
 
     def _mask_logits(self, written: Tensor) -> Tensor | None:

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from groundling.lm.padding import Batches, padded
+
 # Scores of all steps are held until the log-probabilities are taken: 128 Mi numbers, twice, 1 GiB in float32.
 _MAX_SCORES = 2**27
 DEFAULT_NEW_TOKENS = 32
@@ -34,24 +36,29 @@ def generate(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
     prompts: Sequence[Sequence[int]],
-    filler: int,
+    padding: Batches,
     settings: dict[str, Any],
 ) -> list[Generation]:
     """Continuations of prompts given as token ids, prompt by prompt (`num_return_sequences` of each).
 
-    `filler` pads prompts, and finished sequences inside Transformers; `settings` are those of `model.generate`.
+    `padding` tells which of them go together; `settings` are those of `model.generate`.
     """
     copies = settings.get("num_return_sequences") or 1
     rows = copies * (settings.get("num_beams") or 1)
     vocabulary = model.config.get_text_config().vocab_size
     at_once = max(1, _MAX_SCORES // (vocabulary * settings.get("max_new_tokens", DEFAULT_NEW_TOKENS) * rows))
-    by_length = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))
     generations: dict[int, list[Generation]] = {}
-    for first in range(0, len(prompts), at_once):
-        batch = by_length[first : first + at_once]
-        made = _generate_batch(model, tokenizer, [prompts[index] for index in batch], filler, settings)
-        for place, index in enumerate(batch):
-            generations[index] = made[place * copies : (place + 1) * copies]
+    new_tokens = settings.get("max_new_tokens", settings.get("max_length", DEFAULT_NEW_TOKENS))
+    # The last token is never read.
+    for together, manner in padding.of(list(map(len, prompts)), new_tokens - 1):
+        by_length = sorted(together, key=lambda index: -len(prompts[index]))
+        cached = settings if manner != "anew" else {"use_cache": False} | settings
+        for first in range(0, len(by_length), at_once):
+            batch = by_length[first : first + at_once]
+            lines = [prompts[index] for index in batch]
+            made = _generate_batch(model, tokenizer, lines, padding.filler, cached)
+            for place, index in enumerate(batch):
+                generations[index] = made[place * copies : (place + 1) * copies]
     return [generation for index in range(len(prompts)) for generation in generations[index]]
 
 
@@ -62,7 +69,7 @@ def _generate_batch(
     filler: int,
     settings: dict[str, Any],
 ) -> list[Generation]:
-    tokens, mask = _pad(prompts, filler, left=not model.config.is_encoder_decoder)
+    tokens, mask = padded(prompts, filler, left=not model.config.is_encoder_decoder)
     device = model.get_input_embeddings().weight.device
     limits = {} if "max_length" in settings else {"max_new_tokens": DEFAULT_NEW_TOKENS}
     output: Any = model.generate(
@@ -87,18 +94,6 @@ def _generate_batch(
         text = str(tokenizer.decode(ids, skip_special_tokens=True))
         generations.append(Generation(text, ids, sampled[row, :length], raw[row, :length]))
     return generations
-
-
-def _pad(prompts: Sequence[Sequence[int]], filler: int, left: bool) -> tuple[Tensor, Tensor]:
-    """Token ids and 0/1 mask, int64 (batch, longest)."""
-    longest = max(map(len, prompts))
-    tokens = torch.full((len(prompts), longest), filler)
-    mask = torch.zeros_like(tokens)
-    for row, prompt in enumerate(prompts):
-        place = slice(longest - len(prompt), None) if left else slice(len(prompt))
-        tokens[row, place] = torch.tensor(prompt)
-        mask[row, place] = 1
-    return tokens, mask
 
 
 def _log_probs(scores: Sequence[Tensor], made: Tensor, beams: Tensor | None) -> Tensor:

@@ -18,6 +18,7 @@ from groundling.lm import loading
 from groundling.lm.backbone import Backbone
 from groundling.lm.generation import DEFAULT_NEW_TOKENS, Generation, generate
 from groundling.lm.kernels import speed_up_linear_layers
+from groundling.lm.padding import Batches
 from groundling.lm.relative_attention import read_long_prompts_in_blocks
 from groundling.lm.scoring import CandidateScores, Scorer, ScoringQuestion
 from groundling.lm.tokens import TextTokens
@@ -41,10 +42,10 @@ class LanguageModel(nn.Module):
 
     Attributes:
         filler: The token that pads.
+        padding: Which prompts can be continued in one batch.
         start_token: The token that a decoder reads first.
         end_token: The tokenizer's token for the end of a text; None where it has none.
         max_positions: How many tokens the model has room for; None where there is no limit.
-        window: The shortest attention window of the model's layers; None where all see everything.
     """
 
     def __init__(
@@ -82,8 +83,8 @@ class LanguageModel(nn.Module):
         )
         self.start_token = start
         self.end_token: int | None = tokenizer.eos_token_id
-        self.window = _window(config)
-        self._scorer = Scorer(Backbone(model, compiled), start, self.window)
+        self._scorer = Scorer(Backbone(model, compiled), start)
+        self.padding = Batches(Backbone(model), self.filler, start)
         self.max_positions: int | None = getattr(config, "max_position_embeddings", None)
         self.train(False)
 
@@ -326,7 +327,7 @@ class LanguageModel(nn.Module):
         """Float32 (num_prompts, hidden_size): the states of `score_candidates`, when no candidate is scored."""
         if not prompts:
             return self._nothing[1]
-        return self._scorer.states(self._prompt_tokens(prompts, 0)).to(self.device)
+        return self._scorer.reader.states(self._prompt_tokens(prompts, 0)).to(self.device)
 
     def token_lengths(self, prompts: Sequence[str]) -> list[int]:
         """How many tokens the model reads for each prompt; remembered, so asking is cheap."""
@@ -448,7 +449,7 @@ class LanguageModel(nn.Module):
             return []
         with self.remembering():
             return generate(
-                self.model, self.tokenizer, cast(Sequence[Sequence[int]], prompts), self.filler, generation
+                self.model, self.tokenizer, cast(Sequence[Sequence[int]], prompts), self.padding, generation
             )
 
     def save_pretrained(self, folder: str | Path) -> None:
@@ -473,15 +474,3 @@ class LanguageModel(nn.Module):
 
 def _first_known(*token_ids: int | None) -> int:
     return next(token for token in token_ids if token is not None)
-
-
-def _window(config: Any) -> int | None:
-    """The shortest attention window of a model's layers; None where all see everything."""
-    kinds = getattr(config, "layer_types", None)
-    sliding = kinds is None or any("full" not in kind for kind in kinds)
-    if not sliding or getattr(config, "use_sliding_window", True) is False:
-        return None
-    windows = [
-        getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size", "window_size")
-    ]
-    return min((window for window in windows if window), default=None)

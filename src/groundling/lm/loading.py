@@ -268,7 +268,7 @@ def _zero_dropout(holder: object) -> None:
         if isinstance(value, PretrainedConfig):
             _zero_dropout(value)
         elif "drop" in key and isinstance(value, int | float) and not isinstance(value, bool):
-            setattr(holder, key, 0.0)
+            setattr(holder, key, type(value)(0))  # some configs take whole numbers alone
 
 
 def checkpoint_gradients(model: PreTrainedModel) -> None:

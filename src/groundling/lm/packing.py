@@ -10,11 +10,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 Tokens = Sequence[int]
+
+
+class ScoringQuestion(NamedTuple):
+    """One prompt and the candidates asked about it, in token ids."""
+
+    prompt: list[int]
+    candidates: list[list[int]]
 
 
 @dataclass(frozen=True)
@@ -68,9 +76,7 @@ def as_chains(candidates: Sequence[Tokens], start_token: int) -> Layout:
     Inside a run the distances between array indices are the true ones, so relative position biases come out right
     without being touched. A run that is the beginning of another one is left out.
     """
-    read = sorted({tuple(candidate[:-1]) for candidate in candidates})
-    # In sorted order a sequence is followed at once by its extensions, if it has any.
-    chains = [run for run, after in zip(read, [*read[1:], None], strict=True) if not _begins(run, after)]
+    chains = runs_of(candidates)
     tokens: list[int] = []
     depths: list[int] = []
     row_after: dict[tuple[int, ...], int] = {}  # tokens read -> row
@@ -88,6 +94,26 @@ def as_chains(candidates: Sequence[Tokens], start_token: int) -> Layout:
         for position, token in enumerate(candidate)
     ]
     return Layout(tokens, depths, visible, _target_tensor(targets))
+
+
+def runs_of(candidates: Sequence[Tokens]) -> list[tuple[int, ...]]:
+    """What is read of candidates: all but their last tokens, without those runs that are the beginning of another."""
+    read = sorted({tuple(candidate[:-1]) for candidate in candidates})
+    # In sorted order a sequence is followed at once by its extensions, if it has any.
+    return [run for run, after in zip(read, [*read[1:], None], strict=True) if not _begins(run, after)]
+
+
+def as_runs(candidates: Sequence[Tokens], runs: Sequence[tuple[int, ...]]) -> Tensor:
+    """Targets (see `Layout`) when runs are read after the prompt: its last state is row 0, run by run come theirs."""
+    row_after: dict[tuple[int, ...], int] = {(): 0}  # tokens read -> row
+    first = 1
+    for run in runs:
+        for depth in range(1, len(run) + 1):
+            row_after.setdefault(run[:depth], first + depth - 1)
+        first += len(run)
+    return _target_tensor(
+        [(row_after[tuple(c[:position])], token) for c in candidates for position, token in enumerate(c)]
+    )
 
 
 def as_lines(candidates: Sequence[Tokens]) -> Tensor:

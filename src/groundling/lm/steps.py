@@ -25,6 +25,7 @@ from groundling.lm.backbone import Backbone
 from groundling.lm.kernels import FastKernels
 from groundling.lm.packing import batches, right_padded
 from groundling.lm.relative_attention import reads_in_blocks
+from groundling.lm.trials import REFUSALS, plain_logits
 
 _AT_ONCE, _AT_ONCE_ON_CPU = (8192, 0.5), (384, 0.3)
 """How many tokens of prompts are read at once, and how much padding may be added, as a share of the rest. What a layer
@@ -198,7 +199,7 @@ class Stepper:
                     return True
         except torch.OutOfMemoryError:
             raise  # which tells nothing of the model: the same may be tried again with less
-        except (TypeError, ValueError, RuntimeError, IndexError, AttributeError, NotImplementedError):
+        except REFUSALS:
             pass  # a body that remembers, or takes masks and positions, in its own way
         self._traced = None
         return False
@@ -221,7 +222,7 @@ class Stepper:
                 step = torch.jit.trace(_Traceable(self._step, model), example, check_trace=False)
             except torch.OutOfMemoryError:
                 raise
-            except (TypeError, ValueError, RuntimeError, IndexError, AttributeError):
+            except REFUSALS:
                 return
         self._traced = _Traced(begin, step)
 
@@ -235,18 +236,14 @@ class Stepper:
 
     def _plain(self, prompts: Sequence[Sequence[int]], words: list[int]) -> Tensor:
         """The same from the model's own forward, text by text."""
-        rows = []
-        for row, prompt in enumerate(prompts):
-            written = [words[step + row] for step in range(3)]
-            read = torch.tensor([list(prompt)], device=self.backbone.device)
-            if self.backbone.is_encoder_decoder:
-                line = torch.tensor([[self.start_token, *written]], device=read.device)
-                output = self.backbone.model(input_ids=read, decoder_input_ids=line, use_cache=False)
-            else:
-                line = torch.tensor([[*prompt, *written]], device=read.device)
-                output = self.backbone.model(input_ids=line, use_cache=False)
-            rows.append(output.logits[0, -1].float())
-        return torch.stack(rows)
+        return torch.stack(
+            [
+                plain_logits(
+                    self.backbone, self.start_token, prompt, [words[step + row] for step in range(3)]
+                )[-1].float()
+                for row, prompt in enumerate(prompts)
+            ]
+        )
 
 
 class _Slots(CacheLayerMixin):

@@ -37,6 +37,25 @@ class Lines(NamedTuple):
 
 def read_states(lm: LanguageModel, lines: Lines) -> Tensor:
     """Final hidden states of the positions that count, line by line: (their number, hidden)."""
+    if lines.prompts is None and lm.backbone.layers.turns:
+        return _by_stage(lm, lines)
+    return _read_together(lm, lines)
+
+
+def _by_stage(lm: LanguageModel, lines: Lines) -> Tensor:
+    """Of a model whose positions depend on a line's length: padding would make short lines long ones."""
+    groups: dict[int, list[int]] = {}
+    for index, line in enumerate(lines.read):
+        groups.setdefault(lm.backbone.layers.stage(len(line)), []).append(index)
+    states: dict[int, Tensor] = {}
+    for indices in groups.values():
+        counts = [lines.counts[index] for index in indices]
+        together = _read_together(lm, Lines(None, [lines.read[index] for index in indices], counts))
+        states.update(zip(indices, together.split(counts), strict=True))
+    return torch.cat([states[index] for index in range(len(lines.read))])
+
+
+def _read_together(lm: LanguageModel, lines: Lines) -> Tensor:
     read, _ = right_padded(lines.read, lm.device)
     if lines.prompts is None:
         # What pads a row on its right is seen by nothing before it.

@@ -1,0 +1,187 @@
+"""What a family's scores and texts are, against its plain forward of one text at a time: the rows of a table."""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from groundling.errors import GroundlingError
+from groundling.lm import LanguageModel
+from groundling.lm.decoding import Decoder
+from groundling.lm.sampling import Sampling
+from groundling.lm.scoring import ScoringQuestion
+from tests.lm.families import VOCABULARY
+from tests.lm.reference import plain_ids_log_probs
+from tests.lm.tiny import ORIGINAL, WINDOW, tiny_config, tiny_model, with_rope, with_window
+
+EXACT = 1e-4
+ROPES = ("longrope", "yarn", "llama3", "dynamic", "linear")
+ALL_ROPES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gpt_neox", "stablelm", "granite")
+"""Of all kinds; other families, whose code for it is the same, are tried with longrope."""
+
+
+class Row(NamedTuple):
+    """One family in one variant. Errors are largest differences of log-probabilities, or a refusal's line."""
+
+    family: str
+    model: str
+    variant: str
+    """"plain", "window 24", or a kind of RoPE with the length of the original context."""
+    score: str
+    """Packed, prompts of several lengths: candidates against each alone."""
+    shared: str
+    """The same of prompts that begin alike."""
+    padded: str
+    """`generate` on a batch of prompts of several lengths."""
+    sampled: str
+    """The same by the decoder that rollouts are written with."""
+    read: float
+    """Tokens that went through the body, of one long prompt and its candidates, as a share of the prompt's."""
+    told: str
+    """What was announced."""
+
+
+def variants(family: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Of each variant its name and the changes of the config."""
+    yield "plain", {}
+    if spans := with_window(family):
+        yield f"window {WINDOW}", spans
+    for kind in ROPES if family in ALL_ROPES else ROPES[:1]:
+        if changes := with_rope(tiny_config(family), kind):
+            yield f"{kind} {ORIGINAL}", changes
+
+
+def lm_of(family: str, changes: dict[str, Any], tokenizers: Any) -> LanguageModel:
+    """A tiny model of that variant."""
+    config = tiny_config(family, **changes)
+    return LanguageModel(tiny_model(config), tokenizers[bool(config.is_encoder_decoder)])
+
+
+def row_of(family: str, variant: str, lm: LanguageModel) -> Row:
+    """Everything that the table tells of a variant."""
+    # On both sides of windows and of original contexts, and so near that candidates cross it.
+    lengths, alike = [7, 12, 3, 64, 50, 38, 44], [35, 39, 33, 38, 64]
+    told: list[str] = []
+    score = _outcome(lambda: score_error(lm, [_ids(index, n) for index, n in enumerate(lengths)]), told)
+    start = _ids(99, 30)
+    shared = _outcome(
+        lambda: max(
+            score_error(lm, [(start + _ids(50 + index, n))[:n] for index, n in enumerate(alike)]),
+            score_error(
+                lm, [(_ids(98, 45) + _ids(70 + index, n))[:n] for index, n in enumerate([60, 65, 50])]
+            ),
+        ),
+        told,
+    )
+    padded = _outcome(lambda: max(written_error(lm, lengths[:3]), written_error(lm, [38, 22, 45, 22])), told)
+    sampled = _outcome(lambda: max(sampled_error(lm, lengths[:3]), sampled_error(lm, [36, 22, 45, 22])), told)
+    read = 0.0 if "refused" in score else read_share(lm, _ids(7, 64))
+    return Row(
+        family,
+        type(lm.model).__name__,
+        variant,
+        score,
+        shared,
+        padded,
+        sampled,
+        round(read, 2),
+        " | ".join(told),
+    )
+
+
+def _outcome(error: Callable[[], float], told: list[str]) -> str:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            outcome = f"{error():.0e}"
+        except GroundlingError as refusal:
+            assert "\n" not in str(refusal)
+            outcome = f"refused: {refusal}"
+    told += [
+        line
+        for line in dict.fromkeys(str(w.message) for w in caught)
+        if "slower" in line and line not in told
+    ]
+    return outcome
+
+
+def _ids(seed: int, count: int) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(2, VOCABULARY, (count,), generator=generator).tolist()
+
+
+CANDIDATES = [
+    _ids(100, 1),
+    _ids(101, 2),
+    _ids(102, 3),
+    [*_ids(102, 3)[:2], *_ids(103, 2)],
+    _ids(104, 4),
+    _ids(105, 1),
+]
+
+
+@torch.no_grad()
+def plain_scores(lm: LanguageModel, prompts: Sequence[list[int]]) -> Tensor:
+    return torch.stack([plain_ids_log_probs(lm, prompt, c).sum() for prompt in prompts for c in CANDIDATES])
+
+
+@torch.no_grad()
+def score_error(lm: LanguageModel, prompts: Sequence[list[int]]) -> float:
+    scores, _ = lm._scorer([ScoringQuestion(prompt, CANDIDATES) for prompt in prompts])
+    return float((scores - plain_scores(lm, prompts)).abs().max())
+
+
+@torch.no_grad()
+def read_share(lm: LanguageModel, prompt: list[int]) -> float:
+    """Tokens embedded for a prompt and its candidates, over the prompt's; trials are over."""
+    counted: list[int] = []
+
+    def count(_: Any, given: Any, embedded: Tensor) -> None:
+        counted.append(embedded.shape[:-1].numel())
+
+    # Of an encoder-decoder some families share one embedding, and some have two: the encoder's counts.
+    part: Any = lm.model.get_encoder() if lm.is_encoder_decoder else lm.model
+    hook = part.get_input_embeddings().register_forward_hook(count)
+    try:
+        lm._scorer([ScoringQuestion(prompt, CANDIDATES)])
+    finally:
+        hook.remove()
+    return sum(counted) / len(prompt)
+
+
+def _text_error(lm: LanguageModel, prompt: list[int], ids: list[int], log_probs: Tensor) -> float:
+    """Each token against a forward pass of all that came before it."""
+    errors = [0.0]
+    for step, token in enumerate(ids):
+        before = ids[:step]
+        if lm.is_encoder_decoder:
+            expected = plain_ids_log_probs(lm, prompt, [*before, token])[-1]
+        else:
+            expected = plain_ids_log_probs(lm, prompt + before, [token])[0]
+        errors.append(float((log_probs[step] - expected).abs()))
+    return max(errors)
+
+
+@torch.no_grad()
+def written_error(lm: LanguageModel, lengths: Sequence[int]) -> float:
+    prompts = [_ids(40 + index, length) for index, length in enumerate(lengths)]
+    texts = lm.generate(prompts, max_new_tokens=4)
+    return max(
+        _text_error(lm, prompt, text.token_ids.tolist(), text.raw_token_log_probs)
+        for prompt, text in zip(prompts, texts, strict=True)
+    )
+
+
+@torch.no_grad()
+def sampled_error(lm: LanguageModel, lengths: Sequence[int]) -> float:
+    prompts = [_ids(40 + index, length) for index, length in enumerate(lengths)]
+    uniforms = torch.rand(len(prompts), 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    decoded = Decoder(lm)(prompts, Sampling(), uniforms)
+    return max(
+        _text_error(
+            lm, prompt, decoded.tokens[row, : decoded.lengths[row]].tolist(), decoded.raw_log_probs[row]
+        )
+        for row, prompt in enumerate(prompts)
+    )
