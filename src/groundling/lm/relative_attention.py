@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers.models.mt5.modeling_mt5 import MT5Attention
 from transformers.models.t5.modeling_t5 import T5Attention
 
-LONG = 256
+LONG = 512
 """Prompts of so many tokens are read in blocks: of shorter ones the plain products are as fast."""
 _SCORES = 2**18
 """Of a block: the megabyte that a CPU's cache holds."""
