@@ -142,15 +142,14 @@ OF_WRITERS = (
 NOT_WRITERS = {key for key, ours in SAME.items() if ours.startswith("world.")} | {
     f"{RL}.{name}"
     for name in (
-        *(
-            "action_space",
-            "num_steps",
-            "batch_size",
-            "load_embedding",
-            "use_action_heads",
-            "reward_shaping_beta",
-        ),
-        *("modified_action_space", "new_action_space"),
+        "action_space",
+        "num_steps",
+        "batch_size",
+        "load_embedding",
+        "use_action_heads",
+        "reward_shaping_beta",
+        "modified_action_space",
+        "new_action_space",
     )
 }
 """Entries of agents that act in an env, which Lamorel's file of PPO on tokens never reads."""

@@ -50,9 +50,8 @@ class Backbone:
         """The encoder's states: (batch, length) token ids and 0/1 mask to (batch, length, hidden)."""
         encoder = self.model.get_encoder()
         if reads_in_blocks(encoder, tokens) and not mask.all():
-            mask = self.additive(
-                mask.bool()[:, None, None]
-            )  # of which Transformers would make length × length
+            # Of (batch, length) Transformers would make (batch, 1, length, length).
+            mask = self.additive(mask.bool()[:, None, None])
         return self._last_states(encoder, {"input_ids": tokens, "attention_mask": mask})
 
     def decode(self, tokens: Tensor, states: Tensor, states_mask: Tensor, mask: Tensor | None) -> Tensor:

@@ -7,7 +7,7 @@ where the positions of a whole text are encoded by other frequencies.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -46,6 +46,13 @@ class Layers:
     def stage(self, length: int) -> int:
         """Texts of lengths of one stage have their positions encoded alike, and can be read together."""
         return sum(length > turn for turn in self.turns)
+
+    def by_stage(self, lengths: Sequence[int]) -> list[list[int]]:
+        """Indices of texts of such lengths, those of one stage together, in their order."""
+        groups: dict[int, list[int]] = {}
+        for index, length in enumerate(lengths):
+            groups.setdefault(self.stage(length), []).append(index)
+        return list(groups.values())
 
     def crossed(self, length: int, longer: int) -> int:
         """The first length beyond which positions are encoded otherwise, between the two; 0 where there is none."""

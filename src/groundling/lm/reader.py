@@ -213,11 +213,11 @@ class Reader:
         answers = []
         first = 0
         for question in questions:
-            mine = [
+            rows = [
                 states[len(states) - max(1, len(candidate)) :]
                 for states, candidate in zip(hidden[first:], question.candidates, strict=False)
             ]
-            answers.append(Answer(torch.cat(mine), as_lines(question.candidates)))
+            answers.append(Answer(torch.cat(rows), as_lines(question.candidates)))
             first += len(question.candidates)
         return answers
 
@@ -233,12 +233,9 @@ class Reader:
 
     def _line_batches(self, lengths: Sequence[int]) -> list[list[int]]:
         """Padding would make a text as long as its batch, so that none of another stage can be in it."""
-        by_stage: dict[int, list[int]] = {}
-        for index, length in enumerate(lengths):
-            by_stage.setdefault(self.backbone.layers.stage(length), []).append(index)
         return [
             [indices[place] for place in batch]
-            for indices in by_stage.values()
+            for indices in self.backbone.layers.by_stage(lengths)
             for batch in self._batches([lengths[index] for index in indices])
         ]
 

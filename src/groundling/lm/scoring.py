@@ -231,7 +231,6 @@ class Scorer:
             return way
         if layers.others:
             why = f"layers of the kind {', '.join(layers.others)}; {why}"
-        self._ways[least] = way
         return self._slow(why, least)
 
     def _slow(self, why: str, least: int) -> Way:

@@ -92,15 +92,15 @@ def learns_alike(backbone: Backbone, start_token: int, scores: Scores, least: in
     questions = _questions(backbone, least)[-1:]
     gradients = []
     with torch.autocast(backbone.device.type, enabled=False):
-        for computed in (scores, lambda asked: plain_scores(backbone, start_token, asked[0])):
+        for scored in (scores, lambda asked: plain_scores(backbone, start_token, asked[0])):
             try:
-                gradients.append(torch.autograd.grad(computed(questions).sum(), weight, allow_unused=True)[0])
+                gradients.append(torch.autograd.grad(scored(questions).sum(), weight, allow_unused=True)[0])
             except REFUSALS:
                 return False
-    found, expected = gradients
-    if found is None or expected is None:
-        return found is expected
-    return bool((found - expected).norm() <= backbone.tolerance * (1 + expected.norm()))
+    computed, expected = gradients
+    if computed is None or expected is None:
+        return computed is expected
+    return bool((computed - expected).norm() <= backbone.tolerance * (1 + expected.norm()))
 
 
 @torch.no_grad()

@@ -44,11 +44,8 @@ def read_states(lm: LanguageModel, lines: Lines) -> Tensor:
 
 def _by_stage(lm: LanguageModel, lines: Lines) -> Tensor:
     """Of a model whose positions depend on a line's length: padding would make short lines long ones."""
-    groups: dict[int, list[int]] = {}
-    for index, line in enumerate(lines.read):
-        groups.setdefault(lm.backbone.layers.stage(len(line)), []).append(index)
     states: dict[int, Tensor] = {}
-    for indices in groups.values():
+    for indices in lm.backbone.layers.by_stage(list(map(len, lines.read))):
         counts = [lines.counts[index] for index in indices]
         together = _read_together(lm, Lines(None, [lines.read[index] for index in indices], counts))
         states.update(zip(indices, together.split(counts), strict=True))
