@@ -13,17 +13,17 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from groundling import kernels
-from groundling.lm import scoring, steps
+from groundling.lm import reader, steps
 
 
 @contextlib.contextmanager
 def computed_alike() -> Iterator[None]:
     """Within this context what is computed on the CPU is computed as on an accelerator."""
-    accelerators = scoring.Batching.for_device(torch.device("cuda"))
+    accelerators = reader.Batching.for_device(torch.device("cuda"))
     with (
         warnings.catch_warnings(action="ignore"),  # of the next line, which means nothing here
         torch.backends.mkldnn.flags(enabled=False),
-        mock.patch.object(scoring.Batching, "for_device", lambda device: accelerators),
+        mock.patch.object(reader.Batching, "for_device", lambda device: accelerators),
         mock.patch.object(steps, "_AT_ONCE_ON_CPU", steps._AT_ONCE),
         mock.patch.object(steps.Stepper, "_trace", lambda self, prompts: None),
         mock.patch.object(kernels, "_onednn_is_faster", lambda: False),

@@ -4,7 +4,7 @@ import collections
 import functools
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +19,8 @@ from tests.rehearsal.events import Event, recorded
 from tests.rehearsal.paths import Outcome, Played
 
 _EXACT, _ROUNDED = 1e-6, 2e-3
-"""How far figures x of CPU and device may lie apart, as a share of 1 + |x|: of language models, and of networks of which
-accelerators take the recurrent layers apart otherwise. (Most of the former are equal to the last bit.)"""
+"""How far figures x of CPU and device may lie apart, as a share of 1 + |x|: of language models, most of which are equal
+to the last bit, and of networks whose recurrent layers accelerators take apart otherwise."""
 _NETWORKS = ("drrn", "symbolic", "nethack", "NetHack", "motif", "characters")
 UNITS = {
     "collection": "step or token",
@@ -31,6 +31,8 @@ UNITS = {
     "run with checkpoints": "run of one update",
 }
 """What each phase is told by."""
+TWICE = ", twice as long"
+"""Ends the name of a path that writes as another one does, 48 tokens in the place of 24."""
 _AT_MOST = {"collection": 40, "learning": 120}
 """Copies and waits for each of these: guards against a copy for each row. What solves for a direction (TRPO) steps
 seldom, and is not held to it."""
@@ -82,6 +84,10 @@ def everything(whole: bool) -> Iterator[tuple[str, Played]]:
     yield "decoding", paths.decoded
     yield "decoding, top-p", functools.partial(paths.decoded, top_p=0.9)
     yield "decoding, NLPO's mask", functools.partial(paths.decoded, mask="learned_top_p")
+    yield (
+        f"decoding, NLPO's mask{TWICE}",
+        functools.partial(paths.decoded, mask="learned_top_p", num_tokens=48),
+    )
     for kind in ("motif", "characters", "language_model", "table"):
         yield f"distilling a reward model, {kind}", functools.partial(paths.distilled, kind=kind)
     for answer in ("choice", "line"):
@@ -121,13 +127,20 @@ def _refusals(events: list[Event]) -> list[str]:
     return [f"{operator} refused in {place}, line {line}" for operator, place, line in refused]
 
 
+def for_a_further_token(done: Sequence[Rehearsal]) -> float:
+    """How many copies and waits there are for each token that a text is longer, with NLPO's mask."""
+    (longer,) = (one for one in done if one.name.endswith(TWICE))
+    (usual,) = (one for one in done if one.name == longer.name.removesuffix(TWICE))
+    more, tokens = len(longer.events) - len(usual.events), "decoding"
+    return more / (longer.units[tokens] - usual.units[tokens])
+
+
 def _too_many(name: str, events: list[Event], units: collections.Counter[str]) -> list[str]:
     """What goes between host and device for each token, or for each row of a step."""
     problems = []
-    by_token = "decoding" if units["decoding"] else "collection" if "writing" in name else None
-    places = collections.Counter((e.phase, e.kind, e.place) for e in events if e.phase == by_token)
-    for (_, kind, place), count in places.items():
-        if count > units[by_token or ""] / 2 and units["decoding"]:
+    places = collections.Counter((e.kind, e.place) for e in events if e.phase == "decoding")
+    for (kind, place), count in places.items():
+        if count > units["decoding"] / 2:
             problems.append(f"{kind}, {count} times in {units['decoding']} tokens: {place}")
     for phase, most in _AT_MOST.items():
         count = sum(e.phase == phase for e in events)

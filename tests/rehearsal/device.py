@@ -4,9 +4,9 @@ Importing this names PyTorch's spare backend for the whole process, which cannot
 that ``auto`` finds. Processes of their own do it (`tests.rehearsal`), never one that runs other tests.
 
 A tensor of the device is a `Rehearsed`, around the CPU tensor that it ``held``. Whatever is computed with it arrives in
-`_run`, which refuses what a GPU would refuse, notes what would go between host and device, and lets the CPU compute the
-rest, by its own kernels and with its own random numbers. Factories (``device="rehearsal"``) come the same way, by kernels
-registered for the backend, and so do autocast's casts: no mode has to be entered, in no thread.
+`_run`, which refuses what a GPU would refuse, notes what would go between host and device, and lets the CPU compute
+the rest, by its own kernels and with its own random numbers. Factories (``device="rehearsal"``) come the same way, by
+kernels registered for the backend, and so do autocast's casts: no mode has to be entered, in no thread.
 """
 
 import functools
@@ -247,9 +247,8 @@ def _note_traffic(
                 note("to device", name)
             elif index.dtype in (torch.bool, torch.uint8):
                 note("wait", name)
-    elif func in _WAITS and any(isinstance(x, Rehearsed) for x in tensors):
-        if kwargs.get(_BY_ARGUMENT.get(func, "")) is None:
-            note("wait", name)
+    elif func in _WAITS and kwargs.get(_BY_ARGUMENT.get(func, "")) is None:
+        note("wait", name)
 
 
 def _refuse(error: type[Exception], message: str, operator: str) -> None:

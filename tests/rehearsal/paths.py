@@ -42,7 +42,7 @@ from tests.rehearsal.events import phase
 
 Outcome = Mapping[str, Tensor | float]
 UNITS: collections.Counter[str] = collections.Counter()
-"""How often each phase of a path happens in what it is told by: steps, tokens, gradient steps; counted as it is played."""
+"""How often each phase of a path happens, in steps, tokens or gradient steps; counted as it is played."""
 
 
 class Played(Protocol):

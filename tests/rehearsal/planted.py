@@ -1,6 +1,6 @@
-"""Mistakes that are made on purpose, one of each kind: ``python -m tests.rehearsal.planted`` tells what is found of them.
+"""Mistakes that are made on purpose, one of each kind: ``python -m tests.rehearsal.planted`` tells what is found.
 
-Prints a JSON object: by mistake, the problems that the rehearsal tells.
+It prints a JSON object: by mistake, the problems that the rehearsal tells.
 """
 
 import contextlib

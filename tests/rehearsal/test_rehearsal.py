@@ -37,7 +37,7 @@ def test_a_mistake_of_each_kind_is_found() -> None:
     done = _process("tests.rehearsal.planted")
     assert done.returncode == 0, done.stderr[-3000:]
     found = {mistake: "\n".join(problems) for mistake, problems in json.loads(done.stdout).items()}
-    assert "aten.index_add.default refused in lm/scoring.py:Scorer.__call__" in found["mixed_devices"]
+    assert "aten.index_add.default refused in lm/scoring.py:" in found["mixed_devices"]
     assert "Expected all tensors to be on the same device" in found["mixed_devices"]
     assert "aten.index_copy_.default refused in lm/steps.py:_Slots.update" in found["mixed_and_swallowed"]
     # One for each token, and the look at which texts have ended.

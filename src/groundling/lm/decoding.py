@@ -259,7 +259,9 @@ class _Choice:
         self.uniforms = uniforms.to(device)
         self.chosen: list[_Chosen] = []
         self.kept: list[tuple[int, Tensor, Tensor]] = []  # a step, which text, and a token of its set
-        self._left: list[tuple[int, Tensor, Tensor]] = []  # of steps since: the step, rows, which tokens were left
+        self._left: list[
+            tuple[int, Tensor, Tensor]
+        ] = []  # of steps since: the step, rows, which tokens were left
         self._look_every = 1 if device.type == "cpu" else _LOOK_EVERY
 
     def looks_after(self, step: int) -> bool:
