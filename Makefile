@@ -11,7 +11,7 @@ CHECKED := .venv-wheel
 AUDITING := .venv-audit
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-writing demo-motif test faults fuzz soak lint format wheel-check sbom audit clean
+.PHONY: help install demo demo-writing demo-motif test faults fuzz rehearsal soak lint format wheel-check sbom audit clean
 
 help:  ## Show what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -55,6 +55,9 @@ faults: install  ## Kill, damage and starve every long command; a table in resul
 
 fuzz: install  ## Read a million bent inputs with every reader; a table in results/fuzz (some 3 minutes; SHARE=10: ten times as many)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --output results/fuzz --share $(SHARE)
+
+rehearsal: install  ## Take every path of a GPU run on a device that is none; tables in results/rehearsal (some 4 minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.rehearsal --output results/rehearsal
 
 HOURS := 6
 soak: install  ## Four long commands side by side while workers are killed; HOURS=1 for less; figures in results/soak

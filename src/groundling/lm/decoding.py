@@ -26,6 +26,11 @@ from groundling.lm.steps import Stepper
 if TYPE_CHECKING:
     from groundling.lm.language_model import LanguageModel
 
+_LOOK_EVERY = 16
+"""Tokens between two looks at what an accelerator has written, for which the host waits: which texts have ended,
+and which tokens were left. What is written meanwhile to a text that has ended is dropped. On CPUs each token is
+looked at."""
+
 
 @dataclass(frozen=True)
 class TokenSets:
@@ -177,14 +182,15 @@ class Decoder:
             tokens = choice(writing.logits, rows, step, None if masking is None else masking.logits)
             if step == choice.num_steps - 1:
                 return
-            going = choice.going[rows]
-            alive = int(going.sum()) if choice.ends else len(rows)
-            if alive == 0:
-                return
-            if alive <= len(rows) // 2:  # copying what is remembered costs about as much as a step
-                rows, tokens = rows[going], tokens[going]
-                for texts in (writing, masking) if masking is not None else (writing,):
-                    texts.keep(going.nonzero()[:, 0])
+            if choice.ends and choice.looks_after(step):
+                going = choice.going[rows]
+                alive = int(going.sum())
+                if alive == 0:
+                    return
+                if alive <= len(rows) // 2:  # copying what is remembered costs about as much as a step
+                    rows, tokens = rows[going], tokens[going]
+                    for texts in (writing, masking) if masking is not None else (writing,):
+                        texts.keep(going.nonzero()[:, 0])
             self._stepper.add(writing, tokens)
             if self._mask_stepper and masking is not None:
                 self._mask_stepper.add(masking, tokens)
@@ -253,6 +259,14 @@ class _Choice:
         self.uniforms = uniforms.to(device)
         self.chosen: list[_Chosen] = []
         self.kept: list[tuple[int, Tensor, Tensor]] = []  # a step, which text, and a token of its set
+        self._left: list[
+            tuple[int, Tensor, Tensor]
+        ] = []  # of steps since: the step, rows, which tokens were left
+        self._look_every = 1 if device.type == "cpu" else _LOOK_EVERY
+
+    def looks_after(self, step: int) -> bool:
+        """Whether the host waits after this step for what was chosen."""
+        return (step + 1) % self._look_every == 0
 
     def __call__(self, logits: Tensor, rows: Tensor, step: int, mask_logits: Tensor | None) -> Tensor:
         """The tokens (rows,) that follow, chosen from (rows, vocabulary); ``rows`` says which texts these are."""
@@ -268,9 +282,9 @@ class _Choice:
         chosen = raw_chosen if log_probs is raw else log_probs.gather(1, places)[:, 0]
         self.chosen.append(_Chosen(step, rows, tokens, chosen, raw_chosen))
         if self.mask is not None or self.sampling.chooses_a_set:
-            where, token = (~log_probs.isinf()).nonzero().T
-            counted = self.going[rows[where]]
-            self.kept.append((step, rows[where[counted]].cpu(), token[counted].int().cpu()))
+            self._left.append((step, rows, ~log_probs.isinf() & self.going[rows, None]))
+            if self.looks_after(step):
+                self._keep()
         if len(self.end_ids):
             self.going[rows] &= ~torch.isin(tokens, self.end_ids)
         return tokens
@@ -296,7 +310,20 @@ class _Choice:
             return raw
         return filtered(logits, self.sampling, banned, allowed)
 
+    def _keep(self) -> None:
+        """Bring the sets of the last steps to the host, all by one copy."""
+        steps, of_rows, left = zip(*self._left, strict=True)
+        rows = torch.cat(of_rows).cpu()
+        where, tokens = torch.cat(left).nonzero().T.cpu()
+        ends = torch.tensor([len(one) for one in of_rows]).cumsum(0)
+        parts = torch.searchsorted(where, ends)[:-1].tolist()  # the rows of a step come before the next one's
+        texts, ids = rows[where].tensor_split(parts), tokens.int().tensor_split(parts)
+        self.kept += zip(steps, texts, ids, strict=True)
+        self._left = []
+
     def decoded(self) -> Decoded:
+        if self._left:
+            self._keep()
         num_steps = max((drawn.step + 1 for drawn in self.chosen), default=1)
         shape = (self.num_texts, num_steps)
         tokens = self.end_ids.new_zeros(shape)

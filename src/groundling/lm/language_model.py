@@ -237,9 +237,10 @@ class LanguageModel(nn.Module):
             self._set_mode(True)
 
     def autocast(self) -> torch.autocast:
-        """Bfloat16 where the device computes it fast; on CPUs it is several times slower than float32."""
+        """Bfloat16 where the device says that it computes it; on CPUs it is several times slower than float32."""
         device = self.device.type
-        enabled = device == "cuda" and torch.cuda.is_bf16_supported()
+        says = getattr(torch.get_device_module(device), "is_bf16_supported", None)
+        enabled = device != "cpu" and says is not None and says()
         return torch.autocast(device, dtype=torch.bfloat16, enabled=enabled)
 
     # Scoring

@@ -159,14 +159,20 @@ class Scorer:
             return rows[
                 :0, 0
             ].float()  # of the graph, so that a loss of nothing but certainties has gradients: 0
+        if len(rows) <= some_rows:  # usual; an accelerator does not have to tell which targets are here
+            return self._scores_among(rows, row, token, raw)
         scores = torch.zeros(len(token), device=rows.device)
         for first in range(0, len(rows), some_rows):
-            logits = self.backbone.logits(rows[first : first + some_rows]).float()  # (some_rows, vocabulary)
             here = ((row >= first) & (row < first + some_rows)).nonzero()[:, 0]
-            local = row[here] - first
-            picked = logits[local, token[here]]
-            scores = scores.index_put((here,), picked if raw else picked - logits.logsumexp(-1)[local])
+            part = rows[first : first + some_rows]
+            scores = scores.index_put((here,), self._scores_among(part, row[here] - first, token[here], raw))
         return scores
+
+    def _scores_among(self, rows: Tensor, row: Tensor, token: Tensor, raw: bool) -> Tensor:
+        """`_scores_at`, of rows whose logits are held at once."""
+        logits = self.backbone.logits(rows).float()  # (num_rows, vocabulary)
+        picked = logits[row, token]
+        return picked if raw else picked - logits.logsumexp(-1)[row]
 
     # How the hidden states are got
 

@@ -47,6 +47,8 @@ class Texts:
     """(rows, vocabulary): of the next token."""
     slot: int
     """Where the next token goes."""
+    slots: Tensor
+    """(slots,) int64: their numbers, on the device, to which none has then to be copied for a token."""
     positions: Tensor
     """(rows, 1) int64: its position in each text."""
     mask: Tensor
@@ -111,7 +113,7 @@ class Stepper:
         """Append ``tokens`` (rows,) to the texts and predict what comes next."""
         texts.mask[..., texts.slot] = 0
         step = self._traced.step if self._traced else self._step
-        slot = torch.tensor([texts.slot], device=tokens.device)
+        slot = texts.slots[texts.slot : texts.slot + 1]
         texts.logits = step(tokens[:, None], texts.positions, slot, texts.mask, *texts.cross, *texts.memory)
         texts.slot += 1
         texts.positions = texts.positions + 1
@@ -125,6 +127,7 @@ class Stepper:
         return Texts(
             logits=torch.zeros(0),
             slot=slot,
+            slots=torch.arange(slot + new_tokens, device=device),
             positions=lengths[:, None].to(device),
             mask=_additive(visible, dtype)[:, None, None].to(device),
             cross=(hidden.fill_(torch.finfo(dtype).min), torch.zeros(0, device=device)),

@@ -30,5 +30,5 @@ def make_mask(
         raise ConfigError(f"top_mask={top_mask}: of {mask_type} it is a number of tokens, at least 1")
     if min_tokens_to_keep < 1:
         raise ConfigError(f"min_tokens_to_keep must be at least 1, got {min_tokens_to_keep}")
-    special = torch.tensor(sorted(lm.tokenizer.all_special_ids), dtype=torch.long)
+    special = torch.tensor(sorted(lm.tokenizer.all_special_ids), dtype=torch.long, device=lm.device)
     return Mask(mask_type, top_mask, min_tokens_to_keep, special)

@@ -39,7 +39,7 @@ class TableRewardModel(RewardModel):
 
     def forward(self, captions: Sequence[str]) -> Tensor:
         if not len(self.ids):
-            return torch.full((len(captions),), self.default)
+            return torch.full((len(captions),), self.default, device=self.ids.device)
         wanted = torch.from_numpy(caption_ids(captions)).to(self.ids.device)
         places = torch.searchsorted(self.ids, wanted).clamp(max=len(self.ids) - 1)
         return torch.where(self.ids[places] == wanted, self.values[places], self.default)

@@ -93,8 +93,8 @@ class EnvCollector(Collector):
                 present, starts, memory = step.observations, torch.from_numpy(envs.at_start()), action.memory
                 on_step(envs.num_envs)
         last_memory = None if memory is None else memory * ~starts[:, None]
-        actions = torch.stack([a.actions.detach().cpu() for a, _ in steps])  # (num_steps, num_envs)
-        log_probs = torch.stack([a.log_probs.detach().cpu() for a, _ in steps])
+        actions = torch.stack([a.actions.detach() for a, _ in steps]).cpu()  # (num_steps, num_envs)
+        log_probs = torch.stack([a.log_probs.detach() for a, _ in steps]).cpu()
         rewarded = self._reward(
             Stretch(
                 (self._num_steps, envs.num_envs),
@@ -111,7 +111,7 @@ class EnvCollector(Collector):
             observations=observations,
             actions=actions,
             log_probs=log_probs,
-            values=torch.stack([a.values.detach().cpu() for a, _ in steps]),
+            values=torch.stack([a.values.detach() for a, _ in steps]).cpu(),
             rewards=rewards,
             dones=torch.from_numpy(np.stack([d for _, d in steps])),
             last_values=policy.values(present, last_memory).detach().cpu(),

@@ -1,0 +1,135 @@
+"""The long form: ``python -m tests.rehearsal --output results/rehearsal`` (`make rehearsal`), some 3 minutes.
+
+Without ``--output`` it plays what the test suite plays, and tells on each line what is wrong with a path.
+"""
+
+import argparse
+import collections
+import csv
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.rehearsal.cases import UNITS, Rehearsal, everything, for_a_further_token, rehearse
+
+KINDS = ("to device", "to host", "wait")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, help="play every path, and write tables into this folder")
+    arguments = parser.parse_args()
+    done, began = list[Rehearsal](), time.process_time()
+    for name, play in everything(whole=arguments.output is not None):
+        done.append(rehearse(name, play))
+        told = "; ".join(done[-1].problems)
+        print(f"{name}: {'WRONG: ' + told if told else f'{done[-1].difference:.1e}'}", flush=True)
+    wrong = sum(bool(one.problems) for one in done)
+    further = for_a_further_token(done)
+    if further > 0.5:  # the host looks every 16 tokens at what was written
+        wrong += 1
+        print(f"decoding: WRONG: {further:.1f} copies and waits for each further token")
+    print(f"{len(done)} paths, {wrong} wrong, {time.process_time() - began:.0f} s of CPU")
+    if arguments.output is not None:
+        write(done, arguments.output)
+    return bool(wrong)
+
+
+def write(done: list[Rehearsal], folder: Path) -> None:
+    """Tables of what passed between host and device, by path and phase, and by place."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_csv(folder / "copies.csv", (row for one in done for row in by_phase(one)))
+    _write_csv(folder / "places.csv", (row for one in done if _shown(one.name) for row in by_place(one)))
+    (folder / "README.md").write_text(page(done), encoding="utf-8")
+
+
+def by_phase(one: Rehearsal) -> list[dict[str, Any]]:
+    """How often each kind of event happened in each phase, for one of its units."""
+    counts = collections.Counter((e.phase, e.kind) for e in one.events)
+    return [
+        {
+            "path": one.name,
+            "difference": f"{one.difference:.1e}",
+            "phase": phase,
+            "unit": UNITS[phase],
+            "units": units,
+            **{kind: counts[phase, kind] for kind in KINDS},
+            **{f"{kind} per unit": round(counts[phase, kind] / units, 2) for kind in KINDS},
+        }
+        for phase, units in one.units.items()
+    ]
+
+
+def by_place(one: Rehearsal) -> list[dict[str, Any]]:
+    """The same by the function of ours that caused it."""
+    counts = collections.Counter((e.phase, e.kind, e.place, e.operator) for e in one.events if e.phase)
+    return [
+        {
+            "path": one.name,
+            "phase": phase,
+            "kind": kind,
+            "place": place,
+            "operator": operator,
+            "count": count,
+            "per unit": round(count / one.units[phase], 2) if one.units.get(phase) else "",
+        }
+        for (phase, kind, place, operator), count in sorted(counts.items())
+    ]
+
+
+def page(done: list[Rehearsal]) -> str:
+    """README.md of the tables."""
+    shown = [row for one in done for row in by_phase(one) if _shown(one.name)]
+    exact = sum(one.difference == 0 for one in done)
+    rounded = max(one.difference for one in done)
+    lines = [
+        "# The rehearsal of an accelerator",
+        "",
+        "`python -m tests.rehearsal --output results/rehearsal` (`make rehearsal`), torch "
+        f"{torch.__version__.split('+')[0]}. What it is, and what it cannot find: "
+        "[docs/architecture.md](../../docs/architecture.md#rehearsing-an-accelerator).",
+        "",
+        f"{len(done)} paths, of which {sum(bool(one.problems) for one in done)} are wrong; in {exact} of them all "
+        "figures and weights are those of the CPU to the last bit, in the others they differ by at most "
+        f"{rounded:.0e} of 1 + |x|.",
+        "",
+        "How often something passes between host and device: a copy to the device, one back, or the host waiting for "
+        "numbers that decide how large a result is. Models have one layer. [copies.csv](copies.csv) has all paths, "
+        "[places.csv](places.csv) of those below the functions that copy.",
+        "",
+        "What decoding copies belongs to the whole of the texts: for each further token, with NLPO's mask, there are "
+        f"{for_a_further_token(done):.2g} copies and waits, the looks at what the last 16 tokens were.",
+        "",
+        "| path | phase | for each | to device | to host | waits |",
+        "|---|---|---|--:|--:|--:|",
+        *(
+            f"| {row['path']} | {row['phase']} | {row['unit']} | "
+            + " | ".join(f"{row[f'{kind} per unit']:g}" for kind in KINDS)
+            + " |"
+            for row in shown
+        ),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _shown(name: str) -> bool:
+    return (", ppo, " in name and name.endswith(("what the world pays", "metric"))) or name.startswith(
+        ("decoding", "stopped", "distilling", "writing: token, nlpo")
+    )
+
+
+def _write_csv(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    table = list(rows)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(table[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""All paths by name, how each is held against the CPU, and what is wrong with one."""
+
+import collections
+import functools
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from scripts.combinations import PAID
+from torch import Tensor
+
+from tests.rehearsal import paths
+from tests.rehearsal.alike import computed_alike
+from tests.rehearsal.device import NAME
+from tests.rehearsal.events import Event, recorded
+from tests.rehearsal.paths import Outcome, Played
+
+_EXACT, _ROUNDED = 1e-6, 2e-3
+"""How far figures x of CPU and device may lie apart, as a share of 1 + |x|: of language models, most of which are equal
+to the last bit, and of networks whose recurrent layers accelerators take apart otherwise."""
+_NETWORKS = ("drrn", "symbolic", "nethack", "NetHack", "motif", "characters")
+UNITS = {
+    "collection": "step or token",
+    "learning": "gradient step",
+    "decoding": "token",
+    "distillation": "gradient step",
+    "evaluation": "agent",
+    "run with checkpoints": "run of one update",
+}
+"""What each phase is told by."""
+TWICE = ", twice as long"
+"""Ends the name of a path that writes as another one does, 48 tokens in the place of 24."""
+_AT_MOST = {"collection": 40, "learning": 120}
+"""Copies and waits for each of these: guards against a copy for each row. What solves for a direction (TRPO) steps
+seldom, and is not held to it."""
+
+SUITE = {
+    *(
+        ("text", *pair, PAID)
+        for pair in (
+            ("action_head", "a2c"),
+            ("action_scoring", "ppo"),
+            ("action_scoring", "bc"),
+            ("action_writing", "grpo"),
+            ("drrn", "drrn"),
+            ("symbolic", "appo"),
+        )
+    ),
+    ("text, actions change", "action_scoring", "reinforce_pp", PAID),
+    ("NetHack", "nethack", "ppo", "distilled judge"),
+    *(("writing", "token", algorithm, "metric") for algorithm in ("nlpo", "rloo", "supervised", "trpo")),
+    ("writing", "token", "ppo", "judge asked online"),
+}
+"""The combinations that the test suite plays: each policy and each algorithm once."""
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What came of a path."""
+
+    name: str
+    difference: float
+    """The largest between CPU and device, of a share of 1 + |x|."""
+    units: dict[str, int]
+    events: list[Event]
+    problems: list[str]
+
+
+def everything(whole: bool) -> Iterator[tuple[str, Played]]:
+    """All paths; of the combinations those of the suite, or the ``whole`` list."""
+    for one in paths.combinations():
+        if whole or (one.world, one.policy, one.algorithm, one.reward) in SUITE:
+            name = f"{one.world}: {one.policy}, {one.algorithm}, {one.reward}"
+            yield name, functools.partial(paths.trained, paths.settings(one))
+    for name, config in paths.variants():
+        yield name, functools.partial(paths.trained, config)
+    for name, config in paths.whole_runs():
+        yield name, functools.partial(paths.whole_run, config)
+    for starter in ("starter", "starter-causal"):
+        yield f"scores and texts, {starter}", functools.partial(paths.scored, starter=starter)
+    yield "decoding", paths.decoded
+    yield "decoding, top-p", functools.partial(paths.decoded, top_p=0.9)
+    yield "decoding, NLPO's mask", functools.partial(paths.decoded, mask="learned_top_p")
+    yield (
+        f"decoding, NLPO's mask{TWICE}",
+        functools.partial(paths.decoded, mask="learned_top_p", num_tokens=48),
+    )
+    for kind in ("motif", "characters", "language_model", "table"):
+        yield f"distilling a reward model, {kind}", functools.partial(paths.distilled, kind=kind)
+    for answer in ("choice", "line"):
+        yield f"a language model as judge, {answer}", functools.partial(paths.judged, answer=answer)
+    yield "a metric with a model", paths.measured
+    for name, config in paths.variants():
+        if name in ("LoRA and a KL penalty, text", "checkpointed gradients and a reference, writing"):
+            yield f"bfloat16, {name}", paths.in_bfloat16(functools.partial(paths.trained, config))
+    yield "bfloat16, decoding", paths.in_bfloat16(paths.decoded)
+
+
+def rehearse(name: str, play: Played) -> Rehearsal:
+    """Play a path on both, and tell what is wrong."""
+    with warnings.catch_warnings(action="ignore"), computed_alike():
+        expected = play("cpu", _new_folder())
+    paths.UNITS.clear()
+    with recorded() as events, warnings.catch_warnings(action="ignore"):
+        try:
+            seen = play(NAME, _new_folder())
+        except Exception as error:
+            problems = [*_refusals(events), f"{type(error).__name__}: {error}"]
+            return Rehearsal(name, float("nan"), dict(paths.UNITS), events, problems)
+    difference = _difference(expected, seen)
+    problems = [*_refusals(events), *_too_many(name, events, paths.UNITS)]
+    if not difference <= (_ROUNDED if any(word in name for word in _NETWORKS) else _EXACT):
+        problems.append(f"CPU and device differ by {difference:.1e}")
+    return Rehearsal(name, difference, dict(paths.UNITS), events, problems)
+
+
+def _new_folder() -> Path:
+    return Path(tempfile.mkdtemp(dir=paths.materials.folder()))
+
+
+def _refusals(events: list[Event]) -> list[str]:
+    """Also those that somebody swallowed, who tried whether something works."""
+    refused = collections.Counter((e.operator, e.place, e.line) for e in events if e.kind == "refused")
+    return [f"{operator} refused in {place}, line {line}" for operator, place, line in refused]
+
+
+def for_a_further_token(done: Sequence[Rehearsal]) -> float:
+    """How many copies and waits there are for each token that a text is longer, with NLPO's mask."""
+    (longer,) = (one for one in done if one.name.endswith(TWICE))
+    (usual,) = (one for one in done if one.name == longer.name.removesuffix(TWICE))
+    more, tokens = len(longer.events) - len(usual.events), "decoding"
+    return more / (longer.units[tokens] - usual.units[tokens])
+
+
+def _too_many(name: str, events: list[Event], units: collections.Counter[str]) -> list[str]:
+    """What goes between host and device for each token, or for each row of a step."""
+    problems = []
+    places = collections.Counter((e.kind, e.place) for e in events if e.phase == "decoding")
+    for (kind, place), count in places.items():
+        if count > units["decoding"] / 2:
+            problems.append(f"{kind}, {count} times in {units['decoding']} tokens: {place}")
+    for phase, most in _AT_MOST.items():
+        count = sum(e.phase == phase for e in events)
+        if units[phase] and count > most * units[phase] and "trpo" not in name:
+            problems.append(f"{count} copies and waits in {units[phase]} of {UNITS[phase]}")
+    return problems
+
+
+def _difference(expected: Outcome, seen: Outcome) -> float:
+    assert expected.keys() == seen.keys(), f"only one has {sorted(expected.keys() ^ seen.keys())}"
+    return max(_distance(_plain(expected[name]), _plain(seen[name])) for name in expected)
+
+
+def _plain(value: Tensor | float) -> Tensor:
+    return torch.as_tensor(getattr(value, "held", value)).detach().double()
+
+
+def _distance(a: Tensor, b: Tensor) -> float:
+    if a.shape != b.shape or not a.numel():
+        return float(a.shape != b.shape)
+    both = torch.nan_to_num(a, nan=0.5), torch.nan_to_num(b, nan=0.5)
+    return ((both[0] - both[1]).abs() / (1 + both[0].abs())).max().item()

@@ -1,0 +1,395 @@
+"""A device "rehearsal": its tensors lie in the CPU's memory, say that they do not, and mix no better than CUDA's.
+
+Importing this names PyTorch's spare backend for the whole process, which cannot be undone, and makes it the accelerator
+that ``auto`` finds. Processes of their own do it (`tests.rehearsal`), never one that runs other tests.
+
+A tensor of the device is a `Rehearsed`, around the CPU tensor that it ``held``. Whatever is computed with it arrives in
+`_run`, which refuses what a GPU would refuse, notes what would go between host and device, and lets the CPU compute
+the rest, by its own kernels and with its own random numbers. Factories (``device="rehearsal"``) come the same way, by
+kernels registered for the backend, and so do autocast's casts: no mode has to be entered, in no thread.
+"""
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+from torch.utils._mode_utils import no_dispatch
+from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
+
+from tests.rehearsal.events import note
+
+NAME = "rehearsal"
+
+
+class _Backend(_DummyBackendModule):
+    """What PyTorch asks ``torch.rehearsal``."""
+
+    computes_bfloat16 = False
+    """Whether it says that it computes bfloat16 fast, and a language model goes through autocast."""
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.bfloat16]
+
+    def is_bf16_supported(self) -> bool:
+        return self.computes_bfloat16
+
+    def get_rng_state(self, device: object = None) -> Tensor:
+        return torch.empty(0, dtype=torch.uint8)  # its random numbers are the CPU's
+
+    def set_rng_state(self, state: Tensor, device: object = None) -> None:
+        """Nothing is the device's own."""
+
+
+BACKEND = _Backend()
+_setup_privateuseone_for_python_backend(NAME, backend_module=BACKEND)
+_apply = torch.nn.Module._apply
+
+
+def _swap(module: torch.nn.Module, *args: Any, **options: Any) -> torch.nn.Module:
+    """Move a module's weights: they become another class of tensor, which only a swap can do of what is tied."""
+    before = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        return _apply(module, *args, **options)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(before)
+
+
+torch.nn.Module._apply = _swap  # type: ignore[method-assign]
+DEVICE, _CPU = torch.device(NAME, 0), torch.device("cpu")
+
+
+class Rehearsed(Tensor):
+    """A tensor of the device."""
+
+    held: Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, held: Tensor) -> "Rehearsed":
+        made: Rehearsed = torch.Tensor._make_wrapper_subclass(
+            cls,
+            held.size(),
+            strides=held.stride(),
+            storage_offset=held.storage_offset(),
+            dtype=held.dtype,
+            device=DEVICE,
+        )
+        made.held = held
+        return made
+
+    def __init__(self, held: Tensor) -> None:
+        """Made by `__new__`."""
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:
+        return f"{self.held!r} on {self.device}"
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return _run(func, args, kwargs or {})
+
+    def tolist(self) -> Any:
+        note("to host", "tolist")
+        return self.held.tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        _refuse(
+            TypeError,
+            f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host "
+            "memory first.",
+            "numpy",
+        )
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        return self.held.untyped_storage()  # by its place in memory savers tell what is tied
+
+
+# What is computed
+
+_aten = torch.ops.aten
+_INDEXING = {
+    _aten.index.Tensor,
+    _aten.index_put.default,
+    _aten.index_put_.default,
+    _aten._index_put_impl_.default,
+    _aten._unsafe_index.Tensor,
+    _aten._unsafe_index_put.default,
+}
+_COPIES = {_aten.copy_.default, _aten._copy_from.default, _aten._to_copy.default}
+_TAKES_LENGTHS = {
+    _aten._pack_padded_sequence.default,
+    _aten._pack_padded_sequence_backward.default,
+}
+"""Want lengths of the host's beside a tensor of the device's, and give such lengths."""
+_TAKES_NUMBERS = {
+    _aten.fill_.Tensor,
+    _aten.masked_fill.Tensor,
+    _aten.masked_fill_.Tensor,
+    _aten.where.self,
+    _aten.full_like.default,
+}
+"""Take a number from the host, as everything does that computes element by element."""
+_WAITS = {
+    _aten.nonzero.default,
+    _aten.masked_select.default,
+    _aten.repeat_interleave.Tensor,
+    _aten.bincount.default,
+    _aten._unique2.default,
+    _aten.unique_dim.default,
+    _aten.unique_consecutive.default,
+    _aten.equal.default,
+}
+"""The host waits for them, because their numbers decide how large the result is, or what it is."""
+_BY_ARGUMENT = {_aten.repeat_interleave.Tensor: "output_size"}
+"""Which do not wait where this argument says the size."""
+
+
+def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Compute an operator of which a tensor, or the result, is the device's."""
+    flat, spec = _pytree.tree_flatten((args, kwargs))
+    tensors = [x for x in flat if isinstance(x, Tensor)]
+    wrappers = {id(x.held): x for x in tensors if isinstance(x, Rehearsed)}
+    on_device = _result_on_device(func, args, kwargs, bool(wrappers))
+    _check_mixing(func, args, tensors)
+    _check_generators(func, flat, on_device)
+    _note_traffic(func, args, kwargs, tensors, on_device)
+    if func is _aten._fused_sdp_choice.default:
+        return 0  # attention by plain products, which the CPU's kernels do not take apart
+    if func is _aten._copy_from.default:
+        return args[1].copy_(args[0])
+    on_host = _pytree.tree_unflatten([_on_host(x) for x in flat], spec)
+    result = func(*on_host[0], **on_host[1])
+    if torch.Tag.inplace_view in func.tags:  # such as `unsqueeze_`: the wrapper's shape changes too
+        with no_dispatch(), torch._C._IncludeDispatchKeyGuard(torch._C.DispatchKey.Meta):
+            func(*args, **kwargs)
+    if not on_device:
+        return result
+    if func is _aten._pack_padded_sequence.default:
+        return Rehearsed(result[0]), result[1]
+    return _pytree.tree_map(lambda x: _wrapped(func, x, wrappers), result)
+
+
+def _on_host(x: Any) -> Any:
+    if isinstance(x, Rehearsed):
+        return x.held
+    return _CPU if isinstance(x, torch.device) else x
+
+
+def _wrapped(func: Any, x: Any, wrappers: dict[int, Rehearsed]) -> Any:
+    """What was computed, as the device's; what was written into is the tensor that it was."""
+    if not isinstance(x, Tensor):
+        return x
+    written = wrappers.get(id(x))
+    if written is None:
+        return Rehearsed(x)
+    if written.shape != x.shape or written.stride() != x.stride():
+        raise NotImplementedError(f"{func} changes the shape of a tensor in place, which is not rehearsed")
+    return written
+
+
+def _result_on_device(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], any_on_device: bool) -> bool:
+    if func is _aten.copy_.default:
+        return isinstance(args[0], Rehearsed)
+    named = kwargs.get("device")
+    return any_on_device if named is None else torch.device(named).type == NAME
+
+
+def _check_mixing(func: Any, args: tuple[Any, ...], tensors: list[Tensor]) -> None:
+    """Raise as CUDA does where tensors of both are given: but for copies, indices, and numbers of the host."""
+    strangers = [x for x in tensors if not isinstance(x, Rehearsed)]
+    if not strangers or len(strangers) == len(tensors) or func in _COPIES or func in _TAKES_LENGTHS:
+        return
+    if func in _INDEXING:
+        if not isinstance(args[0], Rehearsed):
+            _refuse(
+                RuntimeError,
+                "indices should be either on cpu or on the same device as the indexed tensor (cpu)",
+                str(func),
+            )
+        strangers = [x for x in args[2:3] if isinstance(x, Tensor) and not isinstance(x, Rehearsed)]
+    numbers = func in _TAKES_NUMBERS or func in _INDEXING or torch.Tag.pointwise in func.tags
+    written = args[0] if func._schema.is_mutable else None
+    if not all(numbers and x.dim() == 0 and x is not written for x in strangers):
+        _refuse(
+            RuntimeError,
+            f"Expected all tensors to be on the same device, but found at least two devices, {DEVICE} and cpu! "
+            f"(in {func})",
+            str(func),
+        )
+
+
+def _check_generators(func: Any, flat: list[Any], on_device: bool) -> None:
+    if on_device and any(isinstance(x, torch.Generator) for x in flat):
+        _refuse(RuntimeError, f"Expected a '{NAME}' device type for generator but found 'cpu'", str(func))
+
+
+def _note_traffic(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor], on_device: bool
+) -> None:
+    name = str(func).removeprefix("aten.").removesuffix(".default")
+    if func is _aten._local_scalar_dense.default:
+        note("to host", name)
+    elif func in _COPIES:
+        source = args[0] if func is not _aten.copy_.default else args[1]
+        from_device = isinstance(source, Rehearsed)
+        if func is _aten._copy_from.default:
+            on_device = isinstance(args[1], Rehearsed)
+        if from_device != on_device:
+            note("to device" if on_device else "to host", name)
+    elif func in _INDEXING:
+        indices = [x for x in args[1] if x is not None]
+        for index in indices:
+            if not isinstance(index, Rehearsed):
+                note("to device", name)
+            elif index.dtype in (torch.bool, torch.uint8):
+                note("wait", name)
+    elif func in _WAITS and kwargs.get(_BY_ARGUMENT.get(func, "")) is None:
+        note("wait", name)
+
+
+def _refuse(error: type[Exception], message: str, operator: str) -> None:
+    note("refused", operator)  # for whoever tries whether something works swallows the error
+    raise error(message)
+
+
+# What PyTorch asks the backend for, beneath tensors of a class of ours
+
+_ASKED_FOR = (
+    "empty.memory_format",
+    "empty_strided",
+    "arange",
+    "arange.start",
+    "arange.start_step",
+    "linspace",
+    "eye",
+    "eye.m",
+    "randperm",
+    "randperm.generator",
+    "_to_copy",
+    "copy_",
+    "_copy_from",
+    "_local_scalar_dense",
+    "detach",
+    "silu_backward",  # which PyTorch would else compute of parts
+)
+_KERNELS = torch.library.Library("aten", "IMPL")
+
+
+def _operator(name: str) -> Any:
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(_aten, packet), overload or "default")
+
+
+def _register(name: str) -> None:
+    operator = _operator(name)
+    _KERNELS.impl(name, lambda *args, **kwargs: _run(operator, args, kwargs), "PrivateUse1")
+
+
+for _name in _ASKED_FOR:
+    _register(_name)
+
+# Recurrent layers, of which accelerators have kernels that the CPU lacks: of parts, with gradients
+
+
+def _fused_gru_cell(
+    of_input: Tensor,
+    of_state: Tensor,
+    state: Tensor,
+    input_bias: Tensor | None = None,
+    state_bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    of_input = of_input if input_bias is None else of_input + input_bias
+    of_state = of_state if state_bias is None else of_state + state_bias
+    x, h = of_input.chunk(3, 1), of_state.chunk(3, 1)
+    reset, keep = (h[0] + x[0]).sigmoid(), (h[1] + x[1]).sigmoid()
+    candidate = (x[2] + h[2] * reset).tanh()
+    return (state - candidate) * keep + candidate, of_input
+
+
+def _fused_lstm_cell(
+    of_input: Tensor,
+    of_state: Tensor,
+    cell: Tensor,
+    input_bias: Tensor | None = None,
+    state_bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    of_input = of_input if input_bias is None else of_input + input_bias
+    of_state = of_state if state_bias is None else of_state + state_bias
+    taken, kept, candidate, shown = (of_state + of_input).chunk(4, 1)
+    cell = kept.sigmoid() * cell + taken.sigmoid() * candidate.tanh()
+    return shown.sigmoid() * cell.tanh(), cell, of_input
+
+
+_KERNELS.impl("_thnn_fused_gru_cell", _fused_gru_cell, "AutogradPrivateUse1")
+_KERNELS.impl("_thnn_fused_lstm_cell", _fused_lstm_cell, "AutogradPrivateUse1")
+
+# Autocast, by CUDA's lists (https://docs.pytorch.org/docs/stable/amp.html#cuda-op-specific-behavior), of what is used
+
+_IN_BFLOAT16 = (
+    "linear",
+    "matmul",
+    "mm",
+    "bmm",
+    "addmm",
+    "baddbmm",
+    "scaled_dot_product_attention",
+    "conv2d",
+    "convolution",
+    "gru_cell",
+    "lstm_cell",
+)
+_IN_FLOAT32 = (
+    "softmax.int",
+    "log_softmax.int",
+    "layer_norm",
+    "group_norm",
+    "cumsum",
+    "exp",
+    "log",
+    "logsumexp",
+    "pow.Tensor_Scalar",
+    "rsqrt",
+    "sum",
+    "sum.dim_IntList",
+    "norm.Scalar",
+    "nll_loss",
+    "mse_loss",
+)
+_IN_THE_WIDEST = ("cat", "stack", "addcmul", "addcdiv", "index_put", "dot")
+
+
+def _register_cast(name: str, to: torch.dtype | None) -> None:
+    """Let autocast give this operator's floating-point tensors that type; None: the widest of its arguments'."""
+    operator = _operator(name)
+
+    @functools.wraps(operator)
+    def cast(*args: Any, **kwargs: Any) -> Any:
+        flat, spec = _pytree.tree_flatten((args, kwargs))
+        floats = [x for x in flat if isinstance(x, Tensor) and x.is_floating_point()]
+        wanted = to or functools.reduce(torch.promote_types, {x.dtype for x in floats})
+        with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
+            flat = [
+                x.to(wanted) if isinstance(x, Tensor) and x.is_floating_point() and x.dim() else x
+                for x in flat
+            ]
+            cast_args, cast_kwargs = _pytree.tree_unflatten(flat, spec)
+            return operator(*cast_args, **cast_kwargs)
+
+    _KERNELS.impl(name, cast, "AutocastPrivateUse1")
+
+
+_OTHERS = torch.library.Library("_", "IMPL")
+_OTHERS.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")  # are left as they are
+_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+_CASTS: tuple[tuple[tuple[str, ...], torch.dtype | None], ...] = (
+    (_IN_BFLOAT16, torch.bfloat16),
+    (_IN_FLOAT32, torch.float32),
+    (_IN_THE_WIDEST, None),
+)
+for _names, _dtype in _CASTS:
+    for _name in _names:
+        _register_cast(_name, _dtype)

@@ -1,0 +1,49 @@
+"""An accelerator is rehearsed, in processes of its own: naming PyTorch's spare backend holds for a whole process."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def _process(module: str) -> subprocess.CompletedProcess[str]:
+    here = {"PYTHONPATH": os.pathsep.join([str(_ROOT / "src"), str(_ROOT)]), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", module],
+        cwd=_ROOT,
+        env=os.environ | here,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+
+def test_every_path_is_rehearsed_and_nothing_is_misplaced() -> None:
+    done = _process("tests.rehearsal")
+    wrong = [line for line in done.stdout.splitlines() if "WRONG" in line]
+    assert done.returncode == 0, "\n".join(wrong) or done.stderr[-3000:]
+    assert len(done.stdout.splitlines()) > 35, done.stdout  # without NetHack
+    assert torch._C._get_privateuse1_backend_name() == "privateuseone"  # nothing of it is in this process
+    assert "tests.rehearsal.device" not in sys.modules
+
+
+def test_a_mistake_of_each_kind_is_found() -> None:
+    done = _process("tests.rehearsal.planted")
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = {mistake: "\n".join(problems) for mistake, problems in json.loads(done.stdout).items()}
+    assert "aten.index_add.default refused in lm/scoring.py:" in found["mixed_devices"]
+    assert "Expected all tensors to be on the same device" in found["mixed_devices"]
+    assert "aten.index_copy_.default refused in lm/steps.py:_Slots.update" in found["mixed_and_swallowed"]
+    # One for each token, and the look at which texts have ended.
+    assert "to host, 25 times in 24 tokens: lm/decoding.py:Decoder._write" in found["copied_in_a_loop"]
+    assert (
+        "aten.multinomial.default refused in policies/policy.py:Action.choose" in found["foreign_generator"]
+    )
+    assert "Expected a 'rehearsal' device type for generator but found 'cpu'" in found["foreign_generator"]
+    assert "numpy refused in policies/policy.py:Action.choose" in found["taken_to_numpy"]
