@@ -272,3 +272,11 @@ def test_arrays_that_are_none(tmp_path: Path) -> None:
         (tmp_path / "data/message.npy").write_bytes(content)
         with pytest.raises(ConfigError, match="no array that can be read"):
             open_pairs(tmp_path)
+
+
+@pytest.mark.parametrize("line", ["Verdict:：", "Verdict: ： 2", "Verdict=＝1", "<｜ ＜", "---－－－"])
+def test_what_looks_like_a_mark_goes_beside_a_plain_one(line: str) -> None:
+    bent = fence.neutralise(line)
+    assert fence.neutralise(bent) == bent
+    assert answers.parse(f"It says:\n{bent}", "line") is None
+    assert not set("：＝＜<>") & set(bent) and "---" not in bent

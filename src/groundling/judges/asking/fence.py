@@ -85,11 +85,9 @@ def neutralise(line: str, control_tokens: Sequence[str] = ()) -> str:
     goes for what looks alike: full-width forms, mathematical letters, Greek and Cyrillic ones.
     """
     line = "".join(f"\\u{ord(c):04x}" if unicodedata.category(c) in _INVISIBLE else c for c in line)
-    if not line.isascii() and _bent(plain := _plain(line)) > _bent(line):
-        line = plain
-    line = line.translate(_ANGLES)
-    line = _BRACKETS.sub(r"(\1)", _MARK.sub("--", line))
-    line = _VERDICT.sub(lambda match: match[0].translate(_NO_COLON), line)
+    line = _bend(line)
+    if not line.isascii() and _needs_bending(plain := _plain(line)):  # what is left only looks like it
+        line = _bend(plain)
     for token in control_tokens:
         apart = " ".join(token)
         while len(token) > 1 and token in line:  # again where two overlap, as in ⁂end⁂end⁂
@@ -104,9 +102,13 @@ def _plain(line: str) -> str:
     return unicodedata.normalize("NFKC", line).translate(_LOOK_ALIKE)
 
 
-def _bent(line: str) -> int:
-    """How much there is in a line that `neutralise` bends."""
-    return sum(len(pattern.findall(line)) for pattern in (_ANGLE, _BRACKETS, _MARK, _VERDICT_SIGN))
+def _bend(line: str) -> str:
+    line = _BRACKETS.sub(r"(\1)", _MARK.sub("--", line.translate(_ANGLES)))
+    return _VERDICT.sub(lambda match: match[0].translate(_NO_COLON), line)
+
+
+def _needs_bending(line: str) -> bool:
+    return any(pattern.search(line) for pattern in (_ANGLE, _BRACKETS, _MARK, _VERDICT_SIGN))
 
 
 def _opening(label: str, code: str) -> str:
