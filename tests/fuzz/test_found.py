@@ -13,7 +13,7 @@ import pytest
 
 from groundling.compat import entries, rl4lms_config
 from groundling.compat.glam_config import read as read_glam
-from groundling.configs.compose import compose
+from groundling.configs.compose import compose, from_file
 from groundling.configs.grammar import read, sweep
 from groundling.configs.studies import read_study
 from groundling.documents import read_yaml
@@ -280,3 +280,25 @@ def test_what_looks_like_a_mark_goes_beside_a_plain_one(line: str) -> None:
     assert fence.neutralise(bent) == bent
     assert answers.parse(f"It says:\n{bent}", "line") is None
     assert not set("：＝＜<>") & set(bent) and "---" not in bent
+
+
+@pytest.mark.parametrize("form", ["line", "word", "json", "motif"])
+@pytest.mark.parametrize("word", ["t\u0130e", "T\u0131E"])
+def test_a_letter_that_only_a_pattern_without_case_takes_is_no_verdict(word: str, form: str) -> None:
+    replies = {
+        "line": f"Verdict: {word}",
+        "word": word,
+        "json": f'{{"verdict": "{word}"}}',
+        "motif": f"({word})",
+    }
+    assert answers.parse(replies[form], form) is None
+
+
+@pytest.mark.parametrize("section", ["7", "[1, 2]", "true", "text"])
+@pytest.mark.parametrize("name", ["evaluation", "world"])
+def test_a_section_that_is_none_is_refused(name: str, section: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    rest = "world: { id: text }\n" if name != "world" else ""
+    file.write_text(f"{rest}{name}: {section}\n")
+    with pytest.raises(ConfigError, match=name):
+        from_file(file)

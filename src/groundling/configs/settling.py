@@ -50,7 +50,10 @@ def _world(read: Read) -> str:
     try:
         kind(id)
         for name in SECTIONS:
-            for key in read.values.get(name) or ():
+            section = read.values.get(name)
+            for key in (
+                section if isinstance(section, Mapping) else ()
+            ):  # what is no section is refused by its type
                 check_section_key(name, str(key), id)
     except UnusedKey:
         raise

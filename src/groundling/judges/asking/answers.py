@@ -114,5 +114,6 @@ def _motif(reply: str) -> Verdict | None:
     return match and _verdict("tie" if match[1].lower() == "none" else match[1], match.start(1))
 
 
-def _verdict(word: str, position: int) -> Verdict:
-    return Verdict(Preference(WORDS.index(word.lower())), position)
+def _verdict(word: str, position: int) -> Verdict | None:
+    word = word.lower()  # a pattern without case takes "tİe" for "tie", which in small letters it is not
+    return Verdict(Preference(WORDS.index(word)), position) if word in WORDS else None
