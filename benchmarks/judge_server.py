@@ -14,7 +14,6 @@ import asyncio
 import json
 import multiprocessing
 import os
-import platform
 import tempfile
 import time
 from pathlib import Path
@@ -22,6 +21,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from machine import machine
 
 import groundling.worlds  # noqa: F401  (which tell judges what they are)
 from groundling.judges import Annotation, OpenAIJudge, Question
@@ -120,7 +120,7 @@ def main() -> None:
         print(f"{name:22} {median(values):8.1f} answers/s ({min(values):.1f} to {max(values):.1f})")
     if not arguments.quick:
         results = {
-            "machine": {"processor": platform.processor() or platform.machine()},
+            "machine": machine(),
             "answers_per_second": rates,
         }
         (RESULTS / "judge_server-cpu.json").write_text(json.dumps(results, indent=1) + "\n")

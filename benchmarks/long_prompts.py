@@ -10,7 +10,6 @@ ways take turns on each length in one process; the memory is by how much its pea
 import argparse
 import json
 import os
-import platform
 import time
 from pathlib import Path
 from statistics import median
@@ -18,6 +17,7 @@ from statistics import median
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
+from machine import machine
 
 from groundling.lm import LanguageModel
 
@@ -89,13 +89,7 @@ def main() -> None:
                     flush=True,
                 )
     if not arguments.quick:
-        machine = {
-            "processor": platform.processor() or platform.machine(),
-            "capability": torch.backends.cpu.get_cpu_capability(),
-            "torch": torch.__version__,
-            "threads": 1,
-        }
-        results = {"machine": machine, "rows": rows}
+        results = {"machine": machine(), "rows": rows}
         (RESULTS / "long_prompts-cpu.json").write_text(json.dumps(results, indent=1) + "\n")
 
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import statistics
 import time
@@ -30,6 +29,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import psutil
+from machine import machine
 from nle.env import tasks
 
 from groundling.envs.nethack import make_task
@@ -165,7 +165,6 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.rounds, arguments.steps = 2, 100
-    load = os.getloadavg()
     results = {
         "step": step_costs(16, arguments.rounds, arguments.steps, arguments.seed),
         "vector": {
@@ -178,12 +177,7 @@ def main() -> None:
             for name, (dtype, shape) in STEP_FIELDS.items()
         },
         "settings": vars(arguments),
-        "machine": {
-            "processor": platform.processor() or platform.machine(),
-            "cores": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
-            "load_before": load,
-            "load_after": os.getloadavg(),
-        },
+        "machine": machine(),
         "versions": {
             "python": platform.python_version(),
             "nle": version("nle"),

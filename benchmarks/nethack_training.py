@@ -23,6 +23,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from machine import machine
+
 RESULTS = Path(__file__).parent / "results" / "nethack_training.json"
 SAMPLE_FACTORY = Path(__file__).parent / "sample_factory_nethack.py"
 NUM_ENVS, NUM_STEPS = 64, 32
@@ -144,7 +146,9 @@ def main() -> None:
         name: {key: round(statistics.median(r[name][key] for r in rounds), 3) for key in rounds[0][name]}
         for name in rounds[0]
     }
-    RESULTS.write_text(json.dumps({"medians": medians, "rounds": rounds}, indent=1) + "\n")
+    RESULTS.write_text(
+        json.dumps({"machine": machine(), "medians": medians, "rounds": rounds}, indent=1) + "\n"
+    )
     print(json.dumps(medians, indent=1))
 
 

@@ -11,12 +11,13 @@ Wall time, for waiting is what is to be seen: use a machine that does nothing el
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from machine import machine
 
 from groundling.training.tracking import read_metrics
 
@@ -49,7 +50,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.rounds, arguments.updates = 1, 2
-    load = os.getloadavg()
+    before = machine()
     found: dict[int, list[float]] = {1: [], 2: []}
     for _ in range(arguments.rounds):
         for processes, rates in found.items():
@@ -59,7 +60,7 @@ def main() -> None:
     print(f"one process {medians[1]:.1f} steps/s, two {medians[2]:.1f}: {ratio:.2f} x (target {TARGET})")
     if not arguments.quick:
         result = {
-            "machine": {"processor": platform.processor() or platform.machine(), "load_before": load},
+            "machine": before,
             "command": " ".join(["python", "benchmarks/processes.py", *sys.argv[1:]]),
             "steps_per_second": {str(processes): rates for processes, rates in found.items()},
             "medians": {str(processes): median for processes, median in medians.items()},

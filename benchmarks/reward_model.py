@@ -30,6 +30,7 @@ import gymnasium
 import nle  # noqa: F401  (registers)
 import numpy as np
 import torch
+from machine import machine
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -169,15 +170,10 @@ def main() -> None:
     if arguments.quick:
         arguments.pairs, arguments.steps, arguments.rounds, arguments.batches = 2_000, 5_000, 2, 1
     torch.set_num_threads(1)
-    load = os.getloadavg()
     pairs = make_pairs(arguments.pairs, arguments.steps, arguments.seed)
     results: dict[str, Any] = {
         "settings": vars(arguments),
-        "machine": {
-            "processor": platform.processor() or platform.machine(),
-            "cores": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
-            "load_before": load,
-        },
+        "machine": machine(),
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,

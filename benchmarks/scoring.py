@@ -30,7 +30,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import random
 import statistics
 import subprocess
@@ -41,6 +40,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from machine import machine
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -444,8 +444,7 @@ def main() -> None:
         return
     results: dict[str, Any] = {
         "settings": {key: value for key, value in vars(arguments).items() if key != "memory_of"},
-        "machine": {"processor": platform.processor() or platform.machine(), "load_before": os.getloadavg()},
-        "torch": torch.__version__,
+        "machine": machine(),
         "families": {family: measure_family(family, arguments) for family in arguments.families},
     }
     results["machine"]["load_after"] = os.getloadavg()

@@ -27,10 +27,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib import metadata
 from pathlib import Path
 
 import soak_figures
+from machine import machine
 
 SAMPLE_SECONDS = 30.0
 KILL_SECONDS = 180.0
@@ -294,13 +294,6 @@ def soak(running: list[Command], hours: float, output: Path, seed: int) -> None:
                 command.kills += 1
 
 
-def cpu() -> str:
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown"
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -324,9 +317,8 @@ def main() -> None:
             soak(running, arguments.hours, arguments.output, arguments.seed)
         finally:
             ended = {command.name: command.stop() for command in running if command.process is not None}
-    machine = {"cpu": cpu(), "cores": os.cpu_count(), "torch": metadata.version("torch")}
     settings = {"hours": arguments.hours, "seed": arguments.seed, "kill_seconds": KILL_SECONDS}
-    text = json.dumps({**settings, "machine": machine, "ended": ended}, indent=1) + "\n"
+    text = json.dumps({**settings, "machine": machine(), "ended": ended}, indent=1) + "\n"
     (arguments.output / "soak.json").write_text(text, encoding="utf-8")
     shutil.rmtree(folder)  # only of a soak that came to its end: the logs of another tell why it did not
     soak_figures.write(arguments.output)

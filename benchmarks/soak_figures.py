@@ -150,8 +150,8 @@ def write(folder: Path) -> None:
     machine = told["machine"]
     paragraphs: Sequence[str] = [
         "# Soak: four commands side by side while workers are killed",
-        f"`python benchmarks/soak.py --hours {told['hours']:g} --seed {told['seed']}` on {machine['cores']} cores "
-        f"({machine['cpu']}; torch {machine['torch']}). **{told['hours']:g} hours were run.** Every "
+        f"`python benchmarks/soak.py --hours {told['hours']:g} --seed {told['seed']}` on {len(machine['cores'])} cores "
+        f"({machine['processor']}; torch {machine['torch']}). **{told['hours']:g} hours were run.** Every "
         f"{told['kill_seconds']:g} s one of the four env workers, drawn by chance, got SIGKILL.",
         "![memory, descriptors and progress](soak.png)",
         f"Growth of a command's whole process tree after the first sixth (warm-up, grey) until the end: a straight "

@@ -4,9 +4,11 @@
     python benchmarks/text_generation.py --trl VENV/bin/python   # beside TRL, in rounds: see trl_writing.py
     python benchmarks/text_generation.py --quick    # does it run: small models, two rounds
 
-64 texts of 20 tokens to prompts of 5 to 20 tokens; random weights, vocabulary of 1,024; GPT-2 of 2 layers x 64 and of
-4 x 256, and T5- and BART-like twins of the same sizes (so many layers in the encoder and in the decoder). Everything is
-timed in one process, one variant after the other in each round, in CPU seconds of one thread; medians.
+64 texts of 20 tokens to prompts of 5 to 20 tokens; random weights. `small` and `larger`: a vocabulary of 1,024; GPT-2
+of 2 layers x 64 and of 4 x 256, and T5- and BART-like twins of the same sizes (so many layers in the encoder and in the
+decoder). `real`: GPT-2 as it is, 12 layers x 768 and 50,257 tokens, 124 M weights; beside TRL with prompts of 128
+tokens, texts of 48, and one optimiser step. Everything is timed in one process, one variant after the other in each
+round, in CPU seconds of one thread; medians.
 
 decoding   `generate`, greedy, with scores kept, as RL4LMs calls it; `new` is `Decoder`, greedy: tokens must be equal
            and log-probabilities agree. `sampled` is `Decoder` with one uniform number per token.
@@ -25,7 +27,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -33,9 +34,10 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from machine import machine
 from tokenizers import Tokenizer, models
 from torch import Tensor
 from transformers import (
@@ -56,8 +58,26 @@ from groundling.lm.sampling import Sampling
 from groundling.policies import TokenPolicy, TokenPrompt
 
 RESULTS = Path(__file__).parent / "results"
-VOCABULARY, NUM_TEXTS, NEW_TOKENS = 1024, 64, 20
-SIZES = {"small": (2, 64, 4), "larger": (4, 256, 8)}
+NUM_TEXTS, NEW_TOKENS = 64, 20
+
+
+class Size(NamedTuple):
+    """Of a model."""
+
+    layers: int
+    width: int
+    heads: int
+    vocabulary: int = 1024
+    positions: int = 64
+
+
+SIZES = {"small": Size(2, 64, 4), "larger": Size(4, 256, 8), "real": Size(12, 768, 12, 50_257, 1024)}
+BESIDE_TRL: dict[str, dict[str, Any]] = {
+    "small": {"prompts": (5, 20), "new_tokens": NEW_TOKENS, "epochs": 5, "steps": 8},
+    "larger": {"prompts": (5, 20), "new_tokens": NEW_TOKENS, "epochs": 5, "steps": 8},
+    "real": {"prompts": (128, 128), "new_tokens": 48, "epochs": 1, "steps": 1},
+}
+"""16 prompts of such lengths, 4 texts each; so many epochs, and optimiser steps in each."""
 FAMILIES = ("gpt2", "t5", "bart")
 TARGETS = {"decoding": 2.5, "rollout": 12.0}
 REPLAYED_STEPS = 5
@@ -68,16 +88,16 @@ STEPS = 5 * 22
 
 def make_model(family: str, size: str, seed: int = 0) -> Any:
     """As Transformers has it, which `LanguageModel` would change a little."""
-    layers, width, heads = SIZES[size]
+    layers, width, heads, vocabulary, positions = SIZES[size]
     common: dict[str, Any] = {
-        "vocab_size": VOCABULARY,
+        "vocab_size": vocabulary,
         "pad_token_id": 0,
         "bos_token_id": 1,
         "eos_token_id": 1,
     }
     config: Any
     if family == "gpt2":
-        config = GPT2Config(n_embd=width, n_layer=layers, n_head=heads, n_positions=64, **common)
+        config = GPT2Config(n_embd=width, n_layer=layers, n_head=heads, n_positions=positions, **common)
     elif family == "t5":
         config = T5Config(  # type: ignore[call-arg]
             d_model=width, d_kv=width // heads, d_ff=4 * width, num_layers=layers, num_heads=heads,
@@ -87,7 +107,7 @@ def make_model(family: str, size: str, seed: int = 0) -> Any:
         config = BartConfig(
             d_model=width, encoder_layers=layers, decoder_layers=layers, encoder_attention_heads=heads,
             decoder_attention_heads=heads, encoder_ffn_dim=4 * width, decoder_ffn_dim=4 * width,
-            max_position_embeddings=64, decoder_start_token_id=1, **common,
+            max_position_embeddings=positions, decoder_start_token_id=1, **common,
         )  # fmt: skip
     torch.manual_seed(seed)
     model = (AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM).from_config(config)
@@ -99,17 +119,18 @@ def make_model(family: str, size: str, seed: int = 0) -> Any:
 
 
 def make_lm(family: str, size: str, seed: int = 0) -> LanguageModel:
-    vocabulary = {f"<{number}>": number for number in range(VOCABULARY)}
+    vocabulary = {f"<{number}>": number for number in range(SIZES[size].vocabulary)}
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(models.WordLevel(vocabulary, unk_token="<2>")), pad_token="<0>"
     )
     return LanguageModel(make_model(family, size, seed), tokenizer)
 
 
-def make_prompts(seed: int) -> list[list[int]]:
+def make_prompts(seed: int, shortest: int = 5, longest: int = 20) -> list[list[int]]:
+    """Of tokens that all models know."""
     generator = torch.Generator().manual_seed(seed)
-    lengths = torch.randint(5, 21, (NUM_TEXTS,), generator=generator).tolist()
-    return [torch.randint(2, VOCABULARY, (n,), generator=generator).tolist() for n in lengths]
+    lengths = torch.randint(shortest, longest + 1, (NUM_TEXTS,), generator=generator).tolist()
+    return [torch.randint(2, 1024, (n,), generator=generator).tolist() for n in lengths]
 
 
 def padded(rows: list[list[int]], left: bool, length: int) -> tuple[Tensor, Tensor]:
@@ -221,18 +242,18 @@ def rollout(family: str, size: str, prompts: list[list[int]]) -> dict[str, Calla
 # A whole iteration
 
 
-def make_rollout(policy: TokenPolicy, prompts: list[list[int]]) -> Rollout:
+def make_rollout(policy: TokenPolicy, prompts: list[list[int]], new_tokens: int = NEW_TOKENS) -> Rollout:
     """64 texts with a reward at each one's last token, which costs nothing."""
-    numbers = torch.rand(NUM_TEXTS, NEW_TOKENS, dtype=torch.float64)
+    numbers = torch.rand(NUM_TEXTS, new_tokens, dtype=torch.float64)
     asked = [TokenPrompt(tuple(prompt)) for prompt in prompts]
     writing = policy.write(asked, numbers)
-    assert writing.values is not None
+    values = torch.zeros(writing.actions.shape) if writing.values is None else writing.values
     distinct = {prompt: number for number, prompt in enumerate(dict.fromkeys(asked))}
     return Rollout(
         observations=writing.observations,
         actions=writing.actions,
         log_probs=writing.log_probs,
-        values=writing.values,
+        values=values,
         rewards=writing.dones * (writing.actions % 7 / 7),
         dones=writing.dones,
         last_values=torch.zeros(NUM_TEXTS),
@@ -241,13 +262,15 @@ def make_rollout(policy: TokenPolicy, prompts: list[list[int]]) -> Rollout:
         mask=writing.mask,
         groups=torch.tensor([distinct[prompt] for prompt in asked]),
         kl=writing.kl,
+        raw_log_probs=writing.raw_log_probs,
     )
 
 
-def iterate(algorithm: Any, policy: TokenPolicy, prompts: list[list[int]]) -> dict[str, float]:
-    rollout = make_rollout(policy, prompts)
-    found: dict[str, float] = algorithm.update(policy, rollout, generator=torch.Generator().manual_seed(0))
-    return found
+def iterate(
+    algorithm: Any, policy: TokenPolicy, prompts: list[list[int]], new_tokens: int = NEW_TOKENS
+) -> None:
+    rollout = make_rollout(policy, prompts, new_tokens)
+    algorithm.update(policy, rollout, generator=torch.Generator().manual_seed(0))
 
 
 class ReplayUpdate:
@@ -258,9 +281,9 @@ class ReplayUpdate:
 
     def __init__(self, family: str, size: str, prompts: list[list[int]]) -> None:
         self.policy, self.value = make_model(family, size), make_model(family, size)
-        self.head = torch.nn.Linear(SIZES[size][1], 1, bias=False)
+        self.head = torch.nn.Linear(SIZES[size].width, 1, bias=False)
         self.prompts = prompts
-        self.made = torch.randint(2, VOCABULARY, (NUM_TEXTS, NEW_TOKENS))
+        self.made = torch.randint(2, 1024, (NUM_TEXTS, NEW_TOKENS))
         self.parameters = [p for m in (self.policy, self.value, self.head) for p in m.parameters()]
         self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-6, weight_decay=1e-6)
 
@@ -302,7 +325,7 @@ def read_at(
 
 
 def iteration(family: str, size: str, prompts: list[list[int]]) -> dict[str, Callable[[], Any]]:
-    policy, old = make_policy(family, size), Replay(family, size, torch.nn.Linear(SIZES[size][1], 1))
+    policy, old = make_policy(family, size), Replay(family, size, torch.nn.Linear(SIZES[size].width, 1))
     update, algorithm = (
         ReplayUpdate(family, size, prompts),
         algorithms.get("ppo")(learning_rate=1e-6, epochs=5),
@@ -317,29 +340,40 @@ def iteration(family: str, size: str, prompts: list[list[int]]) -> dict[str, Cal
 
 
 def beside_trl(size: str, rounds: int, python: str) -> dict[str, Any]:
-    """The work of `trl_writing.py`: 16 prompts, 4 texts each, 5 epochs of 8 minibatches; PPO with its own critic.
+    """The work of `trl_writing.py`, as `BESIDE_TRL` has it; PPO with its own critic.
 
     Theirs runs in a process of its own, one iteration after one that warms up, in each round between ours.
     """
-    prompts = [prompt for prompt in make_prompts(0)[:16] for _ in range(4)]
-    options = {"learning_rate": 1e-6, "epochs": 5, "minibatch_size": 8 * NEW_TOKENS, "kl_coefficient": 0.02}
+    work = BESIDE_TRL[size]
+    prompts = [prompt for prompt in make_prompts(0, *work["prompts"])[:16] for _ in range(4)]
+    tokens = NUM_TEXTS * work["new_tokens"]
+    options = {
+        "learning_rate": 1e-6,
+        "epochs": work["epochs"],
+        "minibatch_size": tokens // work["steps"],
+        "micro_batch_size": tokens // 8,
+        "kl_coefficient": 0.02,
+    }
+    ids = ("grpo", "rloo") if size == "real" else ("grpo", "rloo", "ppo")
 
     def variant(id: str) -> Callable[[], Any]:
         policy = TokenPolicy(
             make_lm("gpt2", size),
             reference=make_lm("gpt2", size, seed=1),
-            value="separate" if id == "ppo" else "shared",
+            value="separate",
+            critic=id == "ppo",
         )
         algorithm = algorithms.get(id)(**options)
         algorithm.setup(policy)
-        return lambda: iterate(algorithm, policy, prompts)
+        return lambda: iterate(algorithm, policy, prompts, work["new_tokens"])
 
     def theirs(id: str) -> float:
-        command = [python, str(Path(__file__).parent / "trl_writing.py"), id, size, "1"]
-        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        return float(json.loads(told.splitlines()[-1])[0])
+        asked = json.dumps({"algorithm": id, **SIZES[size]._asdict(), **work})
+        command = [python, str(Path(__file__).parent / "trl_writing.py"), asked, "1"]
+        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return float(json.loads(printed.splitlines()[-1])[0])
 
-    ours = {id: variant(id) for id in ("grpo", "rloo", "ppo")}
+    ours = {id: variant(id) for id in ids}
     times: dict[str, list[float]] = {name: [] for name in (*ours, "TRL's grpo", "TRL's rloo")}
     for run in ours.values():
         run()  # warms up
@@ -350,10 +384,11 @@ def beside_trl(size: str, rounds: int, python: str) -> dict[str, Any]:
             times[id].append(time.process_time() - start)
         for id in ("grpo", "rloo"):
             times[f"TRL's {id}"].append(theirs(id))
-    medians = {name: statistics.median(own) for name, own in times.items()}
+    medians = {name: statistics.median(seconds) for name, seconds in times.items()}
     ratios = {
         f"{id} over TRL's {other}": medians[id] / medians[f"TRL's {other}"]
         for id, other in (("grpo", "grpo"), ("rloo", "rloo"), ("ppo", "grpo"))
+        if id in ids
     }
     return {"medians": medians, "rounds": times, "ratios": ratios}
 
@@ -427,13 +462,15 @@ def main() -> None:
     if arguments.trl:
         beside = {size: beside_trl(size, arguments.rounds, arguments.trl) for size in arguments.sizes}
         print(json.dumps({size: found["ratios"] for size, found in beside.items()}, indent=1))
-        (RESULTS / "trl-cpu.json").write_text(json.dumps(beside, indent=1) + "\n")
+        path = RESULTS / "trl-cpu.json"
+        before = json.loads(path.read_text())["sizes"] if path.exists() else {}
+        found = {"machine": machine(), "sizes": before | beside}
+        path.write_text(json.dumps(found, indent=1) + "\n")
         return
     if arguments.quick:
         arguments.sizes, arguments.rounds = ["small"], 2
     results: dict[str, Any] = {
-        "machine": {"processor": platform.processor() or platform.machine(), "load_before": os.getloadavg()},
-        "torch": torch.__version__,
+        "machine": machine(),
         "rounds": arguments.rounds,
         "models": {},
     }

@@ -17,7 +17,7 @@ def _onednn(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a processor where oneDNN is the faster one."""
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this PyTorch has no oneDNN")
-    monkeypatch.setattr(kernels, "_onednn_is_faster", lambda: True)
+    monkeypatch.setattr(kernels, "onednn_is_faster", lambda: True)
 
 
 def _pair() -> tuple[nn.GRU, FastGRU]:

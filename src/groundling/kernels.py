@@ -210,12 +210,13 @@ def _suits(x: Tensor, weight: Tensor) -> bool:
         and weight.numel() >= _LEAST_WEIGHTS
         and x.shape[-1] == weight.shape[1]  # else PyTorch's error says what is wrong
         and not torch.is_autocast_enabled("cpu")
-        and _onednn_is_faster()
+        and onednn_is_faster()
     )
 
 
 @functools.cache
-def _onednn_is_faster() -> bool:
+def onednn_is_faster() -> bool:
+    """Whether large float32 layers are computed by oneDNN here, and not by PyTorch's own choice."""
     # Told by what the processor is and not by a trial, so that a run that is resumed computes the same again.
     processor: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     amd = str(processor.get("cpu_name", "")).startswith("AMD")

@@ -158,7 +158,7 @@ def test_the_step_is_traced_in_inference_mode_too(make_lm, monkeypatch):
     """Where nobody counts a tensor's versions; with layers that oneDNN computes."""
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this PyTorch has no oneDNN")
-    monkeypatch.setattr(kernels, "_onednn_is_faster", lambda: True)
+    monkeypatch.setattr(kernels, "onednn_is_faster", lambda: True)
     monkeypatch.setattr(kernels, "_LEAST_WEIGHTS", 0)
     lm = make_lm("gpt2")
     with torch.inference_mode():

@@ -91,7 +91,9 @@ def test_lines_on_both_sides_of_a_context_are_read_apart(tokenizers):
     lines = [_ids(1, 12), _ids(2, 60), _ids(3, 39), _ids(4, 41)]
     counts = [3, 5, 2, 4]
     with torch.no_grad():
-        together = read_states(lm, Lines(None, lines, counts)).split(counts)
+        together = read_states(
+            lm, Lines([line[:1] for line in lines], [line[1:] for line in lines], counts)
+        ).split(counts)
         for line, count, states in zip(lines, counts, together, strict=True):
             alone = lm.backbone.body(input_ids=torch.tensor([line])).last_hidden_state[0, -count:]
             torch.testing.assert_close(states, alone, atol=1e-5, rtol=1e-5)

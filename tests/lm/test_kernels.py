@@ -18,7 +18,7 @@ def onednn(monkeypatch):
     """As on a processor where oneDNN is the faster one."""
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this PyTorch has no oneDNN")
-    monkeypatch.setattr(kernels, "_onednn_is_faster", lambda: True)
+    monkeypatch.setattr(kernels, "onednn_is_faster", lambda: True)
 
 
 def pair_of_layers(kind, inputs, outputs):

@@ -227,7 +227,7 @@ def test_too_little_memory_halves_what_is_written_at_once_and_changes_nothing_el
     read, rows, fits = token_policy.read_states, [], 3
 
     def too_small(lm, lines):
-        if len(lines.read) > fits:
+        if len(lines.counts) > fits:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate too much")
         return read(lm, lines)
 

@@ -26,7 +26,7 @@ def computed_alike() -> Iterator[None]:
         mock.patch.object(reader.Batching, "for_device", lambda device: accelerators),
         mock.patch.object(steps, "_AT_ONCE_ON_CPU", steps._AT_ONCE),
         mock.patch.object(steps.Stepper, "_trace", lambda self, prompts: None),
-        mock.patch.object(kernels, "_onednn_is_faster", lambda: False),
+        mock.patch.object(kernels, "onednn_is_faster", lambda: False),
         sdpa_kernel(SDPBackend.MATH),
     ):
         yield

@@ -1,6 +1,6 @@
 """What one collection phase gathered, and how it is cut into minibatches."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -156,18 +156,20 @@ def micro_batches(
     """Cut this process's share of a minibatch's ``indices`` into pieces of at most ``size``.
 
     Where the ``work`` of each element is given, those of like length come together, so that little of a batch is
-    padding, and equal ones go to the same process, which computes them once. Every element is in exactly one piece of
-    one process.
+    padding, and those of one key go to the same process, as long as that does not leave others without any. Every
+    element is in exactly one piece of one process.
     """
     if work is None:
         share = indices[processes.rank :: processes.size]
     else:
-        equal: dict[Work, list[int]] = {}
+        together: dict[Hashable, list[int]] = {}
         for index in sorted(indices.tolist(), key=lambda i: work[i].tokens):
-            equal.setdefault(work[index], []).append(index)
-        share = torch.tensor(
-            [i for alike in list(equal.values())[processes.rank :: processes.size] for i in alike]
-        )
+            together.setdefault(work[index].key, []).append(index)
+        even = -(-len(indices) // processes.size)
+        groups = [
+            alike[first : first + even] for alike in together.values() for first in range(0, len(alike), even)
+        ]
+        share = torch.tensor([i for group in groups[processes.rank :: processes.size] for i in group])
     yield from share.split(size) if len(share) else ()  # of nothing, split gives one piece
 
 

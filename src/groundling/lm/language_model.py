@@ -18,9 +18,11 @@ from groundling.lm import loading
 from groundling.lm.backbone import Backbone
 from groundling.lm.generation import DEFAULT_NEW_TOKENS, Generation, generate
 from groundling.lm.kernels import speed_up_linear_layers
+from groundling.lm.packing import ScoringQuestion
 from groundling.lm.padding import Batches
+from groundling.lm.reader import Answer
 from groundling.lm.relative_attention import read_long_prompts_in_blocks
-from groundling.lm.scoring import CandidateScores, Scorer, ScoringQuestion
+from groundling.lm.scoring import CandidateScores, Scorer
 from groundling.lm.tokens import TextTokens
 from groundling.lm.trie import guided_log_probs
 
@@ -323,6 +325,10 @@ class LanguageModel(nn.Module):
             log_probs, state = guided_log_probs(self._scorer, questions, self.end_token, temperature)
             scored = log_probs.to(self.device), state.to(self.device)
         return CandidateScores.of([len(question.candidates) for question in questions], *scored)
+
+    def read(self, questions: Sequence[ScoringQuestion]) -> list[Answer]:
+        """Final hidden states of each question's prompt and candidates, the prompt read once where that is exact."""
+        return self._scorer.answers(questions)
 
     def encode(self, prompts: Sequence[str]) -> Tensor:
         """Float32 (num_prompts, hidden_size): the states of `score_candidates`, when no candidate is scored."""

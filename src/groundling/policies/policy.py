@@ -99,7 +99,8 @@ class Work(NamedTuple):
     tokens: int
     """How many are read."""
     key: Hashable
-    """The same for observations of which the policy computes only one."""
+    """The same for observations that are better computed together: equal ones, of which only one is, and texts to
+    one prompt, which is read once."""
 
 
 class Policy(nn.Module, ABC):

@@ -15,7 +15,7 @@ from groundling.errors import ConfigError, RunError
 from groundling.lm import LanguageModel, ValueHead
 from groundling.lm.decoding import Decoded, Decoder, TokenSets
 from groundling.lm.sampling import Sampling, filtered
-from groundling.policies.lines import Lines, read_states, spread
+from groundling.policies.lines import Lines, read_states, shares_prompt, spread
 from groundling.policies.mask import MaskType, make_mask
 from groundling.policies.policy import Action, Evaluation, Outputs, Policy, Work, policies
 from groundling.policies.reference import Reference
@@ -223,8 +223,9 @@ class TokenPolicy(Policy):
     def _lines(
         self, prompts: Sequence[Sequence[int]], written: Sequence[Sequence[int]], counts: Sequence[int]
     ) -> Lines:
-        start_token = self._decoder.start_token if self.lm.is_encoder_decoder else None
-        return Lines.of(prompts, written, counts, start_token)
+        if self.lm.is_encoder_decoder:
+            written = [[self._decoder.start_token, *ids] for ids in written]
+        return Lines(prompts, written, counts)
 
     # Both kinds of observation
 
@@ -361,12 +362,9 @@ class TokenPolicy(Policy):
 
     def work(self, observations: Sequence[Any]) -> Sequence[Work]:
         return [
-            Work(
-                len(o.prompt) + o.length
-                if isinstance(o, Written)
-                else int(o["prompt_mask"].sum() + o["context_mask"].sum()),
-                index,
-            )
+            Work(len(o.prompt) + o.length, o.prompt if shares_prompt(o.prompt) else index)
+            if isinstance(o, Written)
+            else Work(int(o["prompt_mask"].sum() + o["context_mask"].sum()), index)
             for index, o in enumerate(observations)
         ]
 

@@ -1,0 +1,26 @@
+"""On what figures were measured: they hold for this kind of processor and path of kernels, and for no other."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib import metadata
+from typing import Any
+
+import torch
+
+from groundling.kernels import onednn_is_faster
+
+
+def machine() -> dict[str, Any]:
+    """What a file of results says of the machine and of what computed, now."""
+    return {
+        "processor": torch.cpu.get_capabilities().get("cpu_name") or platform.machine(),
+        "vectors": torch.backends.cpu.get_cpu_capability(),
+        "kernels": "oneDNN" if onednn_is_faster() else "PyTorch's choice",
+        "cores": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "load": os.getloadavg(),
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in ("torch", "transformers")},
+    }
