@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from groundling.lm import LanguageModel
+from groundling.lm.token_sets import allowed_tokens
 
 
 def plain_token_log_probs(lm: LanguageModel, prompt: str, candidate: str) -> Tensor:
@@ -33,3 +34,10 @@ def plain_ids_log_probs(lm: LanguageModel, prompt_ids: list[int], candidate_ids:
 def plain_scores(lm: LanguageModel, prompt: str, candidates: list[str]) -> Tensor:
     """float32 (num_candidates,)."""
     return torch.stack([plain_token_log_probs(lm, prompt, candidate).sum() for candidate in candidates])
+
+
+def sets_of(text, lm):
+    """Of each token of a `Written` text the set of token ids that it was drawn from."""
+    vocabulary = lm.model.get_output_embeddings().weight.shape[0]
+    allowed = allowed_tokens([text.sets], vocabulary, torch.device("cpu"))
+    return [set(row.nonzero()[:, 0].tolist()) for row in allowed]

@@ -12,7 +12,7 @@ from groundling.policies import TokenPolicy, TokenPrompt
 from groundling.policies import token as token_policy
 from groundling.policies.texts import Written
 from tests.lm.families import VOCABULARY
-from tests.lm.reference import plain_ids_log_probs
+from tests.lm.reference import plain_ids_log_probs, sets_of
 
 FAMILIES = ["gpt2", "llama", "t5", "bart"]
 
@@ -281,7 +281,7 @@ def test_texts_obey_the_mask(make_lm, stepped, family, mask_type, top_mask):
     written = policy.write(asked, uniforms(4, 5))
     judge = policy.mask_lm or lm
     for prompt, ids, text in zip(asked, written.token_ids(), written.observations, strict=True):
-        sets = [set(own.tolist()) for own in text.sets.ids.split(text.sets.counts.tolist())]
+        sets = sets_of(text, lm)
         for step, (token, allowed) in enumerate(zip(ids.tolist(), sets, strict=True)):
             scores = next_logits(judge, list(prompt.ids), ids[:step].tolist()).softmax(-1)
             order = scores.argsort(descending=True).tolist()

@@ -21,6 +21,7 @@ from groundling.policies import TokenPolicy
 from groundling.rewards import Reward, RewardPartConfig, rewards
 from groundling.training.progress import TrainingProgress
 from groundling.training.run import Run
+from tests.lm.reference import sets_of
 
 FAMILIES = ["gpt2", "llama", "t5", "bart"]
 NUM_TEXTS, NUM_TOKENS = 8, 6
@@ -179,7 +180,7 @@ def test_nlpos_mask_is_refreshed_in_time_and_obeyed(family: str, make_run: Calla
     for mask, writer, rollout in zip(masks, policies, rollouts, strict=True):
         assert rollout.mask is not None
         for column, text in enumerate(rollout.observations[:3]):
-            sets = [set(ids.tolist()) for ids in text.sets.ids.split(text.sets.counts.tolist())]
+            sets = sets_of(text, policy.lm)
             for step, allowed in enumerate(sets):
                 written = rollout.actions[:step, column].tolist()
                 assert allowed == _nucleus(mask, text.prompt, written) | special

@@ -22,6 +22,7 @@ from groundling.lm.packing import right_padded
 from groundling.lm.padding import configured, padded
 from groundling.lm.sampling import Mask, Sampling, draw, filtered
 from groundling.lm.steps import Stepper
+from groundling.lm.token_sets import SetKeeper, TokenSets
 
 if TYPE_CHECKING:
     from groundling.lm.language_model import LanguageModel
@@ -30,16 +31,6 @@ _LOOK_EVERY = 16
 """Tokens between two looks at what an accelerator has written, for which the host waits: which texts have ended,
 and which tokens were left. What is written meanwhile to a text that has ended is dropped. On CPUs each token is
 looked at."""
-
-
-@dataclass(frozen=True)
-class TokenSets:
-    """Of each token of a text the set that it was drawn from, one after the other."""
-
-    ids: Tensor
-    """int32 (total,): tokens."""
-    counts: Tensor
-    """int64 (num_tokens,): how many of them belong to each token."""
 
 
 @dataclass(frozen=True)
@@ -258,10 +249,7 @@ class _Choice:
         self.going = torch.ones(len(given), dtype=torch.bool, device=device)
         self.uniforms = uniforms.to(device)
         self.chosen: list[_Chosen] = []
-        self.kept: list[tuple[int, Tensor, Tensor]] = []  # a step, which text, and a token of its set
-        self._left: list[
-            tuple[int, Tensor, Tensor]
-        ] = []  # of steps since: the step, rows, which tokens were left
+        self.sets = SetKeeper(len(given))
         self._look_every = 1 if device.type == "cpu" else _LOOK_EVERY
 
     def looks_after(self, step: int) -> bool:
@@ -282,9 +270,9 @@ class _Choice:
         chosen = raw_chosen if log_probs is raw else log_probs.gather(1, places)[:, 0]
         self.chosen.append(_Chosen(step, rows, tokens, chosen, raw_chosen))
         if self.mask is not None or self.sampling.chooses_a_set:
-            self._left.append((step, rows, ~log_probs.isinf() & self.going[rows, None]))
+            self.sets.add(step, rows, ~log_probs.isinf() & self.going[rows, None])
             if self.looks_after(step):
-                self._keep()
+                self.sets.bring()
         if len(self.end_ids):
             self.going[rows] &= ~torch.isin(tokens, self.end_ids)
         return tokens
@@ -310,20 +298,7 @@ class _Choice:
             return raw
         return filtered(logits, self.sampling, banned, allowed)
 
-    def _keep(self) -> None:
-        """Bring the sets of the last steps to the host, all by one copy."""
-        steps, of_rows, left = zip(*self._left, strict=True)
-        rows = torch.cat(of_rows).cpu()
-        where, tokens = torch.cat(left).nonzero().T.cpu()
-        ends = torch.tensor([len(one) for one in of_rows]).cumsum(0)
-        parts = torch.searchsorted(where, ends)[:-1].tolist()  # the rows of a step come before the next one's
-        texts, ids = rows[where].tensor_split(parts), tokens.int().tensor_split(parts)
-        self.kept += zip(steps, texts, ids, strict=True)
-        self._left = []
-
     def decoded(self) -> Decoded:
-        if self._left:
-            self._keep()
         num_steps = max((drawn.step + 1 for drawn in self.chosen), default=1)
         shape = (self.num_texts, num_steps)
         tokens = self.end_ids.new_zeros(shape)
@@ -343,21 +318,8 @@ class _Choice:
             lengths,
             log_probs.cpu(),
             raw_log_probs.cpu(),
-            self._sets(lengths) if self.kept else None,
+            self.sets.sets(lengths),
         )
-
-    def _sets(self, lengths: Tensor) -> list[TokenSets]:
-        texts = torch.cat([text for _, text, _ in self.kept])
-        ids = torch.cat([token for _, _, token in self.kept])
-        num_steps = max(step for step, _, _ in self.kept) + 1
-        counts = torch.zeros(self.num_texts, num_steps, dtype=torch.long)
-        for step, text, _ in self.kept:
-            counts[:, step] += torch.bincount(text, minlength=self.num_texts)
-        by_text = ids[texts.argsort(stable=True)].split(counts.sum(1).tolist())
-        return [
-            TokenSets(of_text, count[:length])
-            for of_text, count, length in zip(by_text, counts, lengths.tolist(), strict=True)
-        ]
 
 
 class _Chooser(LogitsProcessor):

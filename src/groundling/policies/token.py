@@ -13,8 +13,9 @@ from torch.nn import functional as F
 
 from groundling.errors import ConfigError, RunError
 from groundling.lm import LanguageModel, ValueHead
-from groundling.lm.decoding import Decoded, Decoder, TokenSets
+from groundling.lm.decoding import Decoded, Decoder
 from groundling.lm.sampling import Sampling, filtered
+from groundling.lm.token_sets import TokenSets, allowed_tokens
 from groundling.policies.lines import Lines, read_states, shares_prompt, spread
 from groundling.policies.mask import MaskType, make_mask
 from groundling.policies.policy import Action, Evaluation, Outputs, Policy, Work, policies
@@ -36,7 +37,7 @@ class TokenPolicy(Policy):
     of early ends, and NLPO's mask. PPO's ratio corrects for the policy's change since then, and does so rightly only
     if its denominator is what drew the token; with the model's unfiltered ones, as in RL4LMs, every ratio starts at 1
     all the same, but the gradient belongs to a policy that never acted. Filters choose a set of tokens by what the
-    model thought *then*. That set is kept with each token, as a list of ids, so that the present policy is restricted
+    model thought *then*. That set is kept with each token (`TokenSets`), so that the present policy is restricted
     to the same one: with a set of its own the old token might lie outside, and no ratio would exist. Keeping NLPO's
     sets also spares the mask model's forward pass in every epoch, and holds when the mask model is refreshed.
 
@@ -266,13 +267,7 @@ class TokenPolicy(Policy):
         logits = logits / self.sampling.temperature if self.sampling.temperature != 1 else logits
         sets = [text.sets for text in texts if text.sets is not None]
         if sets:
-            counts = torch.cat([token_sets.counts for token_sets in sets])
-            rows = torch.repeat_interleave(torch.arange(len(logits)), counts)
-            left_out = torch.ones_like(logits, dtype=torch.bool)
-            left_out[
-                rows.to(logits.device),
-                torch.cat([token_sets.ids for token_sets in sets]).long().to(logits.device),
-            ] = False
+            left_out = ~allowed_tokens(sets, logits.shape[1], logits.device)
         else:
             early = torch.cat([torch.arange(t.length) < self._first_end(t.prompt) for t in texts])
             left_out = self._banned(early, logits)

@@ -1,0 +1,59 @@
+"""Sets of tokens that filters left: the same again, in little memory, whatever the vocabulary."""
+
+import io
+import pickle
+
+import pytest
+import torch
+
+from groundling.lm.token_sets import SetKeeper, allowed_tokens
+
+CPU = torch.device("cpu")
+LENGTHS = [3, 5, 1]
+
+
+def kept(shares, vocabulary, every=1):
+    """Three texts of `LENGTHS`, of whose sets a step's have such a share of the vocabulary; what was kept, and was."""
+    generator, keeper, was = torch.Generator().manual_seed(0), SetKeeper(3), {}
+    rows = torch.arange(3)
+    for step, share in enumerate(shares):
+        left = torch.rand(3, vocabulary, generator=generator) < share
+        left[:, step] = True  # never empty
+        left &= torch.tensor(LENGTHS)[:, None] > step
+        keeper.add(step, rows, left)
+        was |= {(text, step): left[text] for text in range(3)}
+        if (step + 1) % every == 0:
+            keeper.bring()
+    sets = keeper.sets(torch.tensor(LENGTHS))
+    return sets, torch.stack(
+        [was[text, step] for text, length in enumerate(LENGTHS) for step in range(length)]
+    )
+
+
+@pytest.mark.parametrize("vocabulary", [1000, 1001, 1007])
+@pytest.mark.parametrize("every", [1, 2, 16])
+def test_sets_come_back_as_they_were_whatever_their_sizes(vocabulary, every):
+    shares = [0.9, 0.002, 0.4, 0.001, 0.7, 0.5]  # the last step is after every end
+    sets, was = kept(shares, vocabulary, every)
+    assert torch.equal(allowed_tokens(sets, vocabulary, CPU), was)
+    if every == 1:
+        assert [(of_text.counts < 0).tolist() for of_text in sets] == [
+            [True, False, True], [True, False, True, False, True], [True],
+        ]  # fmt: skip
+
+
+def test_a_set_takes_at_most_a_bit_for_each_token_of_the_vocabulary():
+    vocabulary = 128_000
+    for share in (0.5, 0.0001):
+        sets, was = kept([share] * 5, vocabulary)
+        taken = [of_text.ids.nbytes + of_text.bits.nbytes for of_text in sets]
+        most = min(vocabulary / 8, 4 * int(was.sum(1).max()))
+        assert all(size <= most * length for size, length in zip(taken, LENGTHS, strict=True))
+        assert sum(taken) > 0
+
+
+def test_a_text_takes_no_more_to_another_process_than_its_own_sets():
+    sets, _ = kept([0.5] * 5, 8000)
+    written = io.BytesIO()
+    pickle.dump(sets[2], written)
+    assert written.tell() < 3 * 1000  # of 9 sets in all
