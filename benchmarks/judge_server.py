@@ -5,20 +5,24 @@
 
 A server on loopback, in a process of its own, answers every request of a kept connection with the same few bytes. Pairs
 of captions are annotated through `groundling.judges.Annotation`, each answer on the disk before its worker asks again,
-with as many requests at once as the columns say. Beside it, what the disk allows that is asked once an answer:
-``fsync`` of a line of the same length, one after the other.
+with as many requests at once as the rows say. Beside it, what the disk allows that is asked once an answer: ``fsync``
+of a line of the same length, one after the other. Both on this machine's disk, and as on one that takes so many
+milliseconds.
 """
 
 import argparse
 import asyncio
+import itertools
 import json
 import multiprocessing
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from machine import machine
@@ -30,6 +34,7 @@ from groundling.judges.preferences.texts import TextPairs
 
 RESULTS = Path(__file__).parent / "results"
 CONCURRENCY = (1, 8, 64)
+DISKS: dict[str, Callable[[int], None]] = {"this disk": os.fsync, "21 ms": lambda file: time.sleep(0.021)}
 _REPLY = json.dumps(
     {
         "choices": [{"message": {"content": "The first.\nVerdict: 1"}, "finish_reason": "stop"}],
@@ -106,18 +111,19 @@ def main() -> None:
     port = ports.get()
     rates: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(arguments.rounds):
-            place = Path(folder) / str(number)
-            place.mkdir()
-            disk = lines_a_second(place, 20)
-            rates.setdefault("one fsync an answer", []).append(disk)
-            for concurrency in CONCURRENCY:
-                count = max(concurrency, int(arguments.seconds * disk * concurrency / 4))
-                rate = answers_a_second(place / f"pairs-{concurrency}", port, concurrency, count)
-                rates.setdefault(f"concurrency {concurrency}", []).append(rate)
+        for number, disk in itertools.product(range(arguments.rounds), DISKS):
+            place = Path(folder) / str(number) / disk
+            place.mkdir(parents=True)
+            with mock.patch("os.fsync", DISKS[disk]):
+                lines = lines_a_second(place, 20)
+                rates.setdefault(f"{disk}: one fsync an answer", []).append(lines)
+                for concurrency in CONCURRENCY:
+                    count = max(concurrency, int(arguments.seconds * lines * concurrency / 4))
+                    rate = answers_a_second(place / f"pairs-{concurrency}", port, concurrency, count)
+                    rates.setdefault(f"{disk}: concurrency {concurrency}", []).append(rate)
     server.terminate()
     for name, values in rates.items():
-        print(f"{name:22} {median(values):8.1f} answers/s ({min(values):.1f} to {max(values):.1f})")
+        print(f"{name:36} {median(values):8.1f} answers/s ({min(values):.1f} to {max(values):.1f})")
     if not arguments.quick:
         results = {
             "machine": machine(),

@@ -107,15 +107,15 @@ def make_tokenizer(texts: list[str], ends: bool, vocabulary: int) -> PreTrainedT
     )
 
 
-def make_lm(family: str, seed: int, device: str) -> LanguageModel:
-    """A random model of the family's shape with a tokenizer of its kind."""
+def make_lm(family: str, seed: int, device: str, ends: bool = True) -> LanguageModel:
+    """A random model of the family's shape with a tokenizer of its kind; ``ends``: a T5's prompts end with </s>."""
     rng = random.Random(seed)
     corpus = [make_prompt(rng) for _ in range(400)]
     torch.manual_seed(seed)
     if family == "t5":
         config = T5Config(d_ff=2048, d_model=512, num_layers=6, num_heads=8, decoder_start_token_id=0)  # type: ignore[call-arg]
         t5: Any = T5ForConditionalGeneration(config)
-        return LanguageModel(t5.to(device), make_tokenizer(corpus, True, 32128))
+        return LanguageModel(t5.to(device), make_tokenizer(corpus, ends, 32128))
     # Few merges, so that the actions take 2 to 4 tokens as with GPT-2's own vocabulary.
     gpt2: Any = GPT2LMHeadModel(GPT2Config(n_embd=512, n_layer=6, n_head=8, bos_token_id=1, eos_token_id=1))
     return LanguageModel(gpt2.to(device), make_tokenizer(corpus, False, 420))
