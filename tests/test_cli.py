@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -250,10 +248,3 @@ def test_options_may_stand_among_the_overrides(tmp_path: Path, capsys: pytest.Ca
     assert main(["train", "demo-easy", "world.num_envs=2", "--dry-run", "seed=7", run_dir]) == 0
     assert "seed: 7" in capsys.readouterr().out
     assert "run_dir" in _error(capsys, "train", "demo-easy", "seed=1,2", run_dir)
-
-
-def test_import_is_quick_and_light() -> None:
-    code = (
-        "import sys, groundling; print([m for m in ('torch', 'transformers', 'hydra') if m in sys.modules])"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"

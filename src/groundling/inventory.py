@@ -3,16 +3,26 @@
 import importlib.metadata
 import importlib.util
 import inspect
+import json
 import os
+import pkgutil
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-from groundling.registry import Registry
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
+BUNDLED = Path(__file__).parent / "bundled.json"
+"""By kind, what `SLOW` packages bring: `python -m scripts.bundled` writes it, and a test compares."""
+SLOW = ("algorithms", "configs", "judges", "lm", "metrics", "policies", "rewards", "worlds")
+"""The packages that import torch and Transformers."""
+_STARTER = Path(__file__).parent / "lm" / "starter" / "encoder_decoder"
+_PACKAGES = ("torch", "transformers", "accelerate", "gymnasium", "minigrid", "hydra-core")
+_IMPORTED = ("torch", "transformers")
+"""Those of them that are imported, too: a file may be missing, or one library not suit another."""
 _EXTRAS = {
     "peft": "lora",
     "submitit": "slurm",
@@ -24,51 +34,48 @@ _EXTRAS = {
 """By module, the extra that installs it."""
 
 
-def inventory() -> dict[str, Callable[[], dict[str, str]]]:
-    """By kind, a function that gives each thing's name and the first line of what is said about it."""
-    from groundling.algorithms.algorithm import algorithms
-    from groundling.configs import experiments
-    from groundling.configs.studies import studies
-    from groundling.envs.text_generation import pools
-    from groundling.judges.asking.judge import judges
-    from groundling.lm.loading import STARTERS
-    from groundling.policies.policy import policies
-    from groundling.prompts.prompt import prompts
-    from groundling.rewards import measures, parts
-    from groundling.worlds import agents, kind, worlds
+def inventory() -> dict[str, Callable[[], Mapping[str, str]]]:
+    """By kind, a function that gives each thing's name and the first line of what is said about it.
 
-    return {
-        "worlds": lambda: _components(worlds),
+    The packages that take seconds to import are told by `BUNDLED`, until somebody imports one of them: before that
+    nobody can have registered anything there.
+    """
+    kinds: dict[str, Callable[[], Mapping[str, str]]] = {
+        "worlds": lambda: _components("groundling.worlds:worlds"),
         "envs": _envs,
-        "algorithms": lambda: _components(algorithms),
-        "policies": lambda: _components(policies),
-        "prompts": lambda: _components(prompts),
-        "pools": lambda: _components(pools),
-        "metrics": lambda: _components(measures),
-        "rewards": lambda: _components(parts),
-        "judges": lambda: _components(judges),
-        "models": lambda: dict.fromkeys(STARTERS, "bundled") | {"NAME or PATH": "any Transformers model"},
-        "agents": lambda: agents() | {"RUN, CHECKPOINT or EXPERIMENT": "trained, or as training begins"},
-        "suites": lambda: {
-            name: about for id in reversed(worlds.in_order()) for name, about in kind(id).suites.items()
-        },
-        "experiments": experiments,
-        "studies": studies,
+        "algorithms": lambda: _components("groundling.algorithms.algorithm:algorithms"),
+        "policies": lambda: _components("groundling.policies.policy:policies"),
+        "prompts": lambda: _components("groundling.prompts:prompts"),
+        "pools": lambda: _components("groundling.envs.text_generation:pools"),
+        "metrics": lambda: _components("groundling.rewards:measures"),
+        "rewards": lambda: _components("groundling.rewards:parts"),
+        "judges": lambda: _components("groundling.judges:judges"),
+        "models": _models,
+        "agents": _agents,
+        "suites": _suites,
+        "experiments": _experiments,
+        "studies": _studies,
     }
+    if any(f"groundling.{package}" in sys.modules for package in SLOW):
+        return kinds
+    told: dict[str, dict[str, str]] = json.loads(BUNDLED.read_text(encoding="utf-8"))
+    return kinds | {kind: things.copy for kind, things in told.items()}
 
 
-def checkup() -> Iterator[tuple[str, bool | None, str]]:
-    """Name, whether it is fine (None: optional and not there), and what was found."""
-    import torch
+def checkup(score: bool = False) -> Iterator[tuple[str, bool | None, str]]:
+    """Name, whether it is fine (None: optional and not there), and what was found.
+
+    Args:
+        score: Let the starter model score, for which all of Transformers is imported: some seconds.
+    """
+    from groundling import envs
 
     version = platform.python_version()
     yield "python", sys.version_info >= (3, 11), f"{version} (3.11 or newer is needed)"
-    for package in ("torch", "transformers", "accelerate", "gymnasium", "minigrid", "hydra-core"):
-        yield package, *_version(package)
-    threads, cores = torch.get_num_threads(), os.cpu_count()
-    yield "cpu", True, f"{cores} cores, {threads} threads for torch (OMP_NUM_THREADS sets them)"
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    yield "accelerator", True if accelerator else None, str(accelerator or "none: everything runs on the CPU")
+    for package in _PACKAGES:
+        yield package, *_package(package)
+    if "torch" in sys.modules:
+        yield from _devices()
     for module, extra in _EXTRAS.items():
         there = importlib.util.find_spec(module) is not None
         yield (
@@ -76,8 +83,8 @@ def checkup() -> Iterator[tuple[str, bool | None, str]]:
             there or None,
             "installed" if there else f"not installed: pip install 'groundling[{extra}]'",
         )
-    yield "starter model", *_starter_works()
-    yield "env", *_env_works()
+    yield "starter model", *_tried(_score if score else _read_starter)
+    yield "env", *_tried(envs.try_one)
     free = shutil.disk_usage(Path.cwd()).free / 2**30
     writable = os.access(Path.cwd(), os.W_OK)
     yield (
@@ -106,31 +113,96 @@ def _envs() -> dict[str, str]:
     return {id: said(entry) for id, entry in sorted(entry_points.items()) if not entry.startswith(others)}
 
 
-def _components(registry: Registry[Any]) -> dict[str, str]:
-    return {id: (inspect.getdoc(registry.get(id)) or "").partition("\n")[0] for id in registry}
+def _components(registry: str) -> dict[str, str]:
+    """Of a registry, as `pkgutil.resolve_name` takes it."""
+    known = pkgutil.resolve_name(registry)
+    return {id: (inspect.getdoc(known.get(id)) or "").partition("\n")[0] for id in known}
 
 
-def _version(package: str) -> tuple[bool, str]:
+def _models() -> dict[str, str]:
+    from groundling.lm.loading import STARTERS
+
+    return dict.fromkeys(STARTERS, "bundled") | {"NAME or PATH": "any Transformers model"}
+
+
+def _agents() -> dict[str, str]:
+    from groundling.worlds import agents
+
+    return agents() | {"RUN, CHECKPOINT or EXPERIMENT": "trained, or as training begins"}
+
+
+def _suites() -> dict[str, str]:
+    from groundling.worlds import kind, worlds
+
+    return {name: about for id in reversed(worlds.in_order()) for name, about in kind(id).suites.items()}
+
+
+def _experiments() -> dict[str, str]:
+    from groundling.configs import experiments
+
+    return experiments()
+
+
+def _studies() -> dict[str, str]:
+    from groundling.configs.studies import studies
+
+    return studies()
+
+
+def _package(package: str) -> tuple[bool, str]:
     try:
-        return True, importlib.metadata.version(package)
+        version = importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return False, "not installed: run make install"
+    wanted = _wanted(package)
+    if not wanted.contains(version, prereleases=True):
+        return False, f"{version}, and groundling needs {wanted}: run make install"
+    if package in _IMPORTED:
+        try:
+            importlib.import_module(package)
+        except Exception as error:  # whatever it is, it is the finding
+            return False, f"{version} cannot be imported: {type(error).__name__}: {error}"
+    return True, version
 
 
-def _starter_works() -> tuple[bool, str]:
+def _wanted(package: str) -> SpecifierSet:
+    """The versions of a package that Groundling's own metadata ask for; where it is not installed, all."""
+    try:
+        asked = importlib.metadata.requires("groundling") or []
+    except importlib.metadata.PackageNotFoundError:
+        return SpecifierSet()
+    every = (one.specifier for one in map(Requirement, asked) if one.name == package and one.marker is None)
+    return next(every, SpecifierSet())
+
+
+def _devices() -> Iterator[tuple[str, bool | None, str]]:
+    import torch
+
+    threads, cores = torch.get_num_threads(), os.cpu_count()
+    yield "cpu", True, f"{cores} cores, {threads} threads for torch (OMP_NUM_THREADS sets them)"
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    yield "accelerator", True if accelerator else None, str(accelerator or "none: everything runs on the CPU")
+
+
+def _read_starter() -> str:
+    """Read all its files, without Transformers' models."""
+    from safetensors.torch import load_file
+    from tokenizers import Tokenizer
+
+    tokens = Tokenizer.from_file(str(_STARTER / "tokenizer.json")).get_vocab_size()
+    weights = sum(one.numel() for one in load_file(_STARTER / "model.safetensors").values())
+    return f"read {weights} weights and {tokens} tokens; --score lets it score"
+
+
+def _score() -> str:
     from groundling.lm import LanguageModel
 
+    scores = LanguageModel.from_pretrained("starter").score(["You see a"], ["red ball", "green key"])
+    return f"scored {len(scores[0])} candidates"
+
+
+def _tried(attempt: Callable[[], str]) -> tuple[bool, str]:
     try:
-        scores = LanguageModel.from_pretrained("starter").score(["You see a"], ["red ball", "green key"])
-    except Exception as error:  # whatever it is, it is the finding
-        return False, f"{type(error).__name__}: {error}"
-    return True, f"scored {len(scores[0])} candidates"
-
-
-def _env_works() -> tuple[bool, str]:
-    from groundling import envs
-
-    try:
-        return True, envs.try_one()
+        return True, attempt()
     except Exception as error:  # whatever it is, it is the finding
         return False, f"{type(error).__name__}: {error}"

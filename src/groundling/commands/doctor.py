@@ -7,7 +7,12 @@ from groundling.commands.command import Commands, add_command
 
 def add_parser(commands: Commands) -> None:
     """Add `groundling doctor`."""
-    add_command(commands, "doctor", run, "is this machine set up")
+    parser = add_command(commands, "doctor", run, "is this machine set up")
+    parser.add_argument(
+        "--score",
+        action="store_true",
+        help="let the starter model score, too, not only read its files: some seconds",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -15,7 +20,7 @@ def run(arguments: argparse.Namespace) -> int:
     from groundling.inventory import checkup
 
     healthy = True
-    for name, fine, what in checkup():
+    for name, fine, what in checkup(arguments.score):
         healthy &= fine is not False
         print(f"{'--' if fine is None else 'ok' if fine else 'NO':3} {name:16} {what}")
     return 0 if healthy else 1

@@ -19,10 +19,11 @@ def add_parser(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Carry the command out; returns its exit status."""
     from groundling.inventory import inventory
-    from groundling.registry import unknown
 
     kinds = inventory()
     if arguments.kind is not None and arguments.kind not in kinds:
+        from groundling.registry import unknown
+
         raise ConfigError(unknown("kind", arguments.kind, kinds))
     for kind in [arguments.kind] if arguments.kind else kinds:
         print(f"{kind}:")

@@ -12,9 +12,6 @@ import gymnasium
 
 from groundling.errors import ConfigError
 
-ID = "TextWorldExpress-v0"
-ABOUT = "a game of TextWorldExpress (extra worlds)"
-"""What `groundling list envs` says of it."""
 _FOLDS = ("train", "dev", "test")
 _GAMES_OF_A_FOLD = 1000
 _FIRST = {"train": 0, "dev": 10_000, "test": 20_000}
@@ -120,8 +117,3 @@ def _jvm() -> Any:
         create_new_process_group=True,  # Ctrl-C is for the run, which then saves itself
     )
     return JavaGateway(gateway_parameters=GatewayParameters(auto_field=True, port=port)).jvm
-
-
-def register() -> None:
-    """Register the env with Gymnasium; the engine is looked for when one is made."""
-    gymnasium.register(ID, entry_point=f"{__name__}:TextWorldExpress")

@@ -28,6 +28,7 @@ from groundling.envs.babyai_text.direct import (
     draw_places,
     draw_places_by_door,
 )
+from groundling.envs.bundled import MIXED_TASKS
 from groundling.errors import ConfigError
 from groundling.registry import unknown
 
@@ -79,7 +80,6 @@ _TASKS = {
     "go to after pick up": _Task(2, (_go_to_after_pick_up,)),
     "pick up seq pick up": _Task(2, (_pick_up_then_pick_up, _pick_up_after_pick_up)),
 }
-MIXED_TASKS = ("goto", "pickup", "open", "putnext", "pick up seq go to")
 
 
 class _Sought(ObjDesc):

@@ -8,28 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import gymnasium
-
+from groundling.envs.bundled import TASKS
 from groundling.errors import ConfigError
 from groundling.registry import unknown
 
 if TYPE_CHECKING:
     from groundling.envs.nethack.tasks import NetHackTask
-
-ABOUT = "one of Motif's tasks in NetHack"
-"""What `groundling list envs` says of each."""
-TASKS: dict[str, dict[str, Any]] = {
-    "NetHackScore-v1": {"goal": "score"},
-    "NetHackStaircase-v1": {"goal": "staircase", "level": 2},
-    "NetHackStaircaseLvl3-v1": {"goal": "staircase", "level": 3},
-    "NetHackStaircaseLvl4-v1": {"goal": "staircase", "level": 4},
-    "NetHackStaircaseContinual-v1": {"goal": "staircase", "level": 2, "continual": True},
-    "NetHackStaircaseLvl3Continual-v1": {"goal": "staircase", "level": 3, "continual": True},
-    "NetHackStaircaseLvl4Continual-v1": {"goal": "staircase", "level": 4, "continual": True},
-    "NetHackOracle-v1": {"goal": "oracle"},
-    "NetHackOracleSober-v1": {"goal": "oracle", "sober": True},
-}
-"""Motif's tasks by Gymnasium id, with the arguments of `make_goal` that make them."""
 
 _WINDS = ("north", "east", "south", "west", "northeast", "southeast", "southwest", "northwest")
 ACTIONS = (
@@ -44,12 +28,6 @@ ACTIONS = (
     "search",
 )
 """What each action does. Where a question is asked, "northwest" is the key y and says yes."""
-
-
-def register() -> None:
-    """Register `TASKS` with Gymnasium; nle need not be installed for that."""
-    for id, arguments in TASKS.items():
-        gymnasium.register(id, entry_point="groundling.envs.nethack:make_goal", kwargs=arguments)
 
 
 def make_goal(goal: str, **args: Any) -> "NetHackTask":
@@ -98,4 +76,4 @@ def check_installed() -> None:
         )
 
 
-__all__ = ["ACTIONS", "TASKS", "check_installed", "make_goal", "make_task", "recording_in", "register"]
+__all__ = ["ACTIONS", "TASKS", "check_installed", "make_goal", "make_task", "recording_in"]

@@ -1,0 +1,52 @@
+"""The bundled envs by their Gymnasium ids. What makes them is imported when one is made."""
+
+from typing import Any
+
+import gymnasium
+
+_BABYAI, _NETHACK = "groundling.envs.babyai_text", "groundling.envs.nethack"
+_WRITING, _EXPRESS = "groundling.envs.text_generation", "groundling.envs.textworld_express"
+ABOUT = {
+    _BABYAI: "GLAM's text levels",
+    _WRITING: "a text for each prompt of a pool, token by token",
+    _NETHACK: "one of Motif's tasks in NetHack",
+    _EXPRESS: "a game of TextWorldExpress (extra worlds)",
+}
+"""By the module that makes them, what `groundling list envs` says of each."""
+
+MIXED_TASKS = ("goto", "pickup", "open", "putnext", "pick up seq go to")
+LEVELS: dict[str, dict[str, object]] = {
+    "BabyAI-MixedTrainLocal-v0": {"tasks": MIXED_TASKS, "split": "train"},
+    "BabyAI-MixedTestLocal-v0": {"tasks": MIXED_TASKS, "split": "test"},
+    "BabyAI-PickUpSeqGoToLocal-v0": {"tasks": ("pick up seq go to",), "split": "train"},
+    "BabyAI-PickUpThenGoToLocal-v0": {"tasks": ("pick up then go to",), "split": "train"},
+    "BabyAI-GoToAfterPickUpLocal-v0": {"tasks": ("go to after pick up",), "split": "train"},
+    "BabyAI-PickUpSeqPickUpLocal-v0": {"tasks": ("pick up seq pick up",), "split": None},
+}
+"""GLAM's levels, with the arguments of `LocalLevel` that make them."""
+TASKS: dict[str, dict[str, Any]] = {
+    "NetHackScore-v1": {"goal": "score"},
+    "NetHackStaircase-v1": {"goal": "staircase", "level": 2},
+    "NetHackStaircaseLvl3-v1": {"goal": "staircase", "level": 3},
+    "NetHackStaircaseLvl4-v1": {"goal": "staircase", "level": 4},
+    "NetHackStaircaseContinual-v1": {"goal": "staircase", "level": 2, "continual": True},
+    "NetHackStaircaseLvl3Continual-v1": {"goal": "staircase", "level": 3, "continual": True},
+    "NetHackStaircaseLvl4Continual-v1": {"goal": "staircase", "level": 4, "continual": True},
+    "NetHackOracle-v1": {"goal": "oracle"},
+    "NetHackOracleSober-v1": {"goal": "oracle", "sober": True},
+}
+"""Motif's tasks, with the arguments of `groundling.envs.nethack.make_goal` that make them."""
+TEXT_GENERATION = "TextGeneration-v0"
+TEXTWORLD_EXPRESS = "TextWorldExpress-v0"
+
+
+def register() -> None:
+    """Register the envs with Gymnasium; neither nle nor TextWorldExpress need be installed for that."""
+    import minigrid  # noqa: F401  (registers its own, which ours stand beside)
+
+    for id, arguments in LEVELS.items():
+        gymnasium.register(id, entry_point=f"{_BABYAI}:make_level", kwargs=arguments)
+    gymnasium.register(TEXT_GENERATION, entry_point=f"{_WRITING}.env:TextGenerationEnv")
+    for id, arguments in TASKS.items():
+        gymnasium.register(id, entry_point=f"{_NETHACK}:make_goal", kwargs=arguments)
+    gymnasium.register(TEXTWORLD_EXPRESS, entry_point=f"{_EXPRESS}:TextWorldExpress")

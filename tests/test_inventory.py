@@ -1,0 +1,147 @@
+"""What `groundling list` and `groundling doctor` tell, and what they import for it."""
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import groundling
+from groundling import inventory
+from groundling.cli import main
+from groundling.lm.loading import STARTERS
+
+_ROOT = Path(__file__).resolve().parents[1]
+_HEAVY = "[m for m in ('torch', 'transformers', 'hydra', 'accelerate', 'matplotlib') if m in sys.modules]"
+
+
+def _python(code: str, folder: Path = _ROOT) -> str:
+    """What a program in a process of its own prints."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_importing_groundling_imports_nothing_of_what_makes_envs_or_models() -> None:
+    told = _python(
+        f"import sys, groundling; print({_HEAVY}, [m for m in sys.modules if m[:10] == 'groundling'])"
+    )
+    envs = ["envs", "envs.bundled", "envs.text_env"]
+    known = ["groundling", *(f"groundling.{name}" for name in [*envs, "errors"])]
+    heavy, _, modules = told.strip().partition("] ")
+    assert heavy == "[" and sorted(re.findall(r"[\w.]+", modules)) == sorted(known)
+
+
+def test_what_groundling_names_is_there_once_it_is_asked_for() -> None:
+    for module in (groundling, groundling.envs):
+        names = [name for name in module.__all__ if not hasattr(module, name)]
+        assert not names
+        with pytest.raises(AttributeError, match="no attribute 'nobody'"):
+            _ = module.nobody
+    code = "import gymnasium, groundling; print(gymnasium.make('BabyAI-MixedTestLocal-v0').unwrapped)"
+    assert "LocalLevel" in _python(code)
+
+
+def test_list_imports_neither_torch_nor_transformers() -> None:
+    code = f"import sys; from groundling.cli import main; main(['list']); print({_HEAVY})"
+    assert _python(code).endswith("\n[]\n")
+
+
+def test_list_tells_what_the_registries_tell() -> None:
+    listing = "from groundling.cli import main; main(['list'])"
+    told, _, written = _python(
+        f"import scripts.bundled as b; {listing}; print('---'); print(b.table(), end='')"
+    ).partition("---\n")
+    assert inventory.BUNDLED.read_text(encoding="utf-8") == written, (
+        "write it anew: python -m scripts.bundled"
+    )
+    assert _python(listing) == told
+
+
+def test_whoever_can_register_something_has_imported_what_is_asked_then() -> None:
+    source = Path(groundling.__file__).parent
+    made = re.compile(r"^\w+(: \w*Registry\[.*\])? = \w*Registry\(", re.MULTILINE)
+    paths = [
+        path.relative_to(source) for path in source.rglob("*.py") if made.search(path.read_text("utf-8"))
+    ]
+    assert len(paths) > 9 and {path.parts[0] for path in paths} <= {*inventory.SLOW, "envs", "prompts"}
+
+
+_REGISTERING = {
+    "pools": (
+        "from groundling.envs.text_generation import pools\n"
+        "@pools.register('mine')\nclass Mine:\n    'A pool of mine.'\n"
+        "import gymnasium\ngymnasium.register('Mine-v0', entry_point='mine:Mine')\n"
+    ),
+    "rewards": (
+        "from groundling.metrics import Metric, metrics\n"
+        "@metrics.register('mine')\nclass Mine(Metric):\n    'A metric of mine.'\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", _REGISTERING)
+def test_list_tells_what_somebody_registers(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(_REGISTERING[kind])
+    code = f"import sys; from groundling.cli import main; main(['list', '--import', 'mine']); print({_HEAVY})"
+    told = _python(code, tmp_path)
+    section = told.partition(f"\n{kind}:\n")[2].partition(":\n")[0]
+    assert re.search(r"^  mine +A (pool|metric) of mine\.$", section, re.MULTILINE), section
+    if kind == "pools":
+        assert told.endswith("\n[]\n") and re.search(r"^  Mine-v0 +yours$", told, re.MULTILINE)
+
+
+def _doctor(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, dict[str, str]]:
+    """Its status, and its lines by what they are about."""
+    status = main(["doctor", *options])
+    lines = capsys.readouterr().out.splitlines()
+    return status, {line[4:20].strip(): f"{line[:3].strip()} {line[21:]}" for line in lines}
+
+
+def test_doctor_reads_the_starter_and_lets_it_score_if_asked_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, told = _doctor(capsys)
+    assert status == 0 and re.match(r"ok read \d+ weights and \d+ tokens", told["starter model"])
+    assert told["env"] == "ok BabyAI-Text tells 3 things" and told["torch"].startswith("ok 2.")
+    status, told = _doctor(capsys, "--score")
+    assert status == 0 and told["starter model"] == "ok scored 2 candidates"
+    shutil.copytree(STARTERS["starter"], tmp_path / "starter")
+    weights = tmp_path / "starter" / "model.safetensors"
+    os.truncate(weights, weights.stat().st_size - 1)
+    monkeypatch.setattr(inventory, "_STARTER", tmp_path / "starter")
+    status, told = _doctor(capsys)
+    assert status == 1 and told["starter model"].startswith("NO SafetensorError: ")
+
+
+def test_doctor_finds_versions_that_do_not_suit(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = {"torch": "2.5.1+cpu", "transformers": "5.3.0rc1", "minigrid": "3.0.0"}
+    real = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: versions.get(name) or real(name))
+    asked = ["torch>=2.6", "transformers>=5.3", "transformers>=9; extra == 'dev'", "minigrid>=3"]
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: asked)
+    status, told = _doctor(capsys)
+    assert status == 1 and told["torch"] == "NO 2.5.1+cpu, and groundling needs >=2.6: run make install"
+    assert told["transformers"].startswith("NO 5.3.0rc1") and told["minigrid"] == "ok 3.0.0"
+
+
+@pytest.mark.parametrize("broken", ["torch", "transformers"])
+def test_doctor_tells_of_a_library_that_cannot_be_imported(broken: str, tmp_path: Path) -> None:
+    (tmp_path / f"{broken}.py").write_text("raise ImportError('a file is missing')")
+    done = subprocess.run(
+        [sys.executable, "-m", "groundling", "doctor"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])},
+    )
+    assert done.returncode == 1 and not done.stderr
+    assert re.search(
+        rf"^NO  {broken} .* cannot be imported: ImportError: a file is missing$", done.stdout, re.M
+    )
+    assert re.search(r"^ok  env +BabyAI-Text tells 3 things$", done.stdout, re.M)
