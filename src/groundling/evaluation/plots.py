@@ -1,6 +1,7 @@
 """The pictures of reports and studies."""
 
 import io
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -275,13 +276,13 @@ def _curve(rows: Rows, key: str) -> Curve:
 
     A metric that an update has in which no episode ended is no mean over episodes.
     """
-    points, before = [], 0
-    for row in rows:
-        ended, before = row.get("episodes", 0) - before, row.get("episodes", 0)
-        if row.get(key) is not None:
-            points.append((row["step"], row[key], ended))
-    steps, values, ended_episodes = np.array(points, dtype=float).reshape(-1, 3).T
-    return steps, values, ended_episodes if (ended_episodes > 0).all() else np.ones_like(ended_episodes)
+    present = [row.get(key) is not None for row in rows]
+    steps = np.array([row["step"] for row in itertools.compress(rows, present)], dtype=float)
+    values = np.array([row[key] for row in itertools.compress(rows, present)], dtype=float)
+    ended = np.diff([row.get("episodes", 0) for row in rows], prepend=0).astype(float)[
+        np.array(present, dtype=bool)
+    ]
+    return steps, values, ended if (ended > 0).all() else np.ones_like(ended)
 
 
 def smooth_curve(rows: Rows, key: str) -> tuple[np.ndarray, np.ndarray]:
