@@ -59,9 +59,13 @@ def save(lm: Any, folder: str) -> None:
     """As a Transformers of before, too, can read it."""
     lm.model.save_pretrained(folder)
     lm.tokenizer.save_pretrained(folder)
-    path = Path(folder) / "tokenizer_config.json"
-    settings = json.loads(path.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}
-    path.write_text(json.dumps(settings))
+    settings, words = Path(folder) / "tokenizer_config.json", Path(folder) / "tokenizer.json"
+    settings.write_text(
+        json.dumps(json.loads(settings.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"})
+    )
+    content = json.loads(words.read_text())
+    content["model"]["merges"] = [" ".join(pair) for pair in content["model"]["merges"]]
+    words.write_text(json.dumps(content))
 
 
 def measure(family: str, arguments: argparse.Namespace) -> dict[str, Any]:
