@@ -1,6 +1,6 @@
 """How fast the text worlds are, beside Minigrid's own, which tell nothing in words.
 
-    taskset -c 0 python benchmarks/environment.py            # half a minute, on one core
+    taskset -c 0 python benchmarks/environment.py            # a minute or two, on one core
     taskset -c 0 python benchmarks/environment.py --quick    # does it run: two rounds of few steps
 
 Everything runs in one process, one env after the other in each round, random actions out of GLAM's six, and is
@@ -12,7 +12,8 @@ mixed, …        GLAM's BabyAI-MixedTrainLocal-v0 and BabyAI-MixedTestLocal-v0 
 TASK, …         the same with one task alone
 
 A step is told without and with its share of the resets; a reset by its mean over all rounds. What each round begins
-with is not counted.
+with is not counted. Then 256 envs behind a `TextVectorEnv`, as training steps them, with its bookkeeping: together, and
+one by one for comparison, in turn.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,8 @@ import numpy as np
 import groundling  # noqa: F401  (registers)
 from groundling.envs.babyai_text import ACTIONS, MIXED_TASKS
 from groundling.envs.make import make_text_env
+from groundling.envs.vector import TextVectorEnv
+from groundling.envs.workers import LocalEnvs
 
 RESULTS = Path(__file__).parent / "results"
 RAW = "minigrid"
@@ -41,6 +45,9 @@ STEP_LIMIT = 0.35
 """Of Minigrid's step, for every env in words."""
 RESET_LIMIT = 1.5
 """Milliseconds, mean, for every task of GLAM's."""
+NUM_ENVS = 256
+RATE = 100_000
+"""Steps a second, without resets, of so many envs together."""
 
 
 def make_envs() -> dict[str, gymnasium.Env[Any, Any]]:
@@ -108,6 +115,89 @@ def measure(rounds: int, num_steps: int, seed: int) -> dict[str, dict[str, Any]]
     return results
 
 
+def make_vectors() -> dict[str, TextVectorEnv]:
+    vectors = {}
+    ids = {"go to": "BabyAI-GoToLocal-v0", "mixed, train": "BabyAI-MixedTrainLocal-v0"}
+    for name, id in ids.items():
+        for way in ("together", "one by one"):
+            envs = TextVectorEnv.make(id, NUM_ENVS)
+            if way == "one by one":
+                envs._stepper = LocalEnvs(envs.envs)
+            vectors[f"{name}, {way}"] = envs
+    return vectors
+
+
+def play_many(envs: TextVectorEnv, num_steps: int, seed: int, spent: list[float]) -> dict[str, float]:
+    """As `play`, of all envs; ``spent`` collects the seconds of each reset."""
+    rng = np.random.default_rng(seed)
+    actions = rng.integers(len(ACTIONS["english"]), size=(num_steps // NUM_ENVS, NUM_ENVS)).tolist()
+    spent.clear()
+    began = time.process_time()
+    for row in actions:
+        envs.step(row)
+    took, count = time.process_time() - began, len(actions) * NUM_ENVS
+    return {
+        "step_us": (took - sum(spent)) / count * 1e6,
+        "step_with_resets_us": took / count * 1e6,
+    }
+
+
+def measure_vectors(rounds: int, num_steps: int, seed: int) -> dict[str, dict[str, Any]]:
+    vectors = make_vectors()
+    spent: list[float] = []
+    for envs in vectors.values():
+        for env in envs.envs:
+            env.reset = timed(env.reset, spent)  # type: ignore[method-assign]
+        envs.reset()
+    played: dict[str, list[dict[str, float]]] = {name: [] for name in vectors}
+    for number in range(rounds + 1):  # the first round warms up
+        for name, envs in vectors.items():
+            figures = play_many(envs, num_steps, seed + number, spent)
+            if number:
+                played[name].append(figures)
+    return {
+        name: {
+            key: {
+                "median": statistics.median(figures[key] for figures in own),
+                "steps_per_second": 1e6 / statistics.median(figures[key] for figures in own),
+                "steps_per_second_by_round": sorted(1e6 / figures[key] for figures in own),
+            }
+            for key in ("step_us", "step_with_resets_us")
+        }
+        for name, own in played.items()
+    }
+
+
+def timed(reset: Callable[..., Any], spent: list[float]) -> Callable[..., Any]:
+    def reset_and_note(**kwargs: Any) -> Any:
+        began = time.process_time()
+        returned = reset(**kwargs)
+        spent.append(time.process_time() - began)
+        return returned
+
+    return reset_and_note
+
+
+def print_rates(vectors: dict[str, dict[str, Any]]) -> None:
+    print(f"\n{f'{NUM_ENVS} envs':28} {'step us':>8} {'steps/s':>9} {'with resets':>12} {'steps/s':>9}")
+    for name, own in vectors.items():
+        step, whole = own["step_us"], own["step_with_resets_us"]
+        missed = name.endswith("together") and step["steps_per_second"] < RATE
+        print(
+            f"{name:28} {step['median']:8.1f} {step['steps_per_second']:9,.0f} {whole['median']:12.1f} "
+            f"{whole['steps_per_second']:9,.0f}{'   MISSED' if missed else ''}"
+        )
+    print(f"wanted: {RATE:,} steps/s without resets, together")
+
+
+def processor() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
 def print_table(results: dict[str, dict[str, Any]]) -> None:
     print(
         f"{'':28} {'step us':>8} {'x raw':>6} {'with resets':>12} {'x raw':>6}   {'reset ms: mean':>14} {'max':>6}"
@@ -137,10 +227,12 @@ def main() -> None:
     load = os.getloadavg()
     envs = measure(arguments.rounds, arguments.steps, arguments.seed)
     print_table(envs)
-    results = {
+    vectors = measure_vectors(arguments.rounds, 8 * arguments.steps, arguments.seed)
+    print_rates(vectors)
+    about = {
         "settings": vars(arguments),
         "machine": {
-            "processor": platform.processor() or platform.machine(),
+            "processor": processor(),
             "cores": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
             "load_before": load,
             "load_after": os.getloadavg(),
@@ -150,11 +242,14 @@ def main() -> None:
             "minigrid": minigrid.__version__,
             "gymnasium": gymnasium.__version__,
         },
-        "envs": envs,
     }
     if not arguments.quick:
         RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "environment-cpu.json").write_text(json.dumps(results, indent=1) + "\n")
+        for name, results in (
+            ("environment", {"envs": envs}),
+            ("environment-together", {"vectors": vectors}),
+        ):
+            (RESULTS / f"{name}-cpu.json").write_text(json.dumps(about | results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """What a text env tells at each step: a goal, descriptions, admissible actions; in the words of other engines, too."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, SupportsFloat
+from typing import Any, NamedTuple, SupportsFloat
 
 import gymnasium
 import numpy as np
@@ -23,14 +22,24 @@ ACTIONS = (
 ScienceWorld's, Lamorel's."""
 
 
-@dataclass(frozen=True, slots=True)
-class TextStep:
+class TextStep(NamedTuple):
     """One step of a text env in words."""
 
     goal: str
     descriptions: tuple[str, ...]
     actions: tuple[str, ...] | None
     """The admissible ones; None of an env that does not list them."""
+
+
+class ReadStep(NamedTuple):
+    """What an env's step returned, once it is read: by `read_step` and `read_text_step`, or as it was made."""
+
+    observation: Any
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: Mapping[str, Any]
+    shown: TextStep
 
 
 def read_text_step(
@@ -48,7 +57,7 @@ def read_text_step(
     Raises:
         ConfigError: goal or descriptions are missing, or something is no text that can be written.
     """
-    if isinstance(observation, Mapping) and "mission" in observation:
+    if (type(observation) is dict or isinstance(observation, Mapping)) and "mission" in observation:
         goal = observation["mission"]
     else:
         goal = next((info[name] for name in GOALS if isinstance(info.get(name), str)), goal)
@@ -105,9 +114,9 @@ def check_characters(what: str, texts: Sequence[str]) -> None:
     Raises:
         ConfigError: one has half a surrogate pair, which UTF-8 cannot encode.
     """
+    if "".join(texts).isascii():  # known without a look at their characters
+        return
     for text in texts:
-        if text.isascii():  # known without a look at its characters
-            continue
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -118,7 +127,10 @@ def check_characters(what: str, texts: Sequence[str]) -> None:
 
 
 def _are_texts(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+    try:
+        return isinstance(value, list | tuple) and isinstance("".join(value), str)
+    except TypeError:  # one of them is none
+        return False
 
 
 def read_reset(returned: Any) -> tuple[Any, Mapping[str, Any]]:

@@ -13,11 +13,20 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from groundling.envs.babyai_text.batch import BatchedLevels, step_together
 from groundling.envs.first_interaction import FirstInteraction, read_first_interaction
 from groundling.envs.make import TextEnvMaker, name_actions
 from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import training_seed
-from groundling.envs.text_env import ACTIONS, TextStep, read_reset, read_step, read_success, read_text_step
+from groundling.envs.text_env import (
+    ACTIONS,
+    ReadStep,
+    TextStep,
+    read_reset,
+    read_step,
+    read_success,
+    read_text_step,
+)
 from groundling.envs.workers import EnvLost, EnvRaised, Incidents, LocalEnvs, WorkerEnvs
 from groundling.errors import ConfigError, ForeignError, RunError
 
@@ -139,7 +148,7 @@ class TextVectorEnv:
             first.close()
             self._stepper = WorkerEnvs(make_env, num_envs, num_workers, timeout, warn)
         else:
-            self._stepper = LocalEnvs(self.envs)
+            self._stepper = BatchedLevels(self.envs) if step_together(self.envs) else LocalEnvs(self.envs)
 
     @classmethod
     def make(
@@ -179,7 +188,9 @@ class TextVectorEnv:
         """Begin every env's next episode."""
         for i in range(self.num_envs):
             self._send_reset(i)
-        return [self._take_reset(i) for i in range(self.num_envs)]
+        for i in range(self.num_envs):
+            self._take_reset(i)
+        return self.observations()
 
     def step(self, actions: Sequence[int | None]) -> Step:
         """Take one action in every env.
@@ -200,12 +211,15 @@ class TextVectorEnv:
                 raise RunError(
                     f"the policy chose action {action} of {len(admissible)}: {', '.join(admissible)}"
                 )
-            self._stepper.send(i, "step", self._chosen(i, action))
+            self._send_step(i, action)
         for i, action in stepped:
-            observation, rewards[i], terminated[i], truncated[i] = self._take_step(i, action)
-            if terminated[i] or truncated[i]:
-                finals[i] = observation
-                episodes.append(self._finish(i, bool(terminated[i]), float(rewards[i])))
+            reward, has_terminated, is_truncated = self._take_step(i, action)
+            if reward:
+                rewards[i] = reward
+            if has_terminated or is_truncated:
+                terminated[i], truncated[i] = has_terminated, is_truncated
+                finals[i] = self._observe(i)
+                episodes.append(self._finish(i, has_terminated, float(rewards[i])))
                 self._send_reset(i)
         for i in finals:
             self._take_reset(i)
@@ -243,22 +257,31 @@ class TextVectorEnv:
                 setattr(self.incidents, name, getattr(self.incidents, name) + count)
             self._slots[i].episode = saved["episode"] - 1
             self._send_reset(i)
-        for i, saved in enumerate(state):
+        for i in range(len(state)):
             self._take_reset(i)
-            ended = False
-            slot = self._slots[i]
-            for action in saved["actions"]:
-                if not 0 <= action < len(slot.admissible):
-                    ended = True  # another episode, whose lists are shorter
-                    break
-                self._stepper.send(i, "step", self._chosen(i, action))
-                _, _, terminated, truncated = self._take_step(i, action)
-                ended |= terminated or truncated
-            if ended or self._fingerprint(slot) != saved["seen"]:
+        ended = self._play_again([saved["actions"] for saved in state])
+        for i, saved in enumerate(state):
+            if i in ended or self._fingerprint(self._slots[i]) != saved["seen"]:
                 raise UnequalEpisode(
                     f"env {i} did not come back to where its checkpoint left it: equal seeds do not give it equal "
                     "episodes (draw_task=construction does that; so does another version of the env's package)"
                 )
+
+    def _play_again(self, actions: Sequence[Sequence[int]]) -> set[int]:
+        """Take each env's actions, all envs together; which envs' episodes ended or did not have such an action."""
+        ended: set[int] = set()
+        for number in range(max(map(len, actions), default=0)):
+            taken = {i: own[number] for i, own in enumerate(actions) if number < len(own) and i not in ended}
+            for i, action in taken.items():
+                if not 0 <= action < len(self._slots[i].admissible):
+                    ended.add(i)  # another episode, whose lists are shorter
+                else:
+                    self._send_step(i, action)
+            for i, action in taken.items():
+                if i not in ended:
+                    _, terminated, truncated = self._take_step(i, action)
+                    ended |= {i} if terminated or truncated else set()
+        return ended
 
     def _send_reset(self, i: int) -> None:
         slot = self._slots[i]
@@ -266,7 +289,7 @@ class TextVectorEnv:
         slot.seed = self._seed_of(i, slot.episode)
         self._stepper.send(i, "reset", slot.seed)
 
-    def _take_reset(self, i: int) -> TextObservation:
+    def _take_reset(self, i: int) -> None:
         slot = self._slots[i]
         try:
             returned = self._stepper.receive(i)
@@ -291,37 +314,42 @@ class TextVectorEnv:
                 "world.actions out"
             )
         self._tell(i, shown)
-        return self._observe(i)
 
-    def _chosen(self, i: int, action: int) -> int | str:
-        """What the env itself takes."""
-        if self._last_action is None:
-            return self._slots[i].admissible[action]
-        return min(action, self._last_action)
+    def _send_step(self, i: int, action: int) -> None:
+        slot, last = self._slots[i], self._last_action
+        chosen = slot.admissible[action] if last is None else action if action < last else last
+        slot.chosen.append(chosen)
+        self._stepper.send(i, "step", chosen)
 
-    def _take_step(self, i: int, action: int) -> tuple[TextObservation, float, bool, bool]:
+    def _take_step(self, i: int, action: int) -> tuple[float, bool, bool]:
         slot = self._slots[i]
         try:
             returned = self._stepper.receive(i)
         except EnvLost as lost:
             self.incidents.lost_envs += 1
-            returned = self._step_again(i, action, lost)
+            returned = self._step_again(i, lost)
             if returned is None:  # lost again: the episode ends here
-                return self._observe(i), 0.0, False, True
+                return 0.0, False, True
         except EnvRaised as raised:
             raise self._foreign(i, f"step {slot.admissible[action]!r:.80}", raised) from raised.__cause__
         name = slot.admissible[action]
         slot.actions.append(action)
-        slot.chosen.append(self._chosen(i, action))
         slot.past_actions.append(name)
-        try:
-            slot.raw, reward, terminated, truncated, slot.info = read_step(returned)
-            shown = read_text_step(slot.raw, slot.info, slot.goal, has_lists=self.actions is None)
-        except ConfigError as error:
-            raise RunError(f"{self._where(i)}: {error}") from None
+        if type(returned) is not ReadStep:
+            returned = self._read(i, returned)
+        slot.raw, reward, terminated, truncated, slot.info, shown = returned
         slot.episode_return += reward
         self._tell(i, shown, ended=terminated or truncated)
-        return self._observe(i), reward, terminated, truncated
+        return reward, terminated, truncated
+
+    def _read(self, i: int, returned: Any) -> ReadStep:
+        try:
+            step = read_step(returned)
+            return ReadStep(
+                *step, read_text_step(step[0], step[-1], self._slots[i].goal, has_lists=self.actions is None)
+            )
+        except ConfigError as error:
+            raise RunError(f"{self._where(i)}: {error}") from None
 
     def _reset_again(self, i: int) -> Any:
         """What a lost env returns to the reset in which it was lost.
@@ -335,7 +363,7 @@ class TextVectorEnv:
         except EnvLost as lost:
             raise RunError(f"{self._where(i)}: it {lost}, twice in its reset") from None
 
-    def _step_again(self, i: int, action: int, lost: EnvLost) -> Any:
+    def _step_again(self, i: int, lost: EnvLost) -> Any:
         """Bring a lost env to where it stood, and step it again; None if it is lost once more.
 
         Raises:
@@ -345,7 +373,7 @@ class TextVectorEnv:
         try:
             raw, info = self._reset_again(i)
             goal = None
-            for chosen in slot.chosen:
+            for chosen in slot.chosen[:-1]:
                 goal = read_text_step(raw, info, goal).goal
                 self._stepper.send(i, "step", chosen)
                 raw, _, _, _, info = self._stepper.receive(i)
@@ -355,7 +383,7 @@ class TextVectorEnv:
                     f"{self._where(i)}: it {lost}, and its seed and the actions taken since do not bring it back to "
                     "where it stood: equal seeds must give equal episodes"
                 )
-            self._stepper.send(i, "step", self._chosen(i, action))
+            self._stepper.send(i, "step", slot.chosen[-1])
             return self._stepper.receive(i)
         except EnvLost as again:
             self.incidents.lost_envs += 1
@@ -449,7 +477,7 @@ class _Slot:
 
     def __post_init__(self) -> None:
         self.actions: list[int] = []
-        self.chosen: list[int | str] = []  # the same as the env takes them
+        self.chosen: list[int | str] = []  # the same as the env takes them, and the one that it was sent
         self.raw: Any = None
         self.goal = ""
         self.admissible: tuple[str, ...] = ()
@@ -466,4 +494,4 @@ class _Slot:
 
 def _raw(observation: Any) -> Mapping[str, Any]:
     """What policies see that do not read: the env's arrays by name, none of an env that shows a text."""
-    return observation if isinstance(observation, Mapping) else {}
+    return observation if type(observation) is dict or isinstance(observation, Mapping) else {}

@@ -73,10 +73,17 @@ def asked_first(env: Any) -> list[Asked]:
 
 def descriptions(instruction: Instr) -> list[ObjDesc]:
     """The descriptions of things in an instruction, in the order of its words."""
-    if isinstance(instruction, SeqInstr):
-        return [*descriptions(instruction.instr_a), *descriptions(instruction.instr_b)]
     names = ("desc", "desc_move", "desc_fixed")
-    return [getattr(instruction, name) for name in names if hasattr(instruction, name)]
+    return [
+        getattr(clause, name) for clause in clauses(instruction) for name in names if hasattr(clause, name)
+    ]
+
+
+def clauses(instruction: Instr) -> list[Instr]:
+    """The parts of an instruction that are no sequences, in the order of its words."""
+    if isinstance(instruction, SeqInstr):
+        return [*clauses(instruction.instr_a), *clauses(instruction.instr_b)]
+    return [instruction]
 
 
 class Watch:

@@ -7,13 +7,14 @@ times, finds out what hides what, and encodes it cell by cell. Here
 - each cell becomes one byte, its *code*, which tells what stands there and whether one can see past it;
 - sight spreads from row to row, away from the agent. Which cells of a row are seen, and which of the next row are
   seen from there, follows from 7 bits that come from the row before and 7 that tell what one can see past: a table
-  of 128 × 128 entries, filled as they come up.
+  of 128 × 128 entries.
 
-Nothing of the grid is kept from one observation to the next, so nothing can be out of date.
+Nothing of the grid is kept from one observation to the next, so nothing can be out of date. `views` sees by the same
+tables in many grids at once, which are given in codes.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import product
 from operator import itemgetter
 from types import MethodType
@@ -27,6 +28,8 @@ from minigrid.minigrid_env import MiniGridEnv
 
 VIEW = 7
 """The side of the view that the tables are made for: Minigrid's usual one."""
+MARGIN = VIEW - 1
+"""How far one sees."""
 
 _MIDDLE = VIEW // 2
 _OWN_CELL = _MIDDLE  # cells are numbered row by row, the agent's own row first, each from the left
@@ -67,25 +70,25 @@ def image_by_tables(env: MiniGridEnv) -> np.ndarray | None:
     if env.agent_view_size != VIEW or type(grid) is not Grid:
         return None
     cells = _in_view(grid.width, grid.height, x, y, env.agent_dir)([*grid.grid, _OUTSIDE])
-    codes = [_EMPTY if cell is None else _CODES.get((cell.__class__, cell.color)) for cell in cells]
-    carried = _code(env.carrying)
+    codes = [EMPTY if cell is None else _CODES.get((cell.__class__, cell.color)) for cell in cells]
+    carried = code_of(env.carrying)
     if None in codes:
-        codes = [_code(cells[i]) if code is None else code for i, code in enumerate(codes)]
+        codes = [code_of(cells[i]) if code is None else code for i, code in enumerate(codes)]
     if carried is None or None in codes:
         return None
     board = bytearray(codes)  # type: ignore[arg-type]  # (49,)
-    clear = int(board.translate(_CLEAR), 2)
+    clear = int(board.translate(_CLEAR_DIGITS), 2)
     board[_OWN_CELL] = carried
     shown = np.frombuffer(board, dtype=np.uint8)
     if not env.see_through_walls:
         shown = shown & np.frombuffer(_seen(clear), dtype=np.uint8)
-    return _ENCODED.take(shown.reshape(VIEW, VIEW)[::-1].T, axis=0)
+    return ENCODED.take(shown.reshape(VIEW, VIEW)[::-1].T, axis=0)
 
 
-def _code(thing: WorldObj | None) -> int | None:
+def code_of(thing: WorldObj | None) -> int | None:
     """The code of what stands in a cell; None if it has none."""
     if thing is None:
-        return _EMPTY
+        return EMPTY
     if thing.__class__ is Door:
         return _DOORS.get((thing.color, bool(thing.is_open), bool(thing.is_locked)))
     return _CODES.get((thing.__class__, thing.color))
@@ -95,9 +98,47 @@ def _seen(clear: int) -> bytes:
     """Which cells the agent sees, each 255 or 0, given 49 bits that tell which ones it can see past."""
     rows, reached = [], 1 << _MIDDLE
     for row in _ROWS:
-        seen, reached = _spread(reached, clear >> row & _WHOLE_ROW)
+        seen, reached = _SPREAD[reached << VIEW | clear >> row & _WHOLE_ROW]
         rows.append(seen)
     return b"".join(rows)
+
+
+def views(
+    boards: np.ndarray, cells: np.ndarray, directions: np.ndarray, carried: np.ndarray, width: int
+) -> np.ndarray:
+    """What many agents see at once, in codes.
+
+    Args:
+        boards: Uint8 ``(num_cells,)``: the codes of the cells of all grids, row by row; on every side of a grid are
+            `MARGIN` cells of `OUTSIDE` or more.
+        cells: Int ``(n,)``: where in ``boards`` the agents stand.
+        directions: Int ``(n,)``: where they look.
+        carried: Uint8 ``(n,)``: the codes of what they carry, which is seen in their own cells.
+        width: Cells in a row of ``boards``.
+
+    Returns:
+        Uint8 ``(n, 49)``: by column from the left, by row from afar, as Minigrid's image.
+    """
+    codes = boards.take(
+        cells[:, None] + _offsets(width).take(directions, axis=0)
+    )  # (n, 49): the agents' own rows first
+    clear = np.packbits(CLEAR.take(codes).reshape(-1, VIEW, VIEW), axis=2)[:, :, 0] >> 1  # (n, 7)
+    codes[:, _OWN_CELL] = carried
+    rows = codes.reshape(-1, VIEW, VIEW)
+    reached = np.full(len(cells), 1 << _MIDDLE)
+    for row in range(VIEW):
+        entry = reached << VIEW | clear[:, row]
+        rows[:, row] &= _MASKS.take(_SEEN.take(entry), axis=0)
+        reached = _AHEAD.take(entry)
+    return rows[:, ::-1].transpose(0, 2, 1).reshape(-1, VIEW * VIEW)
+
+
+@lru_cache(maxsize=256)
+def _offsets(width: int) -> np.ndarray:
+    """From a cell to those that are seen from it, by direction: int ``(4, 49)``."""
+    ahead = np.array(DIR_TO_VEC) @ (1, width)  # (4,)
+    far, right = np.divmod(np.arange(VIEW * VIEW), VIEW)
+    return np.asarray(np.outer(ahead, far) + np.outer(np.roll(ahead, -1), right - _MIDDLE))
 
 
 @lru_cache(maxsize=8192)
@@ -119,27 +160,24 @@ _WHOLE_ROW = (1 << VIEW) - 1
 _ROWS = range(VIEW * (VIEW - 1), -1, -VIEW)  # where the bits of each row begin, the agent's own row first
 
 
-@cache
-def _spread(reached: int, clear: int) -> tuple[bytes, int]:
+def _spread() -> tuple[np.ndarray, np.ndarray]:
     """How sight spreads in a row, as `minigrid.core.grid.Grid.process_vis` has it.
 
     From a cell that is seen and that one can see past, one sees the next cell of the row, the one ahead, and the one
     ahead of the next; first all to the right, then all to the left.
 
-    Args:
-        reached: 7 bits, the first column's the highest: which cells are seen from the row before.
-        clear: 7 bits: which cells one can see past.
-
     Returns:
-        Which cells are seen, 7 bytes of 255 or 0, and the bits of the next row's cells that are seen from this one.
+        By 14 bits, which cells are seen from the row before and then which ones one can see past, each 7 bits, the
+        first column's the highest: which cells are seen, and which of the next row are seen from this one.
     """
-    ahead = 0
+    entries = np.arange(1 << 2 * VIEW)
+    reached, clear, ahead = entries >> VIEW, entries & _WHOLE_ROW, np.zeros_like(entries)
     for columns, step in ((range(VIEW - 1), 1), (range(VIEW - 1, 0, -1), -1)):
         for column in columns:
-            if (reached & clear) & _column(column):
-                reached |= _column(column + step)
-                ahead |= _column(column) | _column(column + step)
-    return bytes(255 if reached & _column(column) else 0 for column in range(VIEW)), ahead
+            passed = (reached & clear & _column(column)) != 0
+            reached |= passed * _column(column + step)
+            ahead |= passed * (_column(column) | _column(column + step))
+    return reached, ahead
 
 
 def _column(number: int) -> int:
@@ -151,19 +189,33 @@ def _painted(thing: WorldObj, colour: str) -> WorldObj:
     return thing
 
 
-_EMPTY = 1  # the code of an empty cell; 0 is that of a cell unseen, and the things' follow
+EMPTY = 1
+"""The code of an empty cell; 0 is that of a cell unseen, and the things' follow."""
 _MAKE: tuple[Callable[[], WorldObj], ...] = (Wall, Floor, Goal, Lava, Key, Ball, lambda: Box("red"))
 _THINGS = [_painted(make(), colour) for make in _MAKE for colour in COLOR_NAMES]
 _DOOR_STATES = list(product(COLOR_NAMES, (False, True), (False, True)))  # colour, open, locked
-_CODED: list[WorldObj] = [*_THINGS, *(Door(*state) for state in _DOOR_STATES)]
+CODED: list[WorldObj | None] = [None, None, *_THINGS, *(Door(*state) for state in _DOOR_STATES)]
+"""By code, a thing that has it."""
 
 _CODES = {(type(thing), thing.color): code for code, thing in enumerate(_THINGS, start=2)}
 _DOORS = {state: code for code, state in enumerate(_DOOR_STATES, start=2 + len(_THINGS))}
-_ENCODED = np.array(
-    [(OBJECT_TO_IDX["unseen"], 0, 0), (OBJECT_TO_IDX["empty"], 0, 0), *(thing.encode() for thing in _CODED)],
+OUTSIDE = _CODES[type(_OUTSIDE), _OUTSIDE.color]
+"""The code of what is beyond the edge of a grid."""
+ENCODED = np.array(
+    [
+        (OBJECT_TO_IDX["unseen"], 0, 0),
+        (OBJECT_TO_IDX["empty"], 0, 0),
+        *(thing.encode() for thing in CODED if thing),
+    ],
     dtype=np.uint8,
-)  # (num_codes, 3)
-_CLEAR = (
-    "".join(["0", "1", *("1" if thing.see_behind() else "0" for thing in _CODED)]).encode().ljust(256, b"0")
 )
-"""By code, whether one can see past it: the digit 1 or 0."""
+"""By code, Minigrid's: uint8 ``(num_codes, 3)``."""
+CLEAR = np.array([False, True, *(thing.see_behind() for thing in CODED if thing)])
+"""By code, whether one can see past it."""
+_CLEAR_DIGITS = "".join("01"[int(clear)] for clear in CLEAR).encode().ljust(256, b"0")
+
+_SEEN, _AHEAD = _spread()
+_MASKS = np.array(
+    [[255 * bool(seen & _column(i)) for i in range(VIEW)] for seen in range(1 << VIEW)], np.uint8
+)
+_SPREAD = [(bytes(_MASKS[seen]), ahead) for seen, ahead in zip(_SEEN.tolist(), _AHEAD.tolist(), strict=True)]

@@ -91,7 +91,8 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
         self.control = control
         self._rng = np.random.default_rng()
         self._mission: str | None = None  # as the control tells it
-        self._watch: Watch | None = None
+        self.watch: Watch | None = None
+        """Sees which thing is first dealt with in this episode; None where that cannot be told."""
         if self.language != "english":
             # Minigrid's space holds the English missions; BabyAI's holds any text.
             space: Any = env.observation_space
@@ -128,7 +129,7 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
 
     def _begin(self, asked: list[Asked], mission: str) -> None:
         """Tell the mission, given in English, as the control wants it; watch what is dealt with."""
-        self._mission = self._watch = None
+        self._mission = self.watch = None
         if not asked and self.control is None:
             return
         env: Any = self.env.unwrapped
@@ -151,16 +152,16 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
             words = [
                 phrase for phrase, d in zip(phrases, described, strict=False) if id(d) in first and phrase
             ]
-            self._watch = Watch(env, asked, words if len(phrases) == len(described) else [])
+            self.watch = Watch(env, asked, words if len(phrases) == len(described) else [])
 
     def step(self, action: int) -> tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]:
         """Take one of Minigrid's actions."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         observation, info = self._in_words(observation, info)
-        if self._watch is not None:
-            if action in self._watch.actions:
-                self._watch.see(action)
-            info["first_interaction"] = self._watch.interaction
+        if self.watch is not None:
+            if action in self.watch.actions:
+                self.watch.see(action)
+            info["first_interaction"] = self.watch.interaction
         return observation, reward, terminated, truncated, info
 
     def _in_words(self, observation: Observation, info: dict[str, Any]) -> tuple[Observation, dict[str, Any]]:
