@@ -20,18 +20,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import minigrid
 import numpy as np
+from machine import machine
 
 import groundling  # noqa: F401  (registers)
 from groundling.envs.babyai_text import ACTIONS, MIXED_TASKS
@@ -190,14 +188,6 @@ def print_rates(vectors: dict[str, dict[str, Any]]) -> None:
     print(f"wanted: {RATE:,} steps/s without resets, together")
 
 
-def processor() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
 def print_table(results: dict[str, dict[str, Any]]) -> None:
     print(
         f"{'':28} {'step us':>8} {'x raw':>6} {'with resets':>12} {'x raw':>6}   {'reset ms: mean':>14} {'max':>6}"
@@ -224,21 +214,15 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.rounds, arguments.steps = 2, 1000
-    load = os.getloadavg()
+    before = machine()
     envs = measure(arguments.rounds, arguments.steps, arguments.seed)
     print_table(envs)
     vectors = measure_vectors(arguments.rounds, 8 * arguments.steps, arguments.seed)
     print_rates(vectors)
     about = {
         "settings": vars(arguments),
-        "machine": {
-            "processor": processor(),
-            "cores": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
-            "load_before": load,
-            "load_after": os.getloadavg(),
-        },
+        "machine": before,
         "versions": {
-            "python": platform.python_version(),
             "minigrid": minigrid.__version__,
             "gymnasium": gymnasium.__version__,
         },
