@@ -1,6 +1,6 @@
 """How fast a writer's rollouts are, beside Transformers' `generate` and beside RL4LMs' token-by-token replay.
 
-    python benchmarks/text_generation.py            # all parts, all models
+    python benchmarks/text_generation.py            # all parts, all models but those of --sizes real
     python benchmarks/text_generation.py --trl VENV/bin/python   # beside TRL, in rounds: see trl_writing.py
     python benchmarks/text_generation.py --quick    # does it run: small models, two rounds
 
@@ -448,7 +448,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--families", nargs="+", default=FAMILIES, choices=FAMILIES)
-    parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SIZES))
+    parser.add_argument("--sizes", nargs="+", default=["small", "larger"], choices=list(SIZES))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="small models and 2 rounds; writes no results")
     parser.add_argument("--trl", metavar="PYTHON", help="only beside TRL, which this interpreter has")
