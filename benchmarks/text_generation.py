@@ -390,7 +390,7 @@ def beside_trl(size: str, rounds: int, python: str) -> dict[str, Any]:
         for id, other in (("grpo", "grpo"), ("rloo", "rloo"), ("ppo", "grpo"))
         if id in ids
     }
-    return {"medians": medians, "rounds": times, "ratios": ratios}
+    return {"machine": machine(), "medians": medians, "rounds": times, "ratios": ratios}
 
 
 # What is timed
@@ -463,9 +463,8 @@ def main() -> None:
         beside = {size: beside_trl(size, arguments.rounds, arguments.trl) for size in arguments.sizes}
         print(json.dumps({size: found["ratios"] for size, found in beside.items()}, indent=1))
         path = RESULTS / "trl-cpu.json"
-        before = json.loads(path.read_text())["sizes"] if path.exists() else {}
-        found = {"machine": machine(), "sizes": before | beside}
-        path.write_text(json.dumps(found, indent=1) + "\n")
+        before = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps(before | beside, indent=1) + "\n")
         return
     if arguments.quick:
         arguments.sizes, arguments.rounds = ["small"], 2
