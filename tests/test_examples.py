@@ -1,7 +1,6 @@
 """The examples run as their headers say."""
 
 import json
-import os
 import runpy
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from safetensors.torch import load_file
 
 from groundling.cli import main
 from groundling.lm.loading import resolve
+from tests.launching import launch
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -57,16 +57,6 @@ def test_drawers_has_actions_of_unequal_length_and_is_won_by_who_reads(
     assert lengths == {2, 8} and returns == [1.0] * 40
 
 
-_BOTH = """
-import os, runpy, sys
-for script in sys.argv[1:]:
-    runpy.run_path(script, run_name="__main__")
-    if os.environ["RANK"] == "0":
-        print("--", flush=True)
-"""
-"""What torchrun starts: one launch, whose imports take longest, for several examples."""
-
-
 def test_loops_are_the_same_with_any_number_of_processes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,26 +66,21 @@ def test_loops_are_the_same_with_any_number_of_processes(
     for long, short in (("range(20)", "range(2)"), ("range(32)", "range(4)"), (": mean", weight)):
         assert port.count(long) == 1
         port = port.replace(long, short)
-    both, shortened = tmp_path / "both.py", tmp_path / "lamorel_ppo.py"
-    both.write_text(_BOTH)
+    shortened = tmp_path / "lamorel_ppo.py"
     shortened.write_text(port)
-    scripts = [str(ROOT / "examples" / "own_loop.py"), str(shortened)]
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    together = subprocess.run(
-        [sys.executable, *launcher, str(both), *scripts],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=300,
-    )
-    alone, threads = [], torch.get_num_threads()
-    torch.set_num_threads(1)
-    for script in scripts:
+    alone = []
+    for script in (ROOT / "examples" / "own_loop.py", shortened):
+        first, second = launch(
+            2, lambda script=script: runpy.run_path(str(script), run_name="__main__") and 0
+        )
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
         with torch.random.fork_rng():
-            runpy.run_path(script, run_name="__main__")
+            runpy.run_path(str(script), run_name="__main__")
+        torch.set_num_threads(threads)
         alone.append(capsys.readouterr().out)
-    torch.set_num_threads(threads)
-    assert "".join(f"{told}--\n" for told in alone) == together.stdout, together.stderr
+        assert (first.exit_code, first.output) == (0, alone[-1])
+        assert (second.exit_code, second.output) == (0, "")
     assert float(alone[0].splitlines()[-2].split()[-1]) > 0.7  # a third by chance
     weights = [line.split("weights ")[1].split(",")[0] for line in alone[1].splitlines()]
     assert len(weights) == 2 and weights[0] != weights[1]  # it learns

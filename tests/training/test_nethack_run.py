@@ -1,9 +1,6 @@
 """Runs of NetHack's agents from a config: resumed, by several processes, misconfigured."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +24,7 @@ from groundling.training.tracking import read_metrics
 from groundling.worlds.nethack import showing
 from groundling.worlds.nethack.collect import NetHackCollector
 from groundling.worlds.nethack.taste import make_taste
+from tests.launching import groundling
 
 _PART = "reward.reward_model.args"
 _SMALL = [
@@ -107,16 +105,9 @@ def test_the_config_has_the_step_limit_valued_with_the_algorithms_discount(tmp_p
 
 
 def test_two_processes_train_and_one_goes_on(tmp_path: Path, reward_model: Path) -> None:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
     more = [f"{_PART}.path={reward_model}", "training.steps=32", f"run_dir={tmp_path}"]
-    done = subprocess.run(
-        [*launcher, "groundling", "train", "motif/score", *_SMALL, *more],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    ended = groundling(2, "train", "motif/score", *_SMALL, *more)
+    assert [process.exit_code for process in ended] == [0, 0], ended
     assert [row["step"] for row in read_metrics(tmp_path)] == [16, 32]
     alone = _run(_config(*more), tmp_path)
     assert alone.counters.update == 2

@@ -2,10 +2,8 @@
 
 import atexit
 import json
-import multiprocessing
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -30,8 +28,8 @@ from groundling.policies import Work
 from groundling.processes import Processes
 from groundling.training.run import Run
 from groundling.training.tracking import TIME_KEYS, read_metrics
+from tests.launching import groundling
 
-_FORK = multiprocessing.get_context("fork")
 _SMALL = [
     "world.num_envs=5",  # shared unevenly
     "world.num_steps=8",
@@ -80,24 +78,12 @@ def _train(processes: int, run_dir: Path, *overrides: str, experiment: str = "de
     assert "runloop" not in told, told
 
 
-def _train_forked(run_dir: Path, *overrides: str, experiment: str = "demo-easy") -> None:
-    """Train in two processes that share this one's imports: they begin in no time, and meet as torchrun's do."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    launched = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-
-    def train(rank: int) -> None:
-        torch.set_num_threads(1)
-        os.environ.update(launched, RANK=str(rank), LOCAL_RANK=str(rank))
-        _train_here(run_dir, *overrides, experiment=experiment)
-
-    children = [_FORK.Process(target=train, args=(rank,)) for rank in range(2)]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join(240)
-    assert [child.exitcode for child in children] == [0, 0]
+def _train_forked(run_dir: Path, *overrides: str, processes: int = 2, experiment: str = "demo-easy") -> None:
+    """Train in processes that share this one's imports."""
+    small = _SMALL if experiment == "demo-easy" else ["device=cpu"]
+    ended = groundling(processes, "train", experiment, f"run_dir={run_dir}", *small, *overrides)
+    assert [process.exit_code for process in ended] == [0] * processes, ended
+    assert "".join(process.output for process in ended).count("done:") == 1  # the main process alone speaks
 
 
 def _figures(run_dir: Path) -> list[dict[str, Any]]:
@@ -108,7 +94,9 @@ def _figures(run_dir: Path) -> list[dict[str, Any]]:
 def test_two_processes_do_what_one_does_and_hand_over_to_it(tmp_path: Path) -> None:
     _train_here(tmp_path / "one", "training.steps=120")
     _train_forked(tmp_path / "two", "training.steps=80")
-    _train(1, tmp_path / "two", "training.steps=120")  # goes on alone, though torchrun started it
+    _train_forked(
+        tmp_path / "two", "training.steps=120", processes=1
+    )  # goes on alone, as torchrun would start it
     for one, two in zip(_figures(tmp_path / "one"), _figures(tmp_path / "two"), strict=True):
         assert one == pytest.approx(two, abs=1e-5)
     one, two = (
@@ -177,7 +165,7 @@ _OF_THE_BATCH = ["~reward", "reward.weighted_sum={args:{parts:[{id:cider},{id:nt
             ["world.texts_per_prompt=2", "policy.args.value=shared", *_OF_THE_BATCH],
         ),
         # One text at a time, of which a process may have fewer than the other.
-        ("nlpo", "micro_batch_size:1,weight_decay:0.1,target_update_iterations:2", True, _MASKED),
+        ("nlpo", "epochs:2,micro_batch_size:1,weight_decay:0.1,target_update_iterations:2", True, _MASKED),
         # Before it learns the main process alone has used the model.
         ("supervised", "learning_rate_schedule:constant,warmup:0", True, [*_VALIDATED, *_ADAPTED]),
     ],
@@ -244,31 +232,30 @@ def test_a_process_that_dies_ends_the_run_which_can_be_resumed(tmp_path: Path) -
     told, _ = child.communicate(timeout=120)  # and does not hang
     assert child.returncode != 0 and "SIGKILL" in told
     done = json.loads((max((tmp_path / "checkpoints").glob("[0-9]*")) / "run.json").read_text())["counters"]
-    _train(2, tmp_path, f"training.steps={done['step'] + 40}")
+    _train_forked(tmp_path, f"training.steps={done['step'] + 40}")
     assert read_metrics(tmp_path)[-1]["update"] == done["update"] + 1
 
 
-@pytest.mark.parametrize(
-    ("place", "mistake", "message"),
-    [
-        ("run", "world.num_envs=1", "too few for 2 processes"),
-        ("file", "seed=1", "cannot write to the folder"),  # which the main process alone tries
-    ],
-)
-def test_a_mistake_is_told_and_hangs_none(place: str, mistake: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    child = _start(2, tmp_path / place, mistake)
+def test_a_mistake_is_told_and_hangs_none(tmp_path: Path) -> None:
+    child = _start(2, tmp_path, "world.num_envs=1")
     told, _ = child.communicate(timeout=120)
-    assert child.returncode != 0 and message in told
+    assert child.returncode != 0 and "too few for 2 processes" in told
+
+
+def test_a_mistake_that_the_main_process_alone_meets_ends_all(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    first, second = groundling(2, "train", "demo-easy", f"run_dir={tmp_path / 'file'}", *_SMALL)
+    assert first.exit_code == 1 and "cannot write to the folder" in first.output
+    assert second.exit_code == 1
 
 
 def test_a_sweep_trains_all_its_runs_on_whatever_device_there_is(tmp_path: Path) -> None:
     # With GPUs the device is a CPU, as in the other tests.
     device = "cpu" if torch.cuda.is_available() else "auto"
-    child = _start(2, tmp_path / "${seed}", "training.steps=40", "seed=1,2", f"device={device}")
-    told, _ = child.communicate(timeout=300)
-    assert child.returncode == 0, told
-    assert told.count("done:") == 2
+    sweep = ["training.steps=40", "seed=1,2", f"device={device}", f"run_dir={tmp_path}/${{seed}}"]
+    ended = groundling(2, "train", "demo-easy", *_SMALL, *sweep)
+    assert [process.exit_code for process in ended] == [0, 0], ended
+    assert [process.output.count("done:") for process in ended] == [2, 0]
     assert [read_metrics(tmp_path / seed)[-1]["step"] for seed in ("1", "2")] == [40, 40]
 
 

@@ -1,7 +1,5 @@
 """Layers in parts on several processes; that the run is the same is told by test_processes.py."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,42 +8,38 @@ import pytest
 
 from groundling.configs.compose import compose
 from groundling.errors import ConfigError
-from groundling.processes import Processes
+from groundling.processes import Processes, in_parts
+from groundling.training.build import make_algorithm, make_policy, make_shards, world_of
 from groundling.training.run import Run
 from groundling.training.sharding import _layers_of, shard
 from tests.building import policy_of
-
-_SHARD = """
-from groundling.configs.compose import compose
-from groundling.training.build import make_algorithm, make_policy, make_shards, world_of
-from groundling.processes import Processes, in_parts
-
-config = compose("rl4lms/increasing_numbers_ppo", ["model.fsdp=true", "device=cpu"])
-processes = Processes.join("cpu")
-policy = make_policy(config.policy, config.model, config.algorithm, world_of(config), learns=True)
-before = {name: weight.detach().clone() for name, weight in policy.named_parameters()}
-shards = make_shards(config.model, config.algorithm, policy, processes)
-algorithm = make_algorithm(config.algorithm, policy, processes)
-shards.bring_together()
-for name, weight in policy.named_parameters():
-    assert not in_parts(weight) and weight.equal(before[name]), name
-with shards.apart():
-    learnt = [p for group in algorithm.optimizer.param_groups for p in group["params"]]
-    frozen = list(policy.reference.parameters())
-    for weights in (learnt, frozen):
-        parts = [p for p in weights if in_parts(p)]
-        here, all = sum(p.to_local().numel() for p in parts), sum(p.numel() for p in parts)
-        assert here == all / 2 > 0.2 * sum(p.numel() for p in weights), (here, all)
-    print("in parts")
-"""
+from tests.launching import launch
 
 
-def test_each_process_has_its_part_of_the_layers(tmp_path: Path) -> None:
-    script = tmp_path / "shard.py"
-    script.write_text(_SHARD)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run([*launcher, str(script)], capture_output=True, text=True, timeout=240)
-    assert done.stdout.count("in parts") == 2, done.stderr
+def _deal_out() -> None:
+    """In each of two processes."""
+    config = compose("rl4lms/increasing_numbers_ppo", ["model.fsdp=true", "device=cpu"])
+    processes = Processes.join("cpu")
+    policy = make_policy(config.policy, config.model, config.algorithm, world_of(config), learns=True)
+    before = {name: weight.detach().clone() for name, weight in policy.named_parameters()}
+    shards = make_shards(config.model, config.algorithm, policy, processes)
+    algorithm = make_algorithm(config.algorithm, policy, processes)
+    shards.bring_together()
+    for name, weight in policy.named_parameters():
+        assert not in_parts(weight) and weight.equal(before[name]), name
+    with shards.apart():
+        learnt = [p for group in algorithm.optimizer.param_groups for p in group["params"]]
+        frozen = list(policy.reference.parameters())
+        for weights in (learnt, frozen):
+            parts = [p for p in weights if in_parts(p)]
+            here, all = sum(p.to_local().numel() for p in parts), sum(p.numel() for p in parts)
+            assert here == all / 2 > 0.2 * sum(p.numel() for p in weights), (here, all)
+        print("in parts")
+
+
+def test_each_process_has_its_part_of_the_layers() -> None:
+    ended = launch(2, _deal_out)
+    assert [(process.exit_code, process.output) for process in ended] == [(0, "in parts\n")] * 2
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,81 @@
+"""Processes that share this one's imports and meet as torchrun's do: they begin in no time.
+
+torchrun itself is started where it is what is tested: its processes import everything anew, which takes seconds.
+"""
+
+import contextlib
+import io
+import multiprocessing
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+import torch
+
+from groundling.cli import main
+
+_FORK = multiprocessing.get_context("fork")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What one process came to."""
+
+    exit_code: int
+    output: str
+    """Of its Python, on both streams."""
+
+
+def launch(processes: int, work: Callable[[], int | None], timeout: float = 240) -> list[Ended]:
+    """Call ``work`` in each of some processes; its result is the exit code.
+
+    Raises:
+        AssertionError: they have not ended in time.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    shared = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1"}
+    children = []
+    for rank in range(processes):
+        variables = {**shared, "MASTER_PORT": port, "RANK": rank, "LOCAL_RANK": rank}
+        receiving, sending = _FORK.Pipe(duplex=False)
+        child = _FORK.Process(
+            target=_work, args=({name: str(value) for name, value in variables.items()}, work, sending)
+        )
+        child.start()
+        sending.close()  # so that a child that is gone ends what is received
+        children.append((child, receiving))
+    ended = []
+    try:
+        for child, receiving in children:
+            assert receiving.poll(timeout), "a process hangs"
+            try:
+                output = receiving.recv()
+            except EOFError:  # it died without a word
+                output = ""
+            child.join(timeout)
+            assert child.exitcode is not None, "a process hangs as it ends"
+            ended.append(Ended(child.exitcode, output))
+    finally:
+        for child, _ in children:
+            child.kill()
+    return ended
+
+
+def groundling(processes: int, *words: str) -> list[Ended]:
+    """The command in each of some processes."""
+    return launch(processes, lambda: main(list(words)))
+
+
+def _work(variables: dict[str, str], work: Callable[[], int | None], sending: Connection) -> None:
+    os.environ.update(variables)
+    torch.set_num_threads(1)
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        code = work()
+    sending.send(output.getvalue())
+    sending.close()
+    raise SystemExit(code or 0)
