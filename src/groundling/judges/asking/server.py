@@ -7,13 +7,17 @@ import os
 import random
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 from groundling.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    import httpx2
 
 _LONGEST_WAIT = 300.0
 """Seconds: a server that asks for more patience is taken at this."""
@@ -112,19 +116,33 @@ class ChatServer:
             import httpx2
         except ImportError:
             raise ConfigError("this judge needs httpx2: pip install 'groundling[judge]'") from None
-        self._httpx = httpx2
-        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        self._client = httpx2.AsyncClient(
-            headers=headers,
-            timeout=httpx2.Timeout(self.timeout, connect=min(self.timeout, _LONGEST_CONNECT)),
-            limits=httpx2.Limits(max_connections=None),
-        )
+        self._httpx, self._certificates = httpx2, httpx2.create_ssl_context()
+        self._idle: list[httpx2.AsyncClient] = []
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._client.aclose()
+        for client in self._idle:
+            await client.aclose()
+
+    @asynccontextmanager
+    async def _client(self) -> AsyncIterator["httpx2.AsyncClient"]:
+        """A client for one request at a time, with its connection: one for all would look at each of its connections
+        whenever a request begins or ends, which at 64 at once takes longer than all else that a request does.
+        """
+        if self._idle:
+            client = self._idle.pop()
+        else:
+            client = self._httpx.AsyncClient(
+                headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
+                timeout=self._httpx.Timeout(self.timeout, connect=min(self.timeout, _LONGEST_CONNECT)),
+                verify=self._certificates,
+            )
+        try:
+            yield client
+        finally:
+            self._idle.append(client)
 
     def scrub(self, text: str) -> str:
         """A text without the API key, should a server repeat it; a key of less than 8 characters is no secret."""
@@ -172,9 +190,13 @@ class ChatServer:
         url = f"{self.base_url.rstrip('/')}/chat/completions"
         # A model's words are sent back to it, and may hold half a surrogate pair, which no UTF-8 can tell.
         sent = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
-        request = self._client.stream("POST", url, content=sent, headers={"Content-Type": "application/json"})
+        head = {"Content-Type": "application/json"}
         # The client's own timeouts are for each piece; a server that sends a byte now and then would outwit them.
-        async with asyncio.timeout(self.timeout), request as response:
+        async with (
+            asyncio.timeout(self.timeout),
+            self._client() as client,
+            client.stream("POST", url, content=sent, headers=head) as response,
+        ):
             content = bytearray()
             async for piece in response.aiter_bytes():
                 content += piece
