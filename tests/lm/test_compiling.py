@@ -16,10 +16,10 @@ _LAYERS = {"gpt2": {"n_layer": 1}, "t5": {"num_layers": 1, "num_decoder_layers":
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 @pytest.mark.parametrize(
-    "family, backend, value", [("gpt2", "inductor", "separate"), ("t5", "aot_eager", "shared")]
+    "family, backend, value", [("gpt2", "inductor", "separate"), ("t5", "eager", "shared")]
 )
 def test_texts_are_read_the_same(make_lm, family, backend, value, monkeypatch):
-    """Of T5 without C++ written, which takes a minute: captured, differentiated and run for any shape all the same."""
+    """Of T5 captured, and run for any shape: to write C++ of it takes a minute."""
     compile = torch.compile(backbone._last_states, dynamic=True, backend=backend)
     monkeypatch.setattr(backbone, "_compiled", lambda: compile)
     config = CONFIGS[family]().__class__(**CONFIGS[family]().to_diff_dict() | _LAYERS[family])
