@@ -98,7 +98,8 @@ def parse_json(text: str | bytes, where: str) -> Any:
         DocumentError: it is no JSON, or past a limit.
     """
     commas, opening = (",", "[{") if isinstance(text, str) else (b",", b"[{")
-    if text.count(commas) + sum(map(text.count, (opening[:1], opening[1:]))) > _VALUES:  # type: ignore[arg-type]
+    opened = sum(map(text.count, (opening[:1], opening[1:])))  # type: ignore[arg-type]
+    if text.count(commas) + opened > _VALUES:  # type: ignore[arg-type]
         raise DocumentError(
             f"{where} has more than {_VALUES:,} values, which nothing of ours has: it is not read"
         )
@@ -110,7 +111,8 @@ def parse_json(text: str | bytes, where: str) -> Any:
         raise _no_utf8(where, error) from error
     except ValueError as error:
         raise DocumentError(f"{where} is not JSON: {_cause(error)}") from error
-    check_depth(content, where)
+    if opened > _DEPTH:  # fewer brackets nest no deeper
+        check_depth(content, where)
     return content
 
 
