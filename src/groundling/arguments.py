@@ -4,9 +4,10 @@ import collections.abc
 import inspect
 from collections.abc import Mapping
 from dataclasses import field, fields, is_dataclass, make_dataclass
+from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from groundling.errors import ConfigError
@@ -68,9 +69,8 @@ def _check_type(key: str, value: Any, hint: Any) -> None:
         return
     if get_origin(hint) is collections.abc.Sequence:  # OmegaConf knows it as a list
         hint = list[get_args(hint)[0]]  # type: ignore[misc]
-    try:
-        schema = OmegaConf.structured(make_dataclass("Argument", [("value", hint)]))
-    except OmegaConfBaseException:
+    schema = _schema_of(hint)
+    if schema is None:
         return  # not a type that YAML can hold: the component checks it itself
     try:
         read = OmegaConf.merge(schema, {"value": value}).value
@@ -83,3 +83,13 @@ def _check_type(key: str, value: Any, hint: Any) -> None:
     except OmegaConfBaseException:
         name = getattr(hint, "__name__", str(hint)) if get_origin(hint) is None else str(hint)
         raise ConfigError(f"{key} must be of type {name}, got {value!r}") from None
+
+
+@cache
+def _schema_of(hint: Any) -> DictConfig | None:
+    """Of a value of that type, to be merged with it; None of a type that YAML cannot hold."""
+    try:
+        schema: DictConfig = OmegaConf.structured(make_dataclass("Argument", [("value", hint)]))
+    except OmegaConfBaseException:
+        return None
+    return schema

@@ -2,6 +2,7 @@
 
 import types
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
@@ -19,10 +20,15 @@ _PARTS = object()
 
 
 def schema_of(world: str) -> DictConfig:
-    """A config of this kind of world as the schema has it, in which nothing is set."""
+    """A config of this kind of world as the schema has it, in which nothing is set; to be merged, not changed."""
+    return _schema_of(tuple(_section_class(section, kind(world)) for section in SECTIONS))
+
+
+@cache
+def _schema_of(section_classes: tuple[type, ...]) -> DictConfig:
     schema: DictConfig = OmegaConf.structured(Config)
-    for section in SECTIONS:
-        schema[section] = OmegaConf.structured(_section_class(section, kind(world)))
+    for section, section_class in zip(SECTIONS, section_classes, strict=True):
+        schema[section] = OmegaConf.structured(section_class)
     return schema
 
 
