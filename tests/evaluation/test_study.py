@@ -207,7 +207,8 @@ def test_several_processes_go_on_where_one_fails(
     assert "Unfinished or failed" in (study.parent / "out" / "README.md").read_text()
     (broken / "metrics.jsonl").unlink()
     assert main(_words(study, *few, "--jobs", "1")) == 0  # what is left needs no process of its own
-    assert "1 of 2 are done" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "[2/2] slow-seed1: training" in told and "quick-seed1: training" not in told
 
 
 def test_an_interrupt_ends_all_processes_and_is_passed_on(
