@@ -118,7 +118,7 @@ def main() -> None:
                 lines = lines_a_second(place, 20)
                 rates.setdefault(f"{disk}: one fsync an answer", []).append(lines)
                 for concurrency in CONCURRENCY:
-                    count = max(concurrency, int(arguments.seconds * lines * concurrency / 4))
+                    count = max(concurrency, int(arguments.seconds * min(lines, 200) * concurrency / 4))
                     rate = answers_a_second(place / f"pairs-{concurrency}", port, concurrency, count)
                     rates.setdefault(f"{disk}: concurrency {concurrency}", []).append(rate)
     server.terminate()
