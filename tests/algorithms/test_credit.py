@@ -1,0 +1,268 @@
+"""Credit of turns and tokens: gradients against those of a finite world that is enumerated."""
+
+import itertools
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from groundling.algorithms.advantages import generalized_advantage, leave_one_out, returns_to_go
+from groundling.algorithms.credit import anchored, token_advantages
+from groundling.algorithms.rollout import Rollout
+
+GAMMA = 0.8
+ACTIONS = ((0,), (1, 0), (1, 1))
+"""Texts of one or two tokens."""
+MOST = 3
+"""Turns of an episode, at most."""
+
+
+def world(state, action):
+    """The next state, None at an episode's end, and the reward."""
+    if action == (0,):
+        return (None, 0.7) if state == 1 else (1, -0.2)
+    if action == (1, 0):
+        return (1 - state, 0.3 + 0.1 * state)
+    return (None, 0.9 * state - 0.4)
+
+
+@dataclass
+class Turn:
+    state: int
+    action: tuple[int, ...]
+    reward: float
+
+
+def parameters():
+    """Logits of the first token, by turn and state, and of the second one."""
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(MOST, 2, 2, 2, generator=generator, dtype=torch.float64).requires_grad_()
+
+
+def token_log_probs(logits, turn, state, action):
+    """Of each token of an action."""
+    chosen = logits[turn, state].log_softmax(-1)
+    return [chosen[place, token] for place, token in enumerate(action)]
+
+
+def episodes(logits, state=0, turn=0):
+    """Every episode from there on, with its probability."""
+    for action in ACTIONS:
+        probability = torch.stack(token_log_probs(logits, turn, state, action)).sum().exp()
+        following, reward = world(state, action)
+        first = [Turn(state, action, reward)]
+        if following is None or turn + 1 == MOST:
+            yield first, probability
+        else:
+            for rest, likely in episodes(logits, following, turn + 1):
+                yield first + rest, probability * likely
+
+
+def discounts(turns, token_gamma):
+    """Of each token, turn by turn: γ for each turn before it, γ_w for each token before it in a turn."""
+    so_far, result = 1.0, []
+    for turn in turns:
+        own = [so_far * token_gamma**place for place in range(len(turn.action))]
+        result.append(own)
+        so_far = own[-1] * GAMMA
+    return result
+
+
+def objective(logits, token_gamma, state=0, turn=0):
+    """E[Σ γ... r], each reward discounted as its turn's last token."""
+    return sum(
+        probability * sum(d[-1] * t.reward for d, t in zip(discounts(turns, token_gamma), turns, strict=True))
+        for turns, probability in episodes(logits, state, turn)
+    )
+
+
+def values_of(logits, token_gamma):
+    """V before each token: by turn, state and the tokens written."""
+    known = {}
+    with torch.no_grad():
+        for turn, state in itertools.product(range(MOST), range(2)):
+            known[turn, state, ()] = objective(logits, token_gamma, state, turn)
+        for turn, state in itertools.product(range(MOST), range(2)):
+            total = 0.0
+            for token in (0, 1):
+                following, reward = world(state, (1, token))
+                later = 0.0 if following is None or turn + 1 == MOST else known[turn + 1, following, ()]
+                total += logits[turn, state, 1].softmax(-1)[token] * (reward + GAMMA * later)
+            known[turn, state, (1,)] = total
+    return known
+
+
+def tensors(turns, known):
+    """An episode's rewards, values, mask and dones, of one env."""
+    values = torch.zeros(len(turns), 1, 2, dtype=torch.float64)
+    mask = torch.zeros(values.shape, dtype=torch.bool)
+    for number, turn in enumerate(turns):
+        for place in range(len(turn.action)):
+            values[number, 0, place] = known[number, turn.state, turn.action[:place]]
+            mask[number, 0, place] = True
+    dones = torch.zeros(len(turns), 1, dtype=torch.bool)
+    dones[-1] = True
+    return torch.tensor([[t.reward] for t in turns], dtype=torch.float64), values, mask, dones
+
+
+def expected_gradient(logits, advantages_of, token_gamma):
+    """E[Σ γ... ∇ log π(token) Â(token)] over all episodes."""
+    total = 0.0
+    for turns, probability in episodes(logits):
+        advantages = advantages_of(turns)  # (turns, tokens)
+        for number, (turn, own) in enumerate(zip(turns, discounts(turns, token_gamma), strict=True)):
+            log_probs = token_log_probs(logits, number, turn.state, turn.action)
+            for place, log_prob in enumerate(log_probs):
+                total += probability.detach() * own[place] * log_prob * advantages[number][place]
+    return torch.autograd.grad(total, logits)[0]
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("credit", ["turn", "poad", "token"])
+def test_the_gradient_is_that_of_enumeration(credit, lam):
+    logits = parameters()
+    token_gamma = GAMMA if credit == "token" else 1.0
+    known = values_of(logits, token_gamma)
+    nothing = torch.zeros(1, dtype=torch.float64)
+
+    def advantages_of(turns):
+        rewards, values, mask, dones = tensors(turns, known)
+        if credit == "turn":
+            by_turn, _ = generalized_advantage(rewards, values[..., 0], dones, nothing, GAMMA, lam)
+            return by_turn.expand(-1, 2)
+        return token_advantages(rewards, values, mask, dones, nothing, GAMMA, lam, token_gamma)[0][:, 0]
+
+    computed = expected_gradient(logits, advantages_of, token_gamma)
+    exact = torch.autograd.grad(objective(logits, token_gamma), logits)[0]
+    torch.testing.assert_close(computed, exact, atol=1e-6, rtol=0)
+    if credit == "token":  # which discounts long actions more: another objective
+        assert (exact - torch.autograd.grad(objective(logits, 1.0), logits)[0]).abs().max() > 0.01
+
+
+def test_tokens_of_a_turn_of_one_token_are_turns():
+    generator = torch.Generator().manual_seed(0)
+    rewards, values = torch.randn(5, 3, generator=generator), torch.randn(5, 3, generator=generator)
+    dones, last = torch.rand(5, 3, generator=generator) < 0.3, torch.randn(3, generator=generator)
+    expected = generalized_advantage(rewards, values, dones, last, 0.9, 0.8)
+    mask = torch.ones(5, 3, 1, dtype=torch.bool)
+    computed = token_advantages(rewards, values[..., None], mask, dones, last, 0.9, 0.8)
+    for one, other in zip(computed, expected, strict=True):
+        torch.testing.assert_close(one[..., 0], other)
+
+
+def test_what_was_not_written_counts_for_nothing():
+    rewards, dones = torch.tensor([[1.0], [2.0]]), torch.tensor([[False], [True]])
+    values = torch.tensor([[[0.5, 0.2, 9.0]], [[0.1, 7.0, 9.0]]])
+    mask = torch.tensor([[[True, True, False]], [[True, False, False]]])
+    advantages, returns = token_advantages(rewards, values, mask, dones, torch.zeros(1), 0.5, 1.0)
+    torch.testing.assert_close(advantages, torch.tensor([[[1.5, 1.8, 0.0]], [[1.9, 0.0, 0.0]]]))
+    torch.testing.assert_close(returns, torch.tensor([[[2.0, 2.0, 0.0]], [[2.0, 0.0, 0.0]]]))
+
+
+def test_a_turn_without_tokens_is_refused():
+    mask = torch.tensor([[[True]], [[False]]])
+    flat = torch.zeros(2, 1)
+    with pytest.raises(ValueError, match="a turn has no token"):
+        token_advantages(flat, torch.zeros(2, 1, 1), mask, flat.bool(), torch.zeros(1), 1.0, 1.0)
+    with pytest.raises(ValueError, match="got \\(2, 1, 2\\)"):
+        token_advantages(flat, torch.zeros(2, 1, 2), mask, flat.bool(), torch.zeros(1), 1.0, 1.0)
+
+
+# An agent that stops when it likes: it gets 1 for each turn that it goes on, and 0 for stopping.
+
+
+def stopping(logits):
+    """Every episode of at most three turns as its decisions (go on or not), rewards, log-probability."""
+    for length in range(MOST + 1):
+        goes_on = [True] * length + ([False] if length < MOST else [])
+        log_prob = sum(
+            torch.nn.functional.logsigmoid(logits[t] if on else -logits[t]) for t, on in enumerate(goes_on)
+        )
+        yield goes_on, [float(on) for on in goes_on], log_prob
+
+
+def gradient_of_groups(logits, advantages_of):
+    """E[Σ ∇ log π Â] of the first episode of a group of two."""
+    every, total = list(stopping(logits)), 0.0
+    for (goes_on, rewards, log_prob), (_, others, likely) in itertools.product(every, repeat=2):
+        probability = (log_prob + likely).exp().detach()
+        for t, (on, advantage) in enumerate(zip(goes_on, advantages_of(rewards, others), strict=True)):
+            total += probability * torch.nn.functional.logsigmoid(logits[t] if on else -logits[t]) * advantage
+    return torch.autograd.grad(total, logits)[0]
+
+
+def pair(rewards, others):
+    """Two episodes side by side."""
+    length = max(len(rewards), len(others))
+    columns = [[*one, *[0.0] * (length - len(one))] for one in (rewards, others)]
+    dones = torch.zeros(length, 2, dtype=torch.bool)
+    mask = torch.zeros(length, 2, dtype=torch.bool)
+    for env, one in enumerate((rewards, others)):
+        dones[len(one) - 1, env] = True
+        mask[: len(one), env] = True
+    reward = torch.tensor(columns, dtype=torch.float64).T
+    empty = torch.zeros(length, 2, dtype=torch.float64)
+    return Rollout(
+        [None] * 2 * length, empty.long(), empty, empty, reward, dones, empty[0], [None] * 2, mask=mask
+    )
+
+
+def test_a_group_is_no_reason_to_stop():
+    """verl's issue 7244: a baseline by turn, summed up to an episode's own end, charges for each turn that is taken."""
+    logits = torch.tensor([0.3, -0.4, 0.2], dtype=torch.float64, requires_grad=True)
+    exact = torch.autograd.grad(
+        sum(log_prob.exp() * sum(rewards) for _, rewards, log_prob in stopping(logits)), logits
+    )[0]
+
+    def ours(rewards, others):
+        rollout = pair(rewards, others)
+        return leave_one_out(rollout, returns_to_go(rollout.rewards, rollout.dones, 1.0))[:, 0][
+            : len(rewards)
+        ]
+
+    def by_turn(rewards, others):
+        relative = [r - (others[t] if t < len(others) else 0.0) for t, r in enumerate(rewards)]
+        return [sum(relative[t:]) for t in range(len(rewards))]
+
+    torch.testing.assert_close(gradient_of_groups(logits, ours), exact, atol=1e-6, rtol=0)
+    biased = gradient_of_groups(logits, by_turn)
+    assert (biased[:2] < exact[:2] - 0.01).all()  # less for going on
+
+
+def rollout_of(rewards, dones, groups=None):
+    shape = rewards.shape
+    empty = torch.zeros(shape)
+    return Rollout(
+        [None] * rewards.numel(),
+        empty.long(),
+        empty,
+        empty,
+        rewards,
+        dones,
+        empty[0],
+        [None] * shape[1],
+        groups=groups,
+    )
+
+
+def test_steps_at_one_state_are_compared():
+    rewards = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 2.0, 0.0]])
+    dones = torch.tensor([[False] * 3, [False] * 3, [True] * 3])
+    states = torch.tensor([[7, 7, 7], [8, 9, 8], [1, 8, 3]])
+    rollout = rollout_of(rewards, dones)
+    returns = returns_to_go(rewards, dones, 1.0)  # 1 2 0, 1 2 0, 0 2 0
+    of_episodes = torch.tensor([0.0, 1.0, -1.0]).expand(3, 3)
+    of_steps = torch.tensor([[0.0, 1.0, -1.0], [0.0, 0.0, -1.0], [0.0, 1.0, 0.0]])
+    torch.testing.assert_close(
+        anchored(rollout, returns, states, weight=0.5, normalize_std=False), of_episodes + 0.5 * of_steps
+    )
+    scaled = anchored(rollout, returns, states, weight=1.0)
+    torch.testing.assert_close(scaled[0], 2 * torch.tensor([0.0, 1.0, -1.0]) / (1 + 1e-4))
+
+
+def test_states_are_compared_within_a_group():
+    rewards = torch.tensor([[1.0, 0.0, 5.0, 4.0]])
+    dones = torch.ones(1, 4, dtype=torch.bool)
+    rollout = rollout_of(rewards, dones, groups=torch.tensor([0, 0, 1, 1]))
+    computed = anchored(rollout, rewards, torch.zeros(1, 4).long(), normalize_std=False)
+    torch.testing.assert_close(computed, 2 * torch.tensor([[0.5, -0.5, 0.5, -0.5]]))
