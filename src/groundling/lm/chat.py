@@ -1,0 +1,144 @@
+"""Conversations as tokens, by a model's chat template or in a plain form, in parts that never change once read.
+
+A template (https://huggingface.co/docs/transformers/chat_templating) is a program that prints a whole conversation. An
+agent's grows by a turn at each step, and what was read must stay the beginning of what is read next. So the template is
+asked once, with stand-ins for what is said, for the texts *around* a user's and an assistant's words; parts are then
+encoded one by one. What users say is encoded as plain text: a world cannot write the tokens that end its turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from transformers import PreTrainedTokenizerBase
+
+from groundling.errors import GroundlingError
+
+_SYSTEM, _FIRST, _ANSWER, _SECOND = "SYSTEMWORDS", "FIRSTWORDS", "ANSWERWORDS", "SECONDWORDS"
+"""What stands in a template's place for what is said."""
+_REMEMBERED = 100_000
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The texts around what is said.
+
+    A conversation is ``opening`` (with the system prompt in it), the user's words, ``answer``, the assistant's words,
+    ``next``, the user's words, ``answer``, and so on.
+    """
+
+    before_system: str
+    after_system: str
+    """Up to the user's first words."""
+    answer: str
+    """From the user's words to the assistant's, which is what the template calls its generation prompt."""
+    next: str
+    """From the assistant's words to the user's."""
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> Self:
+        """As the tokenizer's chat template tells; the plain form where it has none.
+
+        Raises:
+            GroundlingError: the template does not leave what is said as it is, or not in its order.
+        """
+        if not tokenizer.chat_template:
+            return cls("", "\n\n", "\n", "\n")
+        system = [{"role": "system", "content": _SYSTEM}]
+        said = [
+            {"role": role, "content": words}
+            for role, words in (("user", _FIRST), ("assistant", _ANSWER), ("user", _SECOND))
+        ]
+        try:
+            whole = _rendered(tokenizer, system + said)
+        except Exception as without:  # a template raises what it likes where it knows no system prompt
+            said[0]["content"] = f"{_SYSTEM}\n\n{_FIRST}"
+            try:
+                whole = _rendered(tokenizer, said)
+            except Exception as error:
+                raise GroundlingError(
+                    f"the chat template cannot be used: {_line(error)} (with a system prompt: {_line(without)})"
+                ) from error
+        parts = [whole]
+        for words in (_SYSTEM, _FIRST, _ANSWER, _SECOND):
+            if parts[-1].count(words) != 1:
+                raise GroundlingError(
+                    "the chat template does not repeat what is said once and in its order, which a conversation that "
+                    f"grows needs: {whole[:200]!r}"
+                )
+            parts[-1:] = parts[-1].split(words)
+        before_system, after_system, _, following, answer = parts
+        return cls(before_system, after_system, answer, following)
+
+
+def _rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, str]]) -> str:
+    return str(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:120] or type(error).__name__
+
+
+@dataclass
+class Chat:
+    """Encodes a conversation turn by turn.
+
+    Args:
+        tokenizer: Of the model.
+        frame: The texts around what is said; by default those of its chat template.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    frame: Frame | None = None
+    _known: dict[tuple[str, bool], list[int]] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._frame = Frame.of(self.tokenizer) if self.frame is None else self.frame
+        alone = self._encoded("a", said=True)
+        whole: Any = self.tokenizer("a")["input_ids"]
+        # Some tokenizers write something at a text's end, too.
+        self._beginning = list(
+            whole[: next(i for i in range(len(whole)) if whole[i : i + len(alone)] == alone)]
+        )
+
+    def opening(self, system: str, words: str) -> list[int]:
+        """Token ids of a conversation up to where the assistant speaks first.
+
+        Args:
+            system: The system prompt, in the place of one that the template has of its own.
+            words: What the user says first.
+        """
+        frame = self._frame
+        before = self._encoded(frame.before_system, said=False)
+        tokens = [
+            *before,
+            *self._encoded(system, said=True),
+            *self._encoded(frame.after_system, said=False),
+            *self._encoded(words, said=True),
+            *self._encoded(frame.answer, said=False),
+        ]
+        begins = tokens[: len(self._beginning)] == self._beginning  # the template wrote it
+        return tokens if begins else [*self._beginning, *tokens]
+
+    def turn(self, answer: str, words: str) -> list[int]:
+        """Token ids of what follows: the assistant's answer, the user's words, up to where the assistant speaks."""
+        return [
+            *self._encoded(answer, said=True),
+            *self._encoded(self._frame.next, said=False),
+            *self._encoded(words, said=True),
+            *self._encoded(self._frame.answer, said=False),
+        ]
+
+    def _encoded(self, text: str, *, said: bool) -> list[int]:
+        """Token ids without a beginning or an end; what is said has no special tokens."""
+        key = text, said
+        if key not in self._known:
+            if len(self._known) > _REMEMBERED:
+                self._known.clear()
+            encoded: Any = self.tokenizer(
+                text, add_special_tokens=False, split_special_tokens=said, verbose=False
+            )["input_ids"]
+            self._known[key] = list(encoded)
+        return self._known[key]

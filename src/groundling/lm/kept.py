@@ -1,0 +1,207 @@
+"""Prompts that grow from call to call, of which only what is new is read: an agent's episodes while it acts.
+
+Keys and values of each prompt are kept in a *slot*, layer by layer. The prompts of a call go through the body as one
+row without padding, each with its new tokens and its candidates; attention alone is computed prompt by prompt.
+Candidates are written behind the prompt's end and forgotten with the next call.
+
+It holds for weights that stay as they are, without gradients; memory is that of the longest prompt so far, for as many
+prompts as one call has had.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from groundling.lm.backbone import Backbone
+from groundling.lm.packing import Layout, ScoringQuestion, Tokens, as_tree
+from groundling.lm.reader import Answer
+from groundling.lm.transcript import Attend, AttentionBy
+
+_LEAST_CAPACITY = 256
+"""Tokens of a slot, at least."""
+
+
+@dataclass
+class _Slot:
+    """What is kept of one prompt; ``keys`` and ``values`` layer by layer (1, heads, capacity, size)."""
+
+    text: list[int] = field(default_factory=list)
+    keys: list[Tensor] = field(default_factory=list)
+    values: list[Tensor] = field(default_factory=list)
+    used: int = 0
+    """The last call that did."""
+
+    def write(self, layer: int, start: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Put keys and values (1, heads, more, size) behind the first ``start``; all up to their end."""
+        end = start + keys.shape[2]
+        for kept, new in ((self.keys, keys), (self.values, values)):
+            if layer == len(kept):
+                kept.append(new.new_empty(0))
+            if kept[layer].numel() == 0 or kept[layer].shape[2] < end:
+                room = list(new.shape)
+                room[2] = max(_LEAST_CAPACITY, end * 3 // 2)
+                grown = new.new_zeros(room)
+                if kept[layer].numel():
+                    grown[:, :, :start] = kept[layer][:, :, :start]
+                kept[layer] = grown
+            kept[layer][:, :, start:end] = new
+        return self.keys[layer][:, :, :end], self.values[layer][:, :, :end]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One prompt's share of a call's row."""
+
+    slot: _Slot
+    start: int
+    """So many of its tokens are kept already."""
+    tokens: list[int]
+    positions: list[int]
+    root: int
+    """Which of its tokens is the prompt's last."""
+    allowed: Tensor
+    """Bool (tokens, start + tokens)."""
+
+    @classmethod
+    def of(cls, slot: _Slot, question: ScoringQuestion, layout: Layout) -> _Part:
+        prompt = question.prompt
+        start = min(_common(slot.text, prompt), len(prompt) - 1)
+        new, rows = len(prompt) - start, layout.num_rows - 1
+        allowed = torch.ones(new + rows, len(prompt) + rows, dtype=torch.bool)
+        allowed[:new] = allowed[:new].tril(start)
+        allowed[new:, len(prompt) :] = layout.visible[1:, 1:]
+        return cls(
+            slot,
+            start,
+            [*prompt[start:], *layout.tokens[1:]],
+            [*range(start, len(prompt)), *(len(prompt) - 1 + depth for depth in layout.depths[1:])],
+            new - 1,
+            allowed,
+        )
+
+
+def _attention_of(parts: Sequence[_Part], masks: Sequence[Tensor], num_keys: int) -> Attend:
+    """Attention of each part's rows to what its slot keeps, layer by layer.
+
+    Args:
+        parts: Their rows come one after the other.
+        masks: What each may see, on the device.
+        num_keys: How many heads have keys of their own.
+    """
+    layers = itertools.count()
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
+        seen, first, layer = [], 0, next(layers)
+        for part, mask in zip(parts, masks, strict=True):
+            rows = slice(first, first + len(part.tokens))
+            # Bodies repeat a key for each query head that shares it; it is kept once.
+            new = (one[:, :: one.shape[1] // num_keys, rows] for one in (key, value))
+            keys, values = part.slot.write(layer, part.start, *new)
+            seen.append(_attention(query[:, :, rows], keys, values, mask, scale))
+            first = rows.stop
+        return torch.cat(seen, dim=2)
+
+    return attend
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, scale: float | None) -> Tensor:
+    """Attention of few queries to many keys, by two products: the fused kernel under a mask takes thrice as long.
+
+    Args:
+        query: (1, heads, rows, size).
+        key, value: (1, key heads, length, size); so many queries share each as there are more of them.
+        allowed: Bool (rows, length).
+        scale: Of the products; None: 1 / sqrt(size).
+    """
+    _, heads, rows, size = query.shape
+    groups = heads // key.shape[1]
+    scaled = query * (size**-0.5 if scale is None else scale)
+    grouped = scaled.reshape(key.shape[1], groups * rows, size)
+    scores = (grouped @ key[0].transpose(-1, -2)).view(-1, groups, rows, key.shape[2])
+    weights = scores.masked_fill_(~allowed, -torch.inf).softmax(-1).flatten(1, 2)
+    return (weights @ value[0]).view(1, heads, rows, value.shape[-1])
+
+
+class KeptPrompts:
+    """Answers questions, and keeps what was read of their prompts for those that go on from them.
+
+    Args:
+        backbone: Of a causal model.
+    """
+
+    def __init__(self, backbone: Backbone) -> None:
+        self._backbone = backbone
+        self._slots: list[_Slot] = []
+        self._calls = 0
+        self._layouts: dict[tuple[tuple[int, ...], ...], Layout] = {}
+
+    @property
+    def num_bytes(self) -> int:
+        """What is kept."""
+        return sum(t.numel() * t.element_size() for slot in self._slots for t in (*slot.keys, *slot.values))
+
+    @torch.no_grad()
+    def answers(self, questions: Sequence[ScoringQuestion]) -> list[Answer]:
+        """Final hidden states of each question's rows; where a prompt goes on from a kept one, the rest is read."""
+        self._calls += 1
+        layouts = [self._layout(question.candidates) for question in questions]
+        slots = self._slots_for([question.prompt for question in questions])
+        parts = [
+            _Part.of(slot, question, layout)
+            for slot, question, layout in zip(slots, questions, layouts, strict=True)
+        ]
+        device = self._backbone.device
+        for part in parts:
+            part.slot.text = []  # until it is read
+        tokens = torch.tensor([token for part in parts for token in part.tokens], device=device)
+        positions = torch.tensor([place for part in parts for place in part.positions], device=device)
+        nothing = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)  # which bodies pass on as it is
+        config = self._backbone.model.config.get_text_config()
+        num_keys = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        with AttentionBy(_attention_of(parts, [part.allowed.to(device) for part in parts], num_keys)):
+            hidden = self._backbone.read(tokens[None], nothing, positions[None])[0]  # (length, hidden)
+        answers = []
+        for part, question, layout, rows in zip(
+            parts, questions, layouts, hidden.split([len(part.tokens) for part in parts]), strict=True
+        ):
+            part.slot.text = list(question.prompt)
+            answers.append(Answer(rows[part.root :], layout.targets))
+        return answers
+
+    def _layout(self, candidates: Sequence[Tokens]) -> Layout:
+        return self._layouts.setdefault(tuple(map(tuple, candidates)), as_tree(candidates))
+
+    def _slots_for(self, prompts: Sequence[Tokens]) -> list[_Slot]:
+        """A slot for each prompt: that of the text it goes on from, else the one that was not used for longest."""
+        while len(self._slots) < len(prompts):
+            self._slots.append(_Slot())
+        slots: dict[int, _Slot] = {}
+        free = list(self._slots)
+        for index, prompt in enumerate(prompts):
+            # The prompts of a call usually come in the order of the last one.
+            likely = self._slots[index]
+            candidates = [likely, *(slot for slot in free if slot is not likely)] if likely in free else free
+            for slot in candidates:
+                if slot.text and slot.text == list(prompt[: len(slot.text)]):
+                    slots[index] = slot
+                    free.remove(slot)
+                    break
+        free.sort(key=lambda slot: slot.used)
+        for index in range(len(prompts)):
+            if index not in slots:
+                slots[index] = free.pop(0)
+            slots[index].used = self._calls
+        return [slots[index] for index in range(len(prompts))]
+
+
+def _common(text: Tokens, other: Tokens) -> int:
+    """How many tokens both begin with."""
+    if list(other[: len(text)]) == list(text):
+        return len(text)
+    shortest = min(len(text), len(other))
+    return next((i for i in range(shortest) if text[i] != other[i]), shortest)

@@ -1,0 +1,168 @@
+"""Prompts that grow, read as one text or kept from call to call, against each prompt read alone."""
+
+import random
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+from groundling.lm.kept import KeptPrompts
+from groundling.lm.packing import ScoringQuestion
+from groundling.lm.transcript import beginnings, chains, read_chain
+from tests.lm.truth import _ids, lm_of, variants
+
+CANDIDATES = [[11, 12], [11, 13], [14], [15, 16, 17], []]
+FAMILIES = ["llama", "gpt2", "qwen2", "gpt_neox", "opt"]
+
+
+def model(family, tokenizers):
+    return lm_of(family, dict(variants(family))["plain"], tokenizers)
+
+
+def episode():
+    """The questions of an episode of six steps, whose actions change."""
+    trunk = _ids(1, 90)
+    lists = [CANDIDATES, CANDIDATES[:2], [[14]], CANDIDATES[::-1], [[]], CANDIDATES]
+    return [
+        ScoringQuestion(trunk[:length], candidates)
+        for length, candidates in zip((20, 33, 34, 61, 77, 90), lists, strict=True)
+    ]
+
+
+def scores(lm, answers):
+    return torch.cat(lm._scorer.scores_of(answers, raw=False))
+
+
+class Masks(TorchFunctionMode):
+    """Notes how large each mask is."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        mask = (kwargs or {}).get("attn_mask")
+        if mask is not None:
+            self.sizes.append(mask.numel())
+        return func(*args, **(kwargs or {}))
+
+
+def test_prompts_that_begin_with_each_other_are_found():
+    prompts = [[1, 2, 3], [4], [1], [1, 2], [4, 5], [1, 2, 3], [1, 3], [4, 5, 1]]
+    assert [[prompts[i] for i in group] for group in chains(prompts)] == [
+        [[1], [1, 2], [1, 2, 3], [1, 2, 3]],
+        [[1, 3]],
+        [[4], [4, 5], [4, 5, 1]],
+    ]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_episode_is_what_its_prompts_are_alone(tokenizers, family):
+    lm = model(family, tokenizers)
+    weights = [weight for weight in lm.parameters() if weight.requires_grad]
+    results = []
+    for read in (
+        lambda: read_chain(lm.backbone, episode()),
+        lambda: [lm._scorer.answers([question])[0] for question in episode()],
+    ):
+        answers = read()
+        values = torch.stack([answer.rows[0] for answer in answers])
+        log_probs = scores(lm, answers)
+        loss = (log_probs * torch.linspace(-1, 1, len(log_probs))).sum() + values.square().mean()
+        results.append((log_probs, values, torch.autograd.grad(loss, weights, allow_unused=True)))
+    (log_probs, values, gradients), (expected, expected_values, expected_gradients) = results
+    torch.testing.assert_close(log_probs, expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(values, expected_values, atol=1e-4, rtol=0)
+    for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient, atol=1e-4, rtol=1e-4)
+
+
+def test_no_mask_of_tokens_by_tokens_is_laid_out(tokenizers, monkeypatch):
+    lm = model("llama", tokenizers)
+    monkeypatch.setattr("groundling.lm.transcript._ROWS_AT_ONCE", 4)
+    expected = scores(lm, [lm._scorer.answers([question])[0] for question in episode()])
+    masks = Masks()
+    with masks:
+        computed = scores(lm, read_chain(lm.backbone, episode()))
+    torch.testing.assert_close(computed, expected, atol=1e-4, rtol=0)
+    # Some eight rows at most, which see the whole trunk and each other.
+    assert len(masks.sizes) > 2
+    assert max(masks.sizes) <= 8 * 98
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_kept_prompts_are_what_they_are_alone(tokenizers, family):
+    lm = model(family, tokenizers)
+    kept, rng = KeptPrompts(lm.backbone), random.Random(3)
+    texts = [_ids(seed, rng.randint(5, 30)) for seed in range(4)]
+    for call in range(8):
+        asked = rng.sample(range(4), 4 if call % 2 else 3)
+        questions = [ScoringQuestion(list(texts[i]), CANDIDATES[: rng.randint(1, 5)]) for i in asked]
+        with torch.no_grad():
+            answers = kept.answers(questions)
+            expected = [lm._scorer.answers([question])[0] for question in questions]
+        torch.testing.assert_close(scores(lm, answers), scores(lm, expected), atol=1e-4, rtol=0)
+        torch.testing.assert_close(
+            torch.stack([answer.rows[0] for answer in answers]),
+            torch.stack([answer.rows[0] for answer in expected]),
+            atol=1e-4,
+            rtol=0,
+        )
+        for i in asked[:-1]:  # one is asked again
+            texts[i] = (
+                _ids(100 + call, 9) if rng.random() < 0.2 else texts[i] + _ids(50 + call, rng.randint(1, 20))
+            )
+
+
+def test_only_what_is_new_is_read(tokenizers, monkeypatch):
+    lm = model("llama", tokenizers)
+    kept, lengths = KeptPrompts(lm.backbone), []
+    read = lm.backbone.read
+
+    def noted(tokens, *rest):
+        lengths.append(tokens.numel())
+        return read(tokens, *rest)
+
+    monkeypatch.setattr(lm.backbone, "read", noted)
+    first, second, other = _ids(1, 40), _ids(2, 50), _ids(3, 30)
+    rows = 4  # that read the candidates' tokens but the last ones: 11, 15 and 15 16
+    for prompts in ([first, second], [second + other, first + other[:10]], [first + other]):
+        kept.answers([ScoringQuestion(prompt, CANDIDATES) for prompt in prompts])
+    assert lengths == [90 + 2 * (rows - 1), 40 + 2 * (rows - 1), 20 + rows - 1]
+
+
+def test_one_prompt_asked_twice_in_a_call(tokenizers):
+    lm = model("llama", tokenizers)
+    kept, text = KeptPrompts(lm.backbone), _ids(1, 40)
+    for prompts in ([text], [text, text], [[*text, 5], [*text, 6]]):
+        questions = [ScoringQuestion(prompt, CANDIDATES) for prompt in prompts]
+        with torch.no_grad():
+            expected = scores(lm, lm._scorer.answers(questions))
+            torch.testing.assert_close(scores(lm, kept.answers(questions)), expected, atol=1e-4, rtol=0)
+
+
+def test_what_is_kept_grows_with_the_longest_prompt_alone(tokenizers):
+    lm = model("qwen2", tokenizers)
+    kept = KeptPrompts(lm.backbone)
+    config = lm.model.config
+    for seed in range(5):
+        kept.answers([ScoringQuestion(_ids(seed, 40), CANDIDATES)])
+    size = config.hidden_size // config.num_attention_heads * config.num_key_value_heads
+    assert kept.num_bytes == 2 * 4 * config.num_hidden_layers * 256 * size
+
+
+@pytest.mark.parametrize(
+    ("turns", "firsts"),
+    [
+        ([10, 10, 10], [0, 0, 0]),
+        ([10] * 9, [0] * 8 + [6]),
+        ([10] * 15, [0] * 8 + [6] * 6 + [12]),
+        ([10, 85, 10, 10], [0, 1, 2, 2]),
+    ],
+)
+def test_a_prompt_that_is_too_long_begins_anew(turns, firsts):
+    opening, room = 10, 90
+    given = beginnings(opening, turns, room)
+    assert given == firsts
+    for last, first in enumerate(given):
+        assert opening + sum(turns[first : last + 1]) <= max(room, opening + turns[last])
