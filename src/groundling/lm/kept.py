@@ -11,6 +11,7 @@ prompts as one call has had.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -18,9 +19,9 @@ import torch
 from torch import Tensor
 
 from groundling.lm.backbone import Backbone
-from groundling.lm.packing import Layout, ScoringQuestion, Tokens, as_tree
+from groundling.lm.packing import Layout, ScoringQuestion, Tokens
 from groundling.lm.reader import Answer
-from groundling.lm.transcript import Attend, AttentionBy
+from groundling.lm.transcript import Attend, AttentionBy, layouts_of
 
 _LEAST_CAPACITY = 256
 """Tokens of a slot, at least."""
@@ -70,7 +71,8 @@ class _Part:
     @classmethod
     def of(cls, slot: _Slot, question: ScoringQuestion, layout: Layout) -> _Part:
         prompt = question.prompt
-        start = min(_common(slot.text, prompt), len(prompt) - 1)
+        alike = map(operator.eq, slot.text, prompt)
+        start = min(sum(itertools.takewhile(bool, alike)), len(prompt) - 1)
         new, rows = len(prompt) - start, layout.num_rows - 1
         allowed = torch.ones(new + rows, len(prompt) + rows, dtype=torch.bool)
         allowed[:new] = allowed[:new].tril(start)
@@ -110,7 +112,7 @@ def _attention_of(parts: Sequence[_Part], masks: Sequence[Tensor], num_keys: int
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, scale: float | None) -> Tensor:
-    """Attention of few queries to many keys, by two products: the fused kernel under a mask takes thrice as long.
+    """Attention of few queries to many keys, by two products, to which keys need not be repeated.
 
     Args:
         query: (1, heads, rows, size).
@@ -138,7 +140,6 @@ class KeptPrompts:
         self._backbone = backbone
         self._slots: list[_Slot] = []
         self._calls = 0
-        self._layouts: dict[tuple[tuple[int, ...], ...], Layout] = {}
 
     @property
     def num_bytes(self) -> int:
@@ -149,7 +150,7 @@ class KeptPrompts:
     def answers(self, questions: Sequence[ScoringQuestion]) -> list[Answer]:
         """Final hidden states of each question's rows; where a prompt goes on from a kept one, the rest is read."""
         self._calls += 1
-        layouts = [self._layout(question.candidates) for question in questions]
+        layouts = layouts_of(questions)
         slots = self._slots_for([question.prompt for question in questions])
         parts = [
             _Part.of(slot, question, layout)
@@ -173,9 +174,6 @@ class KeptPrompts:
             answers.append(Answer(rows[part.root :], layout.targets))
         return answers
 
-    def _layout(self, candidates: Sequence[Tokens]) -> Layout:
-        return self._layouts.setdefault(tuple(map(tuple, candidates)), as_tree(candidates))
-
     def _slots_for(self, prompts: Sequence[Tokens]) -> list[_Slot]:
         """A slot for each prompt: that of the text it goes on from, else the one that was not used for longest."""
         while len(self._slots) < len(prompts):
@@ -197,11 +195,3 @@ class KeptPrompts:
                 slots[index] = free.pop(0)
             slots[index].used = self._calls
         return [slots[index] for index in range(len(prompts))]
-
-
-def _common(text: Tokens, other: Tokens) -> int:
-    """How many tokens both begin with."""
-    if list(other[: len(text)]) == list(text):
-        return len(text)
-    shortest = min(len(text), len(other))
-    return next((i for i in range(shortest) if text[i] != other[i]), shortest)

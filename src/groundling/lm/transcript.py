@@ -29,8 +29,8 @@ _ROWS_AT_ONCE = 512
 def beginnings(opening: int, turns: Sequence[int], room: int) -> list[int]:
     """With which turn each step's prompt goes on after the opening, so that all of it fits.
 
-    A prompt that is too long begins anew with the last turns that fill half of the room, or with the last one alone.
-    Then it grows again, so that it is read anew no more than once in half of the room.
+    A prompt that is too long begins anew with the last turns that fill half of the room, or with the last one alone,
+    however long that is. Then it grows again, so that it is seldom read anew.
 
     Args:
         opening: Tokens that every prompt begins with.
@@ -137,8 +137,8 @@ class _Part:
         first, stop, seen = branches[0].first, branches[-1].stop, branches[-1].place + 1
         ends = torch.cat([torch.full((b.stop - b.first,), b.place + 1) for b in branches])
         trunk = torch.arange(seen) < ends[:, None]  # (rows, seen)
-        own = torch.block_diag(*(b.layout.visible[1:, 1:] for b in branches)).bool()  # (rows, rows)
-        return cls(first, stop, seen, torch.cat([trunk, own], dim=1).to(device))
+        rows = torch.block_diag(*(b.layout.visible[1:, 1:] for b in branches)).bool()  # (rows, rows)
+        return cls(first, stop, seen, torch.cat([trunk, rows], dim=1).to(device))
 
 
 Attend = Callable[[Tensor, Tensor, Tensor, float | None], Tensor]
@@ -180,13 +180,16 @@ def _attention_of(trunk: int, parts: Sequence[_Part]) -> Attend:
     return attend
 
 
+def layouts_of(questions: Sequence[ScoringQuestion]) -> list[Layout]:
+    """Of each question's candidates; laid out once where several have the same."""
+    keys = [tuple(map(tuple, question.candidates)) for question in questions]
+    layouts = {key: as_tree(key) for key in dict.fromkeys(keys)}
+    return [layouts[key] for key in keys]
+
+
 def read_chain(backbone: Backbone, questions: Sequence[ScoringQuestion]) -> list[Answer]:
     """The answers to questions whose prompts begin with each other, the longest last; see the module."""
-    known: dict[tuple[tuple[int, ...], ...], Layout] = {}
-    layouts = []
-    for question in questions:
-        key = tuple(map(tuple, question.candidates))
-        layouts.append(known.setdefault(key, as_tree(question.candidates)))
+    layouts = layouts_of(questions)
     row = Row.of(questions, layouts)
     device = backbone.device
     tokens, positions = row.tokens[None].to(device), row.positions[None].to(device)
