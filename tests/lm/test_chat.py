@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from groundling.errors import GroundlingError
-from groundling.lm.chat import Chat, Frame
+from groundling.lm.chat import Chat, Frame, first_turn
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
@@ -101,3 +101,22 @@ def test_a_template_that_cannot_grow_is_refused_in_one_line(tokenizer, template,
     with pytest.raises(GroundlingError, match=message) as caught:
         Frame.of(tokenizer)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("turns", "firsts"),
+    [
+        ([10, 10, 10], [0, 0, 0]),
+        ([10] * 9, [0] * 8 + [6]),
+        ([10] * 15, [0] * 8 + [6] * 6 + [12]),
+        ([10, 85, 10, 10], [0, 1, 2, 2]),
+    ],
+)
+def test_a_prompt_that_is_too_long_begins_anew(turns, firsts):
+    opening, room = 10, 90
+    given = [
+        first_turn(lambda turn: opening + turns[turn], turns[: last + 1], room) for last in range(len(turns))
+    ]
+    assert given == firsts
+    for last, first in enumerate(given):
+        assert opening + sum(turns[first : last + 1]) <= max(room, opening + turns[last])

@@ -8,7 +8,7 @@ from torch.overrides import TorchFunctionMode
 
 from groundling.lm.kept import KeptPrompts
 from groundling.lm.packing import ScoringQuestion
-from groundling.lm.transcript import beginnings, chains, read_chain
+from groundling.lm.transcript import chains, read_chain
 from tests.lm.truth import _ids, lm_of, variants
 
 CANDIDATES = [[11, 12], [11, 13], [14], [15, 16, 17], []]
@@ -149,20 +149,3 @@ def test_what_is_kept_grows_with_the_longest_prompt_alone(tokenizers):
         kept.answers([ScoringQuestion(_ids(seed, 40), CANDIDATES)])
     size = config.hidden_size // config.num_attention_heads * config.num_key_value_heads
     assert kept.num_bytes == 2 * 4 * config.num_hidden_layers * 256 * size
-
-
-@pytest.mark.parametrize(
-    ("turns", "firsts"),
-    [
-        ([10, 10, 10], [0, 0, 0]),
-        ([10] * 9, [0] * 8 + [6]),
-        ([10] * 15, [0] * 8 + [6] * 6 + [12]),
-        ([10, 85, 10, 10], [0, 1, 2, 2]),
-    ],
-)
-def test_a_prompt_that_is_too_long_begins_anew(turns, firsts):
-    opening, room = 10, 90
-    given = beginnings(opening, turns, room)
-    assert given == firsts
-    for last, first in enumerate(given):
-        assert opening + sum(turns[first : last + 1]) <= max(room, opening + turns[last])

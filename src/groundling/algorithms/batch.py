@@ -1,6 +1,6 @@
 """A rollout with its advantages, cut into what a policy evaluates at once."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,10 +70,23 @@ class Batch:
         return max(1, steps * len(self) // self.num_steps)
 
     def minibatches(self, steps: int, epochs: int, generator: torch.Generator) -> Iterator[Tensor]:
-        """Of every epoch, all elements' indices, shuffled and cut into minibatches of about so many ``steps``."""
-        size = self.elements(steps)
+        """Of every epoch, all elements' indices, shuffled and cut into minibatches of about so many ``steps``.
+
+        Where elements are steps of conversations, these are shuffled in their place, and few are cut.
+        """
+        size, texts = self.elements(steps), self._texts()
         for _ in range(epochs):
-            yield from torch.randperm(len(self), generator=generator).split(size)
+            order = torch.randperm(len(self) if texts is None else len(texts), generator=generator)
+            yield from (order if texts is None else torch.cat([texts[i] for i in order.tolist()])).split(size)
+
+    def _texts(self) -> list[Tensor] | None:
+        """Indices of the elements of each conversation, int64; None where there is none."""
+        if self.work is None or all(work.text is None for work in self.work):
+            return None
+        texts: dict[Hashable, list[int]] = {}
+        for index, work in enumerate(self.work):
+            texts.setdefault((index,) if work.text is None else work.text, []).append(index)
+        return [torch.tensor(indices) for indices in texts.values()]
 
     def share(self, micro: Tensor, indices: Tensor) -> float:
         """How much of what counts in the elements ``indices`` is in those of ``micro``."""

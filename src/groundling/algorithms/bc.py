@@ -143,4 +143,4 @@ class BehaviouralCloning(Algorithm):
         observations = [batch.observations[i] for i in micro.tolist()]
         texts = [[o.actions[a]] for o, a in zip(observations, batch.actions[micro].tolist(), strict=True)]
         with policy.lm.autocast():
-            return torch.cat(policy.lm.score(policy.prompts(observations), texts))
+            return torch.cat(policy.lm.score(policy.read(observations), texts))

@@ -25,7 +25,7 @@ class ModelConfig:
     """The language model."""
 
     path: str = "starter"
-    """A folder, a hub id, or one of the bundled models: starter, starter-causal."""
+    """A folder, a hub id, a GGUF file, one of the bundled models (starter, starter-causal), or smollm2."""
     revision: str | None = None
     """Branch, tag or commit on the hub."""
     tokenizer: str | None = None

@@ -52,7 +52,7 @@ def check_env(
     args: Mapping[str, Any],
     actions: Sequence[str] | None = None,
     *,
-    history: int = 3,
+    history: int | None = 3,
     num_episodes: int = 3,
     max_steps: int = 10_000,
     seed: int = 0,
@@ -63,7 +63,7 @@ def check_env(
         id: What Gymnasium knows the env by.
         args: Its keyword arguments.
         actions: Names for all its actions; None: it lists them, or is BabyAI's.
-        history: How many observations are shown at most.
+        history: How many observations are shown at most; None: all.
         num_episodes: How many are played; more if each of these ends with its first step.
         max_steps: An episode that is longer is taken to have no end.
         seed: Of the random actions; the env's own seeds are 0, 2, 4, ….
@@ -87,7 +87,7 @@ def check_env(
     observation = envs.reset()[0]
     while len(played.episodes) < num_episodes or _needs_longer(played.episodes, num_episodes):
         taken, count = len(views), len(observation.actions)
-        is_full = taken > 0 and len(observation.descriptions) == min(history, 3)
+        is_full = taken > 0 and len(observation.descriptions) == min(history or 3, 3)
         if not played.shown or (len(played.shown) == 1 and is_full):
             played.shown[taken] = observation
         if count > 1 and len(played.choices) < _KEPT:

@@ -19,9 +19,18 @@ class TextObservation:
     """The admissible actions as strings; action ``i`` of the policy is ``actions[i]``."""
     raw: Mapping[str, Any]
     """The env's own observation (image, direction, …), for policies that do not read."""
+    past_choices: tuple[tuple[str, ...], ...] = ()
+    """The admissible actions among which each past one was taken; empty where they were always the present ones."""
 
-    def recent(self, history: int) -> "TextObservation":
-        """The same with its last ``history`` descriptions and the actions between them alone."""
+    def recent(self, history: int | None) -> "TextObservation":
+        """The same with its last ``history`` descriptions and the actions between them alone; None: with all."""
+        if history is None:
+            return self
         descriptions = self.descriptions[-history:]
-        taken = self.past_actions[len(self.past_actions) - len(descriptions) + 1 :]
-        return replace(self, descriptions=descriptions, past_actions=taken)
+        first = len(self.past_actions) - len(descriptions) + 1
+        return replace(
+            self,
+            descriptions=descriptions,
+            past_actions=self.past_actions[first:],
+            past_choices=self.past_choices[first:],
+        )

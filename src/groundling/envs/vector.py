@@ -5,7 +5,6 @@ import hashlib
 import inspect
 import json
 import warnings
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -18,6 +17,7 @@ from groundling.envs.first_interaction import FirstInteraction, read_first_inter
 from groundling.envs.make import TextEnvMaker, name_actions
 from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import training_seed
+from groundling.envs.slot import Slot
 from groundling.envs.text_env import (
     ACTIONS,
     ReadStep,
@@ -97,7 +97,7 @@ class TextVectorEnv:
             the env's last action are its last one (in BabyAI "done", which does nothing), as in GLAM. None: the env
             lists them at every step; action ``i`` is then the ``i``-th of the present list.
         seed_of: Gives the seed of env ``i``'s ``n``-th episode (see `groundling.envs.seeds`).
-        history: How many observations a `TextObservation` holds at most (3 in GLAM).
+        history: How many observations a `TextObservation` holds at most (3 in GLAM); None: all of its episode.
         num_workers: Processes that step them, for slow envs and for such as crash: an env that raises, dies or hangs
             is made anew there and brought back to where it stood; lost twice at one step, its episode is truncated.
             0: this process steps them.
@@ -118,7 +118,7 @@ class TextVectorEnv:
         num_envs: int,
         actions: Sequence[str] | None,
         seed_of: Callable[[int, int], int],
-        history: int = 3,
+        history: int | None = 3,
         *,
         num_workers: int = 0,
         timeout: float = 60.0,
@@ -138,9 +138,7 @@ class TextVectorEnv:
             raise ConfigError(f"{first} cannot be seeded: its reset must take a keyword argument seed")
         self._last_action = int(space.n) - 1 if isinstance(space, gymnasium.spaces.Discrete) else None
         self._name, self._id = str(first), str(getattr(first.spec, "id", ""))
-        self._slots = [
-            _Slot(deque(maxlen=history), deque(maxlen=max(history - 1, 0))) for _ in range(num_envs)
-        ]
+        self._slots = [Slot.remembering(history) for _ in range(num_envs)]
         self.incidents = Incidents()
         self._warn = warn
         self._stepper: LocalEnvs | WorkerEnvs
@@ -159,7 +157,7 @@ class TextVectorEnv:
         seed: int = 0,
         actions: Sequence[str] | None = None,
         language: str = "english",
-        history: int = 3,
+        history: int | None = 3,
         **args: Any,
     ) -> "TextVectorEnv":
         """``num_envs`` envs of one id, in this process, with the episodes of a run of that seed.
@@ -170,7 +168,7 @@ class TextVectorEnv:
             seed: Episodes follow from it, from an env's place and from its count of episodes.
             actions: The actions' names; None takes those of BabyAI and MiniGrid, or the env's own lists.
             language: ``english`` or ``french``.
-            history: How many observations a `TextObservation` holds at most.
+            history: As of the class.
             args: The env's keyword arguments.
 
         Raises:
@@ -335,6 +333,8 @@ class TextVectorEnv:
         name = slot.admissible[action]
         slot.actions.append(action)
         slot.past_actions.append(name)
+        if self.actions is None:
+            slot.past_choices.append(slot.admissible)
         if type(returned) is not ReadStep:
             returned = self._read(i, returned)
         slot.raw, reward, terminated, truncated, slot.info, shown = returned
@@ -431,9 +431,8 @@ class TextVectorEnv:
 
     def _observe(self, i: int) -> TextObservation:
         slot = self._slots[i]
-        return TextObservation(
-            slot.goal, tuple(slot.descriptions), tuple(slot.past_actions), slot.admissible, _raw(slot.raw)
-        )
+        past = tuple(slot.past_actions), slot.admissible, _raw(slot.raw), tuple(slot.past_choices)
+        return TextObservation(slot.goal, tuple(slot.descriptions), *past)
 
     def _finish(self, i: int, terminated: bool, reward: float) -> Episode:
         slot = self._slots[i]
@@ -455,7 +454,7 @@ class TextVectorEnv:
             first=first,
         )
 
-    def _fingerprint(self, slot: "_Slot") -> str:
+    def _fingerprint(self, slot: Slot) -> str:
         """A hash of the goal, of the sentences on view and, where they change, of the admissible actions."""
         texts = [slot.goal, *slot.descriptions, *([slot.admissible] if self.actions is None else [])]
         return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
@@ -463,33 +462,6 @@ class TextVectorEnv:
     def _task(self, i: int) -> str:
         family = getattr(self.envs[i].unwrapped, "current_task", None) if self.envs else None
         return family or str(self._slots[i].info.get("task") or self._id)
-
-
-@dataclass
-class _Slot:
-    """What the vector env remembers of one env's present episode."""
-
-    descriptions: deque[tuple[str, ...]]
-    past_actions: deque[str]
-    episode: int = -1
-    seed: int = 0
-    episode_return: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.actions: list[int] = []
-        self.chosen: list[int | str] = []  # the same as the env takes them, and the one that it was sent
-        self.raw: Any = None
-        self.goal = ""
-        self.admissible: tuple[str, ...] = ()
-        self.info: Mapping[str, Any] = {}  # of its last step
-
-    def begin_episode(self) -> None:
-        self.episode += 1
-        self.episode_return = 0.0
-        self.actions.clear()
-        self.chosen.clear()
-        self.descriptions.clear()
-        self.past_actions.clear()
 
 
 def _raw(observation: Any) -> Mapping[str, Any]:

@@ -35,10 +35,22 @@ class Backbone:
     def __init__(self, model: PreTrainedModel, compiled: bool = False) -> None:
         self.model = model
         self._last_states = _compiled_last_states if compiled else _last_states
+        self._compiled = compiled
         self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
         self.body = _body_of(model)
         self.layers = Layers.of(model.config)
         self._takes_positions = "position_ids" in inspect.signature(self.body.forward).parameters
+
+    @property
+    def why_not_plain(self) -> str | None:
+        """None where a pass goes once through PyTorch's fused attention in each layer, for all to see; or why not."""
+        if self.model.training:
+            return "gradient checkpointing reads twice"
+        if self._compiled:
+            return "it is compiled"
+        return (
+            None if self.model.config._attn_implementation == "sdpa" else "its attention is not PyTorch's own"
+        )
 
     @property
     def device(self) -> torch.device:

@@ -8,7 +8,7 @@ encoded one by one. What users say is encoded as plain text: a world cannot writ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -79,6 +79,29 @@ def _rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, s
 
 def _line(error: BaseException) -> str:
     return " ".join(str(error).split())[:120] or type(error).__name__
+
+
+def first_turn(opening: Callable[[int], int], turns: Sequence[int], room: int) -> int:
+    """With which turn the last step's prompt begins, so that all of it fits.
+
+    A conversation that becomes too long begins anew with the last turns that fill half of the room, or with the last
+    one alone, however long that is. Then it grows again, so that it is seldom read anew.
+
+    Args:
+        opening: Tokens of the opening if it is that of a turn.
+        turns: Tokens of each turn after what was said before; the first one's is not looked at.
+        room: Tokens of a prompt, at most.
+    """
+    first, length = 0, opening(0)
+    for last in range(1, len(turns)):
+        length += turns[last]
+        if length > room:
+            first, length, after = last, opening(last), 0
+            while first and opening(first - 1) + after + turns[first] <= room // 2:
+                after += turns[first]
+                first -= 1
+                length = opening(first) + after
+    return first
 
 
 @dataclass

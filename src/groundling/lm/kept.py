@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from groundling.lm.backbone import Backbone
 from groundling.lm.packing import Layout, ScoringQuestion, Tokens
@@ -25,6 +26,8 @@ from groundling.lm.transcript import Attend, AttentionBy, layouts_of
 
 _LEAST_CAPACITY = 256
 """Tokens of a slot, at least."""
+_TOKENS_AT_ONCE = 4096
+"""New tokens that share a row, unless one prompt has more."""
 
 
 @dataclass
@@ -66,7 +69,7 @@ class _Part:
     root: int
     """Which of its tokens is the prompt's last."""
     allowed: Tensor
-    """Bool (tokens, start + tokens)."""
+    """Bool (rows, start + tokens): what the last rows see; those before them see all that comes before."""
 
     @classmethod
     def of(cls, slot: _Slot, question: ScoringQuestion, layout: Layout) -> _Part:
@@ -74,9 +77,10 @@ class _Part:
         alike = map(operator.eq, slot.text, prompt)
         start = min(sum(itertools.takewhile(bool, alike)), len(prompt) - 1)
         new, rows = len(prompt) - start, layout.num_rows - 1
-        allowed = torch.ones(new + rows, len(prompt) + rows, dtype=torch.bool)
-        allowed[:new] = allowed[:new].tril(start)
-        allowed[new:, len(prompt) :] = layout.visible[1:, 1:]
+        allowed = torch.ones(rows, len(prompt) + rows, dtype=torch.bool)
+        allowed[:, len(prompt) :] = layout.visible[1:, 1:]
+        if start:  # of a prompt that is read as a whole, attention is plainly causal
+            allowed = torch.cat([torch.ones(new, allowed.shape[1], dtype=torch.bool).tril(start), allowed])
         return cls(
             slot,
             start,
@@ -104,7 +108,14 @@ def _attention_of(parts: Sequence[_Part], masks: Sequence[Tensor], num_keys: int
             # Bodies repeat a key for each query head that shares it; it is kept once.
             new = (one[:, :: one.shape[1] // num_keys, rows] for one in (key, value))
             keys, values = part.slot.write(layer, part.start, *new)
-            seen.append(_attention(query[:, :, rows], keys, values, mask, scale))
+            causal = slice(first, rows.stop - len(mask))
+            if causal.stop > causal.start:
+                asked, keys_of, values_of = (one[:, :, causal] for one in (query, key, value))
+                seen.append(
+                    F.scaled_dot_product_attention(asked, keys_of, values_of, is_causal=True, scale=scale)
+                )
+            if len(mask):
+                seen.append(_attention(query[:, :, causal.stop : rows.stop], keys, values, mask, scale))
             first = rows.stop
         return torch.cat(seen, dim=2)
 
@@ -127,6 +138,19 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, scale
     scores = (grouped @ key[0].transpose(-1, -2)).view(-1, groups, rows, key.shape[2])
     weights = scores.masked_fill_(~allowed, -torch.inf).softmax(-1).flatten(1, 2)
     return (weights @ value[0]).view(1, heads, rows, value.shape[-1])
+
+
+def _rows(parts: Sequence[_Part]) -> list[list[_Part]]:
+    """The parts in groups of some `_TOKENS_AT_ONCE`."""
+    groups: list[list[_Part]] = []
+    length = 0
+    for part in parts:
+        if not groups or length + len(part.tokens) > _TOKENS_AT_ONCE:
+            groups.append([])
+            length = 0
+        groups[-1].append(part)
+        length += len(part.tokens)
+    return groups
 
 
 class KeptPrompts:
@@ -156,9 +180,21 @@ class KeptPrompts:
             _Part.of(slot, question, layout)
             for slot, question, layout in zip(slots, questions, layouts, strict=True)
         ]
-        device = self._backbone.device
         for part in parts:
             part.slot.text = []  # until it is read
+        hidden: list[Tensor] = []
+        for group in _rows(parts):
+            hidden += self._read(group)
+        for slot, question in zip(slots, questions, strict=True):
+            slot.text = list(question.prompt)
+        return [
+            Answer(states[part.root :], layout.targets)
+            for states, part, layout in zip(hidden, parts, layouts, strict=True)
+        ]
+
+    def _read(self, parts: Sequence[_Part]) -> list[Tensor]:
+        """Final hidden states (tokens, hidden) of each part, all in one row."""
+        device = self._backbone.device
         tokens = torch.tensor([token for part in parts for token in part.tokens], device=device)
         positions = torch.tensor([place for part in parts for place in part.positions], device=device)
         nothing = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)  # which bodies pass on as it is
@@ -166,13 +202,7 @@ class KeptPrompts:
         num_keys = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         with AttentionBy(_attention_of(parts, [part.allowed.to(device) for part in parts], num_keys)):
             hidden = self._backbone.read(tokens[None], nothing, positions[None])[0]  # (length, hidden)
-        answers = []
-        for part, question, layout, rows in zip(
-            parts, questions, layouts, hidden.split([len(part.tokens) for part in parts]), strict=True
-        ):
-            part.slot.text = list(question.prompt)
-            answers.append(Answer(rows[part.root :], layout.targets))
-        return answers
+        return list(hidden.split([len(part.tokens) for part in parts]))
 
     def _slots_for(self, prompts: Sequence[Tokens]) -> list[_Slot]:
         """A slot for each prompt: that of the text it goes on from, else the one that was not used for longest."""

@@ -27,6 +27,12 @@ from groundling.lm.tokens import TextTokens
 from groundling.lm.trie import guided_log_probs
 
 Normalize = Literal["sum", "token", "word"]
+Prompts = Sequence[str] | Sequence[list[int]]
+"""Texts, or token ids, special ones included. Long ones that begin with each other, as the steps of a conversation do,
+are read once where that is exact."""
+
+
+_ROOM_TO_ANSWER = 128
 
 
 class LanguageModel(nn.Module):
@@ -71,6 +77,7 @@ class LanguageModel(nn.Module):
         self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
         self._gradient_checkpointing = gradient_checkpointing
         self._keep_base = keep_base
+        self._max_prompt_tokens = max_prompt_tokens
         if gradient_checkpointing:
             loading.checkpoint_gradients(model)
         self.filler = _first_known(tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
@@ -113,8 +120,8 @@ class LanguageModel(nn.Module):
         """Loads a model: causal or encoder-decoder is found out from its config.
 
         Args:
-            path: A folder, a hub id, "starter" (encoder-decoder) or "starter-causal"; also what `save_pretrained`
-                wrote, with its LoRA adapter.
+            path: A folder, a hub id, "starter" (encoder-decoder), "starter-causal" or "smollm2", or a GGUF file; also
+                what `save_pretrained` wrote, with its LoRA adapter.
             init: "pretrained", "random" (from the config alone), or "embeddings" (random but for the pretrained
                 input embeddings, as GLAM's NPAE baseline).
             seed: Of random weights; None takes them from torch's global generator.
@@ -187,6 +194,15 @@ class LanguageModel(nn.Module):
         return self._scorer.backbone.device
 
     @property
+    def room(self) -> int | None:
+        """How many tokens a prompt may have: as was asked for, or what the model has room for less some for what
+        follows; None: any number.
+        """
+        if self._max_prompt_tokens is not None or self.max_positions is None:
+            return self._max_prompt_tokens
+        return self.max_positions - min(_ROOM_TO_ANSWER, self.max_positions // 4)
+
+    @property
     def has_adapter(self) -> bool:
         """Whether a LoRA adapter stands on frozen weights."""
         return bool(getattr(self.model, "_hf_peft_config_loaded", False))
@@ -249,7 +265,7 @@ class LanguageModel(nn.Module):
 
     def score(
         self,
-        prompts: Sequence[str],
+        prompts: Prompts,
         candidates: Sequence[str] | Sequence[Sequence[str]],
         normalize: Normalize = "sum",
         compat: Literal["glam"] | None = None,
@@ -257,7 +273,7 @@ class LanguageModel(nn.Module):
         """The log P(candidate | prompt) of each prompt's candidates, with gradients where torch records them.
 
         Args:
-            prompts: One text each; an empty one is read as the beginning of a text.
+            prompts: A text each, or its token ids; an empty text is read as the beginning of one.
             candidates: One list for all prompts, or one list per prompt. An empty candidate has log-probability 0.
             normalize: "sum" over the candidate's tokens; or its mean per "token" or per "word" (runs of non-blanks).
             compat: "glam" gives the released GLAM scorer's figures, which are not log-probabilities: sums of raw
@@ -272,12 +288,12 @@ class LanguageModel(nn.Module):
         texts, questions = self._questions(prompts, candidates)
         if not questions:
             return []
-        scores, _ = self._scored(texts, questions, normalize, compat)
+        scores, _ = self._scored(texts, questions, normalize, compat, _grow(prompts))
         return list(scores.split([len(question.candidates) for question in questions]))
 
     def score_candidates(
         self,
-        prompts: Sequence[str],
+        prompts: Prompts,
         candidates: Sequence[str] | Sequence[Sequence[str]],
         normalize: Normalize = "sum",
         compat: Literal["glam"] | None = None,
@@ -287,7 +303,9 @@ class LanguageModel(nn.Module):
         Arguments and errors as those of `score`.
         """
         texts, questions = self._questions(prompts, candidates)
-        scored = self._scored(texts, questions, normalize, compat) if questions else self._nothing
+        scored = (
+            self._scored(texts, questions, normalize, compat, _grow(prompts)) if questions else self._nothing
+        )
         return CandidateScores.of([len(question.candidates) for question in questions], *scored)
 
     # So that what wraps a module (distributed data parallel, compile) wraps scoring.
@@ -295,7 +313,7 @@ class LanguageModel(nn.Module):
 
     def score_guided(
         self,
-        prompts: Sequence[str],
+        prompts: Prompts,
         candidates: Sequence[str] | Sequence[Sequence[str]],
         temperature: float = 1.0,
     ) -> CandidateScores:
@@ -322,7 +340,9 @@ class LanguageModel(nn.Module):
         _, questions = self._questions(prompts, candidates)
         scored = self._nothing
         if questions:
-            log_probs, state = guided_log_probs(self._scorer, questions, self.end_token, temperature)
+            log_probs, state = guided_log_probs(
+                self._scorer, questions, self.end_token, temperature, _grow(prompts)
+            )
             scored = log_probs.to(self.device), state.to(self.device)
         return CandidateScores.of([len(question.candidates) for question in questions], *scored)
 
@@ -330,11 +350,21 @@ class LanguageModel(nn.Module):
         """Final hidden states of each question's prompt and candidates, the prompt read once where that is exact."""
         return self._scorer.answers(questions)
 
-    def encode(self, prompts: Sequence[str]) -> Tensor:
+    def encode(self, prompts: Prompts) -> Tensor:
         """Float32 (num_prompts, hidden_size): the states of `score_candidates`, when no candidate is scored."""
         if not prompts:
             return self._nothing[1]
-        return self._scorer.reader.states(self._prompt_tokens(prompts, 0)).to(self.device)
+        return self._scorer.states(self._prompt_tokens(prompts, 0), _grow(prompts)).to(self.device)
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Within this context, and without gradients, prompts that go on from earlier ones are read from there on.
+
+        The weights must stay as they are. Kept are keys and values of the last prompts, as many as one call has had:
+        2 x layers x width of keys x tokens numbers of each.
+        """
+        with self._scorer.keeping():
+            yield
 
     def token_lengths(self, prompts: Sequence[str]) -> list[int]:
         """How many tokens the model reads for each prompt; remembered, so asking is cheap."""
@@ -346,7 +376,7 @@ class LanguageModel(nn.Module):
         return torch.zeros(0, device=self.device), torch.zeros(0, self.hidden_size, device=self.device)
 
     def _questions(
-        self, prompts: Sequence[str], candidates: Sequence[str] | Sequence[Sequence[str]]
+        self, prompts: Prompts, candidates: Sequence[str] | Sequence[Sequence[str]]
     ) -> tuple[list[Sequence[str]], list[ScoringQuestion]]:
         """Each prompt's candidate texts, and the same as token ids."""
         if isinstance(prompts, str) or isinstance(candidates, str):
@@ -368,11 +398,16 @@ class LanguageModel(nn.Module):
             for prompt, options in zip(self._prompt_tokens(prompts, room), tokens, strict=True)
         ]
 
-    def _prompt_tokens(self, prompts: Sequence[str], room: int) -> list[list[int]]:
+    def _prompt_tokens(self, prompts: Sequence[str] | Sequence[Sequence[int]], room: int) -> list[list[int]]:
         """Token ids of prompts, each checked to fit the model with `room` tokens after it."""
-        tokens = self._tokens.prompts(prompts)
+        tokens = self._in_tokens(prompts)
         self._check_room(tokens, room)
         return tokens
+
+    def _in_tokens(self, prompts: Sequence[str] | Sequence[Sequence[int]]) -> list[list[int]]:
+        if all(isinstance(prompt, str) for prompt in prompts):
+            return self._tokens.prompts(cast(Sequence[str], prompts))
+        return [list(prompt) for prompt in cast(Sequence[Sequence[int]], prompts)]
 
     def _check_room(self, tokens: Sequence[Sequence[int]], room: int) -> None:
         """Raise `GroundlingError` if a prompt's tokens, with `room` tokens after them, do not fit the model."""
@@ -393,11 +428,12 @@ class LanguageModel(nn.Module):
         questions: Sequence[ScoringQuestion],
         normalize: Normalize,
         compat: str | None,
+        growing: bool,
     ) -> tuple[Tensor, Tensor]:
         """Scores (total number of candidates,) and states (num_prompts, hidden_size), both where prompts are read:
         a model spread over several devices ends on another one.
         """
-        scores, states = self._scorer(questions, raw=compat == "glam")
+        scores, states = self._scorer(questions, compat == "glam", growing)
         scores = self._adjusted(scores.to(self.device), texts, questions, normalize, compat)
         return scores, states.to(self.device)
 
@@ -448,16 +484,11 @@ class LanguageModel(nn.Module):
         if generation.get("max_new_tokens", 1) < 1:
             raise GroundlingError(f"max_new_tokens must be at least 1, got {generation['max_new_tokens']}")
         new_tokens = generation.get("max_new_tokens", 0 if "max_length" in generation else DEFAULT_NEW_TOKENS)
-        if all(isinstance(prompt, str) for prompt in prompts):
-            prompts = self._prompt_tokens(cast(Sequence[str], prompts), new_tokens)
-        else:
-            self._check_room(cast(Sequence[Sequence[int]], prompts), new_tokens)
-        if not prompts:
+        tokens = self._prompt_tokens(prompts, new_tokens)
+        if not tokens:
             return []
         with self.remembering():
-            return generate(
-                self.model, self.tokenizer, cast(Sequence[Sequence[int]], prompts), self.padding, generation
-            )
+            return generate(self.model, self.tokenizer, tokens, self.padding, generation)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Writes weights (safetensors), config and tokenizer; with LoRA, the adapter.
@@ -475,8 +506,15 @@ class LanguageModel(nn.Module):
                 backend.no_truncation()
                 backend.no_padding()
             self.tokenizer.save_pretrained(folder)
+            if self.has_adapter:
+                loading.name_base(folder)
             if self._keep_base and self.has_adapter:
                 loading.save_base(self.model, folder / loading.BASE_FOLDER)
+
+
+def _grow(prompts: Prompts) -> bool:
+    """Whether prompts may be the steps of conversations: they are given as token ids."""
+    return not isinstance(prompts[0], str) if len(prompts) else False
 
 
 def _first_known(*token_ids: int | None) -> int:

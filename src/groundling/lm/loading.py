@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import json
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ from transformers.utils import logging as transformers_logging
 
 from groundling.documents import SETTINGS, read_object
 from groundling.errors import ConfigError, GroundlingError
+from groundling.files import write_atomically
+from groundling.lm.gguf import dequantised, is_gguf, name_of
 
 Init = Literal["pretrained", "random", "embeddings"]
 
@@ -72,9 +75,13 @@ def quietly() -> Iterator[None]:
 
 
 def resolve(path: str | Path) -> str:
-    """A starter's name to its folder; an existing folder to its absolute path; anything else is a hub id."""
+    """A starter's name to its folder, a GGUF file to one that holds its weights dequantised, an existing folder to its
+    absolute path; anything else is a hub id.
+    """
     if str(path) in STARTERS:
         return str(STARTERS[str(path)])
+    if is_gguf(path):
+        return str(dequantised(path))
     folder = Path(path).expanduser()
     if folder.is_dir():
         return str(folder.resolve())
@@ -85,7 +92,7 @@ def resolve(path: str | Path) -> str:
         or str(path).count("/") > 1
     ):
         raise GroundlingError(
-            f"no model folder at {path}: give a folder, a hub id, 'starter' or 'starter-causal'"
+            f"no model folder at {path}: give a folder, a GGUF file, a hub id, 'starter', 'starter-causal' or 'smollm2'"
         )
     return str(path)
 
@@ -357,6 +364,9 @@ def load_adapter(model: PreTrainedModel, path: str, settings: Mapping[str, Any] 
     except Exception as error:
         raise GroundlingError(f"the adapter in {path} cannot be loaded: {_first_line(error)}") from error
     adapter: Any = model.peft_config["default"]
+    adapter.base_model_name_or_path = (
+        model.name_or_path
+    )  # where peft looks, which a hub is not to be asked for
     saved = adapter.to_dict()
     for key, value in (settings or {}).items():
         if value == "all-linear":  # which is saved as the layers that it stood for
@@ -365,6 +375,14 @@ def load_adapter(model: PreTrainedModel, path: str, settings: Mapping[str, Any] 
         saved_value = set(saved[key]) if _is_listlike(saved.get(key)) else saved.get(key)
         if wanted != saved_value:
             raise GroundlingError(f"the adapter in {path} was made with {key}={saved_value}, not {wanted}")
+
+
+def name_base(folder: Path) -> None:
+    """Have a saved adapter call a model that was dequantised into this machine's cache by its name, or its file."""
+    path = folder / _ADAPTER_CONFIG
+    settings = read_object(path, SETTINGS)
+    if (name := name_of(settings["base_model_name_or_path"])) is not None:
+        write_atomically(path, json.dumps({**settings, "base_model_name_or_path": name}, indent=2))
 
 
 def _widen_adapters(model: PreTrainedModel) -> bool:

@@ -13,7 +13,8 @@ trial; where neither is, each candidate is read with its whole prompt, and a war
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -21,12 +22,16 @@ import torch
 from torch import Tensor
 
 from groundling.lm.backbone import Backbone
+from groundling.lm.kept import KeptPrompts
 from groundling.lm.packing import ScoringQuestion, Tokens, batches, split_wide
 from groundling.lm.reader import TOKENS_AT_ONCE, Answer, Reader
-from groundling.lm.trials import Way, find_way, learns_alike
+from groundling.lm.transcript import chains, read_chain
+from groundling.lm.trials import Way, agree, find_way, learns_alike, words_of
 
 # More candidate rows than this are read in several passes: their mask grows with the square.
 _MAX_ROWS = 512
+# So many tokens are to be saved by reading prompts that begin with each other as one text, in a pass of its own.
+_WORTH_A_PASS = 256
 # Logits held at once: 64 Mi numbers, 256 MiB in float32.
 _MAX_LOGITS = 2**26
 
@@ -55,6 +60,7 @@ class CandidateScores:
 
 
 _Asked = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
+_Read = Callable[[Sequence[ScoringQuestion]], list[Answer]]
 
 
 @dataclass
@@ -67,26 +73,33 @@ class Scorer:
     _ways: dict[int, Way] = field(default_factory=dict, init=False)
     _learns: dict[int, bool] = field(default_factory=dict, init=False)
     _told: set[tuple[str, int]] = field(default_factory=set, init=False)
+    _grows: bool | None = field(default=None, init=False)
+    _kept: KeptPrompts | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.reader = Reader(self.backbone, self.start_token)
 
-    def __call__(self, questions: Sequence[ScoringQuestion], raw: bool = False) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, questions: Sequence[ScoringQuestion], raw: bool = False, growing: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """Scores of all candidates in one row, and the state of each prompt.
 
         Args:
             questions: Prompts with at least one candidate each.
             raw: Sums of unnormalised logits instead of log-probabilities (for the GLAM compatibility option).
+            growing: Whether it is worth looking for prompts that begin with each other.
 
         Returns:
             Float32 (total number of candidates,), question by question; float32 (num_questions, hidden).
         """
-        scores, states = self.token_scores(questions, raw)
+        scores, states = self.token_scores(questions, raw, growing)
         return sums_of(
             [len(candidate) for question in questions for candidate in question.candidates], scores
         ), states
 
-    def token_scores(self, questions: Sequence[ScoringQuestion], raw: bool = False) -> tuple[Tensor, Tensor]:
+    def token_scores(
+        self, questions: Sequence[ScoringQuestion], raw: bool = False, growing: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """The same of every token of every candidate; what is asked twice is computed once.
 
         Returns:
@@ -97,21 +110,90 @@ class Scorer:
         distinct = dict(zip(asked, questions, strict=True))
         results: dict[_Asked, tuple[Tensor, Tensor]] = {}
         keys = list(distinct)
-        for group in batches([len(prompt) for prompt, _ in keys], TOKENS_AT_ONCE, float("inf")):
+        for group, read in self._groups([prompt for prompt, _ in keys], growing):
             group_keys = [keys[index] for index in group]
-            results.update(
-                zip(group_keys, self._score_group([distinct[key] for key in group_keys], raw), strict=True)
-            )
+            scored = self._score_group([distinct[key] for key in group_keys], raw, read)
+            results.update(zip(group_keys, scored, strict=True))
         return torch.cat([results[key][0] for key in asked]), torch.stack([results[key][1] for key in asked])
 
-    def _score_group(self, questions: Sequence[ScoringQuestion], raw: bool) -> list[tuple[Tensor, Tensor]]:
+    def states(self, prompts: Sequence[Tokens], growing: bool = False) -> Tensor:
+        """Float32 (num_prompts, hidden): each prompt's state when no candidate is scored."""
+        if growing:
+            return self.token_scores(
+                [ScoringQuestion(list(prompt), [[]]) for prompt in prompts], growing=True
+            )[1]
+        return self.reader.states(prompts)
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Within this context growing prompts are gone on from as they were read, by the same weights."""
+        before, self._kept = self._kept, KeptPrompts(self.backbone)
+        try:
+            yield
+        finally:
+            self._kept = before
+
+    def _groups(self, prompts: Sequence[Tokens], growing: bool) -> Iterator[tuple[list[int], _Read]]:
+        """Indices of what is read together, and how."""
+        grows = growing and self._growing_is_exact()
+        chained = _worth_a_pass(prompts) if grows else []
+        yield from ((chain, partial(read_chain, self.backbone)) for chain in chained)
+        together = {index for chain in chained for index in chain}
+        rest = [index for index in range(len(prompts)) if index not in together]
+        keeps = grows and self._kept is not None and not torch.is_grad_enabled()
+        read = self._kept.answers if keeps and self._kept is not None else self.answers
+        for batch in batches([len(prompts[index]) for index in rest], TOKENS_AT_ONCE, float("inf")):
+            yield [rest[place] for place in batch], read
+
+    def _growing_is_exact(self) -> bool:
+        """Whether prompts can be read as one text that grows; tried once, and told if not."""
+        if self._grows is None:
+            why = self._why_not_growing()
+            self._grows = why is None
+            if why is not None:
+                warnings.warn(
+                    f"{type(self.backbone.model).__name__} cannot go on from what it has read of a conversation "
+                    f"({why}): each step is read with all that was said before, which is slower",
+                    stacklevel=2,
+                )
+        return self._grows
+
+    def _why_not_growing(self) -> str | None:
+        backbone = self.backbone
+        layers = backbone.layers
+        if backbone.is_encoder_decoder:
+            return "its encoder reads a text as a whole"
+        if layers.others or layers.turns or layers.window:
+            return "not all of its layers look at the whole text alike"
+        if (why := backbone.why_not_plain) is not None:
+            return why
+        words = words_of(backbone, 40, 7, 5)
+        candidates = [[words[0]], words[1:3], [words[1], *words[3:5]], []]
+        questions = [ScoringQuestion(words[:length], candidates) for length in (9, 17, 34)]
+        kept = KeptPrompts(backbone)
+
+        def rows(answers: Sequence[Answer]) -> Tensor:
+            return torch.cat([answer.rows for answer in answers]).float()
+
+        alike = agree(
+            backbone,
+            lambda: torch.cat(
+                [rows(read_chain(backbone, questions)), *(rows(kept.answers([q])) for q in questions)]
+            ),
+            lambda: rows(self.reader.packed(questions)).repeat(2, 1),
+        )
+        return None if alike else "a trial gave other states than each step alone"
+
+    def _score_group(
+        self, questions: Sequence[ScoringQuestion], raw: bool, read: _Read
+    ) -> list[tuple[Tensor, Tensor]]:
         parts = [self._parts(question) for question in questions]
         narrow = [
             ScoringQuestion(question.prompt, [question.candidates[index] for index in part] or [[]])
             for question, own_parts in zip(questions, parts, strict=True)
             for part in own_parts
         ]
-        answers = self.answers(narrow)
+        answers = read(narrow)
         scores = self.scores_of(answers, raw)
         results = []
         first = 0
@@ -259,6 +341,11 @@ class Scorer:
             return sums_of(lengths, torch.cat(self.scores_of(self._answer[way](questions), raw=False)))
 
         return scores
+
+
+def _worth_a_pass(prompts: Sequence[Tokens]) -> list[list[int]]:
+    """Indices of prompts that begin with each other, where they are better read as one text."""
+    return [chain for chain in chains(prompts) if sum(len(prompts[i]) for i in chain[:-1]) >= _WORTH_A_PASS]
 
 
 def sums_of(lengths: Sequence[int], values: Tensor) -> Tensor:

@@ -26,29 +26,6 @@ _ROWS_AT_ONCE = 512
 """Rows of candidates whose attention shares a mask."""
 
 
-def beginnings(opening: int, turns: Sequence[int], room: int) -> list[int]:
-    """With which turn each step's prompt goes on after the opening, so that all of it fits.
-
-    A prompt that is too long begins anew with the last turns that fill half of the room, or with the last one alone,
-    however long that is. Then it grows again, so that it is seldom read anew.
-
-    Args:
-        opening: Tokens that every prompt begins with.
-        turns: Tokens of each turn.
-        room: Tokens of a prompt, at most.
-    """
-    firsts, first, length = [], 0, opening
-    for last, turn in enumerate(turns):
-        length += turn
-        if length > room:
-            first, length = last, opening + turn
-            while first and length + turns[first - 1] <= room // 2:
-                first -= 1
-                length += turns[first]
-        firsts.append(first)
-    return firsts
-
-
 def chains(prompts: Sequence[Tokens]) -> list[list[int]]:
     """Indices of prompts in groups of which each begins with the one before it; equal ones are in one group."""
     keys = [tuple(prompt) for prompt in prompts]

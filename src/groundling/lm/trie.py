@@ -88,7 +88,11 @@ def _common(text: Tokens, other: Tokens) -> int:
 
 
 def guided_log_probs(
-    scorer: Scorer, questions: Sequence[ScoringQuestion], end_token: int, temperature: float
+    scorer: Scorer,
+    questions: Sequence[ScoringQuestion],
+    end_token: int,
+    temperature: float,
+    growing: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Log-probability with which each candidate is written, and the state of each prompt, with gradients.
 
@@ -97,6 +101,7 @@ def guided_log_probs(
         questions: At least one.
         end_token: What ends a candidate that another one begins with.
         temperature: Divides the logits.
+        growing: As of `Scorer`.
 
     Returns:
         Float32 (total number of candidates,), question by question; float32 (num_questions, hidden).
@@ -111,7 +116,7 @@ def guided_log_probs(
     chosen = [
         ScoringQuestion(asked.prompt, trie.chosen) for asked, trie in zip(questions, tries, strict=True)
     ]
-    logits, states = scorer.token_scores(chosen, raw=True)
+    logits, states = scorer.token_scores(chosen, True, growing)
     return written_log_probs(tries, logits, temperature), states
 
 

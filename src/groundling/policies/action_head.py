@@ -1,6 +1,7 @@
 """A language model reads, and a head chooses: GLAM's ablation without action texts (NPAE with random weights)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -9,7 +10,8 @@ from torch import Tensor, nn
 
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
-from groundling.lm import ActionHead, LanguageModel, ValueHead
+from groundling.lm import ActionHead, LanguageModel, Prompts, ValueHead
+from groundling.policies.conversation import PolicyPrompts
 from groundling.policies.policy import Work, policies
 from groundling.policies.reading import ReadingPolicy
 from groundling.policies.weights import read_into
@@ -25,7 +27,7 @@ class ActionHeadPolicy(ReadingPolicy):
     Args:
         lm: The language model; its weights are the policy's.
         num_actions: How many admissible actions there are at most; output ``i`` is of the ``i``-th of them.
-        prompt, language, replacements: See `ReadingPolicy`.
+        prompt, language, replacements, system: See `ReadingPolicy`.
         hidden_sizes: Widths of each head's hidden layers (1024 and 1024 in GLAM).
     """
 
@@ -36,16 +38,18 @@ class ActionHeadPolicy(ReadingPolicy):
         prompt: str = "glam",
         language: str = "english",
         replacements: Mapping[str, str] | None = None,
+        system: str | None = None,
         hidden_sizes: Sequence[int] = (1024, 1024),
     ) -> None:
-        super().__init__(prompt, language, replacements)
+        super().__init__(prompt, language, replacements, system)
         self.lm, self.num_actions = lm, num_actions
+        self._prompts = PolicyPrompts(self._reader, lm)
         self.action_head = ActionHead(lm.hidden_size, num_actions, tuple(hidden_sizes)).to(lm.device)
         self.value_head: nn.Module = ValueHead(lm.hidden_size, tuple(hidden_sizes)).to(lm.device)
 
     def forward(self, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
         with self.lm.autocast():
-            states = self.lm.encode(self.prompts(observations))  # (batch, hidden_size) float32
+            states = self.lm.encode(self.read(observations))  # (batch, hidden_size) float32
         logits = self.action_head(states)  # (batch, num_actions)
         counts = torch.tensor([len(o.actions) for o in observations])
         if int(counts.max()) > self.num_actions:
@@ -58,11 +62,19 @@ class ActionHeadPolicy(ReadingPolicy):
             logits = logits.masked_fill(beyond.to(logits.device), -torch.inf)
         return logits.log_softmax(-1), self.value_head(states)
 
+    def read(self, observations: Sequence[TextObservation]) -> Prompts:
+        return self._prompts.read(observations)
+
+    def prompts(self, observations: Sequence[TextObservation]) -> list[str]:
+        return self._prompts.shown(observations)
+
     def work(self, observations: Sequence[TextObservation]) -> Sequence[Work]:
-        prompts = self.prompts(observations)
-        return [
-            Work(tokens, text) for tokens, text in zip(self.lm.token_lengths(prompts), prompts, strict=True)
-        ]
+        return self._prompts.work(observations)
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        with super().unchanged(), self.lm.keeping():
+            yield
 
     def save_pretrained(self, folder: Path) -> None:
         self.lm.save_pretrained(folder)

@@ -5,7 +5,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from groundling.lm import LanguageModel
+from groundling.lm import LanguageModel, Prompts
 from groundling.policies.action_text import ActionTextPolicy
 from groundling.policies.policy import policies
 
@@ -15,7 +15,7 @@ class ActionScoringPolicy(ActionTextPolicy):
     """π(a | prompt) = softmax over the admissible actions of log P(a | prompt) (GLAM, section 3.2).
 
     Args:
-        lm, reference, prompt, language, replacements: See `ActionTextPolicy`.
+        lm, reference, prompt, language, replacements, system: See `ActionTextPolicy`.
         value_hidden_sizes: Widths of the value head's hidden layers (1024 and 1024 in GLAM).
         normalize: "sum" adds up the tokens' log-probabilities, as in the paper, whose actions have one or two words.
             Each further token costs some nats, so that beside an action of two words one of eight is practically
@@ -32,12 +32,15 @@ class ActionScoringPolicy(ActionTextPolicy):
         prompt: str = "glam",
         language: str = "english",
         replacements: Mapping[str, str] | None = None,
+        system: str | None = None,
         value_hidden_sizes: Sequence[int] = (1024, 1024),
         normalize: Literal["sum", "token", "word"] = "sum",
         temperature: float = 1.0,
         compat: Literal["glam"] | None = None,
     ) -> None:
-        super().__init__(lm, reference, prompt, language, replacements, value_hidden_sizes, temperature)
+        super().__init__(
+            lm, reference, prompt, language, replacements, system, value_hidden_sizes, temperature
+        )
         self.normalize: Literal["sum", "token", "word"] = normalize
         self.compat = compat
 
@@ -50,6 +53,6 @@ class ActionScoringPolicy(ActionTextPolicy):
             )
         return super().exploration_advice()
 
-    def score(self, lm: LanguageModel, prompts: list[str], actions: list[list[str]]) -> tuple[Tensor, Tensor]:
+    def score(self, lm: LanguageModel, prompts: Prompts, actions: list[list[str]]) -> tuple[Tensor, Tensor]:
         scores = lm.score_candidates(prompts, actions, normalize=self.normalize, compat=self.compat)
         return (scores.log_probs / self.temperature).log_softmax(-1), scores.state

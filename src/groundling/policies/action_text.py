@@ -1,7 +1,8 @@
 """Policies whose language model says how likely each admissible action's text is."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -10,7 +11,8 @@ from torch import Tensor, nn
 
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
-from groundling.lm import LanguageModel, ValueHead
+from groundling.lm import LanguageModel, Prompts, ValueHead
+from groundling.policies.conversation import PolicyPrompts
 from groundling.policies.policy import Work
 from groundling.policies.reading import ReadingPolicy
 from groundling.policies.reference import Reference
@@ -27,7 +29,7 @@ class ActionTextPolicy(ReadingPolicy):
         lm: The language model; its weights are the policy's.
         reference: The frozen language model that a KL penalty is taken to; ``lm`` itself stands for its weights with
             the LoRA adapters off, at no memory. It costs one more pass for each action. None: no KL.
-        prompt, language, replacements: See `ReadingPolicy`.
+        prompt, language, replacements, system: See `ReadingPolicy`.
         value_hidden_sizes: Widths of the value head's hidden layers.
         temperature: Above 1 makes actions more alike in probability, below 1 less.
     """
@@ -39,11 +41,13 @@ class ActionTextPolicy(ReadingPolicy):
         prompt: str,
         language: str,
         replacements: Mapping[str, str] | None,
+        system: str | None,
         value_hidden_sizes: Sequence[int],
         temperature: float,
     ) -> None:
-        super().__init__(prompt, language, replacements)
+        super().__init__(prompt, language, replacements, system)
         self.lm = lm
+        self._prompts = PolicyPrompts(self._reader, lm)
         self.reference = None if reference is None else Reference(reference, lm)
         self.value_head: nn.Module = ValueHead(lm.hidden_size, tuple(value_hidden_sizes)).to(lm.device)
         if not temperature > 0:
@@ -51,7 +55,7 @@ class ActionTextPolicy(ReadingPolicy):
         self.temperature = temperature
 
     @abstractmethod
-    def score(self, lm: LanguageModel, prompts: list[str], actions: list[list[str]]) -> tuple[Tensor, Tensor]:
+    def score(self, lm: LanguageModel, prompts: Prompts, actions: list[list[str]]) -> tuple[Tensor, Tensor]:
         """What ``lm``, which is the policy's or its reference, thinks of each prompt's actions, with gradients.
 
         Returns:
@@ -70,7 +74,7 @@ class ActionTextPolicy(ReadingPolicy):
     def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
         with torch.no_grad():
             with self.lm.autocast():
-                states = self.lm.encode(self.prompts(observations))  # (batch, hidden_size) float32
+                states = self.lm.encode(self.read(observations))  # (batch, hidden_size) float32
             return self.value_head(states)
 
     @torch.no_grad()
@@ -81,11 +85,19 @@ class ActionTextPolicy(ReadingPolicy):
             log_probs, _ = self._read_by(lm, observations)
         return log_probs.gather(-1, actions[:, None].to(log_probs.device))[:, 0]
 
+    def read(self, observations: Sequence[TextObservation]) -> Prompts:
+        return self._prompts.read(observations)
+
+    def prompts(self, observations: Sequence[TextObservation]) -> list[str]:
+        return self._prompts.shown(observations)
+
     def work(self, observations: Sequence[TextObservation]) -> Sequence[Work]:
-        prompts = self.prompts(observations)
-        return [
-            Work(tokens, text) for tokens, text in zip(self.lm.token_lengths(prompts), prompts, strict=True)
-        ]
+        return self._prompts.work(observations)
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        with super().unchanged(), self.lm.keeping():
+            yield
 
     def save_pretrained(self, folder: Path) -> None:
         self.lm.save_pretrained(folder)
@@ -97,4 +109,4 @@ class ActionTextPolicy(ReadingPolicy):
 
     def _read_by(self, lm: LanguageModel, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
         with lm.autocast():
-            return self.score(lm, self.prompts(observations), [list(o.actions) for o in observations])
+            return self.score(lm, self.read(observations), [list(o.actions) for o in observations])

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from groundling.lm import LanguageModel
+from groundling.lm import LanguageModel, Prompts
 from groundling.policies.action_text import ActionTextPolicy
 from groundling.policies.policy import policies
 
@@ -30,7 +30,7 @@ class ActionWritingPolicy(ActionTextPolicy):
     tokens' entropies add up; PPO's ratio is the action's, which is the product of its tokens' ratios.
 
     Args:
-        lm, reference, prompt, language, replacements: See `ActionTextPolicy`.
+        lm, reference, prompt, language, replacements, system: See `ActionTextPolicy`.
         value_hidden_sizes: Widths of the value head's hidden layers.
         temperature: Divides the logits of tokens, as it does in sampling.
     """
@@ -42,11 +42,14 @@ class ActionWritingPolicy(ActionTextPolicy):
         prompt: str = "glam",
         language: str = "english",
         replacements: Mapping[str, str] | None = None,
+        system: str | None = None,
         value_hidden_sizes: Sequence[int] = (1024, 1024),
         temperature: float = 1.0,
     ) -> None:
-        super().__init__(lm, reference, prompt, language, replacements, value_hidden_sizes, temperature)
+        super().__init__(
+            lm, reference, prompt, language, replacements, system, value_hidden_sizes, temperature
+        )
 
-    def score(self, lm: LanguageModel, prompts: list[str], actions: list[list[str]]) -> tuple[Tensor, Tensor]:
+    def score(self, lm: LanguageModel, prompts: Prompts, actions: list[list[str]]) -> tuple[Tensor, Tensor]:
         scores = lm.score_guided(prompts, actions, self.temperature)
         return scores.log_probs, scores.state

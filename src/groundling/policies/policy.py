@@ -101,6 +101,9 @@ class Work(NamedTuple):
     key: Hashable
     """The same for observations that are better computed together: equal ones, of which only one is, and texts to
     one prompt, which is read once."""
+    text: Hashable | None = None
+    """The same for the steps of one conversation, which are read as one text, so that minibatches keep them together;
+    None: these are drawn from all observations alike."""
 
 
 class Policy(nn.Module, ABC):

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from groundling.envs.observation import TextObservation
+from groundling.lm import Prompts
 from groundling.policies.policy import Action, Evaluation, Outputs, Policy
 from groundling.prompts import PromptReader
 
@@ -22,15 +23,20 @@ class ReadingPolicy(Policy):
         prompt: Id of the prompt that tells an observation.
         language: Language of that prompt; the env must speak the same.
         replacements: Words of the prompt and what stands for them (see `PromptReader`).
+        system: The system prompt of a prompt that is a conversation; None: its own.
     """
 
     needs = frozenset({"words"})
 
     def __init__(
-        self, prompt: str = "glam", language: str = "english", replacements: Mapping[str, str] | None = None
+        self,
+        prompt: str = "glam",
+        language: str = "english",
+        replacements: Mapping[str, str] | None = None,
+        system: str | None = None,
     ) -> None:
         super().__init__()
-        self._read = PromptReader(prompt, language, replacements)
+        self._reader = PromptReader(prompt, language, replacements, system)
         self._known: dict[Hashable, tuple[Tensor, Tensor]] | None = None
 
     @abstractmethod
@@ -62,11 +68,10 @@ class ReadingPolicy(Policy):
 
     @torch.no_grad()
     def outputs(self, observations: Sequence[TextObservation]) -> Outputs:
-        if self._known is None:
-            return Outputs(*self(observations))
-        keys = [
-            (prompt, o.actions) for prompt, o in zip(self.prompts(observations), observations, strict=True)
-        ]
+        prompts = [] if self._known is None else self.read(observations)
+        if self._known is None or not all(isinstance(prompt, str) for prompt in prompts):
+            return Outputs(*self(observations))  # a conversation hardly comes twice
+        keys = [(prompt, o.actions) for prompt, o in zip(prompts, observations, strict=True)]
         if len(self._known) > _REMEMBERED:
             self._known.clear()
         new = {key: o for key, o in zip(keys, observations, strict=True) if key not in self._known}
@@ -88,4 +93,8 @@ class ReadingPolicy(Policy):
             self._known = None
 
     def prompts(self, observations: Sequence[TextObservation]) -> list[str]:
-        return [self._read(o) for o in observations]
+        return [self._reader(o) for o in observations]
+
+    def read(self, observations: Sequence[TextObservation]) -> Prompts:
+        """What is read: texts, or token ids of conversations."""
+        return self.prompts(observations)

@@ -39,6 +39,7 @@ class Reference:
             return
         self._lm.model.disable_adapters()
         try:
-            yield self._lm
+            with self._lm.keeping():  # not what other weights have read
+                yield self._lm
         finally:
             self._lm.model.enable_adapters()

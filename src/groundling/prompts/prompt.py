@@ -1,17 +1,20 @@
 """Prompts by id: how a text observation is told to whoever reads it."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
 from groundling.prompts.brief import brief_prompt, present_prompt
+from groundling.prompts.conversation import Conversation, tell_episode
 from groundling.prompts.glam import glam_prompt, tell
 from groundling.registry import Registry
 
-Prompt = Callable[[TextObservation, str], str]
-"""From an observation and a language to the text that is read to decide."""
+Prompt = Callable[[TextObservation, str], str | Conversation]
+"""From an observation and a language to what is read to decide: a text, or a conversation, which a language model reads
+by its chat template."""
 
-prompts: Registry[str] = Registry("prompt")
+prompts: Registry[str | Conversation] = Registry("prompt")
 
 
 @prompts.register("glam")
@@ -46,6 +49,14 @@ def present(observation: TextObservation, language: str) -> str:
     return present_prompt(o.goal, o.descriptions[-1], o.past_actions, language)
 
 
+@prompts.register("conversation")
+def conversation(observation: TextObservation, language: str) -> Conversation:
+    """The episode in turns: what is seen, the agent's answer, and so on; for world.history=null."""
+    o = observation
+    past = o.past_choices or (o.actions,) * len(o.past_actions)
+    return tell_episode(o.goal, o.descriptions, o.past_actions, [*past, o.actions], language)
+
+
 class PromptReader:
     """What a policy reads: a prompt with some of its words replaced.
 
@@ -54,19 +65,46 @@ class PromptReader:
         language: Its language; the env must speak the same.
         replacements: Words and what stands for them, one after the other in the whole prompt, as the tests of GLAM's
             paper do it.
+        system: The system prompt of a conversation, in the place of its own.
     """
 
     def __init__(
-        self, prompt: str, language: str = "english", replacements: Mapping[str, str] | None = None
+        self,
+        prompt: str,
+        language: str = "english",
+        replacements: Mapping[str, str] | None = None,
+        system: str | None = None,
     ) -> None:
         self._prompt: Prompt = prompts.get(prompt)
         self._language = language
         if not isinstance(replacements, Mapping | None):
             raise ConfigError(f"replacements must be a mapping, {{word: another}}, got {replacements!r}")
         self._replacements = dict(replacements or {})
+        self._id, self._system = prompt, system
 
     def __call__(self, observation: TextObservation) -> str:
-        text = self._prompt(observation, self._language)
+        """As a text, also if it is a conversation."""
+        return str(self.told(observation))
+
+    def told(self, observation: TextObservation) -> str | Conversation:
+        """As a text, or as a conversation.
+
+        Raises:
+            ConfigError: there is a system prompt for a text, which has none.
+        """
+        told = self._prompt(observation, self._language)
+        if isinstance(told, Conversation):
+            if self._system is not None:
+                told = replace(told, system=self._system)
+            return told.changed(self._replaced) if self._replacements else told
+        if self._system is not None:
+            raise ConfigError(
+                f"policy.args.system is for conversations, and the prompt {self._id!r} is a text: set "
+                "policy.args.prompt=conversation, or leave it out"
+            )
+        return self._replaced(told)
+
+    def _replaced(self, text: str) -> str:
         for word, other in self._replacements.items():
             text = text.replace(word, other)
         return text

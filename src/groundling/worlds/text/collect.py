@@ -92,7 +92,8 @@ class EnvCollector(Collector):
                 episodes += step.episodes
                 present, starts, memory = step.observations, torch.from_numpy(envs.at_start()), action.memory
                 on_step(envs.num_envs)
-        last_memory = None if memory is None else memory * ~starts[:, None]
+            last_memory = None if memory is None else memory * ~starts[:, None]
+            last_values = policy.values(present, last_memory).detach().cpu()
         actions = torch.stack([a.actions.detach() for a, _ in steps]).cpu()  # (num_steps, num_envs)
         log_probs = torch.stack([a.log_probs.detach() for a, _ in steps]).cpu()
         rewarded = self._reward(
@@ -114,7 +115,7 @@ class EnvCollector(Collector):
             values=torch.stack([a.values.detach() for a, _ in steps]).cpu(),
             rewards=rewards,
             dones=torch.from_numpy(np.stack([d for _, d in steps])),
-            last_values=policy.values(present, last_memory).detach().cpu(),
+            last_values=last_values,
             last_observations=present,
             memories=None if memory is None else torch.stack([m for m, _ in memories]),
             starts=None if memory is None else torch.stack([s for _, s in memories]),

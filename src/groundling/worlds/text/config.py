@@ -49,8 +49,9 @@ class TextConfig(WorldConfig):
     six, in the env's language, or those that the env tells at each step."""
     language: str = "english"
     """english or french: the sentences, the mission and the prompt."""
-    history: int = at_least(1, 3)
-    """How many observations the prompt quotes, the present one included; 1 makes prompts short and fast."""
+    history: int | None = at_least(1, 3)
+    """How many observations the prompt quotes, the present one included; 1 makes prompts short and fast. null: the
+    whole episode, for which there is policy.args.prompt=conversation."""
     num_workers: int = at_least(0, 0)
     """Processes that step the envs, for slow ones and for such as crash or hang; 0: the learner steps them."""
     timeout: float = _USUAL_TIMEOUT

@@ -28,7 +28,8 @@ class Demonstrations(Collector):
         num_envs: Transitions that a step of a rollout holds, of all processes together.
         local_rows: Which of them this process reads.
         actions: The admissible actions of the envs that the policy will act in; None: those list them at each step.
-        history: How many observations the policy sees at most.
+        history: How many observations the policy sees at most; None: all of an episode, whose rows are then given one
+            after the other, so that they are read as one text.
         seed: Of the orders.
         num_steps: Steps of a rollout that `collect` gives.
         split: ``train`` or ``validation``.
@@ -44,7 +45,7 @@ class Demonstrations(Collector):
         num_envs: int,
         local_rows: slice,
         actions: Sequence[str] | None,
-        history: int,
+        history: int | None,
         seed: int,
         num_steps: int = 1,
         split: str = "train",
@@ -56,11 +57,14 @@ class Demonstrations(Collector):
         self._folder = folder
         self._position = 0  # transitions given so far
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))  # an epoch, and its order (num_rows,)
+        self._starts = _check_episodes(folder, self._rows) if history is None else None
+        self._lists = self._rows["actions"] if actions is None else None
         self._check(actions)
 
     def observations(self) -> list[TextObservation]:
         """The observations that come next, one for each of this process's envs."""
-        return [self._observation(row) for row in self._next(1)]
+        indices = self._next(1)
+        return self._observations(indices, self._take(indices))
 
     def collect(
         self,
@@ -76,7 +80,8 @@ class Demonstrations(Collector):
 
     def rollout(self, num_steps: int) -> Rollout:
         """The next transitions, ``num_envs`` a step; values are 0, and log-probabilities where there are none."""
-        rows = self._next(num_steps)
+        indices = self._next(num_steps)
+        rows = self._take(indices)
         self._position += num_steps * self._total
 
         def column(name: str, dtype: torch.dtype) -> Tensor:
@@ -84,7 +89,7 @@ class Demonstrations(Collector):
             return torch.tensor(values, dtype=dtype).view(num_steps, self.num_envs)
 
         return Rollout(
-            observations=[self._observation(row) for row in rows],
+            observations=self._observations(indices, rows),
             actions=column("action_index", torch.int64),
             log_probs=column("log_prob", torch.float32),
             values=torch.zeros(num_steps, self.num_envs),
@@ -116,8 +121,8 @@ class Demonstrations(Collector):
             )
         self._position = state["position"]
 
-    def _next(self, num_steps: int) -> list[dict[str, Any]]:
-        """This process's rows of the next steps, over the end of an epoch if need be."""
+    def _next(self, num_steps: int) -> list[int]:
+        """Which rows are this process's of the next steps, over the end of an epoch if need be."""
         total = self._rows.num_rows
         indices = []
         steps = range(self._position, self._position + num_steps * self._total, self._total)
@@ -125,25 +130,46 @@ class Demonstrations(Collector):
             epoch, place = divmod(position, total)
             if self._order[0] != epoch:
                 generator = torch.Generator().manual_seed((self._seed << 20) + epoch)
-                self._order = epoch, torch.randperm(total, generator=generator)
+                self._order = epoch, self._shuffled(generator)
             indices.append(int(self._order[1][place]))
+        return indices
+
+    def _shuffled(self, generator: torch.Generator) -> Tensor:
+        """The order of an epoch's rows, int64 ``(num_rows,)``: any, or of whole episodes."""
+        if self._starts is None:
+            return torch.randperm(self._rows.num_rows, generator=generator)
+        ends = [*self._starts[1:], self._rows.num_rows]
+        episodes = [torch.arange(start, end) for start, end in zip(self._starts, ends, strict=True)]
+        return torch.cat([episodes[i] for i in torch.randperm(len(episodes), generator=generator).tolist()])
+
+    def _take(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = self._rows.take(indices).to_pylist()
         return rows
 
-    def _observation(self, row: dict[str, Any]) -> TextObservation:
-        return TextObservation(
-            goal=row["goal"],
-            descriptions=tuple(map(tuple, row["descriptions"])),
-            past_actions=tuple(row["past_actions"]),
-            actions=tuple(row["actions"]),
-            raw={"mission": row["goal"]},
-        ).recent(self._history)
+    def _observations(self, indices: Sequence[int], rows: Sequence[dict[str, Any]]) -> list[TextObservation]:
+        return [
+            TextObservation(
+                goal=row["goal"],
+                descriptions=tuple(map(tuple, row["descriptions"])),
+                past_actions=tuple(row["past_actions"]),
+                actions=tuple(row["actions"]),
+                raw={"mission": row["goal"]},
+                past_choices=self._past_choices(index, len(row["past_actions"])),
+            ).recent(self._history)
+            for index, row in zip(indices, rows, strict=True)
+        ]
+
+    def _past_choices(self, index: int, count: int) -> tuple[tuple[str, ...], ...]:
+        """Of the rows before this one, which are of its episode; nothing where they are always the same."""
+        if self._lists is None or index < count:
+            return ()
+        return tuple(map(tuple, self._lists.slice(index - count, count).to_pylist()))
 
     def _check(self, actions: Sequence[str] | None) -> None:
         import pyarrow.compute as pc
 
         longest = pc.max(pc.list_value_length(self._rows["descriptions"])).as_py()
-        if longest < self._history:
+        if self._history is not None and longest < self._history:
             raise ConfigError(
                 f"{self._folder} tells {longest} observations at most: set world.history={longest}, or collect it "
                 f"again with world.history={self._history}"
@@ -185,6 +211,26 @@ def _read(folder: Path, split: str) -> Any:
             f"{folder} holds no transitions: collect more episodes, or of an agent that succeeds"
         )
     return rows
+
+
+def _check_episodes(folder: Path, rows: Any) -> list[int]:
+    """Where each episode begins among the rows.
+
+    Raises:
+        ConfigError: they do not tell whole episodes, one after the other.
+    """
+    import pyarrow.compute as pc
+
+    told = pc.list_value_length(rows["descriptions"]).to_pylist()
+    ended = [True, *rows["done"].to_pylist()[:-1]]
+    for index, (count, begins) in enumerate(zip(told, ended, strict=True)):
+        if count != (1 if begins else told[index - 1] + 1):
+            raise ConfigError(
+                f"row {index + 1} of {folder} tells {count} observations, and its episode has had "
+                f"{1 if begins else told[index - 1] + 1}: world.history=null is for datasets that were collected with "
+                "it"
+            )
+    return [index for index, begins in enumerate(ended) if begins]
 
 
 def _check_rows(path: Path, table: Any) -> None:

@@ -222,7 +222,9 @@ SETS = dict(zip(PROBE_SETS, (PROBES[1], PROBES[2], PROBES[1] + PROBES[2]), stric
 """What world.probes may be."""
 
 
-def observations(probes: Sequence[Probe], actions: tuple[str, ...], history: int) -> list[TextObservation]:
+def observations(
+    probes: Sequence[Probe], actions: tuple[str, ...], history: int | None
+) -> list[TextObservation]:
     """The probes as a policy sees them that has these actions, and sees so many observations at most."""
     return [
         TextObservation(p.goal, p.descriptions, p.past_actions, actions, {"mission": p.goal}).recent(history)

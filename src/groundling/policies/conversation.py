@@ -1,0 +1,83 @@
+"""Prompts as a policy's language model reads them: texts, or conversations in token ids."""
+
+from collections.abc import Sequence
+
+from groundling.envs.observation import TextObservation
+from groundling.lm import LanguageModel, Prompts
+from groundling.lm.chat import Chat, first_turn
+from groundling.lm.transcript import chains
+from groundling.policies.policy import Work
+from groundling.prompts import Conversation, PromptReader
+
+
+class ConversationReader:
+    """Token ids of conversations, by the chat template of a model, cut to the room that it has.
+
+    Args:
+        lm: The model.
+
+    Raises:
+        GroundlingError: its template cannot be used.
+    """
+
+    def __init__(self, lm: LanguageModel) -> None:
+        self._chat, self._room = Chat(lm.tokenizer), lm.room
+
+    def __call__(self, told: Conversation) -> list[int]:
+        turns = [
+            self._chat.turn(answer, told.words(turn)) for turn, answer in enumerate(told.answers, start=1)
+        ]
+        first = 0
+        if self._room is not None:
+            lengths = [0, *map(len, turns)]
+            first = first_turn(lambda turn: len(self._opening(told, turn)), lengths, self._room)
+        return sum(turns[first:], self._opening(told, first))
+
+    def _opening(self, told: Conversation, turn: int) -> list[int]:
+        return self._chat.opening(told.system, told.opening(turn))
+
+
+class PolicyPrompts:
+    """What a policy's language model reads of observations.
+
+    Args:
+        reader: Tells them.
+        lm: The model.
+    """
+
+    def __init__(self, reader: PromptReader, lm: LanguageModel) -> None:
+        self._reader, self._lm = reader, lm
+        self._conversations: ConversationReader | None = None
+
+    def read(self, observations: Sequence[TextObservation]) -> Prompts:
+        """Texts, or token ids of conversations.
+
+        Raises:
+            GroundlingError: as `ConversationReader`.
+        """
+        told = [self._reader.told(observation) for observation in observations]
+        texts = [one for one in told if isinstance(one, str)]
+        if texts:
+            return texts
+        if self._conversations is None:
+            self._conversations = ConversationReader(self._lm)
+        return [self._conversations(one) for one in told if not isinstance(one, str)]
+
+    def shown(self, observations: Sequence[TextObservation]) -> list[str]:
+        """The same as texts, with the special tokens of a conversation's template."""
+        return [
+            prompt if isinstance(prompt, str) else str(self._lm.tokenizer.decode(prompt))
+            for prompt in self.read(observations)
+        ]
+
+    def work(self, observations: Sequence[TextObservation]) -> list[Work]:
+        """What it takes to read each: equal texts are read once, and the steps of a conversation as one text."""
+        prompts = self.read(observations)
+        texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+        if texts:
+            return [
+                Work(tokens, text) for tokens, text in zip(self._lm.token_lengths(texts), texts, strict=True)
+            ]
+        tokens = [prompt for prompt in prompts if not isinstance(prompt, str)]
+        numbers = {index: number for number, chain in enumerate(chains(tokens)) for index in chain}
+        return [Work(len(ids), numbers[index], numbers[index]) for index, ids in enumerate(tokens)]

@@ -1,0 +1,71 @@
+"""Runs whose policy reads whole episodes as conversations: stopped and gone on with, and by two processes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from groundling.cli import main
+from groundling.training import run as run_module
+from groundling.training.tracking import TIME_KEYS, read_metrics
+from tests.launching import groundling
+
+_WORDS = [
+    "model.path=starter-causal",
+    "model.lora={r: 2}",
+    "world.history=null",
+    "world.num_envs=4",
+    "world.num_steps=8",
+    "~policy.args",
+    "algorithm.args.minibatch_size=8",
+    "algorithm.args.learning_rate_schedule=constant",
+    "algorithm.args.learning_rate=1e-4",
+    "algorithm.args.kl_coefficient=0.01",
+    "world.entropy_floor=0",
+    "training.steps=96",
+    "device=cpu",
+]
+
+
+def _words(run_dir: Path, policy: str) -> list[str]:
+    args = "{prompt: conversation, system: Act., value_hidden_sizes: [8]}"
+    return ["train", "demo", *_WORDS, f"policy.id={policy}", f"policy.args={args}", f"run_dir={run_dir}"]
+
+
+def _rows(run_dir: Path) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if k not in TIME_KEYS} for row in read_metrics(run_dir)]
+
+
+@pytest.mark.parametrize("policy", ["action_scoring", "action_writing"])
+def test_a_stopped_run_goes_on_to_the_last_bit(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert main(_words(whole, policy)) == 0
+    update = run_module.Run.update
+
+    def once(self: run_module.Run, *args: Any) -> Any:
+        if self.counters.update == 1:  # in the middle of episodes
+            raise KeyboardInterrupt
+        return update(self, *args)
+
+    monkeypatch.setattr(run_module.Run, "update", once)
+    assert main(_words(stopped, policy)) != 0
+    monkeypatch.setattr(run_module.Run, "update", update)
+    assert main(_words(stopped, policy)) == 0
+    assert _rows(stopped) == _rows(whole)
+    last = "checkpoints/000003"
+    for name in ("adapter_model.safetensors", "value_head.safetensors"):
+        one, other = load_file(whole / last / name), load_file(stopped / last / name)
+        assert all(one[key].equal(other[key]) for key in one)
+
+
+def test_two_processes_do_what_one_does(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert main(_words(one, "action_scoring")) == 0
+    ended = groundling(2, *_words(two, "action_scoring"))
+    assert [process.exit_code for process in ended] == [0, 0], ended
+    for row, other in zip(_rows(one), _rows(two), strict=True):
+        for name in ("step", "policy_loss", "value_loss", "entropy", "episodes", "kl_mean"):
+            assert row[name] == pytest.approx(other[name], abs=1e-5), name
