@@ -156,21 +156,32 @@ def micro_batches(
     """Cut this process's share of a minibatch's ``indices`` into pieces of at most ``size``.
 
     Where the ``work`` of each element is given, those of like length come together, so that little of a batch is
-    padding, and those of one key go to the same process, as long as that does not leave others without any. Every
-    element is in exactly one piece of one process.
+    padding, and those of one key go to the same process, as long as that does not leave others without any; steps of
+    one conversation into one piece, too. Every element is in exactly one piece of one process.
     """
     if work is None:
         share = indices[processes.rank :: processes.size]
-    else:
-        together: dict[Hashable, list[int]] = {}
-        for index in sorted(indices.tolist(), key=lambda i: work[i].tokens):
-            together.setdefault(work[index].key, []).append(index)
-        even = -(-len(indices) // processes.size)
-        groups = [
-            alike[first : first + even] for alike in together.values() for first in range(0, len(alike), even)
-        ]
-        share = torch.tensor([i for group in groups[processes.rank :: processes.size] for i in group])
-    yield from share.split(size) if len(share) else ()  # of nothing, split gives one piece
+        yield from share.split(size) if len(share) else ()  # of nothing, split gives one piece
+        return
+    together: dict[Hashable, list[int]] = {}
+    for index in sorted(indices.tolist(), key=lambda i: work[i].tokens):
+        together.setdefault(work[index].key, []).append(index)
+    even = -(-len(indices) // processes.size)
+    groups = [
+        alike[first : first + even] for alike in together.values() for first in range(0, len(alike), even)
+    ]
+    piece: list[int] = []
+    for group in groups[processes.rank :: processes.size]:
+        if piece and work[group[0]].text is not None and len(piece) + len(group) > size:
+            yield torch.tensor(piece)
+            piece = []
+        for index in group:
+            if len(piece) == size:
+                yield torch.tensor(piece)
+                piece = []
+            piece.append(index)
+    if piece:
+        yield torch.tensor(piece)
 
 
 def most_micro_batches(indices: Tensor, size: int, work: Sequence[Work] | None, processes: Processes) -> int:

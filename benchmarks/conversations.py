@@ -1,0 +1,162 @@
+"""Whole episodes as conversations against windowed prompts of three observations, acting and learning.
+
+    python benchmarks/conversations.py            # some 40 minutes of one core; needs the model smollm2
+    python benchmarks/conversations.py --quick    # does it run; the bundled model alone, writes no results
+
+An agent takes random actions in BabyAI-Text for episodes of 20, 40 and 60 steps, in 8 envs together and in one. It
+scores six actions at each step, and then learns from all of them by one pass with its gradients. What it reads is
+GLAM's prompt of three observations, or the whole conversation. Both take turns on each length in one process.
+
+SmolLM2 learns by adapters, the model of GPT-2's kind, 45 M random weights and 50,257 tokens, by all of its weights.
+Memory is by how much its peak grows in the pass that learns.
+"""
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+from machine import machine
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from groundling.envs.observation import TextObservation
+from groundling.envs.vector import TextVectorEnv
+from groundling.lm import LanguageModel
+from groundling.policies import ActionScoringPolicy
+
+RESULTS = Path(__file__).parent / "results"
+LENGTHS = (20, 40, 60)
+NUM_ENVS = 8
+ENV = "BabyAI-PutNextLocal-v0"
+"""Eight things in a room; random agents hardly ever end an episode."""
+
+
+@dataclass
+class Way:
+    """What is read, by a policy of its own."""
+
+    name: str
+    policy: ActionScoringPolicy
+    history: int | None
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    """CPU seconds of a step, by what is done."""
+    seen: list[TextObservation] = field(default_factory=list)
+    """Of the last episodes, step by step, ``NUM_ENVS`` a step."""
+
+    @classmethod
+    def all(cls, lm: LanguageModel) -> list["Way"]:
+        """Both, by one model."""
+        policies = [
+            ActionScoringPolicy(lm, prompt=p, value_hidden_sizes=(64,)) for p in ("glam", "conversation")
+        ]
+        return [cls("windowed", policies[0], 3), cls("conversation", policies[1], None)]
+
+    def act(self, num_envs: int, length: int) -> list[TextObservation]:
+        """Play so many steps at random, scoring at each; what was seen."""
+        envs = TextVectorEnv.make(ENV, num_envs, history=self.history, seed=length)
+        generator = torch.Generator().manual_seed(length)
+        present, seen = envs.reset(), list[TextObservation]()
+        with self.policy.unchanged():
+            for _ in range(length):
+                self.policy.act(present)
+                seen += present
+                actions = torch.randint(0, 6, (num_envs,), generator=generator)
+                present = envs.step(actions.tolist()).observations
+        envs.close()
+        return seen
+
+    def learn(self, env: int) -> None:
+        """One pass over an env's steps, with gradients."""
+        steps = self.seen[env::NUM_ENVS]
+        evaluation = self.policy.evaluate(steps, torch.zeros(len(steps), dtype=torch.long))
+        (evaluation.log_probs.mean() + evaluation.values.mean()).backward()
+        self.policy.zero_grad()
+
+    def measure(self, length: int) -> None:
+        """Act and learn once."""
+        for doing, num_envs in (("acting", NUM_ENVS), ("acting alone", 1)):
+            began = time.process_time()
+            seen = self.act(num_envs, length)
+            self._note(doing, began, len(seen))
+            self.seen = seen if num_envs == NUM_ENVS else self.seen
+        began = time.process_time()
+        for env in range(NUM_ENVS):
+            self.learn(env)
+        self._note("learning", began, len(self.seen))
+
+    def _note(self, doing: str, began: float, steps: int) -> None:
+        taken = (time.process_time() - began) / steps
+        self.seconds.setdefault(doing, []).append(round(taken, 5))
+
+    def peak_growth(self) -> float:
+        """MiB by which the process grows at most while one episode is learnt from (Linux)."""
+
+        def kilobytes(name: str) -> int:
+            lines = Path("/proc/self/status").read_text().splitlines()
+            return next(int(line.split()[1]) for line in lines if line.startswith(name))
+
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        before = kilobytes("VmRSS")
+        self.learn(0)
+        return round((kilobytes("VmHWM") - before) / 1024, 1)
+
+
+def gpt2_45m() -> LanguageModel:
+    """GPT-2's kind, 6 layers of 512 units, 50,257 tokens, room for 8,192; random weights and SmolLM2's tokenizer."""
+    tokenizer = LanguageModel.from_pretrained("smollm2").tokenizer
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=50_257, n_layer=6, n_embd=512, n_head=8, n_positions=8192)
+    return LanguageModel(GPT2LMHeadModel(config), tokenizer)
+
+
+MODELS: dict[str, Callable[[], LanguageModel]] = {
+    "starter-causal": lambda: LanguageModel.from_pretrained("starter-causal"),
+    "gpt2-45m": gpt2_45m,
+    "smollm2": lambda: LanguageModel.from_pretrained(
+        "smollm2", lora={"r": 16, "target_modules": "all-linear"}
+    ),
+}
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--quick", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = []
+    for name in ["starter-causal"] if arguments.quick else arguments.models:
+        lm = MODELS[name]()
+        for length in LENGTHS[:1] if arguments.quick else LENGTHS:
+            ways = Way.all(lm)
+            for _ in range(1 if arguments.quick else arguments.rounds):
+                for way in ways:
+                    way.measure(length)
+            for way in ways:
+                figures = "  ".join(f"{doing} {median(s) * 1e3:8.1f} ms" for doing, s in way.seconds.items())
+                tokens = [work.tokens for work in way.policy.work(way.seen[::NUM_ENVS])]
+                growth = way.peak_growth()
+                print(f"{name:14} {length:3} steps {way.name:12} {figures}  {growth:7.0f} MiB", flush=True)
+                about = {"model": name, "steps": length, "way": way.name, "longest_prompt": max(tokens)}
+                rows.append(
+                    {**about, "cpu_seconds_a_step": way.seconds, "peak_growth_mib_of_one_episode": growth}
+                )
+            for doing in ways[0].seconds:
+                ratio = median(ways[0].seconds[doing]) / median(ways[1].seconds[doing])
+                print(f"{'':14} {doing}: {ratio:.2f} x", flush=True)
+    if not arguments.quick:
+        results = {"machine": machine(), "rows": rows}
+        (RESULTS / "conversations-cpu.json").write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

