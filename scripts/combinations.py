@@ -91,6 +91,7 @@ _ALGORITHM_ARGS: dict[str, dict[str, Any]] = {
     "appo": {"learning_rate": 1e-2, "minibatch_size": 4},
     "bc": _STEPS,
     "drrn": {"batch_size": 4, "steps_per_gradient": 4},
+    "gigpo": _CRITIC_FREE,
     "grpo": _CRITIC_FREE,
     "nlpo": {**_STEPS, "epochs": 1},
     "ppo": {**_STEPS, "epochs": 1},
@@ -160,6 +161,8 @@ def config_of(one: Combination, distilled: Path, model: str = "starter", dataset
     if one.clones and isinstance(world, TextConfig):
         world.dataset = dataset
         config.algorithm.args["objective"] = "text" if one.policy in _BY_TEXTS else "choice"
+    if one.algorithm == "gigpo" and isinstance(world, TextConfig):
+        world.group_size = 2
     if one.algorithm in ("grpo", "rloo") and isinstance(world, WritingConfig):
         world.texts_per_prompt = 2
     if one.reward != PAID or world.id == "writing":  # elsewhere that is the reward where nothing is said
@@ -222,9 +225,9 @@ updates. A number is the reason why a run is refused, in one line, before anythi
 
 The worlds are a BabyAI env, an env that lists other actions at every step, NetHack, and a pool of prompts. Each
 combination has the settings that it needs: an action head as many outputs as the longest list has actions, NLPO a mask,
-GRPO and RLOO several texts to a prompt, and cloning in text worlds a dataset. An experiment has settings for its own
-policy: with another one, a setting that does nothing is refused, and the message says at what to leave it
-(`world.history=3`, say, for a policy that reads no words).
+GRPO and RLOO several texts to a prompt, GiGPO several envs that play the same, and cloning in text worlds a dataset. An
+experiment has settings for its own policy: with another one, a setting that does nothing is refused, and the message
+says at what to leave it (`world.history=3`, say, for a policy that reads no words).
 """
 _REWARDS_HEAD = """Rewards do not depend on the policy and algorithm, but that cloning learns from none.
 In a world that pays, each comes on top of that, unless `reward.env` is null."""

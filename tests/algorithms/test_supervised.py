@@ -46,7 +46,7 @@ def test_texts_are_learnt_and_a_minibatch_is_so_many_of_them() -> None:
 
 def test_texts_are_not_what_a_table_chooses_by() -> None:
     policy, rollout = TablePolicy(), _references()
-    rollout.sequences = False
+    rollout.sequences, rollout.mask = False, None
     algorithm = create("supervised")
     algorithm.setup(policy)
     with pytest.raises(ConfigError, match="objective=choice"):

@@ -6,6 +6,7 @@ from groundling.algorithms.algorithm import Algorithm, algorithms
 from groundling.algorithms.appo import APPO
 from groundling.algorithms.bc import BehaviouralCloning
 from groundling.algorithms.drrn import DRRN
+from groundling.algorithms.gigpo import GiGPO
 from groundling.algorithms.grpo import GRPO
 from groundling.algorithms.kl import KLPenalty
 from groundling.algorithms.losses import PPOLoss, ppo_loss
@@ -31,6 +32,7 @@ __all__ = [
     "TRPO",
     "Algorithm",
     "BehaviouralCloning",
+    "GiGPO",
     "KLPenalty",
     "PPOLoss",
     "ReinforcePlusPlus",

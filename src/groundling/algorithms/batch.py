@@ -47,7 +47,11 @@ class Batch:
         def cut(tensor: Tensor) -> Tensor:
             return tensor.flatten()[transitions].to(policy.device)
 
-        weights = None if rollout.mask is None else cut(rollout.mask).to(rollout.rewards.dtype)
+        weights = None
+        if (
+            rollout.mask is not None and transitions.ndim > 1
+        ):  # single steps that do not count are no elements
+            weights = cut(rollout.mask).to(rollout.rewards.dtype)
         counted = len(rollout) if rollout.mask is None else int(rollout.mask.sum())
         return cls(
             observations,

@@ -53,12 +53,16 @@ class GRPO(ClippedOnPolicy):
         """
         learning_rate = self.schedule(remaining)
         returns = returns_to_go(self.rewards(rollout, penalised=False), rollout.dones, self.gamma)
-        advantages = group_relative(rollout, returns, self.normalize_std)
+        advantages = self.compare(rollout, returns)
         batch = Batch.of(policy, rollout, advantages, returns, **self._reference(rollout))
-        if batch.weights is not None and self.mean_of_sequences:
+        if batch.weights is not None and rollout.sequences and self.mean_of_sequences:
             batch.weights = batch.weights / batch.weights.sum(-1, keepdim=True).clamp(min=1)
         figures = self.go_through(batch, lambda micro: self._terms(policy, batch, micro), generator)
         return {**figures, "learning_rate": learning_rate, **self.kl.adapt(rollout)}
+
+    def compare(self, rollout: Rollout, returns: Tensor) -> Tensor:
+        """Advantages of returns to go, both ``(num_steps, num_envs)``."""
+        return group_relative(rollout, returns, self.normalize_std)
 
     def _reference(self, rollout: Rollout) -> dict[str, Tensor]:
         """The reference's log-probabilities ``(num_steps, num_envs)`` of the actions; none without a penalty."""

@@ -22,6 +22,7 @@ _PER_STEP = (
     "starts",
     "mask",
     "kl",
+    "states",
 )
 
 
@@ -53,13 +54,15 @@ class Rollout:
     sequences: bool = False
     """Each column is one sequence that a policy evaluates at once, such as a text that was written to a prompt."""
     mask: Tensor | None = None
-    """bool: the step counts; False after the end of a sequence. None: all count."""
+    """bool: the step counts; False after the end of a sequence, or of an only episode. None: all count."""
     groups: Tensor | None = None
-    """``(num_envs,)`` int64: columns of one number were written to the same prompt; None: all are of one group."""
+    """``(num_envs,)`` int64: columns of one number began alike, as texts to one prompt; None: all are of one group."""
     kl: Tensor | None = None
     """log π(a) - log π_ref(a) of each action, both before any filter, which a KL penalty is taken on."""
     raw_log_probs: Tensor | None = None
     """``log_probs`` before any filter or mask; None where there is neither."""
+    states: Tensor | None = None
+    """int64: equal where an agent stands before the same, of episodes that began alike; None: nobody asks."""
     parts: Mapping[str, Tensor] = field(default_factory=dict)
     """By name, what each part of the reward gave, without its coefficient; for the log."""
 
@@ -122,7 +125,10 @@ class Rollout:
         if self.sequences:
             return self.observations, indices.T
         if self.memories is None or self.starts is None:
-            return self.observations, indices.flatten()
+            if self.mask is None:
+                return self.observations, indices.flatten()
+            counted = indices[self.mask]
+            return _pick(self.observations, counted), counted
         if len(indices) % length:
             raise ConfigError(
                 f"world.num_steps={len(indices)} is no multiple of the policy's recurrence, which is {length}"

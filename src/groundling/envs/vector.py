@@ -5,7 +5,7 @@ import hashlib
 import inspect
 import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -182,11 +182,12 @@ class TextVectorEnv:
     def num_envs(self) -> int:
         return len(self._slots)
 
-    def reset(self) -> list[TextObservation]:
-        """Begin every env's next episode."""
-        for i in range(self.num_envs):
+    def reset(self, envs: Iterable[int] | None = None) -> list[TextObservation]:
+        """Begin the next episode of some envs, or of every one; what all of them show."""
+        reset = list(range(self.num_envs) if envs is None else envs)
+        for i in reset:
             self._send_reset(i)
-        for i in range(self.num_envs):
+        for i in reset:
             self._take_reset(i)
         return self.observations()
 

@@ -1,7 +1,8 @@
 """Rollouts from envs: a policy acts in them."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from groundling.envs.observation import TextObservation
 from groundling.envs.vector import Episode, Step, TextVectorEnv
 from groundling.errors import RunError
 from groundling.judges.preferences.segments import caption_id, caption_ids
-from groundling.policies.policy import Policy
+from groundling.policies.policy import Action, Policy
 from groundling.rewards import Captions, EnvPart, EpisodeCounts, RewardSum, Stretch
 from groundling.worlds.collector import Collector
 from groundling.worlds.text.pairs import caption_in_context, context
@@ -30,6 +31,8 @@ class EnvCollector(Collector):
         others: How many envs before and after these ones other processes step: their numbers are drawn here too and
             dropped, so that the generators stay alike and an env's draw does not depend on who steps it.
         reward: What is learnt from; by default what the envs pay.
+        group_size: So many envs play the same episodes: a rollout is one of each env, and knows which states are alike.
+            None: it goes on where the last one stopped.
         bootstrap: The discount factor with which a time-out's reward gains the value of the observation
             that it cut off (Pardo et al. 2018, arXiv 1712.00378). None: a time-out is an end, as in GLAM.
     """
@@ -43,13 +46,15 @@ class EnvCollector(Collector):
         others: tuple[int, int] = (0, 0),
         reward: RewardSum | None = None,
         bootstrap: float | None = None,
+        group_size: int | None = None,
     ) -> None:
         self.envs, self.memory = envs, memory
         self._num_steps, self._others = num_steps, others
         self._reward = reward or RewardSum({"env": EnvPart()})
         self._reads = bool(self._reward.needs - {"env"})
         self._counts = {name: EpisodeCounts(envs.num_envs) for name in ("captions", "judged")}
-        self._bootstrap = bootstrap
+        self._bootstrap, self._group_size = bootstrap, group_size
+        self._has_warned = False
 
     @torch.no_grad()
     def collect(
@@ -68,16 +73,27 @@ class EnvCollector(Collector):
         steps, observations, episodes = [], [], []
         paid, cut_off = [], []
         read = {name: _Captions(counts) for name, counts in self._counts.items()}
+        if self._group_size is not None:
+            cut = np.flatnonzero(~envs.at_start()).tolist()  # by num_steps, in the last rollout
+            envs.reset(cut)
+            for counts in self._counts.values():
+                counts.end(cut)
         present, starts = envs.observations(), torch.from_numpy(envs.at_start())  # (num_envs,)
+        plays, played = np.ones(envs.num_envs, dtype=bool), []
         memories: list[tuple[Any, Tensor]] = []
         with policy.unchanged():
             for _ in range(self._num_steps):
                 memory = None if memory is None else memory * ~starts[:, None]  # (num_envs, memory_size)
                 memories.append((memory, starts))
                 torch.rand(self._others[0], dtype=torch.float64, generator=generator)
-                action = policy.act(present, memory=memory, generator=generator)
+                action = self._act(policy, present, memory, generator, plays)
                 torch.rand(self._others[1], dtype=torch.float64, generator=generator)
-                step = envs.step(action.actions.tolist())
+                step = envs.step(
+                    [
+                        action if acts else None
+                        for action, acts in zip(action.actions.tolist(), plays, strict=True)
+                    ]
+                )
                 if not np.isfinite(step.rewards).all():
                     raise RunError(
                         f"an env gave the rewards {step.rewards.tolist()}: nothing can be learnt from those"
@@ -86,12 +102,15 @@ class EnvCollector(Collector):
                 if self._bootstrap is not None:
                     cut_off.append(_cut_off_values(policy, step, action.memory))
                 if self._reads:
-                    self._caption(present, action.actions.tolist(), step, read)
+                    self._caption(present, action.actions.tolist(), step, read, plays)
                 observations += present
                 steps.append((action, step.dones))
                 episodes += step.episodes
                 present, starts, memory = step.observations, torch.from_numpy(envs.at_start()), action.memory
-                on_step(envs.num_envs)
+                on_step(int(plays.sum()))
+                played.append(plays)
+                if self._group_size is not None:
+                    plays = plays & ~step.dones
             last_memory = None if memory is None else memory * ~starts[:, None]
             last_values = policy.values(present, last_memory).detach().cpu()
         actions = torch.stack([a.actions.detach() for a, _ in steps]).cpu()  # (num_steps, num_envs)
@@ -122,8 +141,26 @@ class EnvCollector(Collector):
             kl=None if reference is None else log_probs - reference.cpu().view_as(log_probs),
             parts=rewarded.by_part,
         )
+        if self._group_size is not None:
+            rollout = self._grouped(rollout, played)
         self.memory = memory
         return rollout, episodes
+
+    def _act(
+        self,
+        policy: Policy,
+        present: Sequence[TextObservation],
+        memory: Tensor | None,
+        generator: torch.Generator,
+        plays: np.ndarray,
+    ) -> Action:
+        """What the policy does in every env, where at least one plays."""
+        if plays.any():
+            return policy.act(present, memory=memory, generator=generator)
+        # Other processes may still play, and draw.
+        torch.rand(len(present), dtype=torch.float64, generator=generator)
+        nothing = torch.zeros(len(present))
+        return Action(nothing.long(), nothing, nothing, memory)
 
     def state_dict(self) -> list[dict[str, Any]]:
         states = self.envs.state_dict()
@@ -144,15 +181,45 @@ class EnvCollector(Collector):
         actions: Sequence[int],
         step: Step,
         read: Mapping[str, "_Captions"],
+        plays: np.ndarray,
     ) -> None:
-        """Note a step of all envs; of an episode that ended with it, its last observation."""
+        """Note a step of all envs that play; of an episode that ended with it, its last observation."""
         for env, (before, action) in enumerate(zip(seen, actions, strict=True)):
+            if not plays[env]:
+                for captions in read.values():
+                    captions.skip()
+                continue
             reached = step.final_observations.get(env, step.observations[env])
             read["captions"].add(env, "\n".join(reached.descriptions[-1]), reached.goal)
             judged = caption_in_context(before, before.actions[action])
             read["judged"].add(env, judged, before.goal, context(before))
         for counts in self._counts.values():
             counts.end(step.final_observations)
+
+    def _grouped(self, rollout: Rollout, played: Sequence[np.ndarray]) -> Rollout:
+        """A rollout of single episodes, with what it knows besides: which steps count, and what is alike."""
+        if cut := int((played[-1] & ~rollout.dones[-1].numpy()).sum()):
+            self._warn_of_cut_episodes(cut)
+        seen = ["\n".join([o.goal, *o.descriptions[-1], *o.actions]) for o in rollout.observations]
+        columns = self._others[0] + torch.arange(self.envs.num_envs)
+        mask = torch.from_numpy(np.stack(played))
+        return replace(
+            rollout,
+            rewards=rollout.rewards * mask,
+            parts={name: rewards * mask for name, rewards in rollout.parts.items()},
+            mask=mask,
+            groups=columns // (self._group_size or 1),
+            states=torch.from_numpy(caption_ids(seen)).view(rollout.actions.shape),
+        )
+
+    def _warn_of_cut_episodes(self, count: int) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"{count} of {self.envs.num_envs} episodes were not over after world.num_steps={self._num_steps} "
+                "steps: they count as far as they went; raise it to let them end",
+                stacklevel=2,
+            )
 
     def tensors(self) -> dict[str, Tensor]:
         return {} if self.memory is None else {"memory": self.memory}
@@ -194,6 +261,12 @@ class _Captions:
         self._goals.append(goal)
         self._contexts.append(context)
         self._counts.append(self._seen.add(env, caption_id(text)))
+
+    def skip(self) -> None:
+        """Hold the place of a step that nobody took."""
+        for texts in (self._texts, self._goals, self._contexts):
+            texts.append("")
+        self._counts.append(1)
 
     def read(self) -> Captions:
         """All of them."""

@@ -44,6 +44,10 @@ class TextConfig(WorldConfig):
     """Envs stepped together; GLAM used 32."""
     num_steps: int = at_least(1, 40)
     """Steps that each env takes between two updates; GLAM took 40."""
+    group_size: int | None = at_least(2, None)
+    """So many envs play the same episodes, from equal seeds, for algorithms that compare these (grpo, rloo, gigpo). A
+    rollout is then one episode of each env, of num_steps steps at most. null: it goes on where the last one stopped,
+    and all its episodes are compared."""
     actions: list[str] | None = None
     """The admissible actions in words; the i-th is the env's action i, and on a grid there are 3 at least. null: GLAM's
     six, in the env's language, or those that the env tells at each step."""
@@ -90,6 +94,12 @@ class TextConfig(WorldConfig):
                 f"world.actions names {len(actions)} actions ({', '.join(actions)}), and the i-th name is the env's "
                 f"action i: {', '.join(ACTIONS['english'])}. Name the first {_LEAST} at least, in this order"
             )
+        if self.group_size is not None and self.num_envs % self.group_size:
+            whole = -(-self.num_envs // self.group_size) * self.group_size
+            raise ConfigError(
+                f"world.num_envs={self.num_envs} is no multiple of world.group_size={self.group_size}, so that one "
+                f"group would have fewer envs: set world.num_envs={whole}"
+            )
         if not 0 < self.timeout < math.inf:
             raise ConfigError(f"world.timeout must be greater than 0 and finite, got {self.timeout}")
         for name, instead in _NOT_IN_ARGS.items():
@@ -105,6 +115,7 @@ class TextConfig(WorldConfig):
             idle["evaluation.every"] = "only a pool or a dataset has a validation split"
         if use.demonstrated:
             idle["world.bootstrap_truncated"] = idle["reward"] = "its algorithm learns from no rewards"
+            idle["world.group_size"] = "its algorithm learns from a dataset"
         if not use.policy_reads and self.dataset is None:  # a dataset is refused for showing no symbols
             idle["world.history"] = idle["world.probes"] = "its policy reads no words"
             if (

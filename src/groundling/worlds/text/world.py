@@ -99,6 +99,7 @@ class TextWorld(World[TextConfig, TextEvaluation]):
             observation=frozenset(offers),
             num_actions=most,
             language=config.language,
+            group_size=config.group_size,
         )
 
     @property
@@ -121,8 +122,8 @@ class TextWorld(World[TextConfig, TextEvaluation]):
             return Demonstrations(
                 folder, config.num_envs, rows, names, config.history, seed, config.num_steps
             )
-        count = rows.stop - rows.start
-        envs = make_envs(config, count, lambda i, k: training_seed(seed, rows.start + i, k))
+        count, alike = rows.stop - rows.start, config.group_size or 1
+        envs = make_envs(config, count, lambda i, k: training_seed(seed, (rows.start + i) // alike, k))
         envs.reset()
         return EnvCollector(
             envs,
@@ -131,6 +132,7 @@ class TextWorld(World[TextConfig, TextEvaluation]):
             others=(rows.start, config.num_envs - rows.stop),
             reward=self.begin_reward(policy, algorithm.processes),
             bootstrap=algorithm.gamma if config.bootstrap_truncated else None,
+            group_size=config.group_size,
         )
 
     def logs(

@@ -1,0 +1,187 @@
+"""Envs that play the same episodes, and are compared by what they got: GRPO, RLOO and GiGPO in text worlds."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from groundling.algorithms import GRPO, PPO, GiGPO
+from groundling.algorithms.advantages import group_relative, returns_to_go
+from groundling.algorithms.batch import Batch
+from groundling.cli import main
+from groundling.envs.observation import TextObservation
+from groundling.envs.seeds import training_seed
+from groundling.envs.vector import TextVectorEnv
+from groundling.rewards import EnvPart, RewardSum
+from groundling.training import run as run_module
+from groundling.training.tracking import TIME_KEYS, read_metrics
+from groundling.worlds.text.collect import EnvCollector
+from tests.conftest import Corridor, TablePolicy
+from tests.launching import groundling
+
+_ACTIONS = ["left", "right", "stay"]
+
+
+def _collector(num_steps: int, rows: slice = slice(0, 4), **more: Any) -> EnvCollector:
+    envs = TextVectorEnv(
+        Corridor, rows.stop - rows.start, _ACTIONS, lambda i, k: training_seed(0, (rows.start + i) // 2, k)
+    )
+    envs.reset()
+    return EnvCollector(envs, num_steps, group_size=2, others=(rows.start, 4 - rows.stop), **more)
+
+
+def _policy() -> TablePolicy:
+    torch.manual_seed(0)
+    return TablePolicy()
+
+
+def _starts(observations: Sequence[TextObservation]) -> list[tuple[str, int]]:
+    return [(o.goal, o.raw["position"]) for o in observations]
+
+
+def test_a_rollout_is_one_episode_of_each_env_and_groups_begin_alike() -> None:
+    collector, policy = _collector(12), _policy()
+    generator = torch.Generator().manual_seed(0)
+    begun = set()
+    for number in range(6):
+        rollout, episodes = collector.collect(policy, generator=generator)
+        mask, dones = rollout.mask, rollout.dones
+        assert mask is not None and rollout.groups is not None and rollout.states is not None
+        assert rollout.groups.tolist() == [0, 0, 1, 1]
+        starts = _starts(rollout.observations[:4])
+        assert starts[0] == starts[1] and starts[2] == starts[3]
+        assert rollout.states[0, 0] == rollout.states[0, 1]
+        begun.add(tuple(starts))
+        assert sorted(e.number for e in episodes) == [number] * 4  # none is left out, none is played twice
+        for env in range(4):
+            length = int(mask[:, env].sum())
+            assert mask[:length, env].all() and not mask[length:, env].any()
+            assert dones[:, env].nonzero().flatten().tolist() == [length - 1]
+            (episode,) = [e for e in episodes if e.env_index == env]
+            assert episode.length == length
+            assert episode.episode_return == pytest.approx(float(rollout.rewards[:, env].sum()))
+        assert rollout.num_transitions == int(mask.sum()) < mask.numel()
+    assert len(begun) > 1
+
+
+def test_what_num_steps_cuts_off_is_told_and_begun_anew() -> None:
+    collector, policy = _collector(2), _policy()
+    generator = torch.Generator().manual_seed(0)
+    with pytest.warns(UserWarning, match=r"episodes were not over after world\.num_steps=2 steps"):
+        first, _ = collector.collect(policy, generator=generator)
+    assert first.mask is not None and first.mask[1].any()
+    for _ in range(5):
+        rollout, _ = collector.collect(policy, generator=generator)
+        starts = _starts(rollout.observations[:4])
+        assert starts[0] == starts[1] and starts[2] == starts[3]
+
+
+def test_two_processes_gather_what_one_does() -> None:
+    policy = _policy()
+    whole, _ = _collector(12).collect(policy, generator=torch.Generator().manual_seed(3))
+    for rows in (slice(0, 1), slice(1, 4)):
+        part, _ = _collector(12, rows).collect(policy, generator=torch.Generator().manual_seed(3))
+        for name in ("actions", "rewards", "dones", "mask", "states"):
+            one, other = getattr(whole, name)[:, rows], getattr(part, name)
+            assert torch.equal(one * whole.mask[:, rows], other * part.mask), name
+        assert torch.equal(whole.groups[rows], part.groups)
+
+
+def test_only_steps_that_were_taken_are_learnt_from() -> None:
+    policy = _policy()
+    rollout, _ = _collector(12).collect(policy, generator=torch.Generator().manual_seed(0))
+    advantages = group_relative(rollout, returns_to_go(rollout.rewards, rollout.dones, 1.0))
+    batch = Batch.of(policy, rollout, advantages, rollout.rewards)
+    assert len(batch) == batch.num_steps == rollout.num_transitions
+    assert batch.weights is None
+    columns = rollout.mask.nonzero()[:, 1].tolist()
+    totals = rollout.rewards.sum(0)
+    for advantage, env in zip(batch.advantages.tolist(), columns, strict=True):
+        pair = totals[env - env % 2 : env - env % 2 + 2]
+        assert np.sign(advantage) == np.sign(float(totals[env] - pair.mean()).__round__(6))
+
+
+@pytest.mark.parametrize("algorithm", [GRPO, GiGPO, PPO])
+def test_the_corridor_is_learnt(algorithm: type[Any]) -> None:
+    policy = _policy()
+    more = {} if algorithm is PPO else {"entropy_coefficient": 0.01}
+    learner = algorithm(learning_rate=0.05, minibatch_size=64, **more)
+    learner.setup(policy)
+    envs = TextVectorEnv(Corridor, 16, _ACTIONS, lambda i, k: training_seed(0, i // 4, k))
+    envs.reset()
+    collector = EnvCollector(envs, 12, group_size=4, reward=RewardSum({"env": EnvPart()}))
+    generator = torch.Generator().manual_seed(0)
+    successes = []
+    for _ in range(40):
+        rollout, episodes = collector.collect(policy, generator=generator)
+        learner.update(policy, rollout, generator=generator)
+        successes.append(np.mean([episode.success for episode in episodes]))
+    assert np.mean(successes[:3]) < 0.65
+    assert np.mean(successes[-10:]) > 0.8
+
+
+_WORDS = [
+    "train",
+    "demo",
+    "model.path=starter-causal",
+    "~policy.args",
+    "policy.args={prompt: conversation, value_hidden_sizes: [8]}",
+    "~algorithm.args",
+    "world.history=null",
+    "world.num_envs=4",
+    "world.group_size=2",
+    "world.num_steps=6",
+    "world.args.max_steps=6",
+    "world.entropy_floor=0",
+    "training.steps=60",
+    "device=cpu",
+]
+_LEARNER = "algorithm.args={minibatch_size: 8, learning_rate: 1e-4, entropy_coefficient: 0.01}"
+
+
+def _rows(run_dir: Path) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if k not in TIME_KEYS} for row in read_metrics(run_dir)]
+
+
+def test_a_stopped_run_goes_on_to_the_last_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [*_WORDS, "algorithm.id=gigpo", _LEARNER]
+    whole, stopped, two = tmp_path / "whole", tmp_path / "stopped", tmp_path / "two"
+    assert main([*words, f"run_dir={whole}"]) == 0
+    update = run_module.Run.update
+
+    def once(self: run_module.Run, *args: Any) -> Any:
+        if self.counters.update == 1:
+            raise KeyboardInterrupt
+        return update(self, *args)
+
+    monkeypatch.setattr(run_module.Run, "update", once)
+    assert main([*words, f"run_dir={stopped}"]) != 0
+    monkeypatch.setattr(run_module.Run, "update", update)
+    assert main([*words, f"run_dir={stopped}"]) == 0
+    assert _rows(stopped) == _rows(whole)
+    last = sorted((whole / "checkpoints").glob("[0-9]*"))[-1].name
+    one, other = (load_file(run / "checkpoints" / last / "model.safetensors") for run in (whole, stopped))
+    assert all(one[name].equal(other[name]) for name in one)
+    ended = groundling(2, *words, f"run_dir={two}")
+    assert [process.exit_code for process in ended] == [0, 0], ended
+    for row, other_row in zip(_rows(whole), _rows(two), strict=True):
+        for name in ("step", "policy_loss", "entropy", "episodes"):
+            assert row[name] == pytest.approx(other_row[name], abs=1e-5), name
+
+
+def test_what_does_not_fit_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for more, wanted in (
+        (["algorithm.id=gigpo", _LEARNER, "world.num_envs=5"], "set world.num_envs=6"),
+        (["algorithm.id=gigpo", _LEARNER, "world.group_size=null"], "a text world with world.group_size=8"),
+        (
+            ["algorithm.id=gigpo", "algorithm.args={step_weight: 0}"],
+            "without the comparison of steps it is grpo",
+        ),
+        (["algorithm.id=gigpo", _LEARNER, "world.group_size=1"], "world.group_size must be at least 2"),
+    ):
+        assert main([*_WORDS, *more, f"run_dir={tmp_path / 'run'}"]) == 1
+        assert wanted in capsys.readouterr().err
