@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 RUN := runs/demo
 WRITING := runs/demo-writing
 MOTIF := runs/motif
+SMOLLM2 := runs/smollm2
 SHARE := 1
 # Environments of their own, beside that of the developer.
 CHECKED := .venv-wheel
 AUDITING := .venv-audit
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-writing demo-motif test faults fuzz rehearsal soak lint format wheel-check sbom audit clean
+.PHONY: help install demo demo-smollm2 demo-writing demo-motif test faults fuzz rehearsal soak lint format wheel-check sbom audit clean
 
 help:  ## Show what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -32,6 +33,13 @@ demo: install  ## Train the starter model on a text world, evaluate it, write th
 	$(BIN)/torchrun --standalone --nproc-per-node 2 -m groundling train demo run_dir=$(RUN)
 	$(BIN)/groundling evaluate $(RUN) --suite held-out,controls --jobs 2
 	$(BIN)/groundling report $(RUN)
+
+demo-smollm2: export OMP_NUM_THREADS = 1
+demo-smollm2: install  ## Teach a pretrained model to go to what it is told to, by whole conversations
+	$(BIN)/groundling collect expert world.env=BabyAI-GoToLocalS6N3-v0 'world.args={max_steps: 20}' 'world.actions=[turn left, turn right, go forward]' world.history=null --episodes 3000 --output $(SMOLLM2)/episodes
+	$(BIN)/torchrun --standalone --nproc-per-node 2 -m groundling train demo-smollm2 world.dataset=$(SMOLLM2)/episodes run_dir=$(SMOLLM2)/run
+	$(BIN)/groundling evaluate $(SMOLLM2)/run --suite held-out,swapped --jobs 2
+	$(BIN)/groundling report $(SMOLLM2)/run
 
 demo-writing: install  ## Let PPO and NLPO teach the starter model to write numbers, five seeds each; write the report
 	$(BIN)/groundling train rl4lms/increasing_numbers_ppo seed=1,2,3,4,5 'run_dir=$(WRITING)/ppo-seed$${seed}'

@@ -8,7 +8,7 @@ from torch.overrides import TorchFunctionMode
 
 from groundling.lm.kept import KeptPrompts
 from groundling.lm.packing import ScoringQuestion
-from groundling.lm.transcript import chains, read_chain
+from groundling.lm.transcript import chains, read_growing
 from tests.lm.truth import _ids, lm_of, variants
 
 CANDIDATES = [[11, 12], [11, 13], [14], [15, 16, 17], []]
@@ -62,7 +62,7 @@ def test_an_episode_is_what_its_prompts_are_alone(tokenizers, family):
     weights = [weight for weight in lm.parameters() if weight.requires_grad]
     results = []
     for read in (
-        lambda: read_chain(lm.backbone, episode()),
+        lambda: read_growing(lm.backbone, episode()),
         lambda: [lm._scorer.answers([question])[0] for question in episode()],
     ):
         answers = read()
@@ -83,7 +83,7 @@ def test_no_mask_of_tokens_by_tokens_is_laid_out(tokenizers, monkeypatch):
     expected = scores(lm, [lm._scorer.answers([question])[0] for question in episode()])
     masks = Masks()
     with masks:
-        computed = scores(lm, read_chain(lm.backbone, episode()))
+        computed = scores(lm, read_growing(lm.backbone, episode()))
     torch.testing.assert_close(computed, expected, atol=1e-4, rtol=0)
     # Some eight rows at most, which see the whole trunk and each other.
     assert len(masks.sizes) > 2

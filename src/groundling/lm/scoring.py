@@ -25,13 +25,11 @@ from groundling.lm.backbone import Backbone
 from groundling.lm.kept import KeptPrompts
 from groundling.lm.packing import ScoringQuestion, Tokens, batches, split_wide
 from groundling.lm.reader import TOKENS_AT_ONCE, Answer, Reader
-from groundling.lm.transcript import chains, read_chain
+from groundling.lm.transcript import chains, read_growing
 from groundling.lm.trials import Way, agree, find_way, learns_alike, words_of
 
 # More candidate rows than this are read in several passes: their mask grows with the square.
 _MAX_ROWS = 512
-# So many tokens are to be saved by reading prompts that begin with each other as one text, in a pass of its own.
-_WORTH_A_PASS = 256
 # Logits held at once: 64 Mi numbers, 256 MiB in float32.
 _MAX_LOGITS = 2**26
 
@@ -135,15 +133,20 @@ class Scorer:
 
     def _groups(self, prompts: Sequence[Tokens], growing: bool) -> Iterator[tuple[list[int], _Read]]:
         """Indices of what is read together, and how."""
-        grows = growing and self._growing_is_exact()
-        chained = _worth_a_pass(prompts) if grows else []
-        yield from ((chain, partial(read_chain, self.backbone)) for chain in chained)
-        together = {index for chain in chained for index in chain}
-        rest = [index for index in range(len(prompts)) if index not in together]
-        keeps = grows and self._kept is not None and not torch.is_grad_enabled()
-        read = self._kept.answers if keeps and self._kept is not None else self.answers
-        for batch in batches([len(prompts[index]) for index in rest], TOKENS_AT_ONCE, float("inf")):
-            yield [rest[place] for place in batch], read
+        if growing and self._growing_is_exact():
+            keeps = self._kept is not None and not torch.is_grad_enabled()
+            yield list(range(len(prompts))), self._go_on if keeps else partial(read_growing, self.backbone)
+            return
+        for batch in batches([len(prompt) for prompt in prompts], TOKENS_AT_ONCE, float("inf")):
+            yield batch, self.answers
+
+    def _go_on(self, questions: Sequence[ScoringQuestion]) -> list[Answer]:
+        """From what is kept, or as one text where a call has several steps of one conversation."""
+        assert self._kept is not None
+        prompts = [question.prompt for question in questions]
+        if len(chains(prompts)) < len(prompts):
+            return read_growing(self.backbone, questions)
+        return self._kept.answers(questions)
 
     def _growing_is_exact(self) -> bool:
         """Whether prompts can be read as one text that grows; tried once, and told if not."""
@@ -178,7 +181,7 @@ class Scorer:
         alike = agree(
             backbone,
             lambda: torch.cat(
-                [rows(read_chain(backbone, questions)), *(rows(kept.answers([q])) for q in questions)]
+                [rows(read_growing(backbone, questions)), *(rows(kept.answers([q])) for q in questions)]
             ),
             lambda: rows(self.reader.packed(questions)).repeat(2, 1),
         )
@@ -341,11 +344,6 @@ class Scorer:
             return sums_of(lengths, torch.cat(self.scores_of(self._answer[way](questions), raw=False)))
 
         return scores
-
-
-def _worth_a_pass(prompts: Sequence[Tokens]) -> list[list[int]]:
-    """Indices of prompts that begin with each other, where they are better read as one text."""
-    return [chain for chain in chains(prompts) if sum(len(prompts[i]) for i in chain[:-1]) >= _WORTH_A_PASS]
 
 
 def sums_of(lengths: Sequence[int], values: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ tokens, for so many rows at once. What is computed is what each prompt would giv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,9 @@ from groundling.lm.reader import Answer
 
 _ROWS_AT_ONCE = 512
 """Rows of candidates whose attention shares a mask."""
+_TOKENS_AT_ONCE = 1024
+"""Tokens of short texts that go through the body together: enough for its products to be fast, and little enough that
+Linux does not take their memory back."""
 
 
 def chains(prompts: Sequence[Tokens]) -> list[list[int]]:
@@ -141,20 +145,31 @@ class AttentionBy(TorchFunctionMode):
         return func(*args, **given)
 
 
-def _attention_of(trunk: int, parts: Sequence[_Part]) -> Attend:
-    """That of one `Row`."""
+def _attention_of(rows: Sequence[tuple[int, Sequence[_Part]]], lengths: Sequence[int]) -> Attend:
+    """That of several `Row`s, of such lengths, one after the other: of each its trunk's tokens and its parts."""
 
     def attend(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
-        by = F.scaled_dot_product_attention
-        seen = [by(query[:, :, :trunk], key[:, :, :trunk], value[:, :, :trunk], is_causal=True, scale=scale)]
-        for part in parts:
-            rows = slice(part.first, part.stop)
-            keys = torch.cat([key[:, :, : part.seen], key[:, :, rows]], dim=2)
-            values = torch.cat([value[:, :, : part.seen], value[:, :, rows]], dim=2)
-            seen.append(by(query[:, :, rows], keys, values, attn_mask=part.allowed, scale=scale))
-        return torch.cat(seen, dim=2)
+        queries, keys, values = (one.split(list(lengths), dim=2) for one in (query, key, value))
+        seen = [
+            _attention(row, q, k, v, scale) for row, q, k, v in zip(rows, queries, keys, values, strict=True)
+        ]
+        return torch.cat(list(itertools.chain.from_iterable(seen)), dim=2)
 
     return attend
+
+
+def _attention(
+    row: tuple[int, Sequence[_Part]], query: Tensor, key: Tensor, value: Tensor, scale: float | None
+) -> Iterator[Tensor]:
+    """Of one row: of its trunk, then of each part."""
+    trunk, parts = row
+    by = F.scaled_dot_product_attention
+    yield by(query[:, :, :trunk], key[:, :, :trunk], value[:, :, :trunk], is_causal=True, scale=scale)
+    for part in parts:
+        rows = slice(part.first, part.stop)
+        keys = torch.cat([key[:, :, : part.seen], key[:, :, rows]], dim=2)
+        values = torch.cat([value[:, :, : part.seen], value[:, :, rows]], dim=2)
+        yield by(query[:, :, rows], keys, values, attn_mask=part.allowed, scale=scale)
 
 
 def layouts_of(questions: Sequence[ScoringQuestion]) -> list[Layout]:
@@ -164,15 +179,42 @@ def layouts_of(questions: Sequence[ScoringQuestion]) -> list[Layout]:
     return [layouts[key] for key in keys]
 
 
-def read_chain(backbone: Backbone, questions: Sequence[ScoringQuestion]) -> list[Answer]:
-    """The answers to questions whose prompts begin with each other, the longest last; see the module."""
+def read_growing(backbone: Backbone, questions: Sequence[ScoringQuestion]) -> list[Answer]:
+    """The answers to questions, of whose prompts those are read as one text that begin with each other."""
     layouts = layouts_of(questions)
-    row = Row.of(questions, layouts)
+    groups = chains([question.prompt for question in questions])
+    rows = [Row.of([questions[i] for i in group], [layouts[i] for i in group]) for group in groups]
+    states = [states for together in _passes(rows) for states in _read(backbone, together)]
+    answers: dict[int, Answer] = {}
+    for group, row, hidden in zip(groups, rows, states, strict=True):
+        places = [row.states(branch) for branch in row.branches]
+        picked = F.embedding(torch.cat(places).to(hidden.device), hidden).split([len(p) for p in places])
+        answers.update(
+            (index, Answer(one, layouts[index].targets)) for index, one in zip(group, picked, strict=True)
+        )
+    return [answers[index] for index in range(len(questions))]
+
+
+def _passes(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows that go through the body together, one after the other."""
+    passes: list[list[Row]] = []
+    length = 0
+    for row in rows:
+        if not passes or length + len(row.tokens) > _TOKENS_AT_ONCE:
+            passes.append([])
+            length = 0
+        passes[-1].append(row)
+        length += len(row.tokens)
+    return passes
+
+
+def _read(backbone: Backbone, rows: Sequence[Row]) -> list[Tensor]:
+    """Final hidden states (length, hidden) of each row."""
     device = backbone.device
-    tokens, positions = row.tokens[None].to(device), row.positions[None].to(device)
+    tokens = torch.cat([row.tokens for row in rows]).to(device)
+    positions = torch.cat([row.positions for row in rows]).to(device)
+    lengths = [len(row.tokens) for row in rows]
     nothing = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)  # which bodies pass on as it is
-    with AttentionBy(_attention_of(row.trunk, row.parts(device))):
-        hidden = backbone.read(tokens, nothing, positions)[0]  # (length, hidden)
-    places = [row.states(branch) for branch in row.branches]
-    states = F.embedding(torch.cat(places).to(device), hidden).split([len(place) for place in places])
-    return [Answer(rows, layout.targets) for rows, layout in zip(states, layouts, strict=True)]
+    with AttentionBy(_attention_of([(row.trunk, row.parts(device)) for row in rows], lengths)):
+        hidden = backbone.read(tokens[None], nothing, positions[None])[0]  # (length of all, hidden)
+    return list(hidden.split(lengths))
