@@ -19,8 +19,8 @@ class ActionScoringPolicy(ActionTextPolicy):
         value_hidden_sizes: Widths of the value head's hidden layers (1024 and 1024 in GLAM).
         normalize: "sum" adds up the tokens' log-probabilities, as in the paper, whose actions have one or two words.
             Each further token costs some nats, so that beside an action of two words one of eight is practically
-            never taken. The mean per "token" or per "word" makes up for it, more or less: actions become nearly
-            equally likely. ``action_writing`` has no such preference.
+            never taken. The mean per "token" or per "word" (both TWOSOME's, arXiv 2401.14151) makes up for it, more or
+            less: actions become nearly equally likely. ``action_writing`` has no such preference.
         temperature: Divides the actions' log-probabilities before the softmax; 1 in GLAM.
         compat: "glam" scores as the original's released code does (see `LanguageModel.score`).
     """
