@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -64,13 +66,17 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "groundling" / "models"
 
 
+def _folders(cache: Path) -> list[Path]:
+    return [path for path in cache.glob("*") if path.is_dir()]
+
+
 def test_a_file_is_dequantised_once_and_what_was_spoilt_is_made_anew(
     file: Path, cache: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     prompts, candidates = ["a red ball"], ["go", "wait"]
     first = LanguageModel.from_pretrained(file).score(prompts, candidates)[0]
     assert "dequantising tiny.gguf" in capfd.readouterr().err
-    (folder,) = cache.iterdir()
+    (folder,) = _folders(cache)
     again = LanguageModel.from_pretrained(file).score(prompts, candidates)[0]
     assert "dequantising" not in capfd.readouterr().err
     assert torch.equal(first, again)
@@ -78,7 +84,28 @@ def test_a_file_is_dequantised_once_and_what_was_spoilt_is_made_anew(
     weights.write_bytes(weights.read_bytes()[:-8] + b"\0" * 8)
     assert torch.equal(LanguageModel.from_pretrained(file).score(prompts, candidates)[0], first)
     assert "dequantising tiny.gguf" in capfd.readouterr().err
-    assert [path.name for path in cache.iterdir()] == [folder.name]
+    assert [path.name for path in _folders(cache)] == [folder.name]
+
+
+def test_several_processes_of_a_run_find_one_folder(file: Path, cache: Path, tmp_path: Path) -> None:
+    script = tmp_path / "both.py"
+    script.write_text(
+        "import sys, torch.distributed\n"
+        "torch.distributed.init_process_group('gloo')\n"
+        "from groundling.lm.gguf import dequantised\n"
+        "print(dequantised(sys.argv[1]).name)\n"
+    )
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [sys.executable, *launch, str(script), str(file)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert done.stderr.count("dequantising tiny.gguf") == 1
+    assert len(set(done.stdout.split())) == 1
+    assert LanguageModel.from_pretrained(file).score(["a"], ["go"])[0].isfinite().all()
 
 
 def test_an_adapter_finds_the_file_again(file: Path, cache: Path, tmp_path: Path) -> None:
@@ -107,7 +134,7 @@ def test_a_file_that_cannot_be_read_is_told(spoilt: str, file: Path, cache: Path
         GroundlingError, match=r"there is no file" if spoilt == "missing" else r"bad\.gguf cannot be read"
     ):
         LanguageModel.from_pretrained(path)
-    assert not list(cache.glob("*")) if cache.exists() else True
+    assert not _folders(cache)
 
 
 def test_smollm2_comes_with_a_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Path) -> None:

