@@ -120,3 +120,34 @@ def test_a_prompt_that_is_too_long_begins_anew(turns, firsts):
     assert given == firsts
     for last, first in enumerate(given):
         assert opening + sum(turns[first : last + 1]) <= max(room, opening + turns[last])
+
+
+@pytest.mark.parametrize("template", [None, CHATML, GEMMA])
+def test_a_prompt_that_is_too_long_loses_words_and_keeps_its_frame(tokenizer, template):
+    tokenizer.chat_template = template
+    chat = Chat(tokenizer)
+    words = " ".join(f"word{number}" for number in range(30))
+    whole, nothing = chat.opening("Be brief.", words), chat.opening("Be brief.", "")
+    for side in ("left", "right"):
+        cut = chat.opening("Be brief.", words, room=len(nothing) + 10, truncation_side=side)
+        assert len(cut) == len(nothing) + 10
+        kept = tokenizer.decode(cut)
+        assert ("word29" in kept, "word0" in kept) == ((True, False) if side == "left" else (False, True))
+        assert "Be brief." in kept
+    assert chat.opening("Be brief.", words, room=len(whole)) == whole
+    with pytest.raises(GroundlingError, match="has no room for words"):
+        chat.opening("Be brief.", words, room=len(nothing))
+
+
+def test_without_a_system_prompt_the_template_has_its_own(tokenizer):
+    tokenizer.chat_template = (
+        "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nThe usual.<|im_end|>\n{% endif %}"
+        + CHATML
+    )
+    said = [{"role": "user", "content": FIRST}]
+    printed = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
+    assert tokenizer.decode(Chat(tokenizer).opening(None, FIRST)) == printed
+    assert "The usual." in printed
+    assert "The usual." not in tokenizer.decode(Chat(tokenizer).opening("Mine.", FIRST))
+    tokenizer.chat_template = None
+    assert tokenizer.decode(Chat(tokenizer).opening(None, FIRST)) == f"{FIRST}\n"

@@ -85,6 +85,19 @@ def test_groups_are_texts_to_one_prompt(tmp_path: Path) -> None:
         _rollout(_config(tmp_path, "world.texts_per_prompt=3"))
 
 
+def test_prompts_are_what_a_user_says(tmp_path: Path) -> None:
+    words = ("world.chat=true", "world.system=Count upwards.", "world.max_prompt_length=30")
+    policy, (rollout, texts) = _rollout(_config(tmp_path / "run", *words))
+    read = [policy.lm.tokenizer.decode(text.prompt) for text in rollout.observations]
+    assert all(one.startswith("Count upwards.") for one in read)
+    for one, text in zip(read, texts, strict=True):
+        assert text.sample.prompt.strip()[-3:] in one
+    _, (plain, _) = _rollout(_config(tmp_path / "run"))
+    assert [len(text.prompt) for text in plain.observations] != [len(t.prompt) for t in rollout.observations]
+    with pytest.raises(ConfigError, match=r"raise world\.max_prompt_length"):
+        _rollout(_config(tmp_path / "run", *words[:2], "world.max_prompt_length=3"))
+
+
 def test_references_are_learnt_word_for_word(tmp_path: Path) -> None:
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(json.dumps({"ask": f"go {i}", "say": "turn left"}) + "\n" for i in range(3)))

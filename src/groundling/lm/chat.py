@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from transformers import PreTrainedTokenizerBase
 
@@ -29,6 +29,8 @@ class Frame:
     ``next``, the user's words, ``answer``, and so on.
     """
 
+    without_system: str
+    """Before the user's first words where no system prompt is given; a template may have one of its own."""
     before_system: str
     after_system: str
     """Up to the user's first words."""
@@ -45,17 +47,19 @@ class Frame:
             GroundlingError: the template does not leave what is said as it is, or not in its order.
         """
         if not tokenizer.chat_template:
-            return cls("", "\n\n", "\n", "\n")
+            return cls("", "", "\n\n", "\n", "\n")
         system = [{"role": "system", "content": _SYSTEM}]
         said = [
             {"role": role, "content": words}
             for role, words in (("user", _FIRST), ("assistant", _ANSWER), ("user", _SECOND))
         ]
         try:
+            alone = _rendered(tokenizer, said[:1])
             whole = _rendered(tokenizer, system + said)
         except Exception as without:  # a template raises what it likes where it knows no system prompt
             said[0]["content"] = f"{_SYSTEM}\n\n{_FIRST}"
             try:
+                alone = _rendered(tokenizer, [{"role": "user", "content": _FIRST}])
                 whole = _rendered(tokenizer, said)
             except Exception as error:
                 raise GroundlingError(
@@ -70,7 +74,7 @@ class Frame:
                 )
             parts[-1:] = parts[-1].split(words)
         before_system, after_system, _, following, answer = parts
-        return cls(before_system, after_system, answer, following)
+        return cls(alone.partition(_FIRST)[0], before_system, after_system, answer, following)
 
 
 def _rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, str]]) -> str:
@@ -126,24 +130,40 @@ class Chat:
             whole[: next(i for i in range(len(whole)) if whole[i : i + len(alone)] == alone)]
         )
 
-    def opening(self, system: str, words: str) -> list[int]:
+    def opening(
+        self,
+        system: str | None,
+        words: str,
+        room: int | None = None,
+        truncation_side: Literal["left", "right"] = "left",
+    ) -> list[int]:
         """Token ids of a conversation up to where the assistant speaks first.
 
         Args:
-            system: The system prompt, in the place of one that the template has of its own.
+            system: The system prompt, in the place of one that the template has of its own; None: that one, if any.
             words: What the user says first.
+            room: How many tokens there may be at most; of longer words some are left out.
+            truncation_side: Where: ``left`` keeps their end, ``right`` their beginning.
+
+        Raises:
+            GroundlingError: the room does not hold what stands around the words, and one of them.
         """
         frame = self._frame
-        before = self._encoded(frame.before_system, said=False)
-        tokens = [
-            *before,
-            *self._encoded(system, said=True),
-            *self._encoded(frame.after_system, said=False),
-            *self._encoded(words, said=True),
-            *self._encoded(frame.answer, said=False),
-        ]
-        begins = tokens[: len(self._beginning)] == self._beginning  # the template wrote it
-        return tokens if begins else [*self._beginning, *tokens]
+        before = self._encoded(frame.without_system if system is None else frame.before_system, said=False)
+        if system is not None:
+            after = self._encoded(frame.after_system, said=False)
+            before = [*before, *self._encoded(system, said=True), *after]
+        if before[: len(self._beginning)] != self._beginning:  # or the template wrote it
+            before = [*self._beginning, *before]
+        said, end = self._encoded(words, said=True), self._encoded(frame.answer, said=False)
+        if room is not None and (left := room - len(before) - len(end)) < len(said):
+            if left < 1:
+                raise GroundlingError(
+                    f"a prompt of {room} tokens has no room for words: its chat template and system prompt take "
+                    f"{len(before) + len(end)}"
+                )
+            said = said[-left:] if truncation_side == "left" else said[:left]
+        return [*before, *said, *end]
 
     def turn(self, answer: str, words: str) -> list[int]:
         """Token ids of what follows: the assistant's answer, the user's words, up to where the assistant speaks."""

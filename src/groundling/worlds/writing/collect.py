@@ -12,7 +12,8 @@ from transformers import PreTrainedTokenizerBase
 from groundling.algorithms.rollout import Rollout
 from groundling.envs.text_generation import Sample, SampleOrder
 from groundling.envs.text_generation.prompts import Side, encode_prompts
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, GroundlingError
+from groundling.lm.chat import Chat
 from groundling.policies.policy import Policy
 from groundling.policies.texts import TokenPrompt, Writing, Written
 from groundling.policies.token import TokenPolicy
@@ -39,6 +40,8 @@ class PromptEncoder:
         tokenizer: The model's; one without padding token pads with its end token, which masks tell apart.
         max_prompt_length: In tokens; longer prompts are cut.
         prompt_truncation_side: Where: "left" keeps a prompt's end, "right" its beginning.
+        chat: By whose template a prompt is what a user says; None: it is read as it is.
+        system: The system prompt of such a conversation.
     """
 
     def __init__(
@@ -46,6 +49,8 @@ class PromptEncoder:
         tokenizer: PreTrainedTokenizerBase,
         max_prompt_length: int = 128,
         prompt_truncation_side: Side = "left",
+        chat: Chat | None = None,
+        system: str | None = None,
     ) -> None:
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
@@ -54,13 +59,22 @@ class PromptEncoder:
             max_prompt_length,
             prompt_truncation_side,
         )
+        self._chat, self._system = chat, system
 
     def __call__(self, samples: Sequence[Sample]) -> list[TokenPrompt]:
         """Token ids of each prompt.
 
         Raises:
             GroundlingError: a prompt is empty.
+            ConfigError: there is no room for one in its conversation.
         """
+        if self._chat is not None:
+            room, side = self.max_prompt_length, self._side
+            try:
+                prompts = [self._chat.opening(self._system, s.prompt, room, side) for s in samples]
+            except GroundlingError as error:
+                raise ConfigError(f"{error}: raise world.max_prompt_length") from error
+            return [TokenPrompt(tuple(ids)) for ids in prompts]
         return TokenPrompt.unpad(*encode_prompts(samples, self.tokenizer, self.max_prompt_length, self._side))
 
 

@@ -42,6 +42,10 @@ class WritingConfig(WorldConfig):
     """Tokens of a prompt that are read; of a longer one the rest is left out."""
     prompt_truncation_side: str = "left"
     """Where the rest is left out: left or right."""
+    chat: bool = False
+    """Whether a prompt is what a user says, and the text the answer, by the model's chat template."""
+    system: str | None = None
+    """The system prompt of such a conversation; null: the template's own, if it has one."""
 
     def check(self) -> None:
         """See `WorldConfig.check`."""
@@ -60,6 +64,8 @@ class WritingConfig(WorldConfig):
     def unused(self, use: Use) -> Mapping[str, str]:
         """See `WorldConfig.unused`."""
         idle = {"model.max_prompt_tokens": "prompts are cut at world.max_prompt_length"}
+        if not self.chat:
+            idle["world.system"] = "prompts are read as they are (world.chat=false)"
         if use.demonstrated:
             reason = "its algorithm reads the references, each in its turn"
             idle |= {"world.texts_per_prompt": reason, "world.replacement": reason}

@@ -8,6 +8,7 @@ from groundling.envs.spec import WorldSpec
 from groundling.envs.text_generation import Sample, pools
 from groundling.envs.text_generation.pools import Split
 from groundling.envs.text_generation.prompts import Side
+from groundling.lm.chat import Chat
 from groundling.metrics import Metric
 from groundling.policies.token import TokenPolicy
 from groundling.registry import ComponentConfig
@@ -30,7 +31,8 @@ def samples_of(config: WritingConfig, split: Split) -> Sequence[Sample]:
 def make_prompt_encoder(config: WritingConfig, policy: TokenPolicy) -> PromptEncoder:
     """How prompts are read by the policy's language model."""
     side = cast(Side, config.prompt_truncation_side)
-    return PromptEncoder(policy.lm.tokenizer, config.max_prompt_length, side)
+    chat = Chat(policy.lm.tokenizer) if config.chat else None
+    return PromptEncoder(policy.lm.tokenizer, config.max_prompt_length, side, chat, config.system)
 
 
 def make_measured_reward(
