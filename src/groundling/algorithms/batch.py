@@ -47,11 +47,9 @@ class Batch:
         def cut(tensor: Tensor) -> Tensor:
             return tensor.flatten()[transitions].to(policy.device)
 
-        weights = None
-        if (
-            rollout.mask is not None and transitions.ndim > 1
-        ):  # single steps that do not count are no elements
-            weights = cut(rollout.mask).to(rollout.rewards.dtype)
+        # Single steps that do not count are no elements.
+        mask = rollout.mask if transitions.ndim > 1 else None
+        weights = None if mask is None else cut(mask).to(rollout.rewards.dtype)
         counted = len(rollout) if rollout.mask is None else int(rollout.mask.sum())
         return cls(
             observations,
