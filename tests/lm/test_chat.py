@@ -151,3 +151,34 @@ def test_without_a_system_prompt_the_template_has_its_own(tokenizer):
     assert "The usual." not in tokenizer.decode(Chat(tokenizer).opening("Mine.", FIRST))
     tokenizer.chat_template = None
     assert tokenizer.decode(Chat(tokenizer).opening(None, FIRST)) == f"{FIRST}\n"
+
+
+SILENT = (
+    "{% for m in messages if m['role'] != 'system' %}<|im_start|>{{ m['content'] }}<|im_end|>{% endfor %}"
+)
+LAST = (
+    "{% for m in messages if m['role'] != 'system' %}<|im_start|>"
+    "{% if loop.last and messages[0]['role'] == 'system' %}{{ messages[0]['content'] }} {% endif %}"
+    "{{ m['content'] }}<|im_end|>{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("template", [SILENT, LAST])
+def test_a_template_that_drops_or_moves_a_system_prompt_gets_it_with_the_first_words(tokenizer, template):
+    tokenizer.chat_template = template
+    tokens = Chat(tokenizer).opening(SYSTEM, FIRST)
+    assert tokenizer.decode(tokens) == f"<|im_start|>{SYSTEM}\n\n{FIRST}<|im_end|>"
+
+
+def test_what_a_template_does_otherwise_is_told(tokenizer):
+    tokenizer.chat_template = CHATML.replace("'<|im_start|>assistant\n'", "'<|im_start|>assistant\n<think>'")
+    with pytest.warns(UserWarning, match="past actions stand after the second, too"):
+        Chat(tokenizer)
+    tokenizer.chat_template = "{{ messages[-1]['content'] }}"
+    with pytest.raises(GroundlingError, match=r"name a tokenizer with another one \(model\.tokenizer"):
+        Chat(tokenizer)
+
+
+def test_today_is_the_same_day_on_every_day(tokenizer):
+    tokenizer.chat_template = "{{ strftime_now('%d %b %Y') }}" + CHATML
+    assert tokenizer.decode(Chat(tokenizer).opening(SYSTEM, FIRST)).startswith("26 Jul 2024")

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -121,6 +122,30 @@ def test_an_adapter_finds_the_file_again(file: Path, cache: Path, tmp_path: Path
         loaded = LanguageModel.from_pretrained(folder)
         assert torch.equal(loaded.score(["a"], ["go", "b"])[0], lm.score(["a"], ["go", "b"])[0])
         lm = loaded
+
+
+def test_what_lies_beside_a_file_is_not_read(file: Path, cache: Path, tmp_path: Path) -> None:
+    expected = LanguageModel.from_pretrained(file).score(["a"], ["go", "b"])[0]
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    (beside / file.name).write_bytes(file.read_bytes())
+    (beside / "adapter_config.json").write_text(
+        '{"base_model_name_or_path": "/nowhere", "peft_type": "LORA"}'
+    )
+    (beside / "config.json").write_text("{}")
+    shutil.rmtree(cache)
+    assert torch.equal(
+        LanguageModel.from_pretrained(beside / file.name).score(["a"], ["go", "b"])[0], expected
+    )
+
+
+def test_a_folder_does_not_say_what_an_adapter_stands_on(cache: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    LanguageModel.from_pretrained("starter-causal").save_pretrained(folder)
+    (folder / "gguf.source").write_text("someone/else")
+    LanguageModel.from_pretrained(folder, lora={"r": 2}).save_pretrained(tmp_path / "adapter")
+    saved = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert saved["base_model_name_or_path"] == str(folder)
 
 
 @pytest.mark.parametrize("spoilt", ["cut", "text", "missing"])

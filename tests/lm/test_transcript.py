@@ -149,3 +149,17 @@ def test_what_is_kept_grows_with_the_longest_prompt_alone(tokenizers):
         kept.answers([ScoringQuestion(_ids(seed, 40), CANDIDATES)])
     size = config.hidden_size // config.num_attention_heads * config.num_key_value_heads
     assert kept.num_bytes == 2 * 4 * config.num_hidden_layers * 256 * size
+
+
+def test_slots_that_hold_the_same_text_are_told_apart(tokenizers):
+    """Of several envs that play alike one is ahead of the others, and these catch up."""
+    lm = model("llama", tokenizers)
+    kept, generator = KeptPrompts(lm.backbone), random.Random(0)
+    texts = [_ids(seed, 60) for seed in range(2)]
+    for _ in range(120):
+        prompts = {
+            tuple(generator.choice(texts)[: generator.randint(5, 60)]) for _ in range(generator.randint(1, 4))
+        }
+        questions = [ScoringQuestion(list(prompt), CANDIDATES) for prompt in sorted(prompts)]
+        expected = scores(lm, [lm._scorer.answers([question])[0] for question in questions])
+        torch.testing.assert_close(scores(lm, kept.answers(questions)), expected, atol=1e-4, rtol=0)

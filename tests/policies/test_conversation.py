@@ -204,3 +204,14 @@ def test_the_plain_form_is_for_those_that_read_texts() -> None:
         "Be quick.", "Goal: go", ("a wall", "a door"), ("Actions: wait", "Actions: open"), ("wait",)
     )
     assert str(told) == "Be quick.\n\nGoal: go\nActions: wait\n\na wall\nwait\na door\nActions: open\n"
+
+
+def test_a_view_that_is_too_long_loses_its_beginning() -> None:
+    lm = LanguageModel.from_pretrained("starter-causal", max_prompt_tokens=60)
+    policy = _policy("scoring", lm)
+    view = tuple(f"You see a ball {number} steps forward" for number in range(40))
+    for past in (0, 3):
+        observation = TextObservation("go", (view,) * (past + 1), ("drop",) * past, _ACTIONS, {})
+        assert policy.work([observation])[0].tokens == 60
+        assert "ball 39 steps" in policy.prompts([observation])[0]
+        assert policy.outputs([observation]).log_probs.isfinite().all()

@@ -1,6 +1,7 @@
 """Envs that play the same episodes, and are compared by what they got: GRPO, RLOO and GiGPO in text worlds."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from groundling.algorithms import GRPO, PPO, GiGPO
+from groundling.algorithms import GRPO, RLOO, GiGPO
 from groundling.algorithms.advantages import group_relative, returns_to_go
 from groundling.algorithms.batch import Batch
 from groundling.cli import main
 from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import training_seed
 from groundling.envs.vector import TextVectorEnv
-from groundling.rewards import EnvPart, RewardSum
+from groundling.rewards import EnvPart, RewardSum, Stretch
+from groundling.rewards.part import Part
 from groundling.training import run as run_module
 from groundling.training.tracking import TIME_KEYS, read_metrics
 from groundling.worlds.text.collect import EnvCollector
@@ -105,11 +107,46 @@ def test_only_steps_that_were_taken_are_learnt_from() -> None:
         assert np.sign(advantage) == np.sign(float(totals[env] - pair.mean()).__round__(6))
 
 
-@pytest.mark.parametrize("algorithm", [GRPO, GiGPO, PPO])
+class _Listening(Part):
+    """Pays nothing, and keeps what was to be read."""
+
+    needs = frozenset({"captions"})
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[list[str], list[int]]] = []
+
+    def rewards(self, stretch: Stretch) -> torch.Tensor:
+        captions = stretch.captions
+        assert captions is not None and captions.places is not None
+        self.heard.append((list(captions.read(range(len(captions.goals)))), captions.places.tolist()))
+        return stretch.spread(captions, torch.ones(len(captions.goals)))
+
+
+def test_rewards_read_of_steps_that_were_taken_alone() -> None:
+    part = _Listening()
+    collector = _collector(12, reward=RewardSum({"listening": part}))
+    rollout, _ = collector.collect(_policy(), generator=torch.Generator().manual_seed(0))
+    ((read, places),) = part.heard
+    assert rollout.mask is not None
+    assert places == rollout.mask.flatten().nonzero().flatten().tolist()
+    assert all("You see a wall" in text for text in read)
+    assert torch.equal(rollout.rewards, rollout.mask.float())
+
+
+def test_a_rollout_whose_episodes_are_over_has_no_empty_segments() -> None:
+    rollout, _ = _collector(12).collect(_policy(), generator=torch.Generator().manual_seed(0))
+    assert rollout.mask is not None
+    recurrent = replace(rollout, memories=torch.zeros(12, 4, 1), starts=torch.zeros(12, 4, dtype=torch.bool))
+    segments, indices = recurrent.elements(2)
+    assert len(segments) == len(indices) < 24
+    assert rollout.mask.flatten()[indices].any(1).all()
+    assert int(rollout.mask.flatten()[indices].sum()) == rollout.num_transitions
+
+
+@pytest.mark.parametrize("algorithm", [GRPO, GiGPO, RLOO])
 def test_the_corridor_is_learnt(algorithm: type[Any]) -> None:
     policy = _policy()
-    more = {} if algorithm is PPO else {"entropy_coefficient": 0.01}
-    learner = algorithm(learning_rate=0.05, minibatch_size=64, **more)
+    learner = algorithm(learning_rate=0.05, minibatch_size=64, entropy_coefficient=0.01)
     learner.setup(policy)
     envs = TextVectorEnv(Corridor, 16, _ACTIONS, lambda i, k: training_seed(0, i // 4, k))
     envs.reset()
@@ -182,6 +219,7 @@ def test_what_does_not_fit_is_told(tmp_path: Path, capsys: pytest.CaptureFixture
             "without the comparison of steps it is grpo",
         ),
         (["algorithm.id=gigpo", _LEARNER, "world.group_size=1"], "world.group_size must be at least 2"),
+        (["algorithm.id=ppo", _LEARNER], "leave world.group_size out"),
     ):
         assert main([*_WORDS, *more, f"run_dir={tmp_path / 'run'}"]) == 1
         assert wanted in capsys.readouterr().err

@@ -55,6 +55,8 @@ class Algorithm(ABC):
             return "it learns from what the policy does itself (world.dataset must be null)"
         if self.compares and world.group_size == 1:
             return "it compares the texts to one prompt (world.texts_per_prompt must be at least 2)"
+        if not self.compares and world.group_size is not None and world.action == "choice":
+            return "it compares no episodes that begin alike (leave world.group_size out)"
         return None
 
     @abstractmethod

@@ -136,6 +136,9 @@ class Rollout:
         segments = indices.unfold(0, length, length).flatten(0, 1)  # (num_elements, length)
         every, starts = len(indices) // len(self.memories), self.starts.flatten()
         memories = self.memories[:: length // every].flatten(0, 1)  # (num_elements, memory_size)
+        if self.mask is not None:
+            counted = self.mask.flatten()[segments].any(1)  # (num_elements,)
+            segments, memories = segments[counted], memories[counted]
         return [
             Segment(_pick(self.observations, segment), memory, starts[segment])
             for segment, memory in zip(segments, memories, strict=True)

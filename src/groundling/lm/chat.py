@@ -8,6 +8,7 @@ encoded one by one. What users say is encoded as plain text: a world cannot writ
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
@@ -19,6 +20,12 @@ from groundling.errors import GroundlingError
 _SYSTEM, _FIRST, _ANSWER, _SECOND = "SYSTEMWORDS", "FIRSTWORDS", "ANSWERWORDS", "SECONDWORDS"
 """What stands in a template's place for what is said."""
 _REMEMBERED = 100_000
+_SAME_DAY = (
+    "{%- macro strftime_now(format) -%}{{ format | replace('%d', '26') | replace('%b', 'Jul') | replace('%B', 'July')"
+    " | replace('%m', '07') | replace('%Y', '2024') | replace('%y', '24') }}{%- endmacro -%}"
+)
+"""Before a template: one that prints the date would have a run read other prompts on another day. The day is that which
+Llama 3's templates name where nobody tells it."""
 
 
 @dataclass(frozen=True)
@@ -48,37 +55,51 @@ class Frame:
         """
         if not tokenizer.chat_template:
             return cls("", "", "\n\n", "\n", "\n")
-        system = [{"role": "system", "content": _SYSTEM}]
         said = [
             {"role": role, "content": words}
             for role, words in (("user", _FIRST), ("assistant", _ANSWER), ("user", _SECOND))
         ]
-        try:
-            alone = _rendered(tokenizer, said[:1])
-            whole = _rendered(tokenizer, system + said)
-        except Exception as without:  # a template raises what it likes where it knows no system prompt
-            said[0]["content"] = f"{_SYSTEM}\n\n{_FIRST}"
+        merged = [{"role": "user", "content": f"{_SYSTEM}\n\n{_FIRST}"}, *said[1:]]
+        problems = []
+        # A template that knows no system prompt raises, leaves it out, or puts it elsewhere.
+        for messages in ([{"role": "system", "content": _SYSTEM}, *said], merged):
             try:
-                alone = _rendered(tokenizer, [{"role": "user", "content": _FIRST}])
-                whole = _rendered(tokenizer, said)
-            except Exception as error:
-                raise GroundlingError(
-                    f"the chat template cannot be used: {_line(error)} (with a system prompt: {_line(without)})"
-                ) from error
-        parts = [whole]
-        for words in (_SYSTEM, _FIRST, _ANSWER, _SECOND):
-            if parts[-1].count(words) != 1:
-                raise GroundlingError(
-                    "the chat template does not repeat what is said once and in its order, which a conversation that "
-                    f"grows needs: {whole[:200]!r}"
+                alone = _rendered(tokenizer, said[:1]).partition(_FIRST)[0]
+                parts = _split(_rendered(tokenizer, messages))
+            except Exception as error:  # a template raises what it likes
+                problems.append(_line(error))
+                continue
+            before_system, after_system, before_answer, following, answer = parts
+            if before_answer != answer:
+                warnings.warn(
+                    f"the chat template writes {before_answer!r} before what the assistant has said, and {answer!r} "
+                    "where it is to speak: past actions stand after the second, too",
+                    stacklevel=2,
                 )
-            parts[-1:] = parts[-1].split(words)
-        before_system, after_system, _, following, answer = parts
-        return cls(alone.partition(_FIRST)[0], before_system, after_system, answer, following)
+            return cls(alone, before_system, after_system, answer, following)
+        raise GroundlingError(
+            f"the chat template cannot be used: {problems[0]} (with the system prompt among the user's words: "
+            f"{problems[1]}); name a tokenizer with another one (model.tokenizer=…)"
+        )
+
+
+def _split(whole: str) -> list[str]:
+    """What stands around the stand-ins."""
+    parts = [whole]
+    for words in (_SYSTEM, _FIRST, _ANSWER, _SECOND):
+        if parts[-1].count(words) != 1:
+            raise ValueError(f"it does not repeat what is said once and in its order: {whole[:80]!r}")
+        parts[-1:] = parts[-1].split(words)
+    return parts
 
 
 def _rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, str]]) -> str:
-    return str(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
+    template = f"{_SAME_DAY}{tokenizer.get_chat_template()}"
+    return str(
+        tokenizer.apply_chat_template(
+            list(messages), chat_template=template, tokenize=False, add_generation_prompt=True
+        )
+    )
 
 
 def _line(error: BaseException) -> str:

@@ -29,7 +29,8 @@ def is_gguf(path: str | Path) -> bool:
 def name_of(folder: str | Path) -> str | None:
     """By what an adapter finds a dequantised model again that it stands on; None of any other folder."""
     source = Path(folder) / _SOURCE
-    return source.read_text().strip() if source.is_file() else None
+    is_ours = source.resolve().parent.parent == _cache().resolve()  # another folder's file says nothing
+    return source.read_text().strip() if is_ours and source.is_file() else None
 
 
 def dequantised(path: str | Path) -> Path:
@@ -97,9 +98,13 @@ def _make(file: Path, folder: Path, source: str) -> None:
     partial = folder.with_name(f"{folder.name}{PARTIAL}")
     rmtree(partial, ignore_errors=True)
     try:
+        partial.mkdir()
+        alone = partial / file.name  # what else lies beside the file is not to be read
+        alone.symlink_to(file.resolve())
         options = {"gguf_file": file.name}
-        tokenizer = AutoTokenizer.from_pretrained(file.parent, **options)
-        model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **options)
+        tokenizer = AutoTokenizer.from_pretrained(partial, **options)
+        model = AutoModelForCausalLM.from_pretrained(partial, dtype=torch.float32, **options)
+        alone.unlink()
         vars(model).pop("hf_quantizer", None)  # or it could not be saved: its weights are no longer quantised
         del model.config.quantization_config
         # Not by save_pretrained, which of several processes lets the first one alone write weights.

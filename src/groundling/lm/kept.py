@@ -30,7 +30,7 @@ _TOKENS_AT_ONCE = 4096
 """New tokens that share a row, unless one prompt has more."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Slot:
     """What is kept of one prompt; ``keys`` and ``values`` layer by layer (1, heads, capacity, size)."""
 

@@ -31,7 +31,10 @@ class ConversationReader:
         if self._room is not None:
             lengths = [0, *map(len, turns)]
             first = first_turn(lambda turn: len(self._opening(told, turn)), lengths, self._room)
-        return sum(turns[first:], self._opening(told, first))
+        tokens = sum(turns[first:], self._opening(told, first))
+        if self._room is not None and len(tokens) > self._room:  # the goal and the last view alone
+            tokens = self._chat.opening(told.system, told.opening(first), self._room)
+        return tokens
 
     def _opening(self, told: Conversation, turn: int) -> list[int]:
         return self._chat.opening(told.system, told.opening(turn))

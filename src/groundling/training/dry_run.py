@@ -1,6 +1,7 @@
 """`groundling train --dry-run`: what a run would do, and about what it would cost."""
 
 import time
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,9 +49,13 @@ def dry_run(config: Config) -> DryRun:
     world.check_measures(policy)  # what is missing is told
     generator = torch.Generator().manual_seed(config.seed)
 
-    collector.collect(policy, generator=generator)  # warms up
-    started = time.monotonic()
-    rollout, _ = collector.collect(policy, generator=generator)
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", ".* episodes were not over after"
+        )  # as few steps as these hardly end one
+        collector.collect(policy, generator=generator)  # warms up
+        started = time.monotonic()
+        rollout, _ = collector.collect(policy, generator=generator)
     collected = time.monotonic()
     algorithm.update(policy, rollout, generator=generator)
     learnt = time.monotonic()

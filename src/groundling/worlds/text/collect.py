@@ -82,7 +82,7 @@ class EnvCollector(Collector):
         plays, played = np.ones(envs.num_envs, dtype=bool), []
         memories: list[tuple[Any, Tensor]] = []
         with policy.unchanged():
-            for _ in range(self._num_steps):
+            for number in range(self._num_steps):
                 memory = None if memory is None else memory * ~starts[:, None]  # (num_envs, memory_size)
                 memories.append((memory, starts))
                 torch.rand(self._others[0], dtype=torch.float64, generator=generator)
@@ -102,7 +102,7 @@ class EnvCollector(Collector):
                 if self._bootstrap is not None:
                     cut_off.append(_cut_off_values(policy, step, action.memory))
                 if self._reads:
-                    self._caption(present, action.actions.tolist(), step, read, plays)
+                    self._caption(present, action.actions.tolist(), step, read, number, plays)
                 observations += present
                 steps.append((action, step.dones))
                 episodes += step.episodes
@@ -159,7 +159,7 @@ class EnvCollector(Collector):
             return policy.act(present, memory=memory, generator=generator)
         # Other processes may still play, and draw.
         torch.rand(len(present), dtype=torch.float64, generator=generator)
-        nothing = torch.zeros(len(present))
+        nothing = torch.zeros(len(present), device=policy.device)
         return Action(nothing.long(), nothing, nothing, memory)
 
     def state_dict(self) -> list[dict[str, Any]]:
@@ -181,18 +181,18 @@ class EnvCollector(Collector):
         actions: Sequence[int],
         step: Step,
         read: Mapping[str, "_Captions"],
+        step_number: int,
         plays: np.ndarray,
     ) -> None:
         """Note a step of all envs that play; of an episode that ended with it, its last observation."""
         for env, (before, action) in enumerate(zip(seen, actions, strict=True)):
             if not plays[env]:
-                for captions in read.values():
-                    captions.skip()
                 continue
             reached = step.final_observations.get(env, step.observations[env])
-            read["captions"].add(env, "\n".join(reached.descriptions[-1]), reached.goal)
+            place = step_number * len(seen) + env
+            read["captions"].add(env, place, "\n".join(reached.descriptions[-1]), reached.goal)
             judged = caption_in_context(before, before.actions[action])
-            read["judged"].add(env, judged, before.goal, context(before))
+            read["judged"].add(env, place, judged, before.goal, context(before))
         for counts in self._counts.values():
             counts.end(step.final_observations)
 
@@ -250,23 +250,19 @@ class _Captions:
     """
 
     def __init__(self, counts: EpisodeCounts) -> None:
+        self._places: list[int] = []  # among the steps of all envs; those that wait take none
         self._texts: list[str] = []
         self._goals: list[str] = []
         self._contexts: list[str] = []
         self._counts: list[int] = []
         self._seen = counts
 
-    def add(self, env: int, text: str, goal: str, context: str = "") -> None:
+    def add(self, env: int, place: int, text: str, goal: str, context: str = "") -> None:
+        self._places.append(place)
         self._texts.append(text)
         self._goals.append(goal)
         self._contexts.append(context)
         self._counts.append(self._seen.add(env, caption_id(text)))
-
-    def skip(self) -> None:
-        """Hold the place of a step that nobody took."""
-        for texts in (self._texts, self._goals, self._contexts):
-            texts.append("")
-        self._counts.append(1)
 
     def read(self) -> Captions:
         """All of them."""
@@ -277,7 +273,8 @@ class _Captions:
             self._goals,
             ids,
             counts,
-            contexts=self._contexts,
+            torch.tensor(self._places),
+            self._contexts,
         )
 
 
