@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from groundling.lm.backbone import Backbone
 from groundling.lm.packing import Layout, ScoringQuestion, Tokens
 from groundling.lm.reader import Answer
-from groundling.lm.transcript import Attend, AttentionBy, layouts_of
+from groundling.lm.transcript import Attend, AttentionBy, layouts_of, passes
 
 _LEAST_CAPACITY = 256
 """Tokens of a slot, at least."""
@@ -140,19 +140,6 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, scale
     return (weights @ value[0]).view(1, heads, rows, value.shape[-1])
 
 
-def _rows(parts: Sequence[_Part]) -> list[list[_Part]]:
-    """The parts in groups of some `_TOKENS_AT_ONCE`."""
-    groups: list[list[_Part]] = []
-    length = 0
-    for part in parts:
-        if not groups or length + len(part.tokens) > _TOKENS_AT_ONCE:
-            groups.append([])
-            length = 0
-        groups[-1].append(part)
-        length += len(part.tokens)
-    return groups
-
-
 class KeptPrompts:
     """Answers questions, and keeps what was read of their prompts for those that go on from them.
 
@@ -183,7 +170,7 @@ class KeptPrompts:
         for part in parts:
             part.slot.text = []  # until it is read
         hidden: list[Tensor] = []
-        for group in _rows(parts):
+        for group in passes(parts, [len(part.tokens) for part in parts], _TOKENS_AT_ONCE):
             hidden += self._read(group)
         for slot, question in zip(slots, questions, strict=True):
             slot.text = list(question.prompt)

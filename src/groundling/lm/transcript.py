@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from groundling.lm.backbone import Backbone
 from groundling.lm.packing import Layout, ScoringQuestion, Tokens, as_tree
 from groundling.lm.reader import Answer
 
+T = TypeVar("T")
 _ROWS_AT_ONCE = 512
 """Rows of candidates whose attention shares a mask."""
 _TOKENS_AT_ONCE = 1024
@@ -184,7 +185,11 @@ def read_growing(backbone: Backbone, questions: Sequence[ScoringQuestion]) -> li
     layouts = layouts_of(questions)
     groups = chains([question.prompt for question in questions])
     rows = [Row.of([questions[i] for i in group], [layouts[i] for i in group]) for group in groups]
-    states = [states for together in _passes(rows) for states in _read(backbone, together)]
+    states = [
+        states
+        for together in passes(rows, [len(row.tokens) for row in rows], _TOKENS_AT_ONCE)
+        for states in _read(backbone, together)
+    ]
     answers: dict[int, Answer] = {}
     for group, row, hidden in zip(groups, rows, states, strict=True):
         places = [row.states(branch) for branch in row.branches]
@@ -195,17 +200,17 @@ def read_growing(backbone: Backbone, questions: Sequence[ScoringQuestion]) -> li
     return [answers[index] for index in range(len(questions))]
 
 
-def _passes(rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows that go through the body together, one after the other."""
-    passes: list[list[Row]] = []
-    length = 0
-    for row in rows:
-        if not passes or length + len(row.tokens) > _TOKENS_AT_ONCE:
-            passes.append([])
-            length = 0
-        passes[-1].append(row)
-        length += len(row.tokens)
-    return passes
+def passes(items: Sequence[T], lengths: Sequence[int], most: int) -> list[list[T]]:
+    """Items in their order, in groups of at most so many tokens, unless one has more."""
+    groups: list[list[T]] = []
+    filled = 0
+    for item, length in zip(items, lengths, strict=True):
+        if not groups or filled + length > most:
+            groups.append([])
+            filled = 0
+        groups[-1].append(item)
+        filled += length
+    return groups
 
 
 def _read(backbone: Backbone, rows: Sequence[Row]) -> list[Tensor]:
