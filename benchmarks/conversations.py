@@ -143,7 +143,7 @@ def main() -> None:
                     way.measure(length)
             for way in ways:
                 figures = "  ".join(f"{doing} {median(s) * 1e3:8.1f} ms" for doing, s in way.seconds.items())
-                tokens = [work.tokens for work in way.policy.work(way.seen[::NUM_ENVS])]
+                tokens = [work.tokens for work in way.policy.work(way.seen[::NUM_ENVS]) or ()]
                 growth = way.peak_growth()
                 print(f"{name:14} {length:3} steps {way.name:12} {figures}  {growth:7.0f} MiB", flush=True)
                 about = {"model": name, "steps": length, "way": way.name, "longest_prompt": max(tokens)}

@@ -1,7 +1,6 @@
 """A language model reads, and a head chooses: GLAM's ablation without action texts (NPAE with random weights)."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -10,9 +9,8 @@ from torch import Tensor, nn
 
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
-from groundling.lm import ActionHead, LanguageModel, Prompts, ValueHead
-from groundling.policies.conversation import PolicyPrompts
-from groundling.policies.policy import Work, policies
+from groundling.lm import ActionHead, LanguageModel, ValueHead
+from groundling.policies.policy import policies
 from groundling.policies.reading import ReadingPolicy
 from groundling.policies.weights import read_into
 
@@ -41,9 +39,8 @@ class ActionHeadPolicy(ReadingPolicy):
         system: str | None = None,
         hidden_sizes: Sequence[int] = (1024, 1024),
     ) -> None:
-        super().__init__(prompt, language, replacements, system)
+        super().__init__(prompt, language, replacements, system, lm)
         self.lm, self.num_actions = lm, num_actions
-        self._prompts = PolicyPrompts(self._reader, lm)
         self.action_head = ActionHead(lm.hidden_size, num_actions, tuple(hidden_sizes)).to(lm.device)
         self.value_head: nn.Module = ValueHead(lm.hidden_size, tuple(hidden_sizes)).to(lm.device)
 
@@ -61,20 +58,6 @@ class ActionHeadPolicy(ReadingPolicy):
             beyond = torch.arange(self.num_actions) >= counts[:, None]
             logits = logits.masked_fill(beyond.to(logits.device), -torch.inf)
         return logits.log_softmax(-1), self.value_head(states)
-
-    def read(self, observations: Sequence[TextObservation]) -> Prompts:
-        return self._prompts.read(observations)
-
-    def prompts(self, observations: Sequence[TextObservation]) -> list[str]:
-        return self._prompts.shown(observations)
-
-    def work(self, observations: Sequence[TextObservation]) -> Sequence[Work]:
-        return self._prompts.work(observations)
-
-    @contextmanager
-    def unchanged(self) -> Iterator[None]:
-        with super().unchanged(), self.lm.keeping():
-            yield
 
     def save_pretrained(self, folder: Path) -> None:
         self.lm.save_pretrained(folder)

@@ -1,8 +1,7 @@
 """Policies whose language model says how likely each admissible action's text is."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -12,8 +11,6 @@ from torch import Tensor, nn
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
 from groundling.lm import LanguageModel, Prompts, ValueHead
-from groundling.policies.conversation import PolicyPrompts
-from groundling.policies.policy import Work
 from groundling.policies.reading import ReadingPolicy
 from groundling.policies.reference import Reference
 from groundling.policies.weights import read_into
@@ -45,9 +42,8 @@ class ActionTextPolicy(ReadingPolicy):
         value_hidden_sizes: Sequence[int],
         temperature: float,
     ) -> None:
-        super().__init__(prompt, language, replacements, system)
+        super().__init__(prompt, language, replacements, system, lm)
         self.lm = lm
-        self._prompts = PolicyPrompts(self._reader, lm)
         self.reference = None if reference is None else Reference(reference, lm)
         self.value_head: nn.Module = ValueHead(lm.hidden_size, tuple(value_hidden_sizes)).to(lm.device)
         if not temperature > 0:
@@ -84,20 +80,6 @@ class ActionTextPolicy(ReadingPolicy):
         with self.reference.model() as lm:
             log_probs, _ = self._read_by(lm, observations)
         return log_probs.gather(-1, actions[:, None].to(log_probs.device))[:, 0]
-
-    def read(self, observations: Sequence[TextObservation]) -> Prompts:
-        return self._prompts.read(observations)
-
-    def prompts(self, observations: Sequence[TextObservation]) -> list[str]:
-        return self._prompts.shown(observations)
-
-    def work(self, observations: Sequence[TextObservation]) -> Sequence[Work]:
-        return self._prompts.work(observations)
-
-    @contextmanager
-    def unchanged(self) -> Iterator[None]:
-        with super().unchanged(), self.lm.keeping():
-            yield
 
     def save_pretrained(self, folder: Path) -> None:
         self.lm.save_pretrained(folder)

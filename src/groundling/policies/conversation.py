@@ -1,6 +1,7 @@
 """Prompts as a policy's language model reads them: texts, or conversations in token ids."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from groundling.envs.observation import TextObservation
 from groundling.lm import LanguageModel, Prompts
@@ -41,14 +42,14 @@ class ConversationReader:
 
 
 class PolicyPrompts:
-    """What a policy's language model reads of observations.
+    """What a policy reads of observations.
 
     Args:
         reader: Tells them.
-        lm: The model.
+        lm: The language model that reads; None: something else does, and takes texts.
     """
 
-    def __init__(self, reader: PromptReader, lm: LanguageModel) -> None:
+    def __init__(self, reader: PromptReader, lm: LanguageModel | None) -> None:
         self._reader, self._lm = reader, lm
         self._conversations: ConversationReader | None = None
 
@@ -58,6 +59,8 @@ class PolicyPrompts:
         Raises:
             GroundlingError: as `ConversationReader`.
         """
+        if self._lm is None:
+            return [self._reader(observation) for observation in observations]
         told = [self._reader.told(observation) for observation in observations]
         texts = [one for one in told if isinstance(one, str)]
         if texts:
@@ -68,13 +71,21 @@ class PolicyPrompts:
 
     def shown(self, observations: Sequence[TextObservation]) -> list[str]:
         """The same as texts, with the special tokens of a conversation's template."""
-        return [
-            prompt if isinstance(prompt, str) else str(self._lm.tokenizer.decode(prompt))
-            for prompt in self.read(observations)
-        ]
+        prompts = self.read(observations)
+        texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+        if texts or self._lm is None:
+            return texts
+        tokens = [prompt for prompt in prompts if not isinstance(prompt, str)]
+        return [str(self._lm.tokenizer.decode(ids)) for ids in tokens]
 
-    def work(self, observations: Sequence[TextObservation]) -> list[Work]:
-        """What it takes to read each: equal texts are read once, and the steps of a conversation as one text."""
+    def keeping(self) -> AbstractContextManager[None]:
+        """A time in which the model's weights stay as they are (see `LanguageModel.keeping`)."""
+        return nullcontext() if self._lm is None else self._lm.keeping()
+
+    def work(self, observations: Sequence[TextObservation]) -> list[Work] | None:
+        """What it takes a model to read each: equal texts are read once, the steps of a conversation as one text."""
+        if self._lm is None:
+            return None
         prompts = self.read(observations)
         texts = [prompt for prompt in prompts if isinstance(prompt, str)]
         if texts:

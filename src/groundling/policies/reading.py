@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from groundling.envs.observation import TextObservation
-from groundling.lm import Prompts
-from groundling.policies.policy import Action, Evaluation, Outputs, Policy
+from groundling.lm import LanguageModel, Prompts
+from groundling.policies.conversation import PolicyPrompts
+from groundling.policies.policy import Action, Evaluation, Outputs, Policy, Work
 from groundling.prompts import PromptReader
 
 _REMEMBERED = 100_000
@@ -24,6 +25,7 @@ class ReadingPolicy(Policy):
         language: Language of that prompt; the env must speak the same.
         replacements: Words of the prompt and what stands for them (see `PromptReader`).
         system: The system prompt of a prompt that is a conversation; None: its own.
+        lm: The language model that reads, conversations by its chat template; None: what reads takes texts.
     """
 
     needs = frozenset({"words"})
@@ -34,9 +36,10 @@ class ReadingPolicy(Policy):
         language: str = "english",
         replacements: Mapping[str, str] | None = None,
         system: str | None = None,
+        lm: LanguageModel | None = None,
     ) -> None:
         super().__init__()
-        self._reader = PromptReader(prompt, language, replacements, system)
+        self._prompts = PolicyPrompts(PromptReader(prompt, language, replacements, system), lm)
         self._known: dict[Hashable, tuple[Tensor, Tensor]] | None = None
 
     @abstractmethod
@@ -88,13 +91,17 @@ class ReadingPolicy(Policy):
     def unchanged(self) -> Iterator[None]:
         self._known = {}
         try:
-            yield
+            with self._prompts.keeping():
+                yield
         finally:
             self._known = None
 
     def prompts(self, observations: Sequence[TextObservation]) -> list[str]:
-        return [self._reader(o) for o in observations]
+        return self._prompts.shown(observations)
 
     def read(self, observations: Sequence[TextObservation]) -> Prompts:
         """What is read: texts, or token ids of conversations."""
-        return self.prompts(observations)
+        return self._prompts.read(observations)
+
+    def work(self, observations: Sequence[TextObservation]) -> Sequence[Work] | None:
+        return self._prompts.work(observations)
