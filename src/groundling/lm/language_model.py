@@ -22,11 +22,10 @@ from groundling.lm.packing import ScoringQuestion
 from groundling.lm.padding import Batches
 from groundling.lm.reader import Answer
 from groundling.lm.relative_attention import read_long_prompts_in_blocks
-from groundling.lm.scoring import CandidateScores, Scorer
+from groundling.lm.scoring import CandidateScores, Normalize, Scorer, normalised
 from groundling.lm.tokens import TextTokens
 from groundling.lm.trie import guided_log_probs
 
-Normalize = Literal["sum", "token", "word"]
 Prompts = Sequence[str] | Sequence[list[int]]
 """Texts, or token ids, special ones included. Long ones that begin with each other, as the steps of a conversation do,
 are read once where that is exact."""
@@ -434,32 +433,8 @@ class LanguageModel(nn.Module):
         a model spread over several devices ends on another one.
         """
         scores, states = self._scorer(questions, compat == "glam", growing)
-        scores = self._adjusted(scores.to(self.device), texts, questions, normalize, compat)
+        scores = normalised(scores.to(self.device), texts, questions, normalize, compat)
         return scores, states.to(self.device)
-
-    def _adjusted(
-        self,
-        scores: Tensor,
-        texts: Sequence[Sequence[str]],
-        questions: Sequence[ScoringQuestion],
-        normalize: Normalize,
-        compat: str | None,
-    ) -> Tensor:
-        """Scores (total number of candidates,) after normalisation or the compatibility option."""
-        lengths = torch.tensor(
-            [len(candidate) for question in questions for candidate in question.candidates]
-        )
-        if compat == "glam":
-            return scores + (lengths.max() - lengths).to(scores)
-        if compat is not None:
-            raise GroundlingError(f"unknown compat {compat!r}: the only one is 'glam'")
-        if normalize == "sum":
-            return scores
-        if normalize == "word":
-            lengths = torch.tensor([len(text.split()) for options in texts for text in options])
-        elif normalize != "token":
-            raise GroundlingError(f"unknown normalize {normalize!r}: use 'sum', 'token' or 'word'")
-        return scores / lengths.clamp(min=1).to(scores)
 
     # Writing
 

@@ -17,10 +17,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from groundling.errors import GroundlingError
 from groundling.lm.backbone import Backbone
 from groundling.lm.kept import KeptPrompts
 from groundling.lm.packing import ScoringQuestion, Tokens, batches, split_wide
@@ -57,6 +59,7 @@ class CandidateScores:
         return cls(padded.masked_scatter(mask, log_probs), mask, state)
 
 
+Normalize = Literal["sum", "token", "word"]
 _Asked = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
 _Read = Callable[[Sequence[ScoringQuestion]], list[Answer]]
 
@@ -344,6 +347,28 @@ class Scorer:
             return sums_of(lengths, torch.cat(self.scores_of(self._answer[way](questions), raw=False)))
 
         return scores
+
+
+def normalised(
+    scores: Tensor,
+    texts: Sequence[Sequence[str]],
+    questions: Sequence[ScoringQuestion],
+    normalize: Normalize,
+    compat: str | None,
+) -> Tensor:
+    """Float32 scores (total number of candidates,) as `LanguageModel.score` gives them; errors are its own, too."""
+    lengths = torch.tensor([len(candidate) for question in questions for candidate in question.candidates])
+    if compat == "glam":
+        return scores + (lengths.max() - lengths).to(scores)
+    if compat is not None:
+        raise GroundlingError(f"unknown compat {compat!r}: the only one is 'glam'")
+    if normalize == "sum":
+        return scores
+    if normalize == "word":
+        lengths = torch.tensor([len(text.split()) for options in texts for text in options])
+    elif normalize != "token":
+        raise GroundlingError(f"unknown normalize {normalize!r}: use 'sum', 'token' or 'word'")
+    return scores / lengths.clamp(min=1).to(scores)
 
 
 def sums_of(lengths: Sequence[int], values: Tensor) -> Tensor:
