@@ -154,9 +154,26 @@ def variants() -> Iterator[tuple[str, Config]]:
         config.world.ahead = True
         config.policy.args["core"] = "lstm"
         yield "NetHack ahead, LSTM", config
-    config = settings(Combination("text", "action_scoring", "ppo", PAID))
+    config = settings(reading)
     config.world.bootstrap_truncated = True
     yield "bootstrapped time-outs", config
+    for policy in ("action_scoring", "action_writing"):
+        config = conversing(policy, "ppo")
+        config.algorithm.args |= {"kl_coefficient": 0.1}
+        config.model.lora = dict(lora)
+        yield f"conversations, {policy}", config
+    config = conversing("action_scoring", "grpo")
+    config.world.group_size = 2
+    yield "conversations, groups of episodes", config
+
+
+def conversing(policy: str, algorithm: str) -> Config:
+    """A run whose policy reads whole episodes as conversations."""
+    config = settings(Combination("text", policy, algorithm, PAID))
+    config.model.path = str(materials.model("starter-causal"))
+    config.world.history = None
+    config.policy.args |= {"prompt": "conversation"}
+    return config
 
 
 def whole_runs() -> Iterator[tuple[str, Config]]:
@@ -170,6 +187,7 @@ def whole_runs() -> Iterator[tuple[str, Config]]:
             continue
         config = settings(one)
         yield f"stopped, resumed, evaluated: {one.world}", config
+    yield "stopped, resumed, evaluated: conversations", conversing("action_scoring", "ppo")
 
 
 def scored(device: str, folder: Path, starter: str) -> Outcome:
