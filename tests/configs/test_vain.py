@@ -234,7 +234,10 @@ def test_suggestions_can_be_followed(capsys: pytest.CaptureFixture[str]) -> None
         compose("demo-easy", ["policy.args.reference=true"])
     assert main(["train", "demo-easy", "policy.id=token", "~policy.args", "device=cpu", "--dry-run"]) == 1
     told_late = capsys.readouterr().err
-    assert "set policy.id to one of action_head, action_scoring, action_writing, drrn, symbolic" in told_late
+    assert (
+        "set policy.id to one of action_generating, action_head, action_scoring, action_writing, drrn, symbolic"
+        in told_late
+    )
     assert "random" not in told_late
 
 

@@ -45,6 +45,7 @@ SUITE = {
             ("action_scoring", "ppo"),
             ("action_scoring", "bc"),
             ("action_writing", "grpo"),
+            ("action_generating", "ppo"),
             ("drrn", "drrn"),
             ("symbolic", "appo"),
         )

@@ -162,6 +162,10 @@ def variants() -> Iterator[tuple[str, Config]]:
         config.algorithm.args |= {"kl_coefficient": 0.1}
         config.model.lora = dict(lora)
         yield f"conversations, {policy}", config
+    config = conversing("action_generating", "ppo")
+    config.policy.args |= {"thought_ends": "So", "max_thought_tokens": 3, "guided": False}
+    config.algorithm.args |= {"kl_coefficient": 0.1, "credit": "poad"}
+    yield "conversations, thoughts", config
     config = conversing("action_scoring", "grpo")
     config.world.group_size = 2
     yield "conversations, groups of episodes", config
@@ -345,9 +349,12 @@ def _told_apart(run: Run) -> Iterator[None]:
     def collecting(*args: Any, **options: Any) -> Any:
         with phase("collection"):
             rollout, episodes = collect(*args, **options)
-        UNITS["collection"] += (
-            int(rollout.mask.sum(0).max()) if rollout.mask is not None else world.steps_per_row
-        )
+        if rollout.tokens is not None:  # written one after the other, in all envs together
+            UNITS["collection"] += int(rollout.tokens.ids.any(1).sum())
+        elif rollout.mask is not None:
+            UNITS["collection"] += int(rollout.mask.sum(0).max())
+        else:
+            UNITS["collection"] += world.steps_per_row
         return rollout, episodes
 
     def learning(*args: Any, **options: Any) -> Any:

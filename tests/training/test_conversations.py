@@ -28,8 +28,12 @@ _WORDS = [
 ]
 
 
+_THINKS = ", thought_ends: So, max_thought_tokens: 3"
+
+
 def _words(run_dir: Path, policy: str) -> list[str]:
-    args = "{prompt: conversation, system: Act., value_hidden_sizes: [8]}"
+    thinks = _THINKS if policy == "action_generating" else ""
+    args = f"{{prompt: conversation, system: Act., value_hidden_sizes: [8]{thinks}}}"
     return ["train", "demo", *_WORDS, f"policy.id={policy}", f"policy.args={args}", f"run_dir={run_dir}"]
 
 
@@ -37,7 +41,7 @@ def _rows(run_dir: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if k not in TIME_KEYS} for row in read_metrics(run_dir)]
 
 
-@pytest.mark.parametrize("policy", ["action_scoring", "action_writing"])
+@pytest.mark.parametrize("policy", ["action_generating", "action_scoring", "action_writing"])
 def test_a_stopped_run_goes_on_to_the_last_bit(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,10 +65,11 @@ def test_a_stopped_run_goes_on_to_the_last_bit(
         assert all(one[key].equal(other[key]) for key in one)
 
 
-def test_two_processes_do_what_one_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("policy", ["action_generating", "action_scoring"])
+def test_two_processes_do_what_one_does(policy: str, tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
-    assert main(_words(one, "action_scoring")) == 0
-    ended = groundling(2, *_words(two, "action_scoring"))
+    assert main(_words(one, policy)) == 0
+    ended = groundling(2, *_words(two, policy))
     assert [process.exit_code for process in ended] == [0, 0], ended
     for row, other in zip(_rows(one), _rows(two), strict=True):
         for name in ("step", "policy_loss", "value_loss", "entropy", "episodes", "kl_mean"):

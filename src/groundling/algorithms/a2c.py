@@ -8,6 +8,7 @@ from torch import Tensor
 from groundling.algorithms.advantages import explained_variance
 from groundling.algorithms.algorithm import algorithms
 from groundling.algorithms.batch import Batch
+from groundling.algorithms.credit import Credit
 from groundling.algorithms.losses import masked_mean
 from groundling.algorithms.on_policy import OnPolicy
 from groundling.algorithms.optimisation import Terms, learn, trainable, whole_and_parts
@@ -32,6 +33,9 @@ class A2C(OnPolicy):
     """λ of generalised advantage estimation; 1: returns minus values."""
     value_coefficient: float = 1.0
     """Weight of the value loss, which is half the squared error: 1.0 here is 0.5 in Stable-Baselines3."""
+    credit: Credit = "turn"
+    """Whose advantages the tokens of written turns have: "turn" gives them all their turn's; "token" and "poad" give
+    each its own (see `token_advantages`)."""
 
     def setup(self, policy: Policy) -> None:
         """Make RMSprop for the policy's trainable parameters."""
@@ -54,7 +58,7 @@ class A2C(OnPolicy):
             RunError: a loss or gradient is NaN or infinite; the step is not taken.
         """
         learning_rate = self.schedule(remaining)
-        batch = Batch.of(policy, rollout, *self.advantages(rollout, self.gae_lambda))
+        batch = Batch.of(policy, rollout, *self.advantages(rollout, self.gae_lambda, credit=self.credit))
         whole = [torch.arange(len(batch))]
         figures = learn(self, batch, lambda micro: self._terms(policy, batch, micro), whole)
         figures["explained_variance"] = explained_variance(batch.values, batch.returns, batch.weights)

@@ -1,7 +1,9 @@
 """Asynchronous PPO with V-trace, as Motif trains NetHack's agents with it."""
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +16,7 @@ from groundling.algorithms.on_policy import ClippedOnPolicy
 from groundling.algorithms.optimisation import Terms, learn
 from groundling.algorithms.rollout import Rollout
 from groundling.algorithms.vtrace import v_trace
+from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError, RunError
 from groundling.policies.policy import Policy
 
@@ -70,6 +73,11 @@ class APPO(ClippedOnPolicy):
             raise ConfigError(
                 f"algorithm.args.rho_bar and c_bar must be greater than 0, got {self.rho_bar} and {self.c_bar}"
             )
+
+    def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
+        if getattr(policy, "writes_turns", False):
+            return "it weighs each step by itself, and that policy's turns have many tokens"
+        return super().accepts(policy, args, world)
 
     def update(
         self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0

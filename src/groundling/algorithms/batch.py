@@ -15,21 +15,21 @@ from groundling.policies.policy import Evaluation, Policy, Work
 class Batch:
     """Elements that a policy evaluates at once: single steps, segments of a recurrent policy, or whole sequences.
 
-    Tensors ``(num_elements,)``, or ``(num_elements, length)`` of segments and sequences, on the policy's device;
-    float32 unless said otherwise.
+    Tensors ``(num_elements,)``, or ``(num_elements, length)`` of segments, of sequences, and of turns that were
+    written, whose length is in tokens; on the policy's device, float32 unless said otherwise.
     """
 
     observations: Sequence[Any]
     """``num_elements`` of them, or `Segment`s."""
     actions: Tensor
-    """int64."""
+    """int64; the tokens of turns."""
     log_probs: Tensor
     """When the actions were taken."""
     values: Tensor
     advantages: Tensor
     returns: Tensor
     weights: Tensor | None
-    """How much each step counts in means: the rollout's mask as 0 and 1; None where all count alike."""
+    """How much each step, or token, counts in means: 0 or 1; None where all count alike."""
     work: Sequence[Work] | None
     """What it takes to evaluate each element; None where all take the same."""
     num_steps: int
@@ -41,21 +41,27 @@ class Batch:
     def of(
         cls, policy: Policy, rollout: Rollout, advantages: Tensor, returns: Tensor, **more: Tensor
     ) -> "Batch":
-        """``rollout`` with ``advantages``, ``returns`` and ``more`` of its steps, all ``(num_steps, num_envs)``."""
+        """``rollout`` with ``advantages``, ``returns`` and ``more`` of its steps, all ``(num_steps, num_envs)``, or of
+        its turns' tokens, ``(num_steps, num_envs, num_tokens)``.
+        """
         observations, transitions = rollout.elements(policy.recurrence)
+        tokens = rollout.tokens
 
         def cut(tensor: Tensor) -> Tensor:
-            return tensor.flatten()[transitions].to(policy.device)
+            if tokens is not None and tensor.ndim == 2:  # of a step: the same for all of its tokens
+                tensor = tensor[..., None].expand_as(tokens.ids)
+            return tensor.flatten(0, 1)[transitions].to(policy.device)
 
         # Single steps that do not count are no elements.
         mask = rollout.mask if transitions.ndim > 1 else None
+        mask = mask if tokens is None else tokens.mask
         weights = None if mask is None else cut(mask).to(rollout.rewards.dtype)
         counted = len(rollout) if rollout.mask is None else int(rollout.mask.sum())
         return cls(
             observations,
-            cut(rollout.actions),
-            cut(rollout.log_probs),
-            cut(rollout.values),
+            cut(rollout.actions if tokens is None else tokens.ids),
+            cut((tokens or rollout).log_probs),
+            cut((tokens or rollout).values),
             cut(advantages),
             cut(returns),
             weights,

@@ -122,9 +122,8 @@ class BehaviouralCloning(Algorithm):
         loss, right = 0.0, 0
         for micro in torch.arange(len(batch)).split(self.micro_batch_size or self.minibatch_size):
             loss -= self._log_probs(policy, batch, micro).sum().item()
-            outputs = policy.outputs([batch.observations[i] for i in micro.tolist()])
-            assert outputs is not None  # a policy without a memory
-            right += int((outputs.log_probs.argmax(-1) == batch.actions[micro]).sum())
+            chosen = policy.act([batch.observations[i] for i in micro.tolist()], deterministic=True).actions
+            right += int((chosen.to(batch.actions.device) == batch.actions[micro]).sum())
         return {"loss": loss / len(batch), "accuracy": right / len(batch)}
 
     def _terms(self, policy: Policy, batch: Batch, micro: Tensor) -> Terms:

@@ -5,11 +5,17 @@ What the world says between two turns is nobody's action. It has no value of its
 an advantage: a turn's last token leads straight to the next turn's first.
 """
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
 from groundling.algorithms.advantages import GroupedEpisodes, group_relative
 from groundling.algorithms.rollout import Rollout
+
+Credit = Literal["turn", "token", "poad"]
+"""Whose advantages the tokens of a turn have: the turn's; each its own, as if each token were a step of the world's; or
+each its own, with discount from turn to turn alone (POAD, arXiv 2405.15821)."""
 
 
 def token_advantages(

@@ -25,7 +25,8 @@ class GRPO(ClippedOnPolicy):
     L = -E_i[1/|o_i| Σ_t min(ρ Â, clip(ρ, 1-ε, 1+ε) Â) - β (exp(-d) + d - 1)],  d = log π - log π_ref, before any filter
 
     β is kl_coefficient: the penalty is part of the loss here, and not of the rewards; 0.04 in the paper, 0 in most of
-    what followed it. Of an env's rollout the mean is over steps, and R what an episode gave in all, discounted.
+    what followed it. Of an env's rollout the mean is over steps, or over the tokens of all turns, and R what an episode
+    gave in all, discounted.
     """
 
     gamma: float = 1.0
@@ -65,10 +66,14 @@ class GRPO(ClippedOnPolicy):
         return group_relative(rollout, returns, self.normalize_std)
 
     def _reference(self, rollout: Rollout) -> dict[str, Tensor]:
-        """The reference's log-probabilities ``(num_steps, num_envs)`` of the actions; none without a penalty."""
+        """The reference's log-probabilities of the actions, ``(num_steps, num_envs)``, or of the tokens of turns; none
+        without a penalty.
+        """
         if not self.kl.coefficient:
             return {}
         kl = reference_kl(rollout, self.kl.coefficient)
+        if rollout.tokens is not None and rollout.tokens.kl is not None:
+            return {"reference": rollout.tokens.log_probs - rollout.tokens.kl}
         raw = rollout.log_probs if rollout.raw_log_probs is None else rollout.raw_log_probs
         return {"reference": raw - kl}
 

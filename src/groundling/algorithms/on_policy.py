@@ -11,6 +11,7 @@ from torch import Tensor
 from groundling.algorithms.advantages import generalized_advantage, standardise
 from groundling.algorithms.algorithm import Algorithm
 from groundling.algorithms.batch import Batch
+from groundling.algorithms.credit import Credit, token_advantages
 from groundling.algorithms.kl import KLPenalty
 from groundling.algorithms.losses import clipped_surrogate, masked_mean
 from groundling.algorithms.optimisation import (
@@ -60,6 +61,12 @@ class OnPolicy(Algorithm):
         self.kl = KLPenalty(self.kl_coefficient, self.kl_target)
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
+        credit = getattr(self, "credit", "turn")
+        if credit != "turn" and isinstance(policy, type) and not getattr(policy, "writes_turns", False):
+            return (
+                f"credit={credit} goes to the tokens of turns, which that policy does not write (leave it out, or set "
+                "policy.id=action_generating)"
+            )
         if self.kl_coefficient and isinstance(policy, type) and not _has_reference(policy):
             return f"kl_coefficient={self.kl_coefficient} needs a reference to compare the policy to"
         return super().accepts(policy, args, world)
@@ -81,19 +88,37 @@ class OnPolicy(Algorithm):
         return standardise(rewards, rollout.mask) if self.normalize_rewards else rewards
 
     def advantages(
-        self, rollout: Rollout, gae_lambda: float, normalize: bool = False
+        self, rollout: Rollout, gae_lambda: float, normalize: bool = False, credit: Credit = "turn"
     ) -> tuple[Tensor, Tensor]:
-        """Advantages and returns by generalised advantage estimation, each ``(num_steps, num_envs)``.
+        """Advantages and returns by generalised advantage estimation, each ``(num_steps, num_envs)``; of the tokens of
+        turns ``(num_steps, num_envs, num_tokens)``.
 
         Args:
             rollout: What was gathered.
             gae_lambda: λ.
             normalize: Shift and scale the advantages of all steps that count to mean 0 and deviation 1.
+            credit: Whose advantages those of a turn's tokens are.
         """
-        advantages, returns = generalized_advantage(
-            self.rewards(rollout), rollout.values, rollout.dones, rollout.last_values, self.gamma, gae_lambda
-        )
-        return (standardise(advantages, rollout.mask) if normalize else advantages), returns
+        rewards, mask = self.rewards(rollout), rollout.mask
+        if credit == "turn" or rollout.tokens is None:
+            advantages, returns = generalized_advantage(
+                rewards, rollout.values, rollout.dones, rollout.last_values, self.gamma, gae_lambda
+            )
+        else:
+            mask = rollout.tokens.mask if mask is None else rollout.tokens.mask & mask[..., None]
+            written = rollout.tokens.mask.clone()
+            written[..., 0] = True  # a turn without a choice has a value, too
+            advantages, returns = token_advantages(
+                rewards,
+                rollout.tokens.values,
+                written,
+                rollout.dones,
+                rollout.last_values,
+                self.gamma,
+                gae_lambda,
+                token_gamma=1.0 if credit == "poad" else self.gamma,
+            )
+        return (standardise(advantages, mask) if normalize else advantages), returns
 
     def schedule(self, remaining: float) -> float:
         """Set the learning rate of an update, and return it."""

@@ -8,6 +8,7 @@ from torch import Tensor
 from groundling.algorithms.advantages import explained_variance
 from groundling.algorithms.algorithm import algorithms
 from groundling.algorithms.batch import Batch
+from groundling.algorithms.credit import Credit
 from groundling.algorithms.losses import ppo_loss
 from groundling.algorithms.on_policy import ClippedOnPolicy
 from groundling.algorithms.optimisation import Terms
@@ -32,6 +33,9 @@ class PPO(ClippedOnPolicy):
     """Weight of the entropy bonus: raise it when the policy becomes certain too soon; usually 0 to 0.05."""
     normalize_advantages: bool = False
     """Shift and scale the rollout's advantages to mean 0 and deviation 1 (GLAM does not)."""
+    credit: Credit = "turn"
+    """Whose advantages the tokens of written turns have: "turn" gives them all their turn's; "token" and "poad" give
+    each its own (see `token_advantages`)."""
 
     def update(
         self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
@@ -47,7 +51,9 @@ class PPO(ClippedOnPolicy):
                 not taken.
         """
         learning_rate = self.schedule(remaining)
-        advantages, returns = self.advantages(rollout, self.gae_lambda, self.normalize_advantages)
+        advantages, returns = self.advantages(
+            rollout, self.gae_lambda, self.normalize_advantages, self.credit
+        )
         batch = Batch.of(policy, rollout, advantages, returns)
         figures = self.go_through(batch, lambda micro: self._terms(policy, batch, micro), generator)
         figures["explained_variance"] = explained_variance(batch.values, batch.returns, batch.weights)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from groundling.errors import ConfigError
 from groundling.policies.policy import Segment, Work
+from groundling.policies.turns import TurnTokens
 from groundling.processes import Processes
 
 _PER_STEP = (
@@ -63,6 +64,9 @@ class Rollout:
     """``log_probs`` before any filter or mask; None where there is neither."""
     states: Tensor | None = None
     """int64: equal where an agent stands before the same, of episodes that began alike; None: nobody asks."""
+    tokens: TurnTokens | None = None
+    """Of a policy that writes its turns, what it wrote at each step, ``(num_steps, num_envs, num_tokens)``; the
+    observations are then `Turn`s."""
     parts: Mapping[str, Tensor] = field(default_factory=dict)
     """By name, what each part of the reward gave, without its coefficient; for the log."""
 
@@ -90,6 +94,9 @@ class Rollout:
             groups=None
             if first.groups is None
             else torch.cat([r.groups for r in rollouts if r.groups is not None]),
+            tokens=None
+            if first.tokens is None
+            else TurnTokens.joined([r.tokens for r in rollouts if r.tokens is not None], dim=1),
             parts={name: torch.cat([r.parts[name] for r in rollouts], dim=1) for name in first.parts},
             **tensors,  # type: ignore[arg-type]
         )
@@ -101,6 +108,16 @@ class Rollout:
     def num_transitions(self) -> int:
         """How many steps count."""
         return len(self) if self.mask is None else int(self.mask.sum())
+
+    def turn_means(self) -> dict[str, float]:
+        """How many tokens a turn had that were chosen, and which share of the turns named no admissible action."""
+        if self.tokens is None:
+            return {}
+        counted = torch.ones_like(self.dones) if self.mask is None else self.mask
+        return {
+            "tokens_per_turn": self.tokens.mask[counted].double().sum(-1).mean().item(),
+            "invalid_actions": self.tokens.invalid[counted].double().mean().item(),
+        }
 
     def part_means(self) -> dict[str, float]:
         """``reward/NAME``: what each of several parts of the reward gave for a step, or for a whole sequence."""

@@ -11,7 +11,6 @@ prompts as one call has had.
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -74,8 +73,7 @@ class _Part:
     @classmethod
     def of(cls, slot: _Slot, question: ScoringQuestion, layout: Layout) -> _Part:
         prompt = question.prompt
-        alike = map(operator.eq, slot.text, prompt)
-        start = min(sum(itertools.takewhile(bool, alike)), len(prompt) - 1)
+        start = min(_num_alike(slot.text, prompt), len(prompt) - 1)
         new, rows = len(prompt) - start, layout.num_rows - 1
         allowed = torch.ones(rows, len(prompt) + rows, dtype=torch.bool)
         allowed[:, len(prompt) :] = layout.visible[1:, 1:]
@@ -140,6 +138,18 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, scale
     return (weights @ value[0]).view(1, heads, rows, value.shape[-1])
 
 
+def _num_alike(text: list[int], prompt: Tokens) -> int:
+    """How many tokens both begin with, by halving: slices are compared faster than their tokens one by one."""
+    least, most = 0, min(len(text), len(prompt))
+    while least < most:
+        middle = (least + most + 1) // 2
+        if text[:middle] == list(prompt[:middle]):
+            least = middle
+        else:
+            most = middle - 1
+    return least
+
+
 class KeptPrompts:
     """Answers questions, and keeps what was read of their prompts for those that go on from them.
 
@@ -182,17 +192,26 @@ class KeptPrompts:
     def _read(self, parts: Sequence[_Part]) -> list[Tensor]:
         """Final hidden states (tokens, hidden) of each part, all in one row."""
         device = self._backbone.device
-        tokens = torch.tensor([token for part in parts for token in part.tokens], device=device)
-        positions = torch.tensor([place for part in parts for place in part.positions], device=device)
+        tokens, positions = torch.tensor(
+            [
+                [token for part in parts for token in part.tokens],
+                [place for part in parts for place in part.positions],
+            ],
+            device=device,
+        )
         nothing = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)  # which bodies pass on as it is
         config = self._backbone.model.config.get_text_config()
         num_keys = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        with AttentionBy(_attention_of(parts, [part.allowed.to(device) for part in parts], num_keys)):
+        # To the device by one copy.
+        allowed = torch.cat([part.allowed.flatten() for part in parts]).to(device)
+        pieces = allowed.split([part.allowed.numel() for part in parts])
+        masks = [piece.view(part.allowed.shape) for piece, part in zip(pieces, parts, strict=True)]
+        with AttentionBy(_attention_of(parts, masks, num_keys)):
             hidden = self._backbone.read(tokens[None], nothing, positions[None])[0]  # (length, hidden)
         return list(hidden.split([len(part.tokens) for part in parts]))
 
     def _slots_for(self, prompts: Sequence[Tokens]) -> list[_Slot]:
-        """A slot for each prompt: that of the text it goes on from, else the one that was not used for longest."""
+        """A slot for each prompt: that of the text it goes on from, else one that begins most like it."""
         while len(self._slots) < len(prompts):
             self._slots.append(_Slot())
         slots: dict[int, _Slot] = {}
@@ -206,9 +225,9 @@ class KeptPrompts:
                     slots[index] = slot
                     free.remove(slot)
                     break
-        free.sort(key=lambda slot: slot.used)
-        for index in range(len(prompts)):
-            if index not in slots:
-                slots[index] = free.pop(0)
+        for index, prompt in enumerate(prompts):
+            if index not in slots:  # of equals the one that was not used for longest
+                slots[index] = max(free, key=lambda slot: (_num_alike(slot.text, prompt), -slot.used))
+                free.remove(slots[index])
             slots[index].used = self._calls
         return [slots[index] for index in range(len(prompts))]

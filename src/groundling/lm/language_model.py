@@ -345,15 +345,20 @@ class LanguageModel(nn.Module):
             scored = log_probs.to(self.device), state.to(self.device)
         return CandidateScores.of([len(question.candidates) for question in questions], *scored)
 
-    def read(self, questions: Sequence[ScoringQuestion]) -> list[Answer]:
-        """Final hidden states of each question's prompt and candidates, the prompt read once where that is exact."""
-        return self._scorer.answers(questions)
+    def read(self, questions: Sequence[ScoringQuestion], growing: bool = False) -> list[Answer]:
+        """Final hidden states of each question's prompt and candidates, the prompt read once where that is exact.
+
+        Args:
+            questions: In token ids.
+            growing: Whether it is worth looking for prompts that begin with each other.
+        """
+        return self._scorer.read(questions, growing)
 
     def encode(self, prompts: Prompts) -> Tensor:
         """Float32 (num_prompts, hidden_size): the states of `score_candidates`, when no candidate is scored."""
         if not prompts:
             return self._nothing[1]
-        return self._scorer.states(self._prompt_tokens(prompts, 0), _grow(prompts)).to(self.device)
+        return self._scorer.states(self.prompt_tokens(prompts, 0), _grow(prompts)).to(self.device)
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
@@ -364,6 +369,10 @@ class LanguageModel(nn.Module):
         """
         with self._scorer.keeping():
             yield
+
+    def candidate_tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of texts that come after a prompt."""
+        return self._tokens.candidates(texts)
 
     def token_lengths(self, prompts: Sequence[str]) -> list[int]:
         """How many tokens the model reads for each prompt; remembered, so asking is cheap."""
@@ -394,11 +403,17 @@ class LanguageModel(nn.Module):
         room = max((max(map(len, options)) for options in tokens), default=0)
         return texts, [
             ScoringQuestion(prompt, options)
-            for prompt, options in zip(self._prompt_tokens(prompts, room), tokens, strict=True)
+            for prompt, options in zip(self.prompt_tokens(prompts, room), tokens, strict=True)
         ]
 
-    def _prompt_tokens(self, prompts: Sequence[str] | Sequence[Sequence[int]], room: int) -> list[list[int]]:
-        """Token ids of prompts, each checked to fit the model with `room` tokens after it."""
+    def prompt_tokens(
+        self, prompts: Sequence[str] | Sequence[Sequence[int]], room: int = 0
+    ) -> list[list[int]]:
+        """Token ids of prompts, each checked to fit the model with ``room`` tokens after it.
+
+        Raises:
+            GroundlingError: one does not.
+        """
         tokens = self._in_tokens(prompts)
         self._check_room(tokens, room)
         return tokens
@@ -459,7 +474,7 @@ class LanguageModel(nn.Module):
         if generation.get("max_new_tokens", 1) < 1:
             raise GroundlingError(f"max_new_tokens must be at least 1, got {generation['max_new_tokens']}")
         new_tokens = generation.get("max_new_tokens", 0 if "max_length" in generation else DEFAULT_NEW_TOKENS)
-        tokens = self._prompt_tokens(prompts, new_tokens)
+        tokens = self.prompt_tokens(prompts, new_tokens)
         if not tokens:
             return []
         with self.remembering():

@@ -264,6 +264,15 @@ class Scorer:
 
     # How the hidden states are got
 
+    def read(self, questions: Sequence[ScoringQuestion], growing: bool = False) -> list[Answer]:
+        """`answers`; where it is ``growing``, from what prompts that begin with each other have in common."""
+        if not growing:
+            return self.answers(questions)
+        answers: dict[int, Answer] = {}
+        for group, read in self._groups([question.prompt for question in questions], growing):
+            answers.update(zip(group, read([questions[index] for index in group]), strict=True))
+        return [answers[index] for index in range(len(questions))]
+
     def answers(self, questions: Sequence[ScoringQuestion]) -> list[Answer]:
         """Final hidden states of each question's rows, by the fastest way that is exact."""
         groups: dict[tuple[Way, int], list[int]] = {}

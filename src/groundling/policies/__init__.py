@@ -1,5 +1,6 @@
 """Policies: they turn observations into actions, and evaluate stored actions with gradients."""
 
+from groundling.policies.action_generating import ActionGeneratingPolicy
 from groundling.policies.action_head import ActionHeadPolicy
 from groundling.policies.action_scoring import ActionScoringPolicy
 from groundling.policies.action_text import ActionTextPolicy
@@ -12,12 +13,14 @@ from groundling.policies.reading import ReadingPolicy
 from groundling.policies.symbolic import SymbolicPolicy
 from groundling.policies.texts import TokenPrompt, Writing, Written
 from groundling.policies.token import TokenPolicy
+from groundling.policies.turns import Turn, TurnTokens
 
 register = policies.register
 create = policies.create
 
 __all__ = [
     "Action",
+    "ActionGeneratingPolicy",
     "ActionHeadPolicy",
     "ActionScoringPolicy",
     "ActionTextPolicy",
@@ -33,6 +36,8 @@ __all__ = [
     "SymbolicPolicy",
     "TokenPolicy",
     "TokenPrompt",
+    "Turn",
+    "TurnTokens",
     "Work",
     "Writing",
     "Written",

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from groundling.envs.spec import Offer, WorldSpec
 from groundling.errors import ConfigError
+from groundling.policies.turns import Turn, TurnTokens
 from groundling.registry import Registry
 
 
@@ -28,6 +29,10 @@ class Action:
     """float32; the value function's estimate of the return."""
     memory: Tensor | None = None
     """``(batch, size)`` float32: what a recurrent policy takes along to the next step; None of others."""
+    turns: Sequence[Turn] | None = None
+    """What was written to come to each action, by one that writes its turns; None of others."""
+    tokens: TurnTokens | None = None
+    """The same token by token, ``(batch, num_tokens)``."""
 
     @classmethod
     def choose(
@@ -120,6 +125,8 @@ class Policy(nn.Module, ABC):
     """What of an observation it looks at; empty: it does not say, and is let into any world."""
     trainable: ClassVar[bool] = True
     """Whether it has weights to train."""
+    writes_turns: ClassVar[bool] = False
+    """Whether it writes its turns: its actions have `Action.turns`, which it evaluates in the place of observations."""
 
     @classmethod
     def accepts(cls, world: WorldSpec) -> str | None:

@@ -57,7 +57,7 @@ class ReadingPolicy(Policy):
         deterministic: bool = False,
         generator: torch.Generator | None = None,
     ) -> Action:
-        outputs = self.outputs(observations)
+        outputs = self.chances(observations)
         return Action.choose(
             outputs.log_probs, outputs.values, deterministic=deterministic, generator=generator
         )
@@ -67,10 +67,14 @@ class ReadingPolicy(Policy):
         return Evaluation.of(log_probs, actions, values)
 
     def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
-        return self.outputs(observations).values
+        return self.chances(observations).values
+
+    def outputs(self, observations: Sequence[TextObservation]) -> Outputs | None:
+        return self.chances(observations)
 
     @torch.no_grad()
-    def outputs(self, observations: Sequence[TextObservation]) -> Outputs:
+    def chances(self, observations: Sequence[TextObservation]) -> Outputs:
+        """`forward` without gradients; remembered while the weights are `unchanged`."""
         prompts = [] if self._known is None else self.read(observations)
         if self._known is None or not all(isinstance(prompt, str) for prompt in prompts):
             return Outputs(*self(observations))  # a conversation hardly comes twice

@@ -230,6 +230,7 @@ class Run:
             "episodes": self.counters.episodes,
             **incidents,
             **rollout.part_means(),
+            **rollout.turn_means(),
             **shaped,
             **figures,
         }

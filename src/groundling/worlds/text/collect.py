@@ -16,6 +16,7 @@ from groundling.envs.vector import Episode, Step, TextVectorEnv
 from groundling.errors import RunError
 from groundling.judges.preferences.segments import caption_id, caption_ids
 from groundling.policies.policy import Action, Policy
+from groundling.policies.turns import Turn, TurnTokens
 from groundling.rewards import Captions, EnvPart, EpisodeCounts, RewardSum, Stretch
 from groundling.worlds.collector import Collector
 from groundling.worlds.text.pairs import caption_in_context, context
@@ -71,6 +72,7 @@ class EnvCollector(Collector):
         """
         envs, memory = self.envs, self.memory
         steps, observations, episodes = [], [], []
+        turns: list[Turn] = []
         paid, cut_off = [], []
         read = {name: _Captions(counts) for name, counts in self._counts.items()}
         if self._group_size is not None:
@@ -104,6 +106,7 @@ class EnvCollector(Collector):
                 if self._reads:
                     self._caption(present, action.actions.tolist(), step, read, number, plays)
                 observations += present
+                turns += action.turns or []
                 steps.append((action, step.dones))
                 episodes += step.episodes
                 present, starts, memory = step.observations, torch.from_numpy(envs.at_start()), action.memory
@@ -126,9 +129,19 @@ class EnvCollector(Collector):
         rewards = rewarded.total
         if self._bootstrap is not None:
             rewards = rewards + self._bootstrap * torch.stack(cut_off)
-        reference = policy.reference_log_probs(observations, actions.flatten())
+        tokens = [a.tokens for a, _ in steps if a.tokens is not None]
+        written = TurnTokens.joined(tokens, dim=0).as_steps(self._num_steps) if tokens else None
+        reference = policy.reference_log_probs(
+            turns or observations, actions.flatten() if written is None else written.ids.flatten(0, 1)
+        )
+        kl = None
+        if reference is not None and written is not None:
+            written.kl = written.log_probs - reference.cpu().view_as(written.log_probs)
+            kl = written.kl.sum(-1)
+        elif reference is not None:
+            kl = log_probs - reference.cpu().view_as(log_probs)
         rollout = Rollout(
-            observations=observations,
+            observations=turns or observations,
             actions=actions,
             log_probs=log_probs,
             values=torch.stack([a.values.detach() for a, _ in steps]).cpu(),
@@ -138,11 +151,12 @@ class EnvCollector(Collector):
             last_observations=present,
             memories=None if memory is None else torch.stack([m for m, _ in memories]),
             starts=None if memory is None else torch.stack([s for _, s in memories]),
-            kl=None if reference is None else log_probs - reference.cpu().view_as(log_probs),
+            kl=kl,
+            tokens=written,
             parts=rewarded.by_part,
         )
         if self._group_size is not None:
-            rollout = self._grouped(rollout, played)
+            rollout = self._grouped(rollout, observations, played)
         self.memory = memory
         return rollout, episodes
 
@@ -160,7 +174,9 @@ class EnvCollector(Collector):
         # Other processes may still play, and draw.
         torch.rand(len(present), dtype=torch.float64, generator=generator)
         nothing = torch.zeros(len(present), device=policy.device)
-        return Action(nothing.long(), nothing, nothing, memory)
+        turns = [Turn(observation, (), ()) for observation in present] if policy.writes_turns else None
+        tokens = None if turns is None else TurnTokens.none(len(turns))
+        return Action(nothing.long(), nothing, nothing, memory, turns, tokens)
 
     def state_dict(self) -> list[dict[str, Any]]:
         states = self.envs.state_dict()
@@ -196,11 +212,13 @@ class EnvCollector(Collector):
         for counts in self._counts.values():
             counts.end(step.final_observations)
 
-    def _grouped(self, rollout: Rollout, played: Sequence[np.ndarray]) -> Rollout:
+    def _grouped(
+        self, rollout: Rollout, observations: Sequence[TextObservation], played: Sequence[np.ndarray]
+    ) -> Rollout:
         """A rollout of single episodes, with what it knows besides: which steps count, and what is alike."""
         if cut := int((played[-1] & ~rollout.dones[-1].numpy()).sum()):
             self._warn_of_cut_episodes(cut)
-        seen = ["\n".join([o.goal, *o.descriptions[-1], *o.actions]) for o in rollout.observations]
+        seen = ["\n".join([o.goal, *o.descriptions[-1], *o.actions]) for o in observations]
         columns = self._others[0] + torch.arange(self.envs.num_envs)
         mask = torch.from_numpy(np.stack(played))
         return replace(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -22,6 +22,10 @@ class Choice:
     actions: Sequence[int]
     log_probs: Sequence[float] | None = None
     """Of the actions; None of a player that has no probabilities."""
+    texts: Sequence[str] | None = None
+    """What it wrote to come to them; None of a player that does not write."""
+    invalid: Sequence[bool] | None = None
+    """Likewise, where that named no admissible action."""
 
 
 Player = Callable[[TextVectorEnv, Sequence[int], Sequence[TextObservation]], Choice]
@@ -49,6 +53,7 @@ def play(
     """
     observations = envs.reset()
     finished: dict[int, Episode] = {}
+    num_invalid: dict[int, int] = {}  # by the number of an episode, of a player that writes
     present = {i: i for i in range(envs.num_envs) if i < num_episodes}  # env -> number of its episode
     while present:
         indices = list(present)
@@ -57,9 +62,14 @@ def play(
         chosen = dict(zip(indices, choice.actions, strict=True))
         step = envs.step([chosen.get(i) for i in range(envs.num_envs)])
         on_step(indices, shown, choice, step)
+        for env, invalid in zip(indices, choice.invalid or (), strict=False):
+            num_invalid[present[env]] = num_invalid.get(present[env], 0) + invalid
         observations = step.observations
         for episode in step.episodes:
             env, number = episode.env_index, present[episode.env_index]
+            if number in num_invalid:
+                share = num_invalid[number] / episode.length
+                episode = replace(episode, figures={**episode.figures, "invalid_actions": share})
             finished[number] = episode
             on_episode()
             present[env] = number + envs.num_envs
@@ -88,7 +98,13 @@ def policy_player(policy: Policy, deterministic: bool, seed: int) -> Iterator[Pl
         action = policy.act(observations, memory=memory, deterministic=deterministic, generator=generator)
         if action.memory is not None:
             memories.update(zip(indices, action.memory, strict=True))
-        return Choice(action.actions.tolist(), action.log_probs.tolist())
+        turns, tokens = action.turns, action.tokens
+        return Choice(
+            action.actions.tolist(),
+            action.log_probs.tolist(),
+            None if turns is None else [turn.text for turn in turns],
+            None if tokens is None else tokens.invalid.tolist(),
+        )
 
     with policy.unchanged():
         yield choose

@@ -84,11 +84,12 @@ def watched(
                 if outputs is not None:
                     values = outputs.log_probs[0].exp().tolist()
                     probabilities = likeliest(dict(zip(observation.actions, values, strict=False)), action)
+                written = [] if choice.texts is None else choice.texts[0].splitlines()
                 step += 1
                 heading = f"{observation.goal} · step {step}"
                 picture = picture_of(envs.envs[0])
                 yield Moment(
-                    [heading, *observation.descriptions[-1], f"> {action}"],
+                    [heading, *observation.descriptions[-1], *written, f"> {action}"],
                     lambda picture=picture: picture,  # type: ignore[misc]
                     action,
                     probabilities,

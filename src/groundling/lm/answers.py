@@ -1,0 +1,79 @@
+"""Answers that are written after a prompt one token at a time, and read again to be learnt from.
+
+Each token was chosen *among* some: all of the vocabulary, those that continue one of several texts, or, where a rule
+puts it there, itself alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from groundling.lm.language_model import LanguageModel
+from groundling.lm.packing import ScoringQuestion, Tokens
+
+Among = tuple[int, ...] | None
+"""Which tokens one was chosen among; None: any of the vocabulary."""
+
+
+def states_after(lm: LanguageModel, prompts: Sequence[Tokens], written: Sequence[Tokens]) -> Tensor:
+    """The states that predict each answer's next token, as a policy acts: only what is new is read.
+
+    Args:
+        lm: The model. A causal one remembers what it has read where its weights are said to stay (`keeping`).
+        prompts: Token ids.
+        written: Of each answer what there is of it.
+
+    Returns:
+        ``(num_prompts, hidden)``.
+    """
+    if (
+        lm.is_encoder_decoder
+    ):  # of a candidate's last token the state that predicts it is read, never the token
+        answers = lm.read(
+            [_question(prompt, [*ids, 0]) for prompt, ids in zip(prompts, written, strict=True)]
+        )
+        return torch.stack([answer.rows[answer.targets[0, -1]] for answer in answers])
+    texts = [(*prompt, *ids) for prompt, ids in zip(prompts, written, strict=True)]
+    places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
+    answers = lm.read([_question(text, []) for text in places], growing=True)
+    return torch.stack([answers[places[text]].rows[0] for text in texts])
+
+
+def answer_states(
+    lm: LanguageModel, prompts: Sequence[Tokens], answers: Sequence[Tokens], growing: bool
+) -> Tensor:
+    """The states that predict each token of each answer, with gradients: ``(number of tokens, hidden)``.
+
+    Args:
+        lm: The model.
+        prompts: Token ids.
+        answers: One to each, of one token at least.
+        growing: Whether prompts may begin with each other, as the steps of a conversation do.
+    """
+    questions = [_question(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)]
+    return torch.cat([answer.rows[answer.targets[0]] for answer in lm.read(questions, growing)])
+
+
+def log_probs_among(logits: Tensor, among: Sequence[Among], temperature: float) -> Tensor:
+    """Log-probabilities of what each token is chosen from, -inf where it cannot come.
+
+    Args:
+        logits: Float32 ``(num_tokens, vocabulary)``.
+        among: What each is chosen among.
+        temperature: Divides the logits.
+    """
+    rows = [row for row, ids in enumerate(among) if ids is not None]
+    if rows:
+        left_out = torch.zeros(logits.shape, dtype=torch.bool)
+        left_out[rows] = True
+        places = [(row, token) for row in rows for token in among[row] or ()]
+        left_out[tuple(torch.tensor(places).T)] = False
+        logits = logits.masked_fill(left_out.to(logits.device), -torch.inf)
+    return (logits / temperature).log_softmax(-1)
+
+
+def _question(prompt: Tokens, answer: Tokens) -> ScoringQuestion:
+    return ScoringQuestion(list(prompt), [list(answer)])

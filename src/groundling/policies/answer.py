@@ -1,0 +1,211 @@
+"""The form of an agent's answer: what may come at each token, when it ends, and which action it names."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from groundling.envs.observation import TextObservation
+from groundling.errors import ConfigError
+from groundling.lm import LanguageModel
+from groundling.lm.answers import Among
+from groundling.lm.decoding import end_tokens
+from groundling.lm.trie import Trie
+from groundling.policies.turns import Turn
+
+_ACTION_TOKENS, _THOUGHT_TOKENS = 16, 48
+
+
+class Form:
+    """The rules of `ActionGeneratingPolicy`, whose arguments these are.
+
+    Raises:
+        ConfigError: one of them cannot be followed, or does nothing.
+    """
+
+    def __init__(
+        self,
+        lm: LanguageModel,
+        guided: bool,
+        max_action_tokens: int | None,
+        invalid_action: str | None,
+        thought_begins: str | None,
+        thought_ends: str | None,
+        max_thought_tokens: int | None,
+    ) -> None:
+        for name, value in (("max_action_tokens", max_action_tokens), ("invalid_action", invalid_action)):
+            if guided and value is not None:
+                raise ConfigError(
+                    f"policy.args.{name}={value} does nothing where the action is guided, and can be none but an "
+                    "admissible one: leave it out, or set policy.args.guided=false"
+                )
+        for name, given in (("thought_begins", thought_begins), ("max_thought_tokens", max_thought_tokens)):
+            if thought_ends is None and given is not None:
+                raise ConfigError(
+                    f"policy.args.{name}={given} is of a thought, and there is none: set policy.args.thought_ends to "
+                    "the text that ends it (Action:, say)"
+                )
+        for name, most in (
+            ("max_action_tokens", max_action_tokens),
+            ("max_thought_tokens", max_thought_tokens),
+        ):
+            if most is not None and most < 1:
+                raise ConfigError(f"policy.args.{name} must be at least 1, got {most}")
+        if thought_ends is not None and not thought_ends.strip():
+            raise ConfigError(f"policy.args.thought_ends={thought_ends!r} has no letter to tell it by")
+        self.ends = end_tokens(lm)
+        if lm.end_token is None or not self.ends:
+            raise ConfigError(
+                "this model's tokenizer has no end token (eos_token), without which no answer ends: name another one "
+                "(model.tokenizer=…)"
+            )
+        self.guided, self.invalid_action, self.thought_ends = guided, invalid_action, thought_ends
+        self.max_thought_tokens = 0 if thought_ends is None else max_thought_tokens or _THOUGHT_TOKENS
+        self.max_action_tokens = max_action_tokens or _ACTION_TOKENS
+        self.opening, self.closing = self._encoded(lm, thought_begins), self._encoded(lm, thought_ends)
+        self._lm, self._end_token = lm, lm.end_token
+        self._paths: dict[tuple[str, ...], list[list[int]]] = {}
+
+    @property
+    def plain(self) -> bool:
+        """Whether an answer is an admissible action and nothing else."""
+        return self.guided and self.thought_ends is None
+
+    def paths(self, actions: tuple[str, ...]) -> list[list[int]]:
+        """Of each action the tokens that are written of it where it is guided: those up to the last that is a choice,
+        and one at least.
+        """
+        if actions not in self._paths:
+            tokens = self._lm.candidate_tokens(actions)
+            chosen = Trie.of(tokens, self._end_token).chosen
+            self._paths[actions] = [
+                path or [*ids, self._end_token][:1] for path, ids in zip(chosen, tokens, strict=True)
+            ]
+        return self._paths[actions]
+
+    def most_tokens(self, observations: Sequence[TextObservation]) -> int:
+        """How many tokens an answer has at most at one of these."""
+        action = self.max_action_tokens
+        if self.guided:
+            action = max(len(path) for seen in observations for path in self.paths(seen.actions))
+        return len(self.opening) + self.max_thought_tokens + len(self.closing) + action
+
+    def told(self, observation: TextObservation, action: int) -> Turn:
+        """The turn of somebody who took ``action``, an index, without a thought."""
+        answer = Answer(self, observation.actions)
+        answer.thinks, answer.waiting = False, [*self.opening, *self.closing]
+        spelled = [*self._lm.candidate_tokens(observation.actions)[action], self._end_token]
+        path = self.paths(observation.actions)[action] if self.guided else spelled
+        while not answer.ended:
+            among = answer.among_next
+            answer.write(path[len(answer.said)] if among is None or len(among) > 1 else among[0])
+        return answer.turn(observation)
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """What tokens say."""
+        return str(self._lm.tokenizer.decode(list(tokens)))
+
+    def action_text(self, tokens: Sequence[int]) -> str:
+        """What they say without special tokens."""
+        return str(self._lm.tokenizer.decode(list(tokens), skip_special_tokens=True))
+
+    @staticmethod
+    def _encoded(lm: LanguageModel, text: str | None) -> list[int]:
+        return list(lm.tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
+
+
+@dataclass
+class Answer:
+    """An answer as it is written."""
+
+    form: Form
+    actions: tuple[str, ...]
+    """The admissible ones."""
+    tokens: list[int] = field(default_factory=list)
+    among: list[Among] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+    """Before each token; 0 before those that a rule puts after another."""
+    thought: list[int] = field(default_factory=list)
+    said: list[int] = field(default_factory=list)
+    """The action's tokens."""
+    ended: bool = False
+    action: int = 0
+    """Which of the admissible ones it came to."""
+    invalid: bool = False
+    """It named none, and a rule did."""
+
+    def __post_init__(self) -> None:
+        self.thinks = self.form.thought_ends is not None
+        self.waiting = list(self.form.opening)  # what a rule puts there next
+        self._begun = ""  # of the action, in the token that ended the thought
+
+    def turn(self, observation: TextObservation) -> Turn:
+        """It as an answer to an observation."""
+        return Turn(observation, tuple(self.tokens), tuple(self.among), self.form.text(self.tokens))
+
+    @property
+    def among_next(self) -> Among:
+        """What the next token is chosen among."""
+        if self.waiting:
+            return (self.waiting[0],)
+        if self.thinks or not self.form.guided:
+            return None
+        length = len(self.said)
+        going_on = [path for path in self.form.paths(self.actions) if path[:length] == self.said]
+        return tuple(sorted({path[length] for path in going_on}))
+
+    def write(self, token: int, log_prob: float = 0.0, value: float = 0.0) -> None:
+        """Write a token, and those after it that are certain."""
+        self._put(token, self.among_next, log_prob, value)
+        while not self.ended and (among := self.among_next) is not None and len(among) == 1:
+            self._put(among[0], among, 0.0, 0.0)
+
+    def _put(self, token: int, among: Among, log_prob: float, value: float) -> None:
+        self.tokens.append(token)
+        self.among.append(among)
+        self.log_probs.append(log_prob)
+        self.values.append(value)
+        if self.waiting:
+            self.waiting.pop(0)
+        elif self.thinks:
+            self._think(token)
+        else:
+            self._say(token)
+
+    def _think(self, token: int) -> None:
+        self.thought.append(token)
+        _, end, begun = self.form.text(self.thought).partition(self.form.thought_ends or "")
+        if end:
+            self.thinks, self._begun = False, begun
+        elif token in self.form.ends or len(self.thought) == self.form.max_thought_tokens:
+            self.thinks, self.waiting = False, list(self.form.closing)
+
+    def _say(self, token: int) -> None:
+        self.said.append(token)
+        if self.form.guided:
+            paths = self.form.paths(self.actions)
+            self.ended = self.said in paths
+            self.action = paths.index(self.said) if self.ended else 0
+            return
+        text = (self._begun + self.form.action_text(self.said)).lstrip()
+        if token in self.form.ends or "\n" in text or len(self.said) == self.form.max_action_tokens:
+            self.ended = True
+            named = find_action(text.partition("\n")[0], self.actions)
+            self.invalid = named is None
+            self.action = self._instead() if named is None else named
+
+    def _instead(self) -> int:
+        """What is done where the answer names no admissible action."""
+        instead = self.form.invalid_action
+        named = None if instead is None else find_action(instead, self.actions)
+        return 0 if named is None else named
+
+
+def find_action(text: str, actions: Sequence[str]) -> int | None:
+    """Which of the actions a text is, apart from case, blanks, and quotation marks and full stops around it."""
+    wanted = _plain(text)
+    return next((index for index, action in enumerate(actions) if _plain(action) == wanted), None)
+
+
+def _plain(text: str) -> str:
+    return " ".join(re.sub(r"""^["'`*\s]+|["'`*.!\s]+$""", "", text).casefold().split())

@@ -1,0 +1,99 @@
+"""Turns of an agent that writes its answers: what was written at each step, and what each token was chosen among."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+
+from groundling.envs.observation import TextObservation
+from groundling.lm.answers import Among
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What an agent saw, and what it wrote there."""
+
+    observation: TextObservation
+    tokens: tuple[int, ...]
+    among: tuple[Among, ...]
+    """Of each token what it was chosen among; one that stands alone there was no choice."""
+    text: str = ""
+    """What it says, to be shown."""
+
+    @property
+    def chosen(self) -> list[bool]:
+        """Which tokens were a choice."""
+        return [ids is None or len(ids) > 1 for ids in self.among]
+
+
+@dataclass
+class TurnTokens:
+    """The tokens of turns, tensors ``(..., num_tokens)`` on the CPU; float32 unless said otherwise, 0 behind a turn."""
+
+    ids: Tensor
+    """int64."""
+    log_probs: Tensor
+    """By what each was drawn from; 0 where there was no choice."""
+    values: Tensor
+    """Before each token; of tokens that were a choice, and of each turn's first."""
+    mask: Tensor
+    """bool: the token was a choice."""
+    invalid: Tensor
+    """``(...)`` bool: no admissible action was in the answer."""
+    kl: Tensor | None = None
+    """log π - log π_ref of each token."""
+
+    @classmethod
+    def of(
+        cls,
+        turns: Sequence[Turn],
+        log_probs: Sequence[Sequence[float]],
+        values: Sequence[Sequence[float]],
+        invalid: Sequence[bool],
+    ) -> "TurnTokens":
+        """Of one turn after the other: ``(num_turns, num_tokens)``."""
+
+        def padded(columns: Iterable[Sequence[Any]], dtype: torch.dtype) -> Tensor:
+            return pad_sequence([torch.tensor(row, dtype=dtype) for row in columns], batch_first=True)
+
+        return cls(
+            padded((turn.tokens for turn in turns), torch.long),
+            padded(log_probs, torch.float32),
+            padded(values, torch.float32),
+            padded((turn.chosen for turn in turns), torch.bool),
+            torch.tensor(invalid, dtype=torch.bool),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence["TurnTokens"], dim: int) -> "TurnTokens":
+        """One after the other along a dimension that is not the tokens', as long as the longest turn."""
+        longest = max(part.ids.shape[-1] for part in parts)
+
+        def join(name: str) -> Tensor | None:
+            tensors = [getattr(part, name) for part in parts]
+            if tensors[0] is None:
+                return None
+            if name != "invalid":
+                tensors = [F.pad(tensor, (0, longest - tensor.shape[-1])) for tensor in tensors]
+            return torch.cat(tensors, dim)
+
+        return cls(**{field.name: join(field.name) for field in fields(cls)})  # type: ignore[arg-type]
+
+    @classmethod
+    def none(cls, num_turns: int) -> "TurnTokens":
+        """Of turns that nobody took."""
+        nothing = torch.zeros(num_turns, 0)
+        return cls(nothing.long(), nothing, nothing, nothing.bool(), torch.zeros(num_turns, dtype=torch.bool))
+
+    def as_steps(self, num_steps: int) -> "TurnTokens":
+        """Of turns step by step: ``(num_steps, num_envs, num_tokens)``."""
+        tensors: dict[str, Any] = {
+            field.name: None if tensor is None else tensor.unflatten(0, (num_steps, -1))
+            for field in fields(self)
+            for tensor in (getattr(self, field.name),)
+        }
+        return TurnTokens(**tensors)
