@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from groundling.evaluation.target import Target
-    from groundling.worlds.episode import Played
+    from groundling.worlds.episode import Figure, Played
 
 
 def add_parser(commands: Commands) -> None:
@@ -29,7 +29,8 @@ def add_parser(commands: Commands) -> None:
     parser = add_command(commands, "evaluate", run, "play held-out episodes and compare with baselines")
     parser.add_argument(
         "agent",
-        help="a run's folder, one of its checkpoints, an experiment (untrained), random, expert, or explorer",
+        help="a run's folder, one of its checkpoints, an experiment (untrained), random, expert, or explorer; with "
+        "--protocol also a language model's folder, file or hub id, or a chat server's address",
     )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. device=cpu")
     parser.add_argument(
@@ -37,6 +38,11 @@ def add_parser(commands: Commands) -> None:
         "--split",
         help="which tests: NAME,NAME; of a text env also all, glam, controls (default: held-out); of a run that writes "
         "test, val, train (default: test)",
+    )
+    parser.add_argument(
+        "--protocol",
+        choices=("balrog-babyai",),
+        help="play a benchmark's suites as it counts them: balrog-babyai, the mean over five tasks",
     )
     parser.add_argument(
         "--episodes",
@@ -53,22 +59,31 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Carry the command out; returns its exit status."""
+    from groundling.evaluation import protocols
     from groundling.evaluation.evaluate import evaluate
     from groundling.evaluation.target import find
 
-    target = find(arguments.agent, arguments.overrides, warn)
+    protocol: str | None = arguments.protocol
+    if protocol is None:
+        target = find(arguments.agent, arguments.overrides, warn)
+    else:
+        target = protocols.find_player(arguments.agent, protocol, arguments.overrides, warn)
     world, console = target.world, make_console()
-    suites = world.find_suites(arguments.suite or next(iter(world.suites)))
+    suites = world.find_suites(arguments.suite or protocol or next(iter(world.suites)))
+    if protocol is not None and not set(suites) <= set(world.find_suites(protocol)):
+        raise ConfigError(f"--suite {arguments.suite} is not of the protocol {protocol}: leave it out")
     num_episodes = arguments.episodes or target.config.evaluation.episodes
     if arguments.jobs > 1 and len(suites) > 1:
-        return _run_beside(arguments, target, suites, console)
+        _run_beside(arguments, target, suites, console)
+        _count(arguments, target, console)
+        return 0
     evaluated = 0
     for suite in suites:
         try:
             with episode_bars(console, num_episodes, world.episodes) as on_agent:
                 played = evaluate(target, suite, num_episodes, on_agent, warn)
         except ConfigError as error:
-            if len(suites) == 1:
+            if len(suites) == 1 or protocol is not None:
                 raise
             warn(one_line(error))  # of several suites those that suit are played
             continue
@@ -79,13 +94,23 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if evaluated == 0:
         raise ConfigError(f"none of the suites of --suite {arguments.suite} suits this run")
+    _count(arguments, target, console)
     console.print(f"written to {target.run_dir / 'evaluation'}", highlight=False)
     return 0
 
 
+def _count(arguments: argparse.Namespace, target: "Target", console: "Console") -> None:
+    """Of a protocol whose suites have all been played: what it comes to."""
+    from groundling.evaluation import protocols
+
+    if arguments.protocol is not None and arguments.suite is None:
+        about = protocols.PROTOCOLS[arguments.protocol]
+        console.print(_figures(about, protocols.count(target, arguments.protocol)))
+
+
 def _run_beside(
     arguments: argparse.Namespace, target: "Target", suites: "Sequence[str]", console: "Console"
-) -> int:
+) -> None:
     """Evaluate each suite that suits the target in a process of its own."""
     from groundling.beside import CommandLine, run_beside
 
@@ -105,6 +130,8 @@ def _run_beside(
     same = [word for module in arguments.imports for word in ("--import", module)]
     if arguments.episodes:
         same += ["--episodes", str(arguments.episodes)]
+    if arguments.protocol:
+        same += ["--protocol", arguments.protocol]
     lines = [
         CommandLine(
             suite,
@@ -119,17 +146,20 @@ def _run_beside(
             tell(line.log.read_text(encoding="utf-8", errors="replace"))
     if failed:
         raise RunError(f"{len(failed)} of {len(suited)} suites failed: {', '.join(failed)}")
-    return 0
 
 
 def _table(title: str, played: "Mapping[str, Played]") -> "Table":
+    """What agents did in a suite."""
+    return _figures(title, {name: one.figures() for name, one in played.items()})
+
+
+def _figures(title: str, figures: "Mapping[str, Mapping[str, Figure]]") -> "Table":
     """One line for each figure, one column for each agent; intervals stand below their means in narrow terminals."""
     from rich import box
     from rich.table import Table
 
     table = Table(title=title, box=box.SIMPLE, show_edge=False, caption="means with 95 % intervals")
     table.add_column("")
-    figures = {name: one.figures() for name, one in played.items()}
     for name in figures:
         table.add_column(name, justify="right")
     for figure in dict.fromkeys(name for estimates in figures.values() for name in estimates):

@@ -123,8 +123,12 @@ def _write(
 
 
 def _summary(played: Played) -> dict[str, Any]:
-    figures = {name: _as_json(figure) for name, figure in played.figures().items()}
-    return {"episodes": len(played.episodes), "figures": figures}
+    return summary_of(len(played.episodes), played.figures())
+
+
+def summary_of(episodes: int, figures: Mapping[str, Figure]) -> dict[str, Any]:
+    """What an agent came to, as JSON has it."""
+    return {"episodes": episodes, "figures": {name: _as_json(figure) for name, figure in figures.items()}}
 
 
 def _as_json(figure: Figure) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from groundling.policies.action_head import ActionHeadPolicy
 from groundling.policies.action_scoring import ActionScoringPolicy
 from groundling.policies.action_text import ActionTextPolicy
 from groundling.policies.action_writing import ActionWritingPolicy
+from groundling.policies.chat_server import ChatServerPolicy
 from groundling.policies.drrn import DRRNPolicy
 from groundling.policies.nethack import NetHackObservations, NetHackPolicy
 from groundling.policies.policy import Action, Evaluation, Policy, Segment, Work, policies
@@ -25,6 +26,7 @@ __all__ = [
     "ActionScoringPolicy",
     "ActionTextPolicy",
     "ActionWritingPolicy",
+    "ChatServerPolicy",
     "DRRNPolicy",
     "Evaluation",
     "NetHackObservations",

@@ -39,6 +39,14 @@ class Conversation:
             return self.views[turn]
         return f"{self.views[turn]}\n{self.choices[turn]}"
 
+    def messages(self) -> list[dict[str, str]]:
+        """As a chat server takes them."""
+        said = [{"role": "system", "content": self.system}, {"role": "user", "content": self.opening()}]
+        for turn, answer in enumerate(self.answers, start=1):
+            said.append({"role": "assistant", "content": answer})
+            said.append({"role": "user", "content": self.words(turn)})
+        return said
+
     def changed(self, change: Callable[[str], str]) -> Conversation:
         """The same with every text changed."""
         views, choices, answers = (

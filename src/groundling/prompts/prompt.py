@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
+from groundling.prompts.balrog import balrog_conversation
 from groundling.prompts.brief import brief_prompt, present_prompt
 from groundling.prompts.conversation import Conversation, tell_episode
 from groundling.prompts.glam import glam_prompt, tell
@@ -55,6 +56,13 @@ def conversation(observation: TextObservation, language: str) -> Conversation:
     o = observation
     past = o.past_choices or (o.actions,) * len(o.past_actions)
     return tell_episode(o.goal, o.descriptions, o.past_actions, [*past, o.actions], language)
+
+
+@prompts.register("balrog")
+def balrog(observation: TextObservation, language: str) -> Conversation:
+    """BALROG's form for chat models, in words of our own; for world.history=17, the present turn and 16 past ones."""
+    o = observation
+    return balrog_conversation(o.goal, o.descriptions, o.past_actions, o.actions, language)
 
 
 class PromptReader:

@@ -12,13 +12,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from groundling.arguments import check_types
+from groundling.chat_server import check_address
 from groundling.devices import find_device
 from groundling.documents import SETTINGS, read_object
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
 from groundling.judges.asking.judge import FigureJudge, Judge, judges
 from groundling.judges.asking.questions import Question
-from groundling.judges.asking.server import check_address
 from groundling.judges.asking.subjects import find_subject
 from groundling.judges.online.questions import online_judge
 from groundling.judges.online.reward import OnlineLearning, OnlineReward

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from groundling.chat_server import _retry_after
 from groundling.errors import ConfigError, RunError
 from groundling.judges import Annotation, MessagePairs, OpenAIJudge, Pairs, Question
 from groundling.judges.asking.judge import Reply, Request
-from groundling.judges.asking.server import _retry_after
 from groundling.judges.online.questions import online_judge
 from tests.judges.asking.chat_server import ChatServer, captions, serving, verdict
 from tests.judges.preferences.test_pairs import encode

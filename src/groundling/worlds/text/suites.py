@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from groundling.envs.babyai_text import CONTROLS, translate_actions
+from groundling.envs.babyai_text import CONTROLS, MIXED_TASKS, translate_actions
 from groundling.errors import ConfigError
 from groundling.registry import unknown
 from groundling.worlds.text.config import TextConfig
@@ -150,11 +150,25 @@ SUITES = {
     ),
     "french": Suite("missions, sentences, actions and prompt in French", language="french"),
 } | {name: Suite(about, (f"world.args.control={name}",), is_tried=True) for name, about in CONTROLS.items()}
+_GENERALISATION = tuple(SUITES)
+_BALROG = {
+    f"balrog-{task.replace(' ', '-')}": Suite(
+        f"BALROG's task {task}: nothing but what the mission names, the original's levels",
+        (
+            "world.env=BabyAI-MixedTrainLocal-v0",
+            "~world.args",
+            f"world.args={{task: {task}, num_dists: 0, generator: original}}",
+        ),
+    )
+    for task in MIXED_TASKS
+}
+SUITES |= _BALROG
 """By name. The invented words are GLAM's; the introductions, and of a French run the synonyms, are our own."""
 GROUPS = {
-    "all": tuple(SUITES),
-    "glam": tuple(name for name in SUITES if name not in CONTROLS),
+    "all": _GENERALISATION,
+    "glam": tuple(name for name in _GENERALISATION if name not in CONTROLS),
     "controls": tuple(CONTROLS),
+    "balrog-babyai": tuple(_BALROG),
 }
 """Names that stand for several suites."""
 

@@ -115,7 +115,7 @@ class ChatServer:
         try:
             import httpx2
         except ImportError:
-            raise ConfigError("this judge needs httpx2: pip install 'groundling[judge]'") from None
+            raise ConfigError("asking a server needs httpx2: pip install 'groundling[judge]'") from None
         self._httpx, self._certificates = httpx2, httpx2.create_ssl_context()
         self._idle: list[httpx2.AsyncClient] = []
         return self

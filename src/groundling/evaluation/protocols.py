@@ -1,0 +1,111 @@
+"""Benchmarks as others count them: several suites, an agent of any make, and one figure."""
+
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from groundling.configs.compose import compose, experiments
+from groundling.errors import ConfigError, GroundlingError
+from groundling.evaluation.evaluate import read_evaluation, summary_of
+from groundling.evaluation.target import Target, find
+from groundling.files import write_atomically
+from groundling.lm.loading import resolve
+from groundling.worlds import agents
+from groundling.worlds.episode import Figure
+
+PROTOCOLS = {"balrog-babyai": "BALROG's BabyAI: the mean over five tasks of how often they were done"}
+"""By name, which is also that of the group of suites that are played, and of the experiment whose agent is asked where
+a model or a server is named."""
+_COUNTED = "success"
+
+
+def find_player(name: str, protocol: str, overrides: Sequence[str], warn: Callable[[str], None]) -> Target:
+    """Find who plays: what `find` finds, or a language model by its folder, file or hub id, or a server by its address.
+
+    Args:
+        name: Of the agent.
+        protocol: One of `PROTOCOLS`.
+        overrides: As of `find`; of a server ``policy.args.model=NAME``, too.
+        warn: As of `find`.
+
+    Raises:
+        ConfigError: it is nothing of that kind, or an override is wrong.
+    """
+    if re.match(r"https?://", name):
+        given = dict(word.split("=", 1) for word in overrides if word.startswith("policy.args.model="))
+        if not given:
+            raise ConfigError(f"which model shall {name} be asked for? add policy.args.model=NAME")
+        words = [
+            "policy.id=chat_server",
+            "model.path=starter",  # which nobody reads
+            "~policy.args",
+            f"policy.args={{base_url: '{name}', prompt: balrog, invalid_action: go forward}}",
+        ]
+        return _asked(given["policy.args.model"], protocol, [*words, *overrides], overrides)
+    is_known = name in agents() or name in experiments()
+    path = Path(name)
+    if is_known or (path / "config.yaml").exists() or path.parent.name == "checkpoints":
+        return find(name, overrides, warn)
+    try:
+        resolve(name)
+    except GroundlingError as error:
+        raise ConfigError(
+            f"{name} is no run, checkpoint, experiment or agent, no language model ({error}), and no server's address, "
+            "such as http://127.0.0.1:8000/v1"
+        ) from error
+    return _asked(name, protocol, [f"model.path='{name}'", *overrides], overrides)
+
+
+def _asked(model: str, protocol: str, words: Sequence[str], overrides: Sequence[str]) -> Target:
+    """A model that is asked in the protocol's own form."""
+    label = re.sub(r"[^\w.-]+", "-", model).strip("-.") or "model"
+    config = compose(protocol, [f"run_dir=runs/{protocol}/{label}", *words])
+    return Target("zero-shot", Path(config.run_dir), config, None, tuple(overrides))
+
+
+def mean_of_tasks(figures: Sequence[Figure]) -> Figure:
+    """The mean of tasks' means, its interval out of theirs (MOVER: Zou and Donner 2008, Statistics in Medicine)."""
+    value = sum(figure.value for figure in figures) / len(figures)
+    lows = [figure.value - (figure.value if figure.low is None else figure.low) for figure in figures]
+    highs = [(figure.value if figure.high is None else figure.high) - figure.value for figure in figures]
+    return Figure(
+        value,
+        value - math.hypot(*lows) / len(figures),
+        value + math.hypot(*highs) / len(figures),
+        sum(figure.episodes for figure in figures),
+    )
+
+
+def count(target: Target, protocol: str) -> dict[str, dict[str, Figure]]:
+    """What each agent comes to, by what `evaluate` wrote of the suites; written to ``evaluation/PROTOCOL.json``, as of
+    one suite.
+
+    Args:
+        target: Who was evaluated.
+        protocol: Its name.
+
+    Returns:
+        By agent what each suite came to, and ``mean``.
+    """
+    folder, by_agent = target.run_dir / "evaluation", dict[str, dict[str, Figure]]()
+    for suite in target.world.find_suites(protocol):
+        content = read_evaluation(folder / f"{suite}{target.suffix}.json")
+        for agent, one in content["agents"].items():
+            by_agent.setdefault(agent, {})[suite] = Figure(**one["figures"][_COUNTED])
+    for figures in by_agent.values():
+        figures["mean"] = mean_of_tasks(list(figures.values()))
+    content = {
+        "suite": protocol,
+        "name": PROTOCOLS[protocol],
+        "world": target.world.settings,
+        "checkpoint": target.checkpoint.name if target.checkpoint else None,
+        "agents": {
+            agent: summary_of(figures["mean"].episodes, figures) for agent, figures in by_agent.items()
+        },
+        "tasks": {},
+        "left_out": {},
+    }
+    write_atomically(folder / f"{protocol}{target.suffix}.json", json.dumps(content, indent=1) + "\n")
+    return by_agent

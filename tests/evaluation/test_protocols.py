@@ -1,0 +1,90 @@
+"""Benchmarks as others count them, of runs, of models and of servers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groundling.cli import main
+from groundling.envs.observation import TextObservation
+from groundling.evaluation.protocols import mean_of_tasks
+from groundling.prompts import PromptReader
+from groundling.worlds.episode import Figure
+from tests.judges.asking.chat_server import ChatServer, serving
+
+_TASKS = ("goto", "pickup", "open", "putnext", "pick-up-seq-go-to")
+
+
+def _counted(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / "evaluation/balrog-babyai.json").read_text())
+    return content["agents"]
+
+
+def test_an_expert_does_all_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["evaluate", "expert", "--protocol", "balrog-babyai", "--episodes", "2"]
+    assert main([*words, f"run_dir={tmp_path}"]) == 0
+    assert "the mean over five tasks" in " ".join(capsys.readouterr().out.split())
+    figures = _counted(tmp_path)["expert"]["figures"]
+    assert figures.keys() == {"mean", *(f"balrog-{task}" for task in _TASKS)}
+    assert figures["mean"]["value"] == 1 and figures["mean"]["episodes"] == 10
+
+
+def test_a_server_is_asked_as_balrog_asks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    server = ChatServer(
+        write=lambda body: "GO forward." if len(body["messages"]) % 4 else "I would rather not"
+    )
+    with serving(server):
+        command = ["evaluate", server.url, "--protocol", "balrog-babyai", "--suite", "balrog-goto"]
+        words = ["policy.args.model=talker", "evaluation.baselines=[]", f"run_dir={tmp_path}/run"]
+        assert main([*command, "--episodes", "2", *words]) == 0
+    assert {body["model"] for body in server.bodies} == {"talker"}
+    assert {body["temperature"] for body in server.bodies} == {1.0}
+    longest = max(server.bodies, key=lambda body: len(body["messages"]))["messages"]
+    assert len(longest) == 2 + 2 * 16  # a system prompt, and 16 turns before the present one
+    assert [message["role"] for message in longest[:3]] == ["system", "user", "assistant"]
+    assert "Your task: go to" in longest[1]["content"] and "You see" not in longest[1]["content"]
+    assert {m["content"] for m in longest if m["role"] == "assistant"} == {"go forward"}  # also what was none
+    (row,) = json.loads((tmp_path / "run/evaluation/balrog-goto.json").read_text())["agents"].values()
+    assert 0 < row["figures"]["invalid_actions"]["value"] < 0.7
+    assert not (tmp_path / "run/evaluation/balrog-babyai.json").exists()  # one suite of five is no result
+
+
+def test_a_model_is_asked_likewise(tmp_path: Path) -> None:
+    command = ["evaluate", "starter-causal", "--protocol", "balrog-babyai", "--suite", "balrog-goto"]
+    words = ["world.args.max_steps=2", "evaluation.baselines=[]", f"run_dir={tmp_path}/run", "device=cpu"]
+    assert main([*command, "--episodes", "2", *words]) == 0
+    (row,) = json.loads((tmp_path / "run/evaluation/balrog-goto.json").read_text())["agents"].values()
+    assert row["figures"]["invalid_actions"]["value"] > 0 and row["episodes"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["no/such/model"], "and no server's address"),
+        (["http://127.0.0.1:1/v1"], "add policy.args.model=NAME"),
+        (["expert", "--suite", "held-out"], "is not of the protocol"),
+    ],
+)
+def test_who_cannot_be_asked(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", *words, "--protocol", "balrog-babyai"]) != 0
+    assert says in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_mean_of_tasks_has_an_interval_out_of_theirs() -> None:
+    mean = mean_of_tasks([Figure(1.0, 0.9, 1.0, 50), Figure(0.5, 0.3, 0.7, 50)])
+    assert (mean.value, mean.episodes) == (0.75, 100)
+    assert mean.low == pytest.approx(0.75 - (0.1**2 + 0.2**2) ** 0.5 / 2)
+    assert mean.high == pytest.approx(0.85)
+
+
+def test_what_is_told() -> None:
+    views = (("You see a red ball 1 step forward", "You carry a key"), ("You see a wall",))
+    actions = ("turn left", "go forward", "sing")
+    seen = TextObservation("go to the red ball", views, ("go forward",), actions, {})
+    told = PromptReader("balrog").told(seen)
+    assert not isinstance(told, str)
+    first = told.messages()[1]["content"]
+    assert "a red ball 1 step forward\nYou carry a key" in first
+    assert "turn left: " in first and "\nsing\n" in first
+    assert told.messages()[-1]["content"] == "a wall"
