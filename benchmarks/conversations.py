@@ -4,7 +4,7 @@
     python benchmarks/conversations.py --quick    # does it run; the bundled model alone, writes no results
 
 An agent takes random actions in BabyAI-Text for episodes of 20, 40 and 60 steps, in 8 envs together and in one. It
-scores six actions at each step, and then learns from all of them by one pass with its gradients. What it reads is
+scores six actions at each step, and then learns from two of the episodes, by one pass with gradients for each. What it reads is
 GLAM's prompt of three observations, or the whole conversation. Both take turns on each length in one process.
 
 SmolLM2 learns by adapters, the model of GPT-2's kind, 45 M random weights and 50,257 tokens, by all of its weights.
@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -34,6 +35,8 @@ from groundling.policies import ActionScoringPolicy
 RESULTS = Path(__file__).parent / "results"
 LENGTHS = (20, 40, 60)
 NUM_ENVS = 8
+_NUM_LEARNT = 2
+"""Episodes that are learnt from in each round."""
 ENV = "BabyAI-PutNextLocal-v0"
 """Eight things in a room; random agents hardly ever end an episode."""
 
@@ -72,12 +75,27 @@ class Way:
         envs.close()
         return seen
 
-    def learn(self, env: int) -> None:
-        """One pass over an env's steps, with gradients."""
+    def learn(self, env: int) -> int:
+        """One pass over an env's steps, with gradients; how many there were."""
         steps = self.seen[env::NUM_ENVS]
         evaluation = self.policy.evaluate(steps, torch.zeros(len(steps), dtype=torch.long))
         (evaluation.log_probs.mean() + evaluation.values.mean()).backward()
         self.policy.zero_grad()
+        return len(steps)
+
+    def tokens_a_step(self) -> float:
+        """How many of a prompt's tokens are new at a step: those after what all of an env's prompts begin with, or, of
+        a conversation, after the last turn.
+        """
+        total = 0
+        for env in range(NUM_ENVS):
+            prompts = self.policy.lm.prompt_tokens(self.policy.read(self.seen[env::NUM_ENVS]))
+            if self.history is None:
+                total += len(prompts[-1])
+            else:
+                shared = len(os.path.commonprefix(prompts))
+                total += sum(len(prompt) - shared for prompt in prompts)
+        return round(total / len(self.seen), 1)
 
     def measure(self, length: int) -> None:
         """Act and learn once."""
@@ -87,9 +105,8 @@ class Way:
             self._note(doing, began, len(seen))
             self.seen = seen if num_envs == NUM_ENVS else self.seen
         began = time.process_time()
-        for env in range(NUM_ENVS):
-            self.learn(env)
-        self._note("learning", began, len(self.seen))
+        learnt = sum(self.learn(env) for env in range(_NUM_LEARNT))
+        self._note("learning", began, learnt)
 
     def _note(self, doing: str, began: float, steps: int) -> None:
         taken = (time.process_time() - began) / steps
@@ -143,10 +160,12 @@ def main() -> None:
                     way.measure(length)
             for way in ways:
                 figures = "  ".join(f"{doing} {median(s) * 1e3:8.1f} ms" for doing, s in way.seconds.items())
-                tokens = [work.tokens for work in way.policy.work(way.seen[::NUM_ENVS]) or ()]
-                growth = way.peak_growth()
-                print(f"{name:14} {length:3} steps {way.name:12} {figures}  {growth:7.0f} MiB", flush=True)
-                about = {"model": name, "steps": length, "way": way.name, "longest_prompt": max(tokens)}
+                longest = max(work.tokens for work in way.policy.work(way.seen) or ())
+                tokens, growth = way.tokens_a_step(), way.peak_growth()
+                line = f"{name:14} {length:3} steps {way.name:12} {figures}  {tokens:5} tokens  {growth:4.0f} MiB"
+                print(line, flush=True)
+                about: dict[str, Any] = {"model": name, "steps": length, "way": way.name}
+                about |= {"longest_prompt": longest, "tokens_a_step": tokens}
                 rows.append(
                     {**about, "cpu_seconds_a_step": way.seconds, "peak_growth_mib_of_one_episode": growth}
                 )

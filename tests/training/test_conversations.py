@@ -59,6 +59,7 @@ def test_a_stopped_run_goes_on_to_the_last_bit(
     monkeypatch.setattr(run_module.Run, "update", update)
     assert main(_words(stopped, policy)) == 0
     assert _rows(stopped) == _rows(whole)
+    assert all(row["kept_mib"] > 1 for row in _rows(whole))
     last = "checkpoints/000003"
     for name in ("adapter_model.safetensors", "value_head.safetensors"):
         one, other = load_file(whole / last / name), load_file(stopped / last / name)

@@ -94,7 +94,7 @@ def _attention_of(parts: Sequence[_Part], masks: Sequence[Tensor], num_keys: int
 
     Args:
         parts: Their rows come one after the other.
-        masks: What each may see, on the device.
+        masks: What is added to the products of each, on the device: -inf where it does not look.
         num_keys: How many heads have keys of their own.
     """
     layers = itertools.count()
@@ -113,29 +113,15 @@ def _attention_of(parts: Sequence[_Part], masks: Sequence[Tensor], num_keys: int
                     F.scaled_dot_product_attention(asked, keys_of, values_of, is_causal=True, scale=scale)
                 )
             if len(mask):
-                seen.append(_attention(query[:, :, causal.stop : rows.stop], keys, values, mask, scale))
+                asked = query[:, :, causal.stop : rows.stop]
+                added = mask.to(asked.dtype)
+                seen.append(
+                    F.scaled_dot_product_attention(asked, keys, values, added, scale=scale, enable_gqa=True)
+                )
             first = rows.stop
         return torch.cat(seen, dim=2)
 
     return attend
-
-
-def _attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, scale: float | None) -> Tensor:
-    """Attention of few queries to many keys, by two products, to which keys need not be repeated.
-
-    Args:
-        query: (1, heads, rows, size).
-        key, value: (1, key heads, length, size); so many queries share each as there are more of them.
-        allowed: Bool (rows, length).
-        scale: Of the products; None: 1 / sqrt(size).
-    """
-    _, heads, rows, size = query.shape
-    groups = heads // key.shape[1]
-    scaled = query * (size**-0.5 if scale is None else scale)
-    grouped = scaled.reshape(key.shape[1], groups * rows, size)
-    scores = (grouped @ key[0].transpose(-1, -2)).view(-1, groups, rows, key.shape[2])
-    weights = scores.masked_fill_(~allowed, -torch.inf).softmax(-1).flatten(1, 2)
-    return (weights @ value[0]).view(1, heads, rows, value.shape[-1])
 
 
 def _num_alike(text: list[int], prompt: Tokens) -> int:
@@ -204,7 +190,8 @@ class KeptPrompts:
         num_keys = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         # To the device by one copy.
         allowed = torch.cat([part.allowed.flatten() for part in parts]).to(device)
-        pieces = allowed.split([part.allowed.numel() for part in parts])
+        added = torch.zeros(allowed.shape, device=device).masked_fill_(~allowed, -torch.inf)
+        pieces = added.split([part.allowed.numel() for part in parts])
         masks = [piece.view(part.allowed.shape) for piece, part in zip(pieces, parts, strict=True)]
         with AttentionBy(_attention_of(parts, masks, num_keys)):
             hidden = self._backbone.read(tokens[None], nothing, positions[None])[0]  # (length, hidden)

@@ -370,6 +370,11 @@ class LanguageModel(nn.Module):
         with self._scorer.keeping():
             yield
 
+    @property
+    def kept_bytes(self) -> int:
+        """The memory of the keys and values that were kept at the end of the last `keeping`."""
+        return self._scorer.kept_bytes
+
     def candidate_tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of texts that come after a prompt."""
         return self._tokens.candidates(texts)

@@ -76,6 +76,8 @@ class Scorer:
     _told: set[tuple[str, int]] = field(default_factory=set, init=False)
     _grows: bool | None = field(default=None, init=False)
     _kept: KeptPrompts | None = field(default=None, init=False)
+    kept_bytes: int = field(default=0, init=False)
+    """What was kept at the end of the last `keeping`."""
 
     def __post_init__(self) -> None:
         self.reader = Reader(self.backbone, self.start_token)
@@ -132,6 +134,7 @@ class Scorer:
         try:
             yield
         finally:
+            self.kept_bytes = self._kept.num_bytes
             self._kept = before
 
     def _groups(self, prompts: Sequence[Tokens], growing: bool) -> Iterator[tuple[list[int], _Read]]:

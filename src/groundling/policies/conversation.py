@@ -82,6 +82,11 @@ class PolicyPrompts:
         """A time in which the model's weights stay as they are (see `LanguageModel.keeping`)."""
         return nullcontext() if self._lm is None else self._lm.keeping()
 
+    @property
+    def kept_bytes(self) -> int:
+        """What the model kept of them in the last such time."""
+        return 0 if self._lm is None else self._lm.kept_bytes
+
     def work(self, observations: Sequence[TextObservation]) -> list[Work] | None:
         """What it takes a model to read each: equal texts are read once, the steps of a conversation as one text."""
         if self._lm is None:

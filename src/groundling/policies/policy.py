@@ -190,6 +190,10 @@ class Policy(nn.Module, ABC):
         """A time in which the weights stay as they are, so that what has been computed may be remembered."""
         return nullcontext()
 
+    def figures(self) -> dict[str, float]:
+        """What is to be logged of it after a rollout, besides what an algorithm tells."""
+        return {}
+
     def work(self, observations: Sequence[Any]) -> Sequence[Work] | None:
         """What it takes to evaluate each observation, where that differs: what is alike is then put into one
         micro-batch. None where all take the same.

@@ -41,6 +41,7 @@ class ReadingPolicy(Policy):
         super().__init__()
         self._prompts = PolicyPrompts(PromptReader(prompt, language, replacements, system), lm)
         self._known: dict[Hashable, tuple[Tensor, Tensor]] | None = None
+        self._kept_bytes = 0  # in the last time in which the weights stayed as they were
 
     @abstractmethod
     def forward(self, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
@@ -99,6 +100,11 @@ class ReadingPolicy(Policy):
                 yield
         finally:
             self._known = None
+            self._kept_bytes = self._prompts.kept_bytes
+
+    def figures(self) -> dict[str, float]:
+        """``kept_mib``: the memory of conversations that were kept while it acted, of this process."""
+        return {"kept_mib": round(self._kept_bytes / 2**20, 3)} if self._kept_bytes else {}
 
     def prompts(self, observations: Sequence[TextObservation]) -> list[str]:
         return self._prompts.shown(observations)

@@ -231,6 +231,7 @@ class Run:
             **incidents,
             **rollout.part_means(),
             **rollout.turn_means(),
+            **self.policy.figures(),
             **shaped,
             **figures,
         }
