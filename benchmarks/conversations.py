@@ -4,8 +4,8 @@
     python benchmarks/conversations.py --quick    # does it run; the bundled model alone, writes no results
 
 An agent takes random actions in BabyAI-Text for episodes of 20, 40 and 60 steps, in 8 envs together and in one. It
-scores six actions at each step, and then learns from two of the episodes, by one pass with gradients for each. What it reads is
-GLAM's prompt of three observations, or the whole conversation. Both take turns on each length in one process.
+scores six actions at each step, and then learns from two of the episodes, by one pass with gradients for each. What it
+reads is GLAM's prompt of three observations, or the whole conversation. Both take turns on each length in one process.
 
 SmolLM2 learns by adapters, the model of GPT-2's kind, 45 M random weights and 50,257 tokens, by all of its weights.
 Memory is by how much its peak grows in the pass that learns.
@@ -93,7 +93,7 @@ class Way:
             if self.history is None:
                 total += len(prompts[-1])
             else:
-                shared = len(os.path.commonprefix(prompts))
+                shared = next(i for i, ids in enumerate(zip(*prompts, strict=False)) if len(set(ids)) > 1)
                 total += sum(len(prompt) - shared for prompt in prompts)
         return round(total / len(self.seen), 1)
 

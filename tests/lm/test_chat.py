@@ -4,8 +4,11 @@ import copy
 
 import pytest
 
-from groundling.errors import GroundlingError
+from groundling.envs.text_generation.pools import Sample
+from groundling.envs.text_generation.sampler import SampleOrder
+from groundling.errors import ConfigError, GroundlingError
 from groundling.lm.chat import Chat, Frame, first_turn
+from groundling.worlds.writing.collect import PromptEncoder
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
@@ -182,3 +185,36 @@ def test_what_a_template_does_otherwise_is_told(tokenizer):
 def test_today_is_the_same_day_on_every_day(tokenizer):
     tokenizer.chat_template = "{{ strftime_now('%d %b %Y') }}" + CHATML
     assert tokenizer.decode(Chat(tokenizer).opening(SYSTEM, FIRST)).startswith("26 Jul 2024")
+
+
+def test_a_sample_can_be_a_conversation(tokenizer):
+    tokenizer.chat_template = CHATML
+    said = messages(SYSTEM, FIRST, ANSWER, SECOND)
+    sample = Sample.of_messages("one", [*said, {"role": "assistant", "content": "go forward"}], meta={"n": 1})
+    assert (sample.system, sample.earlier, sample.prompt) == (SYSTEM, ((FIRST, ANSWER),), SECOND)
+    assert (sample.references, sample.meta) == (("go forward",), {"n": 1})
+    assert Sample.of_messages("two", messages(None, FIRST)[1:]) == Sample("two", FIRST)
+    (read,) = PromptEncoder(tokenizer, 200, chat=Chat(tokenizer), system="the run's")([sample])
+    printed = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
+    assert tokenizer.decode(list(read.ids)) == printed
+    # The first turns go where there is no room, and then the beginning of the last words.
+    (short,) = PromptEncoder(tokenizer, len(read.ids) - 1, chat=Chat(tokenizer))([sample])
+    assert list(short.ids) == Chat(tokenizer).opening(SYSTEM, SECOND)
+    with pytest.raises(ConfigError, match=r"set world\.chat=true"):
+        PromptEncoder(tokenizer, 200)([sample])
+
+
+@pytest.mark.parametrize(
+    "roles", [[], ["assistant"], ["user", "user"], ["user", "system"], ["system"], ["user", "tool"]]
+)
+def test_messages_that_are_no_conversation(roles):
+    with pytest.raises(GroundlingError, match="in turn"):
+        Sample.of_messages("one", [{"role": role, "content": "a"} for role in roles])
+
+
+def test_other_conversations_are_other_samples():
+    one, other = (
+        SampleOrder([Sample("a", "go", earlier=earlier)], 0) for earlier in ((), (("look", "I see a wall"),))
+    )
+    with pytest.warns(UserWarning, match="not the same ones"):
+        other.load_state_dict(one.state_dict())

@@ -1,7 +1,6 @@
 """The pictures of reports and studies."""
 
 import io
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,8 @@ _LEVEL_COLOURS = {"zero-shot": "#c2571a", "random": "#888888", "chance": "#555"}
 _OTHER_LEVELS = "#2f7d4f"
 """Of agents that a world has of its own."""
 Rows = Sequence[Mapping[str, Any]]
+_STRETCHES = 1000
+"""Of a long curve, where it is drawn small."""
 
 
 def learning_curve(
@@ -196,7 +197,7 @@ def small_multiples(groups: Mapping[str, Sequence[Rows]], keys: Sequence[str]) -
     for axes, key in zip(np.ravel(grid), present, strict=False):
         for colour, runs in zip(_cycle(COLOURS), groups.values(), strict=False):
             for rows in runs:
-                axes.plot(*_curve(rows, key)[:2], color=colour, linewidth=1)
+                axes.plot(*_thinned(*_points(rows, key)), color=colour, linewidth=1)
         axes.set_title(key.replace("_", " "), fontsize=9, loc="left")
         axes.tick_params(labelsize=7)
     for axes in np.ravel(grid)[len(present) :]:
@@ -267,6 +268,13 @@ def _svg(figure: Any) -> str:
     return text.getvalue()[text.getvalue().index("<svg") :]
 
 
+def _points(rows: Rows, key: str) -> tuple[np.ndarray, np.ndarray]:
+    """A metric's steps and values, each ``(points,)``."""
+    points = [(row["step"], value) for row in rows if (value := row.get(key)) is not None]
+    steps, values = np.array(points, dtype=float).reshape(-1, 2).T
+    return steps, values
+
+
 Curve = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Steps, values and weights, each ``(points,)``."""
 
@@ -276,13 +284,25 @@ def _curve(rows: Rows, key: str) -> Curve:
 
     A metric that an update has in which no episode ended is no mean over episodes.
     """
+    steps, values = _points(rows, key)
     present = [row.get(key) is not None for row in rows]
-    steps = np.array([row["step"] for row in itertools.compress(rows, present)], dtype=float)
-    values = np.array([row[key] for row in itertools.compress(rows, present)], dtype=float)
     ended = np.diff([row.get("episodes", 0) for row in rows], prepend=0).astype(float)[
         np.array(present, dtype=bool)
     ]
     return steps, values, ended if (ended > 0).all() else np.ones_like(ended)
+
+
+def _thinned(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A long curve's lowest and highest value in each of some hundred stretches, in their order: as it looks, small."""
+    size = len(values) // _STRETCHES
+    if size < 4:
+        return steps, values
+    count = len(values) // size * size
+    table = values[:count].reshape(-1, size)
+    places = np.stack([table.argmin(1), table.argmax(1)], axis=1)
+    kept = np.sort(places, axis=1) + np.arange(0, count, size)[:, None]
+    order = np.unique(np.concatenate([[0], kept.ravel(), np.arange(count, len(values)), [len(values) - 1]]))
+    return steps[order], values[order]
 
 
 def smooth_curve(rows: Rows, key: str) -> tuple[np.ndarray, np.ndarray]:

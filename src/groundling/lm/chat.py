@@ -186,6 +186,30 @@ class Chat:
             said = said[-left:] if truncation_side == "left" else said[:left]
         return [*before, *said, *end]
 
+    def conversation(
+        self,
+        system: str | None,
+        earlier: Sequence[tuple[str, str]],
+        words: str,
+        room: int | None = None,
+        truncation_side: Literal["left", "right"] = "left",
+    ) -> list[int]:
+        """Token ids of a whole conversation up to where the assistant speaks; its first turns are left out where there
+        is no room for them.
+
+        Args:
+            earlier: A user's words and the answer to them, one after the other.
+            system, words, room, truncation_side: As of `opening`, of what the user says last.
+        """
+        said = [*(user for user, _ in earlier), words]
+        for first in range(len(earlier)):
+            tokens = self.opening(system, said[first])
+            for (_, answer), following in zip(earlier[first:], said[first + 1 :], strict=True):
+                tokens += self.turn(answer, following)
+            if room is None or len(tokens) <= room:
+                return tokens
+        return self.opening(system, words, room, truncation_side)
+
     def turn(self, answer: str, words: str) -> list[int]:
         """Token ids of what follows: the assistant's answer, the user's words, up to where the assistant speaks."""
         return [

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 from groundling.errors import ConfigError, GroundlingError
 from groundling.registry import Registry, unknown
@@ -23,9 +23,43 @@ class Sample:
     """Texts that would have been good, for metrics and rewards that compare; may be none."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """What else a metric or reward wants to know: concepts, the table, an intent."""
+    earlier: tuple[tuple[str, str], ...] = ()
+    """Of a conversation what was said before the prompt: a user's words and the answer to them, one after the other.
+    It is read by the model's chat template (``world.chat=true``)."""
+    system: str | None = None
+    """Its system prompt; None: the run's."""
+
+    @classmethod
+    def of_messages(cls, id: str, messages: Sequence[Mapping[str, str]], **more: Any) -> Self:
+        """A conversation as chat servers and Transformers' templates write it.
+
+        Args:
+            id: The sample's name.
+            messages: ``{"role": …, "content": …}`` each: maybe a system prompt, then user and assistant in turn. The
+                user speaks last, and what is to be written is the answer; a last answer is its reference.
+            more: The other fields.
+
+        Raises:
+            GroundlingError: these are others.
+        """
+        roles = [message.get("role") for message in messages]
+        words = [message.get("content", "") for message in messages]
+        system = None
+        if roles[:1] == ["system"]:
+            system, roles = words.pop(0), roles[1:]
+        if not roles or roles != ["user", "assistant"] * (len(roles) // 2) + ["user"] * (len(roles) % 2):
+            raise GroundlingError(
+                f"sample {id}: expected messages of a user and the assistant in turn, after a system prompt or none; "
+                f"got {roles}"
+            )
+        if len(roles) % 2 == 0:
+            more["references"] = (words.pop(), *more.get("references", ()))
+        earlier = tuple(zip(words[:-1:2], words[1:-1:2], strict=True))
+        return cls(id, words[-1], earlier=earlier, system=system, **more)
 
     def __post_init__(self) -> None:
-        for text in (self.prompt, *self.references):
+        said = [text for turn in self.earlier for text in turn]
+        for text in (self.prompt, *self.references, *said, *([] if self.system is None else [self.system])):
             if not isinstance(text, str):
                 raise GroundlingError(
                     f"sample {self.id}: prompt and references must be texts, got {text!r:.80}"

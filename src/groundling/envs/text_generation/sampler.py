@@ -72,10 +72,12 @@ class SampleOrder:
 
     @cached_property
     def _fingerprint(self) -> str:
-        """Of the samples' ids, prompts and references, in their order."""
+        """Of the samples' ids, prompts, references and what was said before, in their order."""
         sha256 = hashlib.sha256()
         for sample in self.samples:
-            for part in (sample.id, sample.prompt, *sample.references):
+            before = [text for turn in sample.earlier for text in turn]
+            system = [] if sample.system is None else [sample.system]
+            for part in (sample.id, sample.prompt, *sample.references, *before, *system):
                 encoded = str(part).encode("utf-8", "surrogatepass")
                 sha256.update(len(encoded).to_bytes(8, "big") + encoded)
             sha256.update(b"\xff" * 8)  # no length: the next sample's

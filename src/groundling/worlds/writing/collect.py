@@ -71,10 +71,20 @@ class PromptEncoder:
         if self._chat is not None:
             room, side = self.max_prompt_length, self._side
             try:
-                prompts = [self._chat.opening(self._system, s.prompt, room, side) for s in samples]
+                prompts = [
+                    self._chat.conversation(
+                        self._system if s.system is None else s.system, s.earlier, s.prompt, room, side
+                    )
+                    for s in samples
+                ]
             except GroundlingError as error:
                 raise ConfigError(f"{error}: raise world.max_prompt_length") from error
             return [TokenPrompt(tuple(ids)) for ids in prompts]
+        for sample in samples:
+            if sample.earlier or sample.system is not None:
+                raise ConfigError(
+                    f"sample {sample.id} is a conversation, which a chat template tells: set world.chat=true"
+                )
         return TokenPrompt.unpad(*encode_prompts(samples, self.tokenizer, self.max_prompt_length, self._side))
 
 
