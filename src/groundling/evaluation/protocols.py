@@ -48,7 +48,7 @@ def find_player(name: str, protocol: str, overrides: Sequence[str], warn: Callab
     path = Path(name)
     if is_known or (path / "config.yaml").exists() or path.parent.name == "checkpoints":
         return find(name, overrides, warn)
-    if path.parent != Path(".") and path.parent.is_dir() and not path.exists():  # no hub id
+    if path.parent != Path() and path.parent.is_dir() and not path.exists():  # no hub id
         raise ConfigError(f"there is no {name}: the runs and models of {path.parent} are others")
     try:
         resolve(name)

@@ -7,15 +7,18 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, DynamicCache, PreTrainedModel
+from transformers import Cache, DynamicCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from groundling.lm.layers import Layers
 from groundling.lm.relative_attention import reads_in_blocks
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 Memory = list[tuple[Tensor, Tensor]]
 """Of each layer, keys and values (1, heads, length, size)."""
@@ -189,6 +192,8 @@ class Backbone:
 
 def _body_of(model: PreTrainedModel) -> nn.Module:
     """The decoder of a model, up to and with its final norm: a model of its own, whatever `get_decoder` names."""
+    from transformers import PreTrainedModel
+
     named: Any = model.get_decoder()
     if isinstance(named, PreTrainedModel) and named is not model:
         return named

@@ -6,11 +6,11 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from groundling.devices import find_device
 from groundling.errors import GroundlingError
@@ -25,6 +25,9 @@ from groundling.lm.relative_attention import read_long_prompts_in_blocks
 from groundling.lm.scoring import CandidateScores, Normalize, Scorer, normalised
 from groundling.lm.tokens import TextTokens
 from groundling.lm.trie import guided_log_probs
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 Prompts = Sequence[str] | Sequence[list[int]]
 """Texts, or token ids, special ones included. Long ones that begin with each other, as the steps of a conversation do,

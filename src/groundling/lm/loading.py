@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from safetensors.torch import load_file
@@ -21,16 +21,17 @@ from transformers import (
     AutoTokenizer,
     BitsAndBytesConfig,
     PretrainedConfig,
-    PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.activations import NewGELUActivation
 from transformers.utils import logging as transformers_logging
 
 from groundling.documents import SETTINGS, read_object
 from groundling.errors import ConfigError, GroundlingError
 from groundling.files import write_atomically
 from groundling.lm.gguf import dequantised, is_gguf, name_of
+
+if TYPE_CHECKING:  # a second of imports, which commands that load no model do without
+    from transformers import PreTrainedModel
 
 Init = Literal["pretrained", "random", "embeddings"]
 
@@ -263,6 +264,8 @@ def switch_dropout_off(model: PreTrainedModel) -> None:
 
 def fuse_activations(model: PreTrainedModel) -> None:
     """Computes GPT-2's approximation of GELU by one kernel instead of seven, in both passes; the same to rounding."""
+    from transformers.activations import NewGELUActivation
+
     for module in list(model.modules()):
         for name, child in module.named_children():
             if isinstance(child, NewGELUActivation):

@@ -9,13 +9,12 @@ Results are those of T5's own products. The gain is a CPU's: what a block needs 
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers.models.mt5.modeling_mt5 import MT5Attention
-from transformers.models.t5.modeling_t5 import T5Attention
 
 LONG = 512
 """Prompts of so many tokens are read in blocks. Shorter ones would gain too, down to about 200, but blocks round
@@ -26,9 +25,13 @@ _SCORES = 2**18
 
 def read_long_prompts_in_blocks(model: nn.Module) -> None:
     """Let the self-attention of ``model``'s T5 encoder go block by block: it changes its class, and nothing else."""
+    from transformers.models.mt5.modeling_mt5 import MT5Attention
+    from transformers.models.t5.modeling_t5 import T5Attention
+
     for module in model.modules():
-        if type(module) in _IN_BLOCKS and not module.is_decoder:
-            module.__class__ = _IN_BLOCKS[type(module)]
+        kind: Any = type(module)
+        if kind in (T5Attention, MT5Attention) and not module.is_decoder:
+            module.__class__ = _in_blocks(kind)
 
 
 def reads_in_blocks(encoder: nn.Module, tokens: Tensor) -> bool:
@@ -101,15 +104,10 @@ class _InBlocks(nn.Module):
         return self.relative_attention_bias(buckets).T.contiguous()
 
 
-class _T5InBlocks(_InBlocks, T5Attention):
-    """Of T5."""
-
-
-class _MT5InBlocks(_InBlocks, MT5Attention):
-    """Of mT5."""
-
-
-_IN_BLOCKS: dict[type, type] = {T5Attention: _T5InBlocks, MT5Attention: _MT5InBlocks}
+@functools.cache
+def _in_blocks(kind: Any) -> Any:
+    """The class of T5's or mT5's attention with another way to compute it."""
+    return type(f"{kind.__name__}InBlocks", (_InBlocks, kind), {})
 
 
 def _block(queries: Tensor, key: Tensor, value: Tensor, distances: Tensor, mask: Tensor | None) -> Tensor:
