@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from groundling.lm.language_model import LanguageModel
 from groundling.lm.packing import ScoringQuestion, Tokens
@@ -54,7 +55,12 @@ def answer_states(
         growing: Whether prompts may begin with each other, as the steps of a conversation do.
     """
     questions = [_question(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)]
-    return torch.cat([answer.rows[answer.targets[0]] for answer in lm.read(questions, growing)])
+    read = lm.read(questions, growing)
+    firsts = torch.tensor([0, *(len(one.rows) for one in read[:-1])]).cumsum(0).tolist()
+    places = torch.cat([first + one.targets[0] for first, one in zip(firsts, read, strict=True)])
+    states = torch.cat([one.rows for one in read])
+    # A look-up, whose backward pass is one addition, and one copy of indices for all answers.
+    return F.embedding(places.to(states.device), states)
 
 
 def log_probs_among(logits: Tensor, among: Sequence[Among], temperature: float) -> Tensor:

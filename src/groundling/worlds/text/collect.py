@@ -173,7 +173,7 @@ class EnvCollector(Collector):
             return policy.act(present, memory=memory, generator=generator)
         # Other processes may still play, and draw.
         torch.rand(len(present), dtype=torch.float64, generator=generator)
-        nothing = torch.zeros(len(present), device=policy.device)
+        nothing = torch.zeros(len(present), device="cpu" if policy.writes_turns else policy.device)
         turns = [Turn(observation, (), ()) for observation in present] if policy.writes_turns else None
         tokens = None if turns is None else TurnTokens.none(len(turns))
         return Action(nothing.long(), nothing, nothing, memory, turns, tokens)
