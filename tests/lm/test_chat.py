@@ -212,6 +212,14 @@ def test_messages_that_are_no_conversation(roles):
         Sample.of_messages("one", [{"role": role, "content": "a"} for role in roles])
 
 
+@pytest.mark.parametrize("said", ["hi", [None], [{"role": "user"}], [{"role": "user", "content": None}]])
+def test_messages_that_are_none(said):
+    with pytest.raises(GroundlingError, match="is no message"):
+        Sample.of_messages("one", said)
+    with pytest.raises(GroundlingError, match="must be pairs"):
+        Sample("one", "go", earlier=(("look",),))
+
+
 def test_other_conversations_are_other_samples():
     one, other = (
         SampleOrder([Sample("a", "go", earlier=earlier)], 0) for earlier in ((), (("look", "I see a wall"),))

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from groundling.algorithms.ppo import PPO
+from groundling.algorithms.rollout import Rollout
 from groundling.envs.observation import TextObservation
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError
@@ -114,6 +115,8 @@ def test_a_guided_action_is_as_likely_as_one_that_is_written_in_one_pass(lm: Lan
         (" Go  LEFT.", 1),
         ('"go left now"', 2),
         ("`wait`!", 3),
+        ("*go left*!", 1),
+        ("\u201cgo left\u201d", 1),
         ("go right", None),
         ("I go left", None),
         ("", None),
@@ -122,6 +125,10 @@ def test_a_guided_action_is_as_likely_as_one_that_is_written_in_one_pass(lm: Lan
 )
 def test_an_answer_names_an_action_or_none(text: str, named: int | None) -> None:
     assert find_action(text, _SIGNS) == named
+
+
+def test_an_action_to_the_letter_comes_first() -> None:
+    assert [find_action(text, ["wait", "wait!", "Wait"]) for text in ("wait!", " Wait ", "WAIT")] == [1, 2, 0]
 
 
 def _say(form: Form, lm: LanguageModel, text: str, ends: bool = True) -> Answer:
@@ -157,8 +164,8 @@ def test_the_rules_of_an_answer(lm: LanguageModel) -> None:
     answer = _say(thinking, lm, "I think " + "left " * 20, ends=False)
     turn = answer.turn(_see(*_SIGNS))
     assert len(answer.thought) == 6 and "Action:" in turn.text
-    chosen = turn.chosen
-    assert sum(chosen) < len(chosen) and chosen.count(False) == len(thinking.opening) + len(thinking.closing)
+    # But for the first, before which the turn's value is told.
+    assert turn.counted[0] and turn.counted.count(False) == len(thinking.opening) - 1 + len(thinking.closing)
     # One that ends the whole answer goes on to its action.
     guided = Form(lm, True, None, None, None, "Action:", 6)
     answer = Answer(guided, _SIGNS)
@@ -235,3 +242,30 @@ def test_where_a_turn_is_one_choice_all_credit_is_the_turns(lm: LanguageModel) -
             expected, PPO(gamma=0.9).advantages(rollout, 0.8, credit=credit), strict=True
         ):
             torch.testing.assert_close(of_tokens[..., 0], of_turns)
+
+
+@pytest.mark.parametrize("actions", [["turn left", "turn right"], ["wait"]])
+def test_a_turn_whose_first_token_is_certain_has_a_value_that_is_learnt(
+    lm: LanguageModel, actions: list[str]
+) -> None:
+    """Advantages rest on it."""
+    policy = _policy(copy.deepcopy(lm), prompt="brief")
+    with torch.no_grad():
+        turn = policy.act([_see(*actions)] * 4, generator=torch.Generator().manual_seed(0))
+    assert turn.turns is not None and turn.tokens is not None
+    one = torch.ones(2, 2)
+    rollout = Rollout(
+        turn.turns,
+        turn.actions.view(2, 2),
+        turn.log_probs.view(2, 2),
+        turn.values.view(2, 2),
+        one,
+        one.bool(),
+        torch.zeros(2),
+        [],
+        tokens=turn.tokens.as_steps(2),
+    )
+    ppo = PPO(learning_rate=3e-3, epochs=60, minibatch_size=4, entropy_coefficient=0, value_clip_range=None)
+    ppo.setup(policy)
+    ppo.update(policy, rollout, generator=torch.Generator().manual_seed(0))
+    assert (policy.values([_see(*actions)]) - 1).abs() < (turn.values[0] - 1).abs() / 2

@@ -122,8 +122,13 @@ class BehaviouralCloning(Algorithm):
         loss, right = 0.0, 0
         for micro in torch.arange(len(batch)).split(self.micro_batch_size or self.minibatch_size):
             loss -= self._log_probs(policy, batch, micro).sum().item()
-            chosen = policy.act([batch.observations[i] for i in micro.tolist()], deterministic=True).actions
-            right += int((chosen.to(batch.actions.device) == batch.actions[micro]).sum())
+            seen = [batch.observations[i] for i in micro.tolist()]
+            outputs = policy.outputs(seen)
+            if outputs is None:  # it thinks before it acts
+                chosen = policy.act(seen, deterministic=True).actions.to(batch.actions.device)
+            else:
+                chosen = outputs.log_probs.argmax(-1)
+            right += int((chosen == batch.actions[micro]).sum())
         return {"loss": loss / len(batch), "accuracy": right / len(batch)}
 
     def _terms(self, policy: Policy, batch: Batch, micro: Tensor) -> Terms:

@@ -44,7 +44,8 @@ def token_advantages(
     Args:
         rewards: ``(num_steps, num_envs)``: of each turn.
         values: ``(num_steps, num_envs, num_tokens)``: V before each token is written.
-        mask: Bool, likewise: which tokens were written; the first ones of each turn, at least one.
+        mask: Bool, likewise: which tokens count; each turn's first among them. Those between them that do not, as such
+            that a rule puts there, are passed over.
         dones: ``(num_steps, num_envs)`` bool: the episode ended with this turn.
         last_value: ``(num_envs,)``: V before the first token after the last turn.
         gamma: γ, from turn to turn.

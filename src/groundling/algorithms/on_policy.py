@@ -106,12 +106,10 @@ class OnPolicy(Algorithm):
             )
         else:
             mask = rollout.tokens.mask if mask is None else rollout.tokens.mask & mask[..., None]
-            written = rollout.tokens.mask.clone()
-            written[..., 0] = True  # a turn without a choice has a value, too
             advantages, returns = token_advantages(
                 rewards,
                 rollout.tokens.values,
-                written,
+                rollout.tokens.mask,
                 rollout.dones,
                 rollout.last_values,
                 self.gamma,

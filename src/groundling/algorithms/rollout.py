@@ -110,7 +110,7 @@ class Rollout:
         return len(self) if self.mask is None else int(self.mask.sum())
 
     def turn_means(self) -> dict[str, float]:
-        """How many tokens a turn had that were chosen, and which share of the turns named no admissible action."""
+        """How many tokens a turn had that count, and which share of the turns named no admissible action."""
         if self.tokens is None:
             return {}
         counted = torch.ones_like(self.dones) if self.mask is None else self.mask

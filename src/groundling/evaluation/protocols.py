@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from groundling.configs.compose import compose, experiments
 from groundling.errors import ConfigError, GroundlingError
@@ -43,7 +44,9 @@ def find_player(name: str, protocol: str, overrides: Sequence[str], warn: Callab
             "~policy.args",
             f"policy.args={{base_url: '{name}', prompt: balrog, invalid_action: go forward}}",
         ]
-        return _asked(given["policy.args.model"], protocol, [*words, *overrides], overrides)
+        return _asked(
+            f"{given['policy.args.model']}-{urlsplit(name).netloc}", protocol, [*words, *overrides], overrides
+        )
     is_known = name in agents() or name in experiments()
     path = Path(name)
     if is_known or (path / "config.yaml").exists() or path.parent.name == "checkpoints":

@@ -1,6 +1,5 @@
 """The form of an agent's answer: what may come at each token, when it ends, and which action it names."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +11,7 @@ from groundling.lm.decoding import end_tokens
 from groundling.lm.trie import Trie
 from groundling.policies.turns import Turn
 
+_AROUND = " \t\r\n\"'`*.!\u201c\u201d\u2018\u2019"
 _ACTION_TOKENS, _THOUGHT_TOKENS = 16, 48
 
 
@@ -202,10 +202,14 @@ class Answer:
 
 
 def find_action(text: str, actions: Sequence[str]) -> int | None:
-    """Which of the actions a text is, apart from case, blanks, and quotation marks and full stops around it."""
+    """Which of the actions a text is; if none to the letter, apart from case, blanks, and marks around it (quotation
+    marks, asterisks, full stops and exclamation marks).
+    """
+    if text.strip() in actions:
+        return list(actions).index(text.strip())
     wanted = _plain(text)
     return next((index for index, action in enumerate(actions) if _plain(action) == wanted), None)
 
 
 def _plain(text: str) -> str:
-    return " ".join(re.sub(r"""^["'`*\s]+|["'`*.!\s]+$""", "", text).casefold().split())
+    return " ".join(text.strip(_AROUND).casefold().split())

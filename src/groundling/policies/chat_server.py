@@ -113,7 +113,8 @@ class ChatServerPolicy(Policy):
                 "max_tokens": self._max_tokens,
             }
             async with gate:
-                return self._server.scrub(text_of(await self._server.complete(body)) or "")
+                text = self._server.scrub(text_of(await self._server.complete(body)) or "")
+                return text.encode("utf-8", "replace").decode()  # JSON can hold half a character
 
         async with self._server:
             return await asyncio.gather(*map(ask, observations))

@@ -25,9 +25,9 @@ class Turn:
     """What it says, to be shown."""
 
     @property
-    def chosen(self) -> list[bool]:
-        """Which tokens were a choice."""
-        return [ids is None or len(ids) > 1 for ids in self.among]
+    def counted(self) -> list[bool]:
+        """Which tokens are learnt from: those that were a choice, and the first, whose value is the turn's."""
+        return [place == 0 or ids is None or len(ids) > 1 for place, ids in enumerate(self.among)]
 
 
 @dataclass
@@ -39,9 +39,9 @@ class TurnTokens:
     log_probs: Tensor
     """By what each was drawn from; 0 where there was no choice."""
     values: Tensor
-    """Before each token; of tokens that were a choice, and of each turn's first."""
+    """Before each token that counts."""
     mask: Tensor
-    """bool: the token was a choice."""
+    """bool: the token counts; see `Turn.counted`."""
     invalid: Tensor
     """``(...)`` bool: no admissible action was in the answer."""
     kl: Tensor | None = None
@@ -64,7 +64,7 @@ class TurnTokens:
             padded((turn.tokens for turn in turns), torch.long),
             padded(log_probs, torch.float32),
             padded(values, torch.float32),
-            padded((turn.chosen for turn in turns), torch.bool),
+            padded((turn.counted for turn in turns), torch.bool),
             torch.tensor(invalid, dtype=torch.bool),
         )
 

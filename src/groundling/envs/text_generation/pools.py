@@ -42,8 +42,14 @@ class Sample:
         Raises:
             GroundlingError: these are others.
         """
+        messages, references = list(messages), more.pop("references", ())
+        for message in messages:
+            if not isinstance(message, Mapping) or not isinstance(message.get("content"), str):
+                raise GroundlingError(
+                    f"sample {id}: {message!r:.80} is no message: expected {{role: …, content: TEXT}}"
+                )
         roles = [message.get("role") for message in messages]
-        words = [message.get("content", "") for message in messages]
+        words = [message["content"] for message in messages]
         system = None
         if roles[:1] == ["system"]:
             system, roles = words.pop(0), roles[1:]
@@ -53,11 +59,15 @@ class Sample:
                 f"got {roles}"
             )
         if len(roles) % 2 == 0:
-            more["references"] = (words.pop(), *more.get("references", ()))
+            references = (words.pop(), *references)
         earlier = tuple(zip(words[:-1:2], words[1:-1:2], strict=True))
-        return cls(id, words[-1], earlier=earlier, system=system, **more)
+        return cls(id, words[-1], tuple(references), earlier=earlier, system=system, **more)
 
     def __post_init__(self) -> None:
+        if not all(isinstance(turn, tuple) and len(turn) == 2 for turn in self.earlier):
+            raise GroundlingError(
+                f"sample {self.id}: earlier must be pairs of a user's words and the answer, got {self.earlier!r:.80}"
+            )
         said = [text for turn in self.earlier for text in turn]
         for text in (self.prompt, *self.references, *said, *([] if self.system is None else [self.system])):
             if not isinstance(text, str):

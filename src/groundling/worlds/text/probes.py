@@ -272,7 +272,7 @@ class ProbeLog:
         self._observations = observations(SETS[name], names, config.history)
         if policy.outputs(self._observations[:1]) is None:
             raise ConfigError(
-                f"a {type(policy).__name__} chooses by more than what it is told: set world.probes=null"
+                f"a {type(policy).__name__} tells no probabilities of what it is shown alone: set world.probes=null"
             )
         self._rows = RowFile(run_dir / _FILE, update)
         if not update and self._rows.is_empty:
