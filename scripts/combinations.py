@@ -112,7 +112,7 @@ _ALGORITHM_ARGS: dict[str, dict[str, Any]] = {
         "critic_epochs": 1,
     },
 }
-POLICIES, ALGORITHMS = (*_POLICY_ARGS, "random"), tuple(_ALGORITHM_ARGS)
+POLICIES, ALGORITHMS = (*_POLICY_ARGS, "chat_server", "random"), tuple(_ALGORITHM_ARGS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policies, "create", load)
 
 
-_BY_TEXTS = {"action_scoring", "action_writing"}
+_BY_TEXTS = {"action_generating", "action_scoring", "action_writing"}
 
 
 @pytest.mark.parametrize(

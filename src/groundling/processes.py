@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import importlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -51,6 +52,8 @@ class Processes:
             return cls()
         for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
             launched(name, 0)
+        # Its functions' defaults name the group that there is when it is imported, and would hold it (see `_leave`).
+        importlib.import_module("torch.distributed.nn.functional")
         from accelerate import PartialState
 
         met_before = distributed.is_initialized()
