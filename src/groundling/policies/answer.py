@@ -192,13 +192,7 @@ class Answer:
             self.ended = True
             named = find_action(text.partition("\n")[0], self.actions)
             self.invalid = named is None
-            self.action = self._instead() if named is None else named
-
-    def _instead(self) -> int:
-        """What is done where the answer names no admissible action."""
-        instead = self.form.invalid_action
-        named = None if instead is None else find_action(instead, self.actions)
-        return 0 if named is None else named
+            self.action = action_instead(self.form.invalid_action, self.actions) if named is None else named
 
 
 def find_action(text: str, actions: Sequence[str]) -> int | None:
@@ -209,6 +203,12 @@ def find_action(text: str, actions: Sequence[str]) -> int | None:
         return list(actions).index(text.strip())
     wanted = _plain(text)
     return next((index for index, action in enumerate(actions) if _plain(action) == wanted), None)
+
+
+def action_instead(invalid_action: str | None, actions: Sequence[str]) -> int:
+    """Which of the actions is done where an answer names none: ``invalid_action``, or the first where that is none."""
+    named = None if invalid_action is None else find_action(invalid_action, actions)
+    return 0 if named is None else named
 
 
 def _plain(text: str) -> str:

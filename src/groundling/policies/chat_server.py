@@ -10,7 +10,7 @@ from torch import Tensor
 from groundling.chat_server import ChatServer, RequestFailed, text_of
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError, RunError
-from groundling.policies.answer import find_action
+from groundling.policies.answer import action_instead, find_action
 from groundling.policies.policy import Action, Evaluation, Policy, policies
 from groundling.policies.turns import Turn, TurnTokens
 from groundling.prompts import Conversation, PromptReader
@@ -93,7 +93,7 @@ class ChatServerPolicy(Policy):
             for reply, o in zip(replies, observations, strict=True)
         ]
         actions = [
-            self._instead(o) if action is None else action
+            action_instead(self._invalid_action, o.actions) if action is None else action
             for action, o in zip(named, observations, strict=True)
         ]
         tokens = TurnTokens.none(len(replies))
@@ -127,13 +127,6 @@ class ChatServerPolicy(Policy):
         if self._thought_ends is not None:
             reply = reply.partition(self._thought_ends)[2]
         return reply.strip().partition("\n")[0]
-
-    def _instead(self, observation: TextObservation) -> int:
-        """What is done where a reply names no admissible action."""
-        named = (
-            None if self._invalid_action is None else find_action(self._invalid_action, observation.actions)
-        )
-        return 0 if named is None else named
 
     def evaluate(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluation:
         """Nothing is known of a server's probabilities.
