@@ -5,7 +5,8 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import field, fields, is_dataclass, make_dataclass
 from functools import cache
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -67,6 +68,12 @@ def _check_type(key: str, value: Any, hint: Any) -> None:
         if value not in get_args(hint):
             raise ConfigError(f"{key} must be one of {', '.join(map(repr, get_args(hint)))}, got {value!r}")
         return
+    if get_origin(hint) in (Union, UnionType) and isinstance(
+        value, list | tuple
+    ):  # OmegaConf knows none with a list
+        hint = next((one for one in get_args(hint) if get_origin(one) is collections.abc.Sequence), hint)
+    elif get_origin(hint) in (Union, UnionType):
+        hint = Union[tuple(one for one in get_args(hint) if get_origin(one) is not collections.abc.Sequence)]  # noqa: UP007
     if get_origin(hint) is collections.abc.Sequence:  # OmegaConf knows it as a list
         hint = list[get_args(hint)[0]]  # type: ignore[misc]
     schema = _schema_of(hint)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from groundling.envs.first_interaction import FirstInteraction, Target
 from groundling.envs.vector import Episode
 from groundling.intervals import wilson_interval
 from groundling.worlds.collector import summarise as summarise_update
-from groundling.worlds.episode import Figure, Played
+from groundling.worlds.episode import Figure, Played, number
 from groundling.worlds.text.episodes import record_of
 from groundling.worlds.text.suites import SUITES, find_suites
 
@@ -62,7 +63,9 @@ def test_where_nothing_is_told_nothing_is_logged() -> None:
 
 
 def test_suites_have_names_in_groups() -> None:
-    assert find_suites("all") == [name for name in SUITES if name not in find_suites("balrog-babyai")]
+    beside = find_suites("balrog-babyai,forms")
+    assert find_suites("all") == [name for name in SUITES if name not in beside]
+    assert set(find_suites("generalisation")) < set(find_suites("glam"))
     assert find_suites("held-out,controls") == ["held-out", "swapped", "dropped", "scrambled"]
     assert set(find_suites("glam")) == set(find_suites("all")) - set(find_suites("controls"))
 
@@ -159,6 +162,14 @@ def test_the_report_shows_it(evaluated: Path, tmp_path: Path) -> None:
     )
     assert "<mark>the " in page and "First dealt with: " in page
     assert "<td>swapped</td>" in page
+    assert page.count("<h2>Evaluation") == 1 and "<h2>Evaluations: success</h2>" in page
+    (table,) = re.findall("<h2>Evaluations: success</h2>\n<table>(.*?)</table>", page, re.DOTALL)
+    told = json.loads((evaluated / "evaluation" / "swapped.json").read_text())["agents"]
+    for agent, one in told.items():
+        success = one["figures"]["success"]
+        assert f"<th>{agent}</th>" in table
+        assert f"<td>{number(success['value'])}<small>" in table.partition("<td>swapped</td>")[2]
+    assert page.count("<summary>All figures: ") == len(list((evaluated / "evaluation").glob("*.json")))
 
 
 def test_the_controls_of_another_world_are_not_set_beside_the_runs(evaluated: Path, tmp_path: Path) -> None:
@@ -170,7 +181,8 @@ def test_the_controls_of_another_world_are_not_set_beside_the_runs(evaluated: Pa
         path.write_text(json.dumps(content))
     assert main(["report", str(run), "--output", str(tmp_path / "report.html")]) == 0
     page = (tmp_path / "report.html").read_text()
-    assert "<td>swapped</td>" not in page and "<td>dropped</td>" in page
+    controls = page.partition("told otherwise")[2].partition("</section>")[0]
+    assert "<td>swapped</td>" not in controls and "<td>dropped</td>" in controls
 
 
 def test_an_evaluation_of_an_earlier_version_is_to_be_made_again(

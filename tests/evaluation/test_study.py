@@ -33,6 +33,7 @@ name: tiny
 seeds: [1, 2]
 suites: [held-out, other-nouns]
 episodes: 4
+reference: quick
 common:
   - world.env=test/Corridor-v0
   - ~world.args
@@ -157,8 +158,20 @@ def test_the_results_are_those_of_the_runs(study: Path) -> None:
     assert line["seeds"] == "2" and float(line["value"]) == pytest.approx(sum(own) / 2)
     assert (float(line["low"]), float(line["high"])) == (min(own), max(own))
     assert 0 <= float(summary["quick", "area", "trained"]["value"]) <= 1
+    quick = [float(scores["quick", seed, "trained", "all"]["success"]) for seed in "12"]
+    differences = [one - other for one, other in zip(own, quick, strict=True)]
+    line = summary["slow", "difference", "trained"]
+    assert float(line["value"]) == pytest.approx(sum(differences) / 2)
+    ends = float(line["low"]), float(line["high"])
+    assert ends == (pytest.approx(min(differences)), pytest.approx(max(differences)))
+    assert ("quick", "difference", "trained") not in summary
     assert ("random", "area", "random") not in summary
     page = (out / "README.md").read_text()
+    difference = IntervalEstimate(sum(differences) / 2, min(differences), max(differences)).text("+.3f")
+    differs = (min(differences) > 0 or max(differences) < 0) and min(differences) < max(differences)
+    told = f"**{difference}**" if differs else difference
+    assert "## Differences from quick\n" in page and f"| held-out | {told} |" in page
+    assert "random" in (out / "success.svg").read_text()  # a line beside the curves
     assert "groundling study" in page and "| quick | learns fast |" in page and "Unfinished" not in page
     each = [IntervalEstimate(share, *wilson_interval(round(4 * share), 4)) for share in own]
     together = IntervalEstimate(sum(own) / 2, *wilson_interval(round(4 * sum(own)), 8))
@@ -187,6 +200,23 @@ def test_a_baseline_that_cannot_play_is_left_out_and_nothing_is_played_twice(
     assert main(_words(study, *few)) == 0
     assert main(["report", str(study.parent / "runs" / "quick-seed1")]) == 0
     assert "expert is left out: " in (study.parent / "runs" / "quick-seed1" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (_STUDY.replace("reference: quick", "reference: quik"), "unknown arm 'quik'"),
+        (_STUDY.replace("reference: quick", "reference: random"), "reference: random is not trained"),
+        (_WRITING.replace("seeds: [1]", "seeds: [1]\nreference: plain"), "reference does nothing"),
+    ],
+)
+def test_a_reference_that_nothing_is_compared_with(
+    text: str, message: str, study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study.write_text(text)
+    assert main(_words(study)) != 0
+    assert message in capsys.readouterr().err
+    assert not (study.parent / "runs").exists()
 
 
 def test_several_processes_go_on_where_one_fails(

@@ -58,7 +58,7 @@ class GRPO(ClippedOnPolicy):
         batch = Batch.of(policy, rollout, advantages, returns, **self._reference(rollout))
         if batch.weights is not None and rollout.sequences and self.mean_of_sequences:
             batch.weights = batch.weights / batch.weights.sum(-1, keepdim=True).clamp(min=1)
-        figures = self.go_through(batch, lambda micro: self._terms(policy, batch, micro), generator)
+        figures = self.go_through(policy, batch, lambda micro: self._terms(policy, batch, micro), generator)
         return {**figures, "learning_rate": learning_rate, **self.kl.adapt(rollout)}
 
     def compare(self, rollout: Rollout, returns: Tensor) -> Tensor:

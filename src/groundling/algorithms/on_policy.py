@@ -1,7 +1,7 @@
 """Options that algorithms which learn from the policy's own rollouts have in common."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from groundling.algorithms.advantages import generalized_advantage, standardise
-from groundling.algorithms.algorithm import Algorithm
+from groundling.algorithms.algorithm import Algorithm, is_other
 from groundling.algorithms.batch import Batch
+from groundling.algorithms.contrast import with_contrast
 from groundling.algorithms.credit import Credit, token_advantages
 from groundling.algorithms.kl import KLPenalty
 from groundling.algorithms.losses import clipped_surrogate, masked_mean
@@ -25,7 +26,10 @@ from groundling.algorithms.optimisation import (
 )
 from groundling.algorithms.rollout import Rollout
 from groundling.envs.spec import WorldSpec
+from groundling.errors import ConfigError
+from groundling.policies.action_text import ActionTextPolicy
 from groundling.policies.policy import Evaluation, Policy
+from groundling.prompts.prompt import check_prompts
 
 
 @dataclass
@@ -147,6 +151,29 @@ class ClippedOnPolicy(OnPolicy):
     """ε of the policy's clipped ratio; usually 0.1 to 0.3."""
     target_kl: float | None = None
     """Stop going through a rollout once a minibatch is this far from the old policy; null: never."""
+    contrast_coefficient: float = 0.0
+    """Weight of a loss that brings together what one observation is read as in several prompts (see `with_contrast`);
+    0: none. 0.5 in arXiv 2410.19920."""
+    contrast_prompts: Sequence[str] = ()
+    """Ids of these prompts."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.contrast_coefficient:
+            check_prompts(self.contrast_prompts, "algorithm.args.contrast_prompts", 2)
+        elif self.contrast_prompts:
+            raise ConfigError(
+                f"algorithm.args.contrast_prompts={list(self.contrast_prompts)} does nothing without "
+                "contrast_coefficient: set it above 0, or leave them out"
+            )
+
+    def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
+        if self.contrast_coefficient and is_other(policy, ActionTextPolicy):
+            return (
+                f"contrast_coefficient={self.contrast_coefficient} is for policies whose model reads a prompt and "
+                "actions' texts"
+            )
+        return super().accepts(policy, args, world)
 
     def setup(self, policy: Policy) -> None:
         """Make AdamW, which without weight_decay is Adam, for the policy's trainable parameters."""
@@ -154,9 +181,16 @@ class ClippedOnPolicy(OnPolicy):
         self.optimizer = make_adamw(policy, self.learning_rate, betas, self.adam_epsilon, self.weight_decay)
 
     def go_through(
-        self, batch: Batch, terms_of: Callable[[Tensor], Terms], generator: torch.Generator
+        self,
+        policy: Policy,
+        batch: Batch,
+        terms_of: Callable[[Tensor], Terms],
+        generator: torch.Generator,
     ) -> dict[str, float]:
         """One step on each shuffled minibatch of every epoch; see `learn` for arguments, figures and errors."""
+        if self.contrast_coefficient:
+            contrast = self.contrast_coefficient, self.contrast_prompts
+            terms_of = with_contrast(terms_of, *contrast, policy, batch, generator)
         minibatches = batch.minibatches(self.minibatch_size, self.epochs, generator)
         return learn(self, batch, terms_of, minibatches, self.target_kl)
 

@@ -218,7 +218,14 @@ _POSITIVE = {
     "critic_epochs",
     "rms_epsilon",
 }
-_NOT_NEGATIVE = {"value_coefficient", "entropy_coefficient", "weight_decay", "kl_coefficient", "damping"}
+_NOT_NEGATIVE = {
+    "contrast_coefficient",
+    "value_coefficient",
+    "entropy_coefficient",
+    "weight_decay",
+    "kl_coefficient",
+    "damping",
+}
 _UP_TO_ONE = {"gamma", "gae_lambda"}
 _BELOW_ONE = {"adam_beta1", "adam_beta2", "warmup", "rms_alpha", "line_search_factor"}
 

@@ -55,7 +55,7 @@ class PPO(ClippedOnPolicy):
             rollout, self.gae_lambda, self.normalize_advantages, self.credit
         )
         batch = Batch.of(policy, rollout, advantages, returns)
-        figures = self.go_through(batch, lambda micro: self._terms(policy, batch, micro), generator)
+        figures = self.go_through(policy, batch, lambda micro: self._terms(policy, batch, micro), generator)
         figures["explained_variance"] = explained_variance(batch.values, batch.returns, batch.weights)
         return {**figures, "learning_rate": learning_rate, **self.kl.adapt(rollout)}
 

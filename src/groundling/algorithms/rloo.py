@@ -45,6 +45,9 @@ class RLOO(ClippedOnPolicy):
         returns = returns_to_go(self.rewards(rollout), rollout.dones, self.gamma)
         batch = Batch.of(policy, rollout, leave_one_out(rollout, returns), returns)
         figures = self.go_through(
-            batch, lambda micro: self.policy_terms(batch, micro, batch.evaluate(policy, micro)), generator
+            policy,
+            batch,
+            lambda micro: self.policy_terms(batch, micro, batch.evaluate(policy, micro)),
+            generator,
         )
         return {**figures, "learning_rate": learning_rate, **self.kl.adapt(rollout)}

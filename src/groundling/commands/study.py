@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from groundling.commands.command import Commands, add_command, make_console, positive, warn
-from groundling.errors import RunError
+from groundling.errors import ConfigError, RunError
 
 
 def add_parser(commands: Commands) -> None:
@@ -44,6 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
     runs = arguments.runs or Path("runs") / study.name
     output = arguments.output or Path("results") / study.name
     jobs = make_jobs(study, arms, runs)
+    by_success = kind(jobs[0].config.world.id).study_measures == "success"
+    if study.reference is not None and not by_success:
+        raise ConfigError(f"reference does nothing: the results of {study.name} tell no successes")
     console = make_console()
 
     def tell(text: str) -> None:
@@ -63,7 +66,6 @@ def run(arguments: argparse.Namespace) -> int:
         failed = run_jobs_beside(jobs, words, arguments.jobs, tell)
     if not arguments.no_results:
         world = kind(jobs[0].config.world.id)
-        by_success = world.study_measures == "success"
         write = write_study_by_success if by_success else write_study_by_figures
         write(study, jobs, world, output, shareable_words(full_command))
         tell(f"results: {output / 'README.md'}")

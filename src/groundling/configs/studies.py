@@ -53,6 +53,8 @@ class Study:
     """How many each agent plays of each test."""
     common: list[str] = field(default_factory=list)
     """Overrides for all arms."""
+    reference: str | None = None
+    """The arm from which the others' differences are told, seed by seed; null: none are told."""
     arms: dict[str, Arm] = field(default_factory=dict)
     """By name, in the order in which they are run; one that clones another stands after it."""
 
@@ -156,6 +158,10 @@ def _load(path: Path) -> Study:
         if arm.data is not None and arm.data not in before:
             raise ConfigError(f"arms.{name}.data: {unknown('agent, or arm before it,', arm.data, before)}")
         before.append(name)
+    if study.reference is not None:
+        _arm(study, study.reference)
+        if study.arms[study.reference].experiment in agents():
+            raise ConfigError(f"reference: {study.reference} is not trained: name an arm that is")
     return study
 
 

@@ -1,7 +1,7 @@
 """What a policy sees of a text env."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -21,6 +21,8 @@ class TextObservation:
     """The env's own observation (image, direction, …), for policies that do not read."""
     past_choices: tuple[tuple[str, ...], ...] = ()
     """The admissible actions among which each past one was taken; empty where they were always the present ones."""
+    episode: int = field(default=0, compare=False)
+    """The seed of the episode, or its number in a dataset; 0 where it has none."""
 
     def recent(self, history: int | None) -> "TextObservation":
         """The same with its last ``history`` descriptions and the actions between them alone; None: with all."""

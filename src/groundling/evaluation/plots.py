@@ -137,12 +137,17 @@ def _draw_group(axes: Any, colour: str, name: str, runs: Sequence[Rows], key: st
     axes.plot(steps, centre, color=colour, linewidth=2, label=name)
 
 
-def draw_estimates(panels: Mapping[str, Mapping[str, Mapping[str, IntervalEstimate]]], label: str) -> Any:
+def draw_estimates(
+    panels: Mapping[str, Mapping[str, Mapping[str, IntervalEstimate]]],
+    label: str,
+    levels: Mapping[str, Mapping[str, float]] | None = None,
+) -> Any:
     """A figure of figures with intervals: side by side panels, one line for each row, one mark for each series.
 
     Args:
         panels: By the panel's title, by series, by row: an estimate. All panels show all rows.
         label: What the x axis is called; it goes from 0 to 1.
+        levels: By name, such as an agent's, by row: what is drawn as a stroke in every panel.
     """
     columns = min(5, len(panels))
     lines = math.ceil(len(panels) / columns)
@@ -164,6 +169,11 @@ def draw_estimates(panels: Mapping[str, Mapping[str, Mapping[str, IntervalEstima
             )
             if estimates:
                 handles.setdefault(name, bars)
+        for name, by_row in (levels or {}).items():
+            y = [rows.index(row) for row in by_row if row in rows]
+            x = np.array([by_row[row] for row in by_row if row in rows])
+            colour = _LEVEL_COLOURS.get(name, _OTHER_LEVELS)
+            handles.setdefault(name, axes.scatter(x, y, marker="|", s=90, color=colour, linewidth=1.2))
         axes.set_title(title, fontsize=9, loc="left")
         axes.set_xlim(-0.04, 1.04)
         axes.set_ylim(len(rows) - 0.4, -0.6)

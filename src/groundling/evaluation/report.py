@@ -114,7 +114,7 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.globals.update(figures=_figures, picture=_picture)
+    environment.globals.update(figures=_figures, by_suite=_by_suite, picture=_picture)
     environment.filters["shareable"] = shareable
     try:
         page = environment.get_template("report.html.j2").render(**_context(runs))
@@ -253,11 +253,31 @@ def _levels(run: Shown, figure: str) -> dict[str, float]:
 def _figures(evaluation: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
     """One row for each figure of an evaluation; of each agent its mean and the interval."""
     agents = evaluation["agents"].values()
-    names = dict.fromkeys(name for agent in agents for name in agent["figures"])
     return [
         (name.replace("_", " "), [_mean_and_interval(a["figures"].get(name)) for a in agents])
-        for name in names
+        for name in _figure_names(evaluation)
     ]
+
+
+def _by_suite(run: Shown) -> tuple[str, list[str], list[tuple[str, list[tuple[str, str]]]]]:
+    """The first figure of a run's evaluations: its name, the agents, and by suite each agent's mean and interval."""
+    figure = next((name for one in run.evaluations.values() for name in _figure_names(one)), "")
+    agents = list(dict.fromkeys(agent for one in run.evaluations.values() for agent in one["agents"]))
+    rows = [
+        (
+            suite,
+            [
+                _mean_and_interval(one["agents"].get(agent, {"figures": {}})["figures"].get(figure))
+                for agent in agents
+            ],
+        )
+        for suite, one in run.evaluations.items()
+    ]
+    return figure.replace("_", " "), agents, rows
+
+
+def _figure_names(evaluation: Mapping[str, Any]) -> list[str]:
+    return list(dict.fromkeys(name for agent in evaluation["agents"].values() for name in agent["figures"]))
 
 
 def _mean_and_interval(figure: Mapping[str, Any] | None) -> tuple[str, str]:

@@ -1,6 +1,6 @@
 """The results of a study that asks how often agents succeed, suite by suite: CSVs, figures, and a README."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,8 @@ class Line:
 
     arm: str
     measure: str
-    """success, area (under the curve of the success in training, by steps), or one of `_FIRST`."""
+    """success, area (under the curve of the success in training, by steps), difference (of the success from that of the
+    study's reference with the same seed), or one of `_FIRST`."""
     agent: str
     suite: str
     """Empty for the area."""
@@ -93,6 +94,7 @@ def write_study_by_success(
     lines = [
         *_areas(finished, metrics),
         *_successes(scores, world.controls),
+        *_differences(scores, study.reference, world.controls),
         *_first_interactions(scores),
     ]
     output.mkdir(parents=True, exist_ok=True)
@@ -108,8 +110,8 @@ def write_study_by_success(
     missing = [job.name for job in jobs if job not in finished or not all(job.evaluations().values())]
     head = StudyHead(study, command, missing)
     head.write_summary(output, [asdict(line) for line in lines])
-    figures = _draw(study, finished, metrics, lines, world.unit, output)
     usual = next(iter(world.suites))
+    figures = _draw(study, finished, metrics, lines, world.unit, usual, output)
     write_atomically(output / "README.md", _readme(head, lines, scores, finished, usual, figures))
 
 
@@ -140,23 +142,59 @@ def _areas(jobs: Sequence[Job], metrics: dict[str, list[dict[str, Any]]]) -> lis
 
 def _successes(scores: Sequence[Score], controls: Collection[str]) -> list[Line]:
     """By arm, agent and suite; and over all suites that every arm that learns has, without controls."""
-    table: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
+    table = _table(scores)
+    shared = _shared(table, controls)
+    return [line for key, suites in table.items() for line in _lines(*key, "success", suites, shared)]
+
+
+def _differences(scores: Sequence[Score], reference: str | None, controls: Collection[str]) -> list[Line]:
+    """Of every other arm's trained agents from the reference's of the same seeds, which play the same episodes."""
+    table = _table(scores)
+    beside = {} if reference is None else table.get((reference, "trained"), {})
+    lines: list[Line] = []
+    for (arm, agent), suites in table.items():
+        if agent != "trained" or arm == reference:
+            continue
+        paired = {
+            suite: {
+                seed: value - beside[suite][seed] for seed, value in by_seed.items() if seed in beside[suite]
+            }
+            for suite, by_seed in suites.items()
+            if suite in beside
+        }
+        differences = {suite: by_seed for suite, by_seed in paired.items() if by_seed}
+        lines += _lines(arm, agent, "difference", differences, _shared(table, controls))
+    return lines
+
+
+_BySeed = dict[str, dict[int, float]]
+"""By suite and seed."""
+
+
+def _table(scores: Sequence[Score]) -> dict[tuple[str, str], _BySeed]:
+    """The success of all tasks together, by arm and agent."""
+    table: dict[tuple[str, str], _BySeed] = {}
     for s in scores:
         if s.task == "all":
             table.setdefault((s.arm, s.agent), {}).setdefault(s.suite, {})[s.seed] = s.success
+    return table
+
+
+def _shared(table: Mapping[tuple[str, str], _BySeed], controls: Collection[str]) -> list[str]:
+    """The suites that every arm that learns has, without controls."""
     learning = [set(suites) for (_, agent), suites in table.items() if agent == "trained"]
-    shared = sorted(set.intersection(*learning) - set(controls)) if learning else []
-    lines = []
-    for (arm, agent), suites in table.items():
-        for suite, by_seed in suites.items():
-            interval = estimate(np.array(list(by_seed.values())))
-            lines.append(Line(arm, "success", agent, suite, len(by_seed), interval))
-        if len(shared) > 1 and set(shared) <= set(suites):
-            seeds = set.intersection(*(set(suites[suite]) for suite in shared))
-            together = np.array([[suites[suite][seed] for suite in shared] for seed in sorted(seeds)])
-            if seeds:
-                lines.append(Line(arm, "success", agent, SHARED, len(seeds), estimate(together)))
-    return lines
+    return sorted(set.intersection(*learning) - set(controls)) if learning else []
+
+
+def _lines(arm: str, agent: str, measure: str, suites: _BySeed, shared: Sequence[str]) -> Iterator[Line]:
+    """Of each suite, and of those that are shared together."""
+    for suite, by_seed in suites.items():
+        yield Line(arm, measure, agent, suite, len(by_seed), estimate(np.array(list(by_seed.values()))))
+    if len(shared) > 1 and set(shared) <= set(suites):
+        seeds = set.intersection(*(set(suites[suite]) for suite in shared))
+        together = np.array([[suites[suite][seed] for suite in shared] for seed in sorted(seeds)])
+        if seeds:
+            yield Line(arm, measure, agent, SHARED, len(seeds), estimate(together))
 
 
 def _first_interactions(scores: Sequence[Score]) -> list[Line]:
@@ -183,16 +221,28 @@ def _draw(
     metrics: dict[str, list[dict[str, Any]]],
     lines: Sequence[Line],
     unit: str,
+    usual: str,
     output: Path,
 ) -> dict[str, str]:
-    """Draw what there is to draw, over steps in their ``unit``; by the figure's name, what it shows."""
+    """Draw what there is to draw, over steps in their ``unit``; by the figure's name, what it shows.
+
+    Arms without training are lines in the figures of the others.
+    """
+    untrained = {
+        arm: {suite: one.value for suite, one in _by_suite(lines, arm, agents[0]).items()}
+        for arm in study.arms
+        if (agents := _agents(lines, arm)) and "trained" not in agents
+    }
     drawn: dict[str, str] = {}
     learners = {line.arm for line in lines if line.measure == "area"}
     curves = {
         arm: [metrics[job.name] for job in jobs if job.arm == arm] for arm in study.arms if arm in learners
     }
     if curves:
-        figure = plots.draw_learning_curve(curves, "success_rate", "success rate", steps=unit, is_share=True)
+        levels = {arm: suites[usual] for arm, suites in untrained.items() if usual in suites}
+        figure = plots.draw_learning_curve(
+            curves, "success_rate", "success rate", levels, steps=unit, is_share=True
+        )
         plots.save(figure, output / "success")
         drawn["success"] = f"Success in training over {unit}, interquartile mean of the seeds (smoothed)"
     if _tells_first(metrics.values()):
@@ -212,7 +262,7 @@ def _draw(
         if "trained" in _agents(lines, arm)
     }
     if panels:
-        plots.save(plots.draw_estimates(panels, "success rate"), output / "generalisation")
+        plots.save(plots.draw_estimates(panels, "success rate", untrained), output / "generalisation")
         drawn["generalisation"] = "Success on held-out episodes of each test, trained and before (zero-shot)"
     if compared := _compared(study, panels):
         series = {arm: panels[arm]["trained"] for arm in compared}
@@ -279,6 +329,17 @@ def _readme(
         columns = [name for name in arms if agent in _agents(lines, name)]
         if columns:
             text += [f"## {title}", _by_suite_table(lines, columns, agent)]
+    if differences := {
+        line.arm: _by_suite(lines, line.arm, "trained", "difference")
+        for line in lines
+        if line.measure == "difference"
+    }:
+        text += [
+            f"## Differences from {study.reference}",
+            "Of agents trained with the same seed, which play the same episodes: interquartile means of the "
+            "differences, with their intervals. In bold: the interval excludes 0.",
+            _difference_table(differences),
+        ]
     others = [name for name in arms if "trained" not in _agents(lines, name)]
     if others:
         text += ["## Without training", _by_suite_table(lines, others, None)]
@@ -310,6 +371,22 @@ def _by_suite_table(lines: Sequence[Line], arms: Sequence[str], agent: str | Non
     suites = list(dict.fromkeys(suite for column in columns for suite in column))
     rows = [[suite, *(_cell(c.get(suite)) for c in columns)] for suite in suites]
     return markdown_table(["test", *arms], rows)
+
+
+def _difference_table(differences: Mapping[str, Mapping[str, IntervalEstimate]]) -> str:
+    """One line for each suite, one column for each arm."""
+    suites = list(dict.fromkeys(suite for column in differences.values() for suite in column))
+
+    def cell(one: IntervalEstimate | None) -> str:
+        text = estimate_cell(one, "+.3f")
+        return (
+            f"**{text}**"
+            if one is not None and (one.low > 0 or one.high < 0) and one.low < one.high
+            else text
+        )
+
+    rows = [[suite, *(cell(column.get(suite)) for column in differences.values())] for suite in suites]
+    return markdown_table(["test", *differences], rows)
 
 
 def _run_table(scores: Sequence[Score], seeds: Sequence[int], usual: str) -> str:

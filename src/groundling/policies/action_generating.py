@@ -58,7 +58,7 @@ class ActionGeneratingPolicy(ActionTextPolicy):
         self,
         lm: LanguageModel,
         reference: LanguageModel | None = None,
-        prompt: str = "glam",
+        prompt: str | Sequence[str] = "glam",
         language: str = "english",
         replacements: Mapping[str, str] | None = None,
         system: str | None = None,

@@ -33,7 +33,7 @@ class ActionHeadPolicy(ReadingPolicy):
         self,
         lm: LanguageModel,
         num_actions: int,
-        prompt: str = "glam",
+        prompt: str | Sequence[str] = "glam",
         language: str = "english",
         replacements: Mapping[str, str] | None = None,
         system: str | None = None,

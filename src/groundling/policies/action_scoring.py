@@ -29,7 +29,7 @@ class ActionScoringPolicy(ActionTextPolicy):
         self,
         lm: LanguageModel,
         reference: LanguageModel | None = None,
-        prompt: str = "glam",
+        prompt: str | Sequence[str] = "glam",
         language: str = "english",
         replacements: Mapping[str, str] | None = None,
         system: str | None = None,

@@ -35,7 +35,7 @@ class ActionTextPolicy(ReadingPolicy):
         self,
         lm: LanguageModel,
         reference: LanguageModel | None,
-        prompt: str,
+        prompt: str | Sequence[str],
         language: str,
         replacements: Mapping[str, str] | None,
         system: str | None,
@@ -69,9 +69,12 @@ class ActionTextPolicy(ReadingPolicy):
 
     def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
         with torch.no_grad():
-            with self.lm.autocast():
-                states = self.lm.encode(self.read(observations))  # (batch, hidden_size) float32
-            return self.value_head(states)
+            return self.value_head(self.states(self.read(observations)))
+
+    def states(self, prompts: Prompts) -> Tensor:
+        """Float32 ``(num_prompts, hidden_size)``, with gradients: what values are told from."""
+        with self.lm.autocast():
+            return self.lm.encode(prompts)
 
     @torch.no_grad()
     def reference_log_probs(self, observations: Sequence[TextObservation], actions: Tensor) -> Tensor | None:

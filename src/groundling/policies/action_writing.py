@@ -39,7 +39,7 @@ class ActionWritingPolicy(ActionTextPolicy):
         self,
         lm: LanguageModel,
         reference: LanguageModel | None = None,
-        prompt: str = "glam",
+        prompt: str | Sequence[str] = "glam",
         language: str = "english",
         replacements: Mapping[str, str] | None = None,
         system: str | None = None,

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from groundling.envs.observation import TextObservation
+from groundling.errors import ConfigError
 from groundling.lm import LanguageModel, Prompts
 from groundling.lm.chat import Chat, first_turn
 from groundling.lm.transcript import chains
@@ -53,16 +54,26 @@ class PolicyPrompts:
         self._reader, self._lm = reader, lm
         self._conversations: ConversationReader | None = None
 
-    def read(self, observations: Sequence[TextObservation]) -> Prompts:
+    def read(self, observations: Sequence[TextObservation], prompts: Sequence[str] | None = None) -> Prompts:
         """Texts, or token ids of conversations.
 
+        Args:
+            observations: What is told.
+            prompts: The prompt of each, by its id; None: that of its episode.
+
         Raises:
+            ConfigError: some prompts are texts, and others conversations.
             GroundlingError: as `ConversationReader`.
         """
         if self._lm is None:
             return [self._reader(observation) for observation in observations]
-        told = [self._reader.told(observation) for observation in observations]
+        ids: Sequence[str | None] = prompts or [None] * len(observations)
+        told = [self._reader.told(o, id) for o, id in zip(observations, ids, strict=True)]
         texts = [one for one in told if isinstance(one, str)]
+        if 0 < len(texts) < len(told):
+            raise ConfigError(
+                "some of the prompts are texts, and others conversations: name those of one kind"
+            )
         if texts:
             return texts
         if self._conversations is None:

@@ -34,7 +34,7 @@ class DRRNPolicy(ReadingPolicy):
 
     def __init__(
         self,
-        prompt: str = "glam",
+        prompt: str | Sequence[str] = "glam",
         language: str = "english",
         replacements: Mapping[str, str] | None = None,
         tokenizer: str = "starter",

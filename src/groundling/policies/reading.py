@@ -21,7 +21,7 @@ class ReadingPolicy(Policy):
     """A policy whose choice depends on a prompt and the admissible actions; subclasses give `forward`.
 
     Args:
-        prompt: Id of the prompt that tells an observation.
+        prompt: Id of the prompt that tells an observation; of several, each episode is told in one of them.
         language: Language of that prompt; the env must speak the same.
         replacements: Words of the prompt and what stands for them (see `PromptReader`).
         system: The system prompt of a prompt that is a conversation; None: its own.
@@ -32,7 +32,7 @@ class ReadingPolicy(Policy):
 
     def __init__(
         self,
-        prompt: str = "glam",
+        prompt: str | Sequence[str] = "glam",
         language: str = "english",
         replacements: Mapping[str, str] | None = None,
         system: str | None = None,
@@ -109,9 +109,14 @@ class ReadingPolicy(Policy):
     def prompts(self, observations: Sequence[TextObservation]) -> list[str]:
         return self._prompts.shown(observations)
 
-    def read(self, observations: Sequence[TextObservation]) -> Prompts:
-        """What is read: texts, or token ids of conversations."""
-        return self._prompts.read(observations)
+    def read(self, observations: Sequence[TextObservation], prompts: Sequence[str] | None = None) -> Prompts:
+        """What is read: texts, or token ids of conversations.
+
+        Args:
+            observations: What is told.
+            prompts: The prompt of each, by its id; None: that of its episode.
+        """
+        return self._prompts.read(observations, prompts)
 
     def work(self, observations: Sequence[TextObservation]) -> Sequence[Work] | None:
         return self._prompts.work(observations)

@@ -1,6 +1,6 @@
 """Prompts by id: how a text observation is told to whoever reads it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from groundling.envs.observation import TextObservation
@@ -8,6 +8,7 @@ from groundling.errors import ConfigError
 from groundling.prompts.balrog import balrog_conversation
 from groundling.prompts.brief import brief_prompt, present_prompt
 from groundling.prompts.conversation import Conversation, tell_episode
+from groundling.prompts.forms import narrative_prompt, tagged_prompt
 from groundling.prompts.glam import glam_prompt, tell
 from groundling.registry import Registry
 
@@ -50,6 +51,20 @@ def present(observation: TextObservation, language: str) -> str:
     return present_prompt(o.goal, o.descriptions[-1], o.past_actions, language)
 
 
+@prompts.register("tagged")
+def tagged(observation: TextObservation, language: str) -> str:
+    """What GLAM's prompt says, between tags."""
+    o = observation
+    return tagged_prompt(o.goal, o.actions, o.descriptions, o.past_actions, language)
+
+
+@prompts.register("narrative")
+def narrative(observation: TextObservation, language: str) -> str:
+    """What GLAM's prompt says, in sentences, the goal last."""
+    o = observation
+    return narrative_prompt(o.goal, o.actions, o.descriptions, o.past_actions, language)
+
+
 @prompts.register("conversation")
 def conversation(observation: TextObservation, language: str) -> Conversation:
     """The episode in turns: what is seen, the agent's answer, and so on; for world.history=null."""
@@ -65,52 +80,78 @@ def balrog(observation: TextObservation, language: str) -> Conversation:
     return balrog_conversation(o.goal, o.descriptions, o.past_actions, o.actions, language)
 
 
+def check_prompts(ids: Sequence[str], key: str, least: int) -> tuple[str, ...]:
+    """The ids of prompts that a config gives under ``key``.
+
+    Raises:
+        ConfigError: no such prompt, one that is given twice, or fewer than ``least``.
+    """
+    if not all(isinstance(id, str) for id in ids) or len(set(ids)) < max(least, len(ids)):
+        raise ConfigError(f"{key} must name {least} or more prompts, each once, got {list(ids)}")
+    for id in ids:
+        prompts.get(id)
+    return tuple(ids)
+
+
 class PromptReader:
     """What a policy reads: a prompt with some of its words replaced.
 
     Args:
-        prompt: Id of a registered prompt.
+        prompt: Id of a registered prompt; of several, each episode is told in one of them.
         language: Its language; the env must speak the same.
         replacements: Words and what stands for them, one after the other in the whole prompt, as the tests of GLAM's
             paper do it.
         system: The system prompt of a conversation, in the place of its own.
+
+    Raises:
+        ConfigError: no such prompt, or none, or one twice.
     """
 
     def __init__(
         self,
-        prompt: str,
+        prompt: str | Sequence[str],
         language: str = "english",
         replacements: Mapping[str, str] | None = None,
         system: str | None = None,
     ) -> None:
-        self._prompt: Prompt = prompts.get(prompt)
+        self._ids = check_prompts([prompt] if isinstance(prompt, str) else prompt, "policy.args.prompt", 1)
         self._language = language
         if not isinstance(replacements, Mapping | None):
             raise ConfigError(f"replacements must be a mapping, {{word: another}}, got {replacements!r}")
         self._replacements = dict(replacements or {})
-        self._id, self._system = prompt, system
+        self._system = system
 
     def __call__(self, observation: TextObservation) -> str:
         """As a text, also if it is a conversation."""
         return str(self.told(observation))
 
-    def told(self, observation: TextObservation) -> str | Conversation:
+    def told(self, observation: TextObservation, prompt: str | None = None) -> str | Conversation:
         """As a text, or as a conversation.
+
+        Args:
+            observation: What is told.
+            prompt: Id of the prompt to tell it in; None: that of its episode.
 
         Raises:
             ConfigError: there is a system prompt for a text, which has none.
         """
-        told = self._prompt(observation, self._language)
+        # The lowest bit of a seed tells training from held-out episodes.
+        id = prompt or self._ids[(observation.episode >> 1) % len(self._ids)]
+        told = prompts.get(id)(observation, self._language)
         if isinstance(told, Conversation):
             if self._system is not None:
                 told = replace(told, system=self._system)
             return told.changed(self._replaced) if self._replacements else told
         if self._system is not None:
             raise ConfigError(
-                f"policy.args.system is for conversations, and the prompt {self._id!r} is a text: set "
+                f"policy.args.system is for conversations, and the prompt {id!r} is a text: set "
                 "policy.args.prompt=conversation, or leave it out"
             )
         return self._replaced(told)
+
+    def forms(self, observation: TextObservation) -> list[str]:
+        """As a text in each of the prompts."""
+        return [str(self.told(observation, id)) for id in self._ids]
 
     def _replaced(self, text: str) -> str:
         for word, other in self._replacements.items():

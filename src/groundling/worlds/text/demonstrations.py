@@ -57,6 +57,8 @@ class Demonstrations(Collector):
         self._folder = folder
         self._position = 0  # transitions given so far
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))  # an epoch, and its order (num_rows,)
+        ended = self._rows["done"].to_numpy()
+        self._episodes = ended.cumsum() - ended  # (num_rows,): the number of each row's episode
         self._starts = _check_episodes(folder, self._rows) if history is None else None
         self._lists = self._rows["actions"] if actions is None else None
         self._check(actions)
@@ -155,6 +157,7 @@ class Demonstrations(Collector):
                 actions=tuple(row["actions"]),
                 raw={"mission": row["goal"]},
                 past_choices=self._past_choices(index, len(row["past_actions"])),
+                episode=int(self._episodes[index]),
             ).recent(self._history)
             for index, row in zip(indices, rows, strict=True)
         ]

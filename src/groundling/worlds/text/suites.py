@@ -151,6 +151,19 @@ SUITES = {
     "french": Suite("missions, sentences, actions and prompt in French", language="french"),
 } | {name: Suite(about, (f"world.args.control={name}",), is_tried=True) for name, about in CONTROLS.items()}
 _GENERALISATION = tuple(SUITES)
+_ONCE = (
+    "held-out",
+    "unseen-objects",
+    "other-nouns",
+    "synonym-adjectives",
+    "invented-words",
+    "introduction-1",
+    "synonym-actions",
+    "pick-up-seq-go-to",
+    "pick-up-then-pick-up",
+    "french",
+)
+"""Of GLAM's tests those that ask one thing each: of both orders of a sequence, three tests are one question."""
 _BALROG = {
     f"balrog-{task.replace(' ', '-')}": Suite(
         f"BALROG's task {task}: nothing but what the mission names, the original's levels",
@@ -162,13 +175,21 @@ _BALROG = {
     )
     for task in MIXED_TASKS
 }
-SUITES |= _BALROG
+_FORMS = {
+    f"form-{prompt}": Suite(
+        f"the prompt {prompt}, whichever was trained on", (f"policy.args.prompt={prompt}",)
+    )
+    for prompt in ("glam", "brief", "tagged", "narrative")
+}
+SUITES |= _BALROG | _FORMS
 """By name. The invented words are GLAM's; the introductions, and of a French run the synonyms, are our own."""
 GROUPS = {
     "all": _GENERALISATION,
     "glam": tuple(name for name in _GENERALISATION if name not in CONTROLS),
+    "generalisation": _ONCE,
     "controls": tuple(CONTROLS),
     "balrog-babyai": tuple(_BALROG),
+    "forms": tuple(_FORMS),
 }
 """Names that stand for several suites."""
 

@@ -224,8 +224,8 @@ class TextWorld(World[TextConfig, TextEvaluation]):
             raise ConfigError(f"it is BabyAI's level {level}, and the run's env is {config.env}")
         if suite.form and self.acting.id != "symbolic":
             nothing = TextObservation("", ((),), (), (), {})
-            text = PromptReader(str(args.get("prompt", "glam")), config.language)(nothing)
-            if (form := suite.form[config.language]) not in text:
+            reader = PromptReader(args.get("prompt", "glam"), config.language)
+            if (form := suite.form[config.language]) not in "".join(reader.forms(nothing)):
                 raise ConfigError(
                     f"it replaces {form!r}, which the prompt {args.get('prompt')!r} does not say"
                 )

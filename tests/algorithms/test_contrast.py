@@ -1,0 +1,165 @@
+"""The triplet loss between forms of a prompt (arXiv 2410.19920)."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from groundling.algorithms import Rollout, create
+from groundling.algorithms.algorithm import check_trains
+from groundling.algorithms.batch import Batch
+from groundling.algorithms.contrast import with_contrast
+from groundling.envs.observation import TextObservation
+from groundling.errors import ConfigError
+from groundling.lm import LanguageModel
+from groundling.policies import ActionScoringPolicy
+from groundling.worlds.text.world import TextWorld
+
+_FORMS = ("glam", "brief", "tagged")
+_THINGS = ("a wall", "a key", "a red ball", "a blue box", "a green door", "a grey key")
+_ACTIONS = ("turn left", "turn right", "go forward")
+
+
+def _see(thing: str) -> TextObservation:
+    return TextObservation("go to the red ball", ((f"You see {thing} 2 steps left",),), (), _ACTIONS, {})
+
+
+@pytest.fixture(scope="module")
+def policy() -> ActionScoringPolicy:
+    torch.manual_seed(0)
+    lm = LanguageModel.from_pretrained("starter-causal")
+    return ActionScoringPolicy(lm, prompt="brief", value_hidden_sizes=(8,))
+
+
+def _rollout(things: tuple[str, ...]) -> Rollout:
+    """One step of each env, from which nothing else can be learnt."""
+    shape = 1, len(things)
+    return Rollout(
+        observations=[_see(thing) for thing in things],
+        actions=torch.zeros(shape, dtype=torch.long),
+        log_probs=torch.full(shape, -1.0),
+        values=torch.zeros(shape),
+        rewards=torch.zeros(shape),
+        dones=torch.ones(shape, dtype=torch.bool),
+        last_values=torch.zeros(len(things)),
+        last_observations=[_see(thing) for thing in things],
+    )
+
+
+def _batch(policy: ActionScoringPolicy, things: tuple[str, ...]) -> Batch:
+    nothing = torch.zeros(1, len(things))
+    return Batch.of(policy, _rollout(things), nothing, nothing)
+
+
+def _contrast(policy: ActionScoringPolicy, things: tuple[str, ...], seed: int = 1) -> list[float]:
+    """Of each element alone."""
+    terms = with_contrast(
+        lambda micro: {"loss": torch.zeros(())},
+        2.0,
+        _FORMS,
+        policy,
+        _batch(policy, things),
+        torch.Generator().manual_seed(seed),
+    )
+    told = [terms(torch.tensor([i])) for i in range(len(things))]
+    assert all(one["loss"].item() == pytest.approx(2 * one["contrast"].item()) for one in told)
+    return [one["contrast"].item() for one in told]
+
+
+def test_each_element_has_one_of_the_triplets_that_can_be(policy: ActionScoringPolicy) -> None:
+    def state(thing: str, form: str) -> torch.Tensor:
+        return policy.states(policy.read([_see(thing)], [form]))
+
+    with torch.no_grad():
+        for seed in range(3):
+            for thing, loss in zip(_THINGS[:3], _contrast(policy, _THINGS[:3], seed), strict=True):
+                possible = [
+                    F.triplet_margin_loss(state(thing, i), state(thing, j), state(other, i)).item()
+                    for i in _FORMS
+                    for j in _FORMS
+                    for other in _THINGS[:3]
+                    if i != j and other != thing
+                ]
+                assert min(abs(loss - one) for one in possible) < 1e-4
+
+
+def test_what_is_told_alike_adds_nothing(policy: ActionScoringPolicy) -> None:
+    assert _contrast(policy, ("a wall", "a wall")) == [0.0, 0.0]
+    assert _contrast(policy, ("a wall",)) == [0.0]
+
+
+def _learn(
+    policy: ActionScoringPolicy, updates: int, **options: Any
+) -> tuple[ActionScoringPolicy, list[Any]]:
+    learner = copy.deepcopy(policy)
+    algorithm = create(
+        "ppo", learning_rate=3e-4, entropy_coefficient=0.0, epochs=2, minibatch_size=6, **options
+    )
+    algorithm.setup(learner)
+    generator = torch.Generator().manual_seed(0)
+    return learner, [
+        algorithm.update(learner, _rollout(_THINGS), generator=generator) for _ in range(updates)
+    ]
+
+
+@torch.no_grad()
+def _nearer(policy: ActionScoringPolicy) -> float:
+    """How often an observation is nearer to itself in another form than to another one in its own."""
+    states = {
+        form: policy.states(policy.read([_see(t) for t in _THINGS], [form] * len(_THINGS))) for form in _FORMS
+    }
+    shares = []
+    for i in _FORMS:
+        for j in _FORMS:
+            if i != j:
+                same = (states[i] - states[j]).norm(dim=-1)  # (things,)
+                others = torch.cdist(states[i], states[i]).fill_diagonal_(torch.inf).amin(1)
+                shares.append((same < others).float().mean())
+    return torch.stack(shares).mean().item()
+
+
+def test_it_brings_forms_together(policy: ActionScoringPolicy) -> None:
+    without, _ = _learn(policy, 30)
+    learnt, figures = _learn(policy, 30, contrast_coefficient=0.5, contrast_prompts=_FORMS)
+    assert _nearer(policy) < 0.2
+    assert _nearer(without) < 0.2
+    assert _nearer(learnt) > 0.8
+    assert figures[-1]["contrast"] < 0.3 * figures[0]["contrast"]
+
+
+def test_micro_batches_change_nothing(policy: ActionScoringPolicy) -> None:
+    options: dict[str, Any] = {"contrast_coefficient": 0.5, "contrast_prompts": _FORMS}
+    (one, figures), (other, others) = (
+        _learn(policy, 1, **options),
+        _learn(policy, 1, micro_batch_size=2, **options),
+    )
+    assert figures[0]["contrast"] == pytest.approx(others[0]["contrast"], rel=1e-4)
+    assert figures[0]["loss"] == pytest.approx(others[0]["loss"], rel=1e-4)
+    for p, q in zip(one.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(p, q, atol=2e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"contrast_coefficient": 0.5}, "contrast_prompts must name 2 or more"),
+        ({"contrast_prompts": ["glam", "brief"]}, "does nothing without contrast_coefficient"),
+        ({"contrast_coefficient": -1.0}, "contrast_coefficient must be at least 0"),
+        ({"contrast_coefficient": 1.0, "contrast_prompts": ["glam", "no"]}, "unknown prompt 'no'"),
+    ],
+)
+@pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
+def test_settings_that_cannot_be(algorithm: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        create(algorithm, **options)
+
+
+@pytest.mark.parametrize("policy", ["action_head", "symbolic", "drrn"])
+def test_policies_that_read_no_texts_of_actions_are_refused(policy: str) -> None:
+    world = TextWorld.offers
+    options = {"contrast_coefficient": 1.0, "contrast_prompts": ["glam", "brief"]}
+    check_trains("ppo", options, "action_writing", {}, world)
+    with pytest.raises(ConfigError, match=r"contrast_coefficient=1\.0 is for policies whose model reads"):
+        check_trains("ppo", options, policy, {}, world)

@@ -1,0 +1,61 @@
+"""Runs whose episodes are told in several forms: stopped and gone on with, and by two processes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from groundling.cli import main
+from groundling.training import run as run_module
+from groundling.training.tracking import TIME_KEYS, read_metrics
+from tests.launching import groundling
+
+_WORDS = [
+    "model.path=starter-causal",
+    "world.num_envs=4",
+    "world.num_steps=8",
+    "world.entropy_floor=0",
+    "policy.args.prompt=[glam,brief,tagged]",
+    "algorithm.args.minibatch_size=8",
+    "algorithm.args.contrast_coefficient=0.5",
+    "algorithm.args.contrast_prompts=[glam,brief,tagged,narrative]",
+    "training.steps=96",
+    "device=cpu",
+]
+
+
+def _words(run_dir: Path) -> list[str]:
+    return ["train", "demo-easy", *_WORDS, f"run_dir={run_dir}"]
+
+
+def _rows(run_dir: Path) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if k not in TIME_KEYS} for row in read_metrics(run_dir)]
+
+
+def test_a_stopped_run_goes_on_to_the_last_bit_and_two_processes_do_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, stopped, two = tmp_path / "whole", tmp_path / "stopped", tmp_path / "two"
+    assert main(_words(whole)) == 0
+    update = run_module.Run.update
+
+    def once(self: run_module.Run, *args: Any) -> Any:
+        if self.counters.update == 1:  # in the middle of episodes
+            raise KeyboardInterrupt
+        return update(self, *args)
+
+    monkeypatch.setattr(run_module.Run, "update", once)
+    assert main(_words(stopped)) != 0
+    monkeypatch.setattr(run_module.Run, "update", update)
+    assert main(_words(stopped)) == 0
+    assert _rows(stopped) == _rows(whole)
+    last = "checkpoints/000003/model.safetensors"
+    one, other = load_file(whole / last), load_file(stopped / last)
+    assert all(one[key].equal(other[key]) for key in one)
+
+    ended = groundling(2, *_words(two))
+    assert [process.exit_code for process in ended] == [0, 0], ended
+    for row, other_row in zip(_rows(whole), _rows(two), strict=True):
+        for name in ("step", "policy_loss", "contrast", "entropy", "episodes"):
+            assert row[name] == pytest.approx(other_row[name], abs=1e-5), name
