@@ -8,6 +8,7 @@ encoded one by one. What users say is encoded as plain text: a world cannot writ
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -61,11 +62,13 @@ class Frame:
         ]
         merged = [{"role": "user", "content": f"{_SYSTEM}\n\n{_FIRST}"}, *said[1:]]
         problems = []
-        # A template that knows no system prompt raises, leaves it out, or puts it elsewhere.
-        for messages in ([{"role": "system", "content": _SYSTEM}, *said], merged):
+        # A template that knows no system prompt raises, leaves it out, or puts it elsewhere. One of a vision-language
+        # model may take contents in parts alone.
+        ways = [[{"role": "system", "content": _SYSTEM}, *said], merged]
+        for in_parts, messages in itertools.product((False, True), ways):
             try:
-                alone = _rendered(tokenizer, said[:1]).partition(_FIRST)[0]
-                parts = _split(_rendered(tokenizer, messages))
+                alone = _rendered(tokenizer, said[:1], in_parts).partition(_FIRST)[0]
+                parts = _split(_rendered(tokenizer, messages, in_parts))
             except Exception as error:  # a template raises what it likes
                 problems.append(_line(error))
                 continue
@@ -93,11 +96,15 @@ def _split(whole: str) -> list[str]:
     return parts
 
 
-def _rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, str]]) -> str:
+def _rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, str]], in_parts: bool) -> str:
     template = f"{_SAME_DAY}{tokenizer.get_chat_template()}"
+    told: list[dict[str, Any]] = [
+        {**one, "content": [{"type": "text", "text": one["content"]}]} if in_parts else dict(one)
+        for one in messages
+    ]
     return str(
         tokenizer.apply_chat_template(
-            list(messages), chat_template=template, tokenize=False, add_generation_prompt=True
+            told, chat_template=template, tokenize=False, add_generation_prompt=True
         )
     )
 

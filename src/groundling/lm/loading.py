@@ -29,6 +29,7 @@ from groundling.documents import SETTINGS, read_object
 from groundling.errors import ConfigError, GroundlingError
 from groundling.files import write_atomically
 from groundling.lm.gguf import dequantised, is_gguf, name_of
+from groundling.lm.text_only import load_text_only, sees, text_config
 
 if TYPE_CHECKING:  # a second of imports, which commands that load no model do without
     from transformers import PreTrainedModel
@@ -160,7 +161,7 @@ def load_model(
     attention: str | None,
     placement: Placement,
 ) -> PreTrainedModel:
-    """A causal or encoder-decoder model, without dropout.
+    """A causal or encoder-decoder model, without dropout; of a vision-language model its language model.
 
     Args:
         source: A folder or hub id.
@@ -177,6 +178,9 @@ def load_model(
     config = _load_config(source)
     if attention is None:  # otherwise it has the last word
         refuse_kernels(config, source.path)
+    whole = config if sees(config) else None
+    if whole is not None:
+        config = text_config(whole, source.path)
     auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     placed = placement.options
     biased = hasattr(config, "relative_attention_num_buckets")
@@ -190,6 +194,14 @@ def load_model(
             f"init={init!r} makes whole weights on one device: leave device_map and load_in_4bit"
         )
     try:
+        if init == "pretrained" and whole is not None:
+            if placed:
+                raise GroundlingError(
+                    f"{source.path} is a vision-language model, whose language model is cut out on one device: leave "
+                    "device_map and load_in_4bit, or save it by itself first (LanguageModel.from_pretrained(…) and "
+                    "save_pretrained)"
+                )
+            return load_text_only(source.path, whole, config, options).to(placement.device)  # type: ignore[arg-type]
         if init == "pretrained":
             model = _pretrained(auto, source, config, options | placed)
             return model if placed else model.to(placement.device)  # type: ignore[arg-type]

@@ -1,0 +1,123 @@
+"""The language model of a vision-language model, as a model of its own: what sees is left out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForImageTextToText, PretrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+from groundling.errors import GroundlingError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+# Whose positions have three coordinates, of pictures. Of texts all three are alike, and the model is one that
+# Transformers has: by its type, that one's, and what the first has no setting for.
+_SAME_ON_TEXTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen2_vl_text": ("qwen2", {}),
+    "qwen2_5_vl_text": ("qwen2", {}),
+    "qwen3_vl_text": ("qwen3", {}),
+    "qwen3_vl_moe_text": ("qwen3_moe", {"norm_topk_prob": True}),
+}
+_TOLERANCE = 1e-3
+"""Of log-probabilities in float32."""
+
+
+def sees(config: PretrainedConfig) -> bool:
+    """Whether a model looks at pictures, and Transformers has no causal model of the same weights."""
+    causal: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    return hasattr(config, "vision_config") and (
+        causal is None or not causal.__name__.endswith("ForCausalLM")
+    )
+
+
+def text_config(config: PretrainedConfig, path: str) -> PretrainedConfig:
+    """The config of a vision-language model's language model.
+
+    Raises:
+        GroundlingError: Transformers has no causal model of that kind.
+    """
+    text = config.get_text_config()
+    if text.model_type in _SAME_ON_TEXTS:
+        kind, more = _SAME_ON_TEXTS[text.model_type]
+        settings = {name: value for name, value in text.to_dict().items() if name != "model_type"} | more
+        rope = settings.get("rope_parameters") or {}
+        settings["rope_parameters"] = {
+            name: value for name, value in rope.items() if not name.startswith("mrope")
+        }
+        text = AutoConfig.for_model(kind, **settings)
+    if type(text) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise GroundlingError(
+            f"{path} is a vision-language model ({config.model_type}), and its language model ({text.model_type}) is "
+            "not to be had alone: take one whose language model is, such as Qwen-VL, Gemma 3, LLaVA or SmolVLM"
+        )
+    text.tie_word_embeddings = bool(config.tie_word_embeddings)
+    return text
+
+
+def load_text_only(
+    path: str, config: PretrainedConfig, text: PretrainedConfig, options: dict[str, Any]
+) -> PreTrainedModel:
+    """The pretrained language model of a vision-language model.
+
+    The whole model is loaded first, and both are asked about a few tokens: what they say has to be the same.
+
+    Args:
+        path: A folder or hub id.
+        config: Of the whole.
+        text: Of the language model, by `text_config`.
+        options: Keyword arguments of `from_pretrained`.
+
+    Raises:
+        GroundlingError: weights are missing, or the language model alone says something else.
+    """
+    loaded: Any = AutoModelForImageTextToText.from_pretrained(
+        path, config=config, output_loading_info=True, **options
+    )
+    whole, report = loaded
+    if report["missing_keys"]:
+        raise GroundlingError(
+            f"{path} lacks weights of this model, among them {', '.join(sorted(report['missing_keys'])[:3])}"
+        )
+    weights = {f"model.{name}": weight for name, weight in whole.get_decoder().state_dict().items()}
+    if not text.tie_word_embeddings:
+        weights |= {
+            f"lm_head.{name}": weight for name, weight in whole.get_output_embeddings().state_dict().items()
+        }
+    chosen = {name: value for name, value in options.items() if name in ("dtype", "attn_implementation")}
+    causal: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(text)]
+    model, report = causal.from_pretrained(
+        None, config=text, state_dict=weights, output_loading_info=True, **chosen
+    )
+    if report["missing_keys"] or report["unexpected_keys"]:
+        strange = sorted([*report["missing_keys"], *report["unexpected_keys"]])
+        raise GroundlingError(
+            f"the language model of {path} is not like others of its kind: {', '.join(strange[:3])}"
+        )
+    if (difference := _difference(whole.eval(), model.eval())) > _tolerance(model):
+        raise GroundlingError(
+            f"the language model of {path} alone says something else than the whole (by {difference:.2g} nats), so it "
+            "cannot be used without what sees: take another model"
+        )
+    model.name_or_path = path
+    return model
+
+
+@torch.no_grad()
+def _difference(whole: PreTrainedModel, model: PreTrainedModel) -> float:
+    """How far log-probabilities of a few tokens are apart at most, in nats."""
+    tokens = torch.arange(5, 21)[None] % model.config.vocab_size  # (1, 16)
+
+    def asked(one: PreTrainedModel) -> Tensor:
+        logits = one(input_ids=tokens, attention_mask=torch.ones_like(tokens), use_cache=False).logits
+        log_probs: Tensor = logits.float().log_softmax(-1)
+        return log_probs
+
+    return (asked(whole) - asked(model)).abs().max().item()
+
+
+def _tolerance(model: PreTrainedModel) -> float:
+    return _TOLERANCE if model.dtype == torch.float32 else 0.25

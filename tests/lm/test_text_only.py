@@ -1,0 +1,153 @@
+"""Vision-language models as models of text: what sees is left out, and texts are read as the whole reads them."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForImageTextToText
+
+from groundling.errors import GroundlingError
+from groundling.lm import LanguageModel
+from groundling.lm.chat import Chat
+from groundling.lm.loading import STARTERS
+
+_TEXT = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 64,
+    "head_dim": 8,
+    "vocab_size": 1024,
+    "max_position_embeddings": 128,
+    "bos_token_id": None,
+    "eos_token_id": 0,
+    "pad_token_id": None,
+}
+_VISION = {
+    "depth": 1,
+    "hidden_size": 32,
+    "embed_dim": 32,
+    "num_heads": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "out_hidden_size": 32,
+    "num_hidden_layers": 1,
+    "image_size": 28,
+    "patch_size": 14,
+}
+_SECTIONS = {"rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 1e4}}
+_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+_FAMILIES: dict[str, dict[str, Any]] = {
+    "qwen2_vl": _SECTIONS,
+    "qwen2_5_vl": _SECTIONS,
+    "qwen3_vl": _SECTIONS,
+    "qwen3_vl_moe": _SECTIONS | _EXPERTS,
+    "gemma3": {},
+    "llava": {},
+    "llava_onevision": {},
+    "idefics3": {},
+    "smolvlm": {},
+    "mistral3": {},
+    "internvl": {},
+    "paligemma": {},
+    "lfm2_vl": {},
+}
+_TOKENS = [5, 17, 300, 9, 9, 40, 801, 3]
+_IN_PARTS = (
+    "{% for m in messages %}<{{ m['role'] }}>{% for part in m['content'] %}{{ part['text'] }}{% endfor %}\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def _made(family: str, folder: Path) -> Any:
+    """A tiny model with weights of real size, saved with a tokenizer; the whole of it."""
+    usual = AutoConfig.for_model(family)
+    text = _TEXT | _FAMILIES.get(family, {})
+    if family not in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"):
+        text = {**usual.get_text_config().to_dict(), **text}
+        text.pop("layer_types", None)
+    seen = usual.vision_config.to_dict()
+    vision = seen | {name: value for name, value in _VISION.items() if hasattr(usual.vision_config, name)}
+    config = AutoConfig.for_model(family, text_config=text, vision_config=vision)
+    for name in vars(config):
+        if name.endswith(("_token_id", "_token_index")) and isinstance(getattr(config, name), int):
+            setattr(config, name, 1023)
+    torch.manual_seed(0)
+    model = AutoModelForImageTextToText.from_config(config).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.15)
+    model.save_pretrained(folder)
+    for path in STARTERS["starter-causal"].glob("*token*"):
+        shutil.copy(path, folder)
+    return model
+
+
+@torch.no_grad()
+def _log_probs(model: Any) -> torch.Tensor:
+    tokens = torch.tensor([_TOKENS])
+    return model(input_ids=tokens, attention_mask=torch.ones_like(tokens)).logits.log_softmax(-1)
+
+
+@pytest.mark.parametrize("family", _FAMILIES)
+def test_texts_are_read_as_the_whole_reads_them(family: str, tmp_path: Path) -> None:
+    whole = _made(family, tmp_path / "whole")
+    lm = LanguageModel.from_pretrained(tmp_path / "whole")
+    assert type(lm.model).__name__.endswith("ForCausalLM")
+    assert sum(p.numel() for p in lm.parameters()) < sum(p.numel() for p in whole.parameters())
+    torch.testing.assert_close(_log_probs(lm.model), _log_probs(whole), atol=1e-4, rtol=0)
+
+    # What is saved is the language model alone, and an ordinary one.
+    lm.save_pretrained(tmp_path / "saved")
+    assert "vision_config" not in json.loads((tmp_path / "saved" / "config.json").read_text())
+    again = LanguageModel.from_pretrained(tmp_path / "saved")
+    assert _log_probs(again.model).equal(_log_probs(lm.model))
+
+
+def test_random_weights_are_of_the_language_model_alone(tmp_path: Path) -> None:
+    whole = _made("llava", tmp_path)
+    made = LanguageModel.from_pretrained(tmp_path, init="random", seed=1)
+    embedded = LanguageModel.from_pretrained(tmp_path, init="embeddings", seed=1)
+    assert type(made.model) is type(embedded.model)
+    weights = embedded.model.get_input_embeddings().weight
+    assert weights.equal(whole.get_input_embeddings().weight)
+    assert not made.model.get_input_embeddings().weight.equal(weights)
+
+
+def test_an_adapter_finds_its_base_again(tmp_path: Path) -> None:
+    _made("smolvlm", tmp_path / "whole")
+    lm = LanguageModel.from_pretrained(tmp_path / "whole", lora={"r": 2, "target_modules": "all-linear"})
+    for name, parameter in lm.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    lm.save_pretrained(tmp_path / "adapter")
+    again = LanguageModel.from_pretrained(tmp_path / "adapter")
+    assert _log_probs(again.model).equal(_log_probs(lm.model))
+
+
+def test_one_that_says_something_else_without_what_sees_is_refused(tmp_path: Path) -> None:
+    _made("aya_vision", tmp_path)  # the whole leaves the scale of its language model's logits out
+    with pytest.raises(GroundlingError, match="alone says something else than the whole"):
+        LanguageModel.from_pretrained(tmp_path)
+
+
+def test_one_whose_language_model_transformers_does_not_have_is_refused(tmp_path: Path) -> None:
+    AutoConfig.for_model("glm4v").save_pretrained(tmp_path)
+    with pytest.raises(GroundlingError, match=r"vision-language model \(glm4v\).* is not to be had alone"):
+        LanguageModel.from_pretrained(tmp_path)
+
+
+def test_it_is_not_spread_over_devices(tmp_path: Path) -> None:
+    _made("llava", tmp_path)
+    with pytest.raises(GroundlingError, match=r"is a vision-language model.*save it by itself first"):
+        LanguageModel.from_pretrained(tmp_path, device_map="auto")
+
+
+def test_a_template_that_takes_contents_in_parts_alone() -> None:
+    tokenizer = LanguageModel.from_pretrained("starter-causal").tokenizer
+    tokenizer.chat_template = _IN_PARTS
+    tokens = Chat(tokenizer).opening("Act.", "You see a wall")
+    assert tokenizer.decode(tokens).split() == "<system> Act. <user> You see a wall <assistant>".split()
