@@ -15,7 +15,8 @@ from tests.faults import cases
 from tests.faults.cases import Bench, Case
 from tests.faults.scenarios import prepare, scenarios
 
-KILLS = {"train doors": 8, "train nlpo": 12}
+_SLOW = ("doors", "conversation", "thinking", "groups", "forms")
+KILLS = {"train nlpo": 12} | {f"train {name}": 8 for name in _SLOW}
 """Of each command, and of those that take long to start."""
 _USUAL_KILLS = 16
 _FULL_DISKS = 4

@@ -29,6 +29,15 @@ _PARTS = {
     "scoring": f"demo-easy {_SMALL} policy.args.value_hidden_sizes=[16]",
     "doors": f"demo-easy {_SMALL} world.env=test/Doors-v0 ~world.args world.num_workers=2 "
     "policy.args.value_hidden_sizes=[8]",
+    "conversation": f"demo {_SMALL} world.history=null policy.args.prompt=conversation "
+    "policy.args.value_hidden_sizes=[8] algorithm.args.kl_coefficient=0.01 model.lora={r:2}",
+    "thinking": f"demo {_SMALL} world.history=null policy.id=action_generating policy.args.prompt=conversation "
+    "policy.args.value_hidden_sizes=[8] policy.args.thought_ends=So policy.args.max_thought_tokens=3 "
+    "algorithm.args.credit=poad",
+    "groups": f"demo {_SMALL} world.group_size=2 world.num_steps=8 ~algorithm.args algorithm.id=gigpo "
+    "algorithm.args={minibatch_size:8} policy.args.value_hidden_sizes=[8]",
+    "forms": f"demo {_SMALL} policy.args.value_hidden_sizes=[8] policy.args.prompt=[glam,brief,tagged] "
+    "algorithm.args.contrast_coefficient=0.5 algorithm.args.contrast_prompts=[glam,brief,tagged]",
     "drrn": "demo-easy world.num_envs=4 world.num_steps=4 training.steps=96 ~policy.args ~algorithm.args "
     "policy.id=drrn policy.args={embedding_size:8,hidden_size:8} "
     "algorithm.id=drrn algorithm.args={batch_size:8,steps_per_gradient:4}",

@@ -117,6 +117,15 @@ def test_a_saved_adapter_gives_the_same_model_back(folder, tmp_path):
     assert torch.equal(scores(LanguageModel(auto, lm.tokenizer)), scores(lm))
 
 
+def test_an_adapter_that_is_loaded_and_saved_again_names_the_same_base(tmp_path):
+    """A run that was resumed ends with the files of one that was not."""
+    LanguageModel.from_pretrained("starter-causal", lora={"r": 4}).save_pretrained(tmp_path / "once")
+    LanguageModel.from_pretrained(tmp_path / "once").save_pretrained(tmp_path / "again")
+    once, again = (tmp_path / name / "adapter_config.json" for name in ("once", "again"))
+    assert once.read_text() == again.read_text()
+    assert (tmp_path / "again" / "base").exists()
+
+
 def test_an_adapter_of_all_linear_layers_is_loaded_by_the_settings_that_made_it(folder, tmp_path):
     settings = {"r": 4, "target_modules": "all-linear"}
     lm = LanguageModel.from_pretrained(folder, lora=settings)

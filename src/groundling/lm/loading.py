@@ -379,9 +379,10 @@ def load_adapter(model: PreTrainedModel, path: str, settings: Mapping[str, Any] 
     except Exception as error:
         raise GroundlingError(f"the adapter in {path} cannot be loaded: {_first_line(error)}") from error
     adapter: Any = model.peft_config["default"]
-    adapter.base_model_name_or_path = (
-        model.name_or_path
-    )  # where peft looks, which a hub is not to be asked for
+    # Where peft looks, which a hub is not to be asked for. A folder that is here keeps its name, so that what a resumed
+    # run saves is what it would have saved.
+    if not Path(str(adapter.base_model_name_or_path)).is_dir():
+        adapter.base_model_name_or_path = model.name_or_path
     saved = adapter.to_dict()
     for key, value in (settings or {}).items():
         if value == "all-linear":  # which is saved as the layers that it stood for
