@@ -202,6 +202,19 @@ def test_a_baseline_that_cannot_play_is_left_out_and_nothing_is_played_twice(
     assert "expert is left out: " in (study.parent / "runs" / "quick-seed1" / "report.html").read_text()
 
 
+def test_a_costly_arm_has_fewer_seeds(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = _STUDY.replace("  slow:\n", "  slow:\n    seeds: [2]\n")
+    study.write_text(text)
+    told, arms = read_study(str(study))
+    names = [job.name for job in make_jobs(told, arms, study.parent / "runs")]
+    assert names == ["quick-seed1", "random-seed1", "quick-seed2", "slow-seed2", "random-seed2"]
+    assert main(_words(study, "arms=slow", "seeds=1")) != 0
+    assert "slow have none of the seeds [1]" in capsys.readouterr().err
+    study.write_text(text.replace("seeds: [2]", "seeds: [2, 7]"))
+    assert main(_words(study)) != 0
+    assert "arms.slow.seeds: [7] are not among the study's seeds, [1, 2]" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -34,6 +34,8 @@ class Arm:
     agents (as expert) or another arm (its trained agent of the same seed)."""
     suites: list[str] | None = None
     """Its tests; null: the study's."""
+    seeds: list[int] | None = None
+    """Those of the study's seeds that it is trained with, of a costly arm; null: all."""
 
 
 @dataclass
@@ -158,6 +160,8 @@ def _load(path: Path) -> Study:
         if arm.data is not None and arm.data not in before:
             raise ConfigError(f"arms.{name}.data: {unknown('agent, or arm before it,', arm.data, before)}")
         before.append(name)
+        if beyond := sorted({*(arm.seeds or ())} - {*study.seeds}):
+            raise ConfigError(f"arms.{name}.seeds: {beyond} are not among the study's seeds, {study.seeds}")
     if study.reference is not None:
         _arm(study, study.reference)
         if study.arms[study.reference].experiment in agents():

@@ -131,7 +131,7 @@ def make_jobs(study: Study, arms: Mapping[str, Arm], runs: Path) -> list[Job]:
         runs: The folder of the runs' folders.
 
     Raises:
-        ConfigError: no such experiment, key, suite, …; the message names the arm.
+        ConfigError: no such experiment, key, suite, …; the message names the arm. Or no arm has one of the seeds.
     """
     needed = set(arms)
     for name in reversed(study.arms):  # those that teach stand before those that they teach
@@ -140,7 +140,15 @@ def make_jobs(study: Study, arms: Mapping[str, Arm], runs: Path) -> list[Job]:
             needed.add(teacher)
     configs = {name: _config(study, name) for name in study.arms if name in needed}
     every = [_jobs_of_seed(study, configs, seed, runs) for seed in study.seeds]
-    return [job for jobs in every for job in jobs if job.arm in arms]
+    chosen = [
+        job
+        for jobs in every
+        for job in jobs
+        if job.arm in arms and job.seed in (study.arms[job.arm].seeds or study.seeds)
+    ]
+    if not chosen:
+        raise ConfigError(f"{', '.join(arms)} have none of the seeds {study.seeds}: name others")
+    return chosen
 
 
 def _config(study: Study, name: str) -> Config:
