@@ -156,6 +156,21 @@ def test_settings_that_cannot_be(algorithm: str, options: dict[str, Any], messag
         create(algorithm, **options)
 
 
+def test_appo_which_has_no_such_term_refuses_it() -> None:
+    with pytest.raises(ConfigError, match="is not for appo"):
+        create("appo", contrast_coefficient=0.5, contrast_prompts=["glam", "brief"])
+
+
+def test_prompts_and_a_system_prompt_that_cannot_be_together() -> None:
+    options = {"contrast_coefficient": 1.0, "contrast_prompts": ["glam", "brief"]}
+    with pytest.raises(
+        ConfigError, match=r"policy\.args\.system is for conversations, and the prompt 'glam'"
+    ):
+        check_trains("ppo", options, "action_scoring", {"system": "Go."}, TextWorld.offers)
+    with pytest.raises(ConfigError, match=r"contrast_prompts=\['glam', 'conversation'\] has texts and conv"):
+        create("ppo", contrast_coefficient=1.0, contrast_prompts=["glam", "conversation"])
+
+
 @pytest.mark.parametrize("policy", ["action_head", "symbolic", "drrn"])
 def test_policies_that_read_no_texts_of_actions_are_refused(policy: str) -> None:
     world = TextWorld.offers

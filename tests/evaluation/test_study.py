@@ -23,6 +23,7 @@ from groundling.evaluation import study as study_module
 from groundling.evaluation.evaluate import evaluate
 from groundling.evaluation.study import make_jobs, run_jobs_beside
 from groundling.evaluation.study_by_figures import write_study_by_figures
+from groundling.evaluation.study_by_success import SHARED, Score, _differences
 from groundling.intervals import IntervalEstimate, wilson_interval
 from groundling.training.tracking import read_metrics
 from groundling.worlds.writing import WritingWorld
@@ -178,6 +179,12 @@ def test_the_results_are_those_of_the_runs(study: Path) -> None:
     assert "| slow | " + " | ".join(one.text(".3f") for one in [*each, together]) + " |" in page
     assert len(json.loads((out / "summary.json").read_text())["figures"]) == len(_rows(out / "summary.csv"))
 
+    # Of a study without the usual test the first that it has stands in its place.
+    assert main(_words(study, "suites=other-nouns", "seeds=1", "arms=quick")) == 0
+    page = (out / "README.md").read_text()
+    assert "| other-nouns, before | other-nouns |" in page
+    assert re.search(r"\| quick \| learns fast \| [\d.]+ \| [\d.]+ \| [\d.]+ \|", page)
+
     # More episodes are other evaluations; a longer training goes on and is evaluated again.
     assert main(_words(study, "episodes=6", "seeds=1", "arms=quick", "training.steps=96")) == 0
     again = json.loads((runs / "quick-seed1" / "evaluation" / "held-out.json").read_text())
@@ -202,6 +209,19 @@ def test_a_baseline_that_cannot_play_is_left_out_and_nothing_is_played_twice(
     assert "expert is left out: " in (study.parent / "runs" / "quick-seed1" / "report.html").read_text()
 
 
+def test_a_difference_in_one_test_of_several_is_not_cut_off() -> None:
+    def score(arm: str, seed: int, suite: str, success: float) -> Score:
+        return Score(arm, seed, "trained", suite, "all", 10, success, 0.0, 1.0, None, None, None, None)
+
+    suites = ["a", "b", "c", "d"]
+    plain = [score("plain", seed, suite, 0.2) for seed in range(5) for suite in suites]
+    better = [
+        score("better", seed, suite, 0.8 if suite == "c" else 0.2) for seed in range(5) for suite in suites
+    ]
+    lines = {line.suite: line.estimate.value for line in _differences([*plain, *better], "plain", ())}
+    assert lines == pytest.approx({"a": 0, "b": 0, "c": 0.6, "d": 0, SHARED: 0.15})
+
+
 def test_a_costly_arm_has_fewer_seeds(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = _STUDY.replace("  slow:\n", "  slow:\n    seeds: [2]\n")
     study.write_text(text)
@@ -220,7 +240,7 @@ def test_a_costly_arm_has_fewer_seeds(study: Path, capsys: pytest.CaptureFixture
     [
         (_STUDY.replace("reference: quick", "reference: quik"), "unknown arm 'quik'"),
         (_STUDY.replace("reference: quick", "reference: random"), "reference: random is not trained"),
-        (_WRITING.replace("seeds: [1]", "seeds: [1]\nreference: plain"), "reference does nothing"),
+        (_WRITING.replace("seeds: [1]", "seeds: [1]\nreference: plain"), "reference=plain does nothing"),
     ],
 )
 def test_a_reference_that_nothing_is_compared_with(

@@ -124,6 +124,11 @@ def test_an_adapter_that_is_loaded_and_saved_again_names_the_same_base(tmp_path)
     once, again = (tmp_path / name / "adapter_config.json" for name in ("once", "again"))
     assert once.read_text() == again.read_text()
     assert (tmp_path / "again" / "base").exists()
+    for name in ("x" * 5000, "", "/tmp"):  # no folder of a model
+        file = tmp_path / "once" / "adapter_config.json"
+        file.write_text(json.dumps({**json.loads(once.read_text()), "base_model_name_or_path": name}))
+        loaded = LanguageModel.from_pretrained(tmp_path / "once")
+        assert loaded.model.peft_config["default"].base_model_name_or_path == str(tmp_path / "once" / "base")
 
 
 def test_an_adapter_of_all_linear_layers_is_loaded_by_the_settings_that_made_it(folder, tmp_path):

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForImageTextToText
+from safetensors.torch import load_file, save_file
+from transformers import AttentionInterface, AutoConfig, AutoModelForImageTextToText
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from groundling.errors import GroundlingError
 from groundling.lm import LanguageModel
 from groundling.lm.chat import Chat
 from groundling.lm.loading import STARTERS
+from groundling.lm.text_only import sees
 
 _TEXT = {
     "hidden_size": 32,
@@ -57,6 +60,19 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "lfm2_vl": {},
 }
 _TOKENS = [5, 17, 300, 9, 9, 40, 801, 3]
+_OWN = """
+from transformers import LlamaConfig, LlamaForCausalLM
+
+class Own(LlamaConfig):
+    model_type = "own_vl"
+    def __init__(self, vision_config=None, **more):
+        sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+        super().__init__(vocab_size=1024, **{**more, **sizes})
+        self.vision_config = vision_config
+
+class OwnLM(LlamaForCausalLM):
+    config_class = Own
+"""
 _IN_PARTS = (
     "{% for m in messages %}<{{ m['role'] }}>{% for part in m['content'] %}{{ part['text'] }}{% endfor %}\n{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
@@ -140,10 +156,91 @@ def test_one_whose_language_model_transformers_does_not_have_is_refused(tmp_path
         LanguageModel.from_pretrained(tmp_path)
 
 
-def test_it_is_not_spread_over_devices(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [{"device_map": "auto"}, {"load_in_4bit": True, "lora": {"r": 2}}])
+def test_it_is_placed_as_others_are(options: dict[str, Any], tmp_path: Path) -> None:
+    _made("qwen2_5_vl", tmp_path)
+    plain, placed = (LanguageModel.from_pretrained(tmp_path, **more) for more in ({}, options))
+    assert type(placed.model) is type(plain.model)
+    # 4 bits say nearly the same.
+    far = (_log_probs(placed.model) - _log_probs(plain.model)).abs().mean().item()
+    assert far == 0 if "device_map" in options else 0 < far < 1.5
+
+
+def test_attention_for_gpus_alone_is_not_asked_on_the_cpu(tmp_path: Path) -> None:
+    def on_cuda(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("only CUDA tensors")
+
+    AttentionInterface.register("test-cuda", on_cuda)
     _made("llava", tmp_path)
-    with pytest.raises(GroundlingError, match=r"is a vision-language model.*save it by itself first"):
-        LanguageModel.from_pretrained(tmp_path, device_map="auto")
+    lm = LanguageModel.from_pretrained(tmp_path, attention="test-cuda")
+    assert lm.model.config._attn_implementation == "test-cuda"
+    with pytest.raises(RuntimeError, match="only CUDA tensors"):
+        _log_probs(lm.model)
+
+
+def test_sixteen_bits_differ_by_rounding(tmp_path: Path) -> None:
+    _made("qwen3_vl", tmp_path)
+    assert LanguageModel.from_pretrained(tmp_path, dtype="bfloat16").model.dtype == torch.bfloat16
+
+
+def test_weights_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    _made("llava", tmp_path)
+    file = tmp_path / "model.safetensors"
+    weights = load_file(file)
+    name = next(name for name in weights if "language_model" in name and "up_proj" in name)
+    weights[name][0, 0] = torch.nan
+    save_file(weights, file, {"format": "pt"})
+    with pytest.raises(GroundlingError, match=r"says something else than the whole \(by nan"):
+        LanguageModel.from_pretrained(tmp_path)
+
+
+def test_every_config_with_eyes_is_taken_or_refused_in_one_line(tmp_path: Path) -> None:
+    taken = 0
+    for kind in CONFIG_MAPPING_NAMES:
+        try:
+            config = AutoConfig.for_model(kind)
+        except Exception:  # some have no settings of their own
+            continue
+        if not sees(config):
+            continue
+        folder = tmp_path / kind
+        config.save_pretrained(folder)
+        with pytest.raises(GroundlingError):  # there are no weights
+            LanguageModel.from_pretrained(folder)
+        taken += 1
+    assert taken > 40
+
+
+def test_a_model_with_code_of_its_own_is_what_that_code_says(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(_OWN)
+    settings = {
+        "model_type": "own_vl",
+        "auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.OwnLM"},
+    }
+    (tmp_path / "config.json").write_text(json.dumps({**settings, "vision_config": {"depth": 1}}))
+    for path in STARTERS["starter-causal"].glob("*token*"):
+        shutil.copy(path, tmp_path)
+    made = LanguageModel.from_pretrained(tmp_path, trust_remote_code=True, init="random")
+    assert type(made.model).__name__ == "OwnLM"
+
+
+def test_an_adapter_of_the_whole_gives_what_it_has_of_the_language_model(tmp_path: Path) -> None:
+    _made("llava", tmp_path / "whole")
+    lm = LanguageModel.from_pretrained(tmp_path / "whole", lora={"r": 2, "target_modules": ["q_proj"]})
+    for name, parameter in lm.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    lm.save_pretrained(tmp_path / "adapter")
+    file = tmp_path / "adapter" / "adapter_model.safetensors"
+    weights = load_file(file)
+    longer = {name.replace(".layers.", ".language_model.layers."): weight for name, weight in weights.items()}
+    save_file(longer, file, {"format": "pt"})
+    again = LanguageModel.from_pretrained(tmp_path / "adapter")
+    torch.testing.assert_close(_log_probs(again.model), _log_probs(lm.model), atol=1e-5, rtol=0)
+
+    save_file({name.replace("layers.0", "layers.7"): weight for name, weight in weights.items()}, file)
+    with pytest.raises(GroundlingError, match=r"is not one of the model that it names: model\.layers\.0"):
+        LanguageModel.from_pretrained(tmp_path / "adapter")
 
 
 def test_a_template_that_takes_contents_in_parts_alone() -> None:

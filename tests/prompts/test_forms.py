@@ -12,9 +12,12 @@ from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import held_out_seed, training_seed
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError
-from groundling.lm import LanguageModel
-from groundling.policies import ActionScoringPolicy
-from groundling.prompts import PromptReader, brief_prompt, glam_prompt, narrative_prompt, tagged_prompt
+from groundling.policies import DRRNPolicy
+from groundling.policies.policy import policies
+from groundling.prompts import Conversation, PromptReader, narrative_prompt, tagged_prompt
+from groundling.registry import ComponentConfig, check_component
+from groundling.training.build import world_of
+from groundling.worlds.text.suites import find_suites
 
 _SEEN = TextObservation(
     goal="go to a red ball",
@@ -86,10 +89,31 @@ def test_lists_that_cannot_be(ids: list[str], message: str) -> None:
 
 
 def test_texts_and_conversations_are_not_mixed() -> None:
-    lm = LanguageModel.from_pretrained("starter-causal")
-    policy = ActionScoringPolicy(lm, prompt=["glam", "conversation"], value_hidden_sizes=(8,))
-    with pytest.raises(ConfigError, match="some of the prompts are texts, and others conversations"):
-        policy.act([replace(_SEEN, episode=2 * n) for n in range(2)])
+    with pytest.raises(
+        ConfigError, match=r"\['glam', 'conversation'\] has texts and conversations \(conversation\)"
+    ):
+        PromptReader(["glam", "conversation"])
+    assert isinstance(PromptReader(["balrog", "conversation"]).told(_SEEN), Conversation)
+
+
+def test_every_policy_that_reads_takes_several(chat: str = "http://localhost:1/v1") -> None:
+    told = {"chat_server": {"base_url": chat, "model": "m"}, "action_head": {"num_actions": 2}}
+    for name in (
+        "action_scoring",
+        "action_writing",
+        "action_generating",
+        "action_head",
+        "drrn",
+        "chat_server",
+    ):
+        check_component(
+            policies,
+            ComponentConfig(name, {"prompt": ["glam", "brief"], **told.get(name, {})}),
+            "policy",
+            filled_in=("lm",),
+        )
+    drrn = DRRNPolicy(prompt=["glam", "brief"])
+    assert drrn.read([_SEEN], ["tagged"]) == [PromptReader("tagged")(_SEEN)]
 
 
 def test_a_config_names_one_or_several() -> None:
@@ -119,7 +143,27 @@ def test_every_form_is_a_suite(tmp_path: Path) -> None:
         assert sample["steps"][0]["prompt"].startswith(begins[form])
 
 
-def test_brief_and_glam_are_as_they_were() -> None:
-    told = (_SEEN.goal, _SEEN.descriptions, _SEEN.past_actions)
-    assert PromptReader("brief")(_SEEN) == brief_prompt(*told)
-    assert PromptReader("glam")(_SEEN) == glam_prompt(_SEEN.goal, _SEEN.actions, *told[1:])
+def _suites(run: str, *overrides: str) -> dict[str, str]:
+    """By form, why it does not suit a run; nothing where it does."""
+    config = compose(run, [*overrides, "world.entropy_floor=0"])
+    refused = {}
+    for suite in find_suites("forms,introduction-1"):
+        try:
+            world_of(config).changes(suite)
+        except ConfigError as error:
+            refused[suite] = str(error)
+    return refused
+
+
+def test_suites_that_change_a_prompt_suit_those_that_read_it() -> None:
+    assert not _suites("demo-easy")
+    assert not _suites("demo", "policy.args.prompt=[glam,tagged]").keys() - {"introduction-1"}
+    several = _suites("demo-easy", "policy.args.prompt=[glam,tagged]")["introduction-1"]
+    assert "which the prompt ['glam', 'tagged'], all of them, does not say" in several
+    symbolic = _suites("glam/symbolic")
+    assert symbolic["form-glam"] == "it changes the prompt, and policy 'symbolic' reads none"
+    talks = ["world.history=null", "policy.args.prompt=conversation"]
+    assert _suites("demo", *talks).keys() == {"introduction-1"}
+    assert (
+        "with a system prompt of its own" in _suites("demo", *talks, "policy.args.system=Go.")["form-brief"]
+    )

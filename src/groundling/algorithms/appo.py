@@ -69,6 +69,11 @@ class APPO(ClippedOnPolicy):
                 "algorithm.args.micro_batch_size is not for appo, whose advantages are normalised over what is "
                 f"computed at once: leave it out, or lower minibatch_size; got {self.micro_batch_size}"
             )
+        if self.contrast_coefficient:
+            raise ConfigError(
+                f"algorithm.args.contrast_coefficient={self.contrast_coefficient} is not for appo: leave it out, or "
+                "set algorithm.id=ppo"
+            )
         if min(self.rho_bar, self.c_bar) <= 0:
             raise ConfigError(
                 f"algorithm.args.rho_bar and c_bar must be greater than 0, got {self.rho_bar} and {self.c_bar}"

@@ -48,7 +48,10 @@ def with_contrast(
         ConfigError: the policy is none that reads actions' texts.
     """
     if not isinstance(policy, ActionTextPolicy):
-        raise ConfigError(f"algorithm.args.contrast_coefficient is not for a {type(policy).__name__}")
+        raise ConfigError(
+            f"algorithm.args.contrast_coefficient={coefficient} is not for a {type(policy).__name__}: leave it out, or "
+            "set policy.id=action_scoring"
+        )
     count = len(batch)
     first = torch.randint(len(prompts), (count,), generator=generator)
     second = (first + torch.randint(1, len(prompts), (count,), generator=generator)) % len(prompts)

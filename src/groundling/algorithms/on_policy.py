@@ -29,7 +29,7 @@ from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
 from groundling.policies.action_text import ActionTextPolicy
 from groundling.policies.policy import Evaluation, Policy
-from groundling.prompts.prompt import check_prompts
+from groundling.prompts.prompt import BLANK, PromptReader, check_prompts
 
 
 @dataclass
@@ -173,6 +173,9 @@ class ClippedOnPolicy(OnPolicy):
                 f"contrast_coefficient={self.contrast_coefficient} is for policies whose model reads a prompt and "
                 "actions' texts"
             )
+        if self.contrast_coefficient and args.get("system") is not None:
+            # A text has no system prompt, which is said here before anything is loaded.
+            PromptReader(self.contrast_prompts, world.language, system=args["system"]).forms(BLANK)
         return super().accepts(policy, args, world)
 
     def setup(self, policy: Policy) -> None:

@@ -46,7 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
     jobs = make_jobs(study, arms, runs)
     by_success = kind(jobs[0].config.world.id).study_measures == "success"
     if study.reference is not None and not by_success:
-        raise ConfigError(f"reference does nothing: the results of {study.name} tell no successes")
+        raise ConfigError(
+            f"reference={study.reference} does nothing: the results of {study.name} tell no successes; leave it out"
+        )
     console = make_console()
 
     def tell(text: str) -> None:

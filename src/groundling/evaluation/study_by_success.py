@@ -110,7 +110,8 @@ def write_study_by_success(
     missing = [job.name for job in jobs if job not in finished or not all(job.evaluations().values())]
     head = StudyHead(study, command, missing)
     head.write_summary(output, [asdict(line) for line in lines])
-    usual = next(iter(world.suites))
+    tested = {score.suite for score in scores}
+    usual = next((suite for suite in world.suites if suite in tested), next(iter(world.suites)))
     figures = _draw(study, finished, metrics, lines, world.unit, usual, output)
     write_atomically(output / "README.md", _readme(head, lines, scores, finished, usual, figures))
 
@@ -193,6 +194,8 @@ def _lines(arm: str, agent: str, measure: str, suites: _BySeed, shared: Sequence
     if len(shared) > 1 and set(shared) <= set(suites):
         seeds = set.intersection(*(set(suites[suite]) for suite in shared))
         together = np.array([[suites[suite][seed] for suite in shared] for seed in sorted(seeds)])
+        if measure == "difference":  # which may be in one suite alone, and would be cut off as an outlier
+            together = together.mean(axis=1)
         if seeds:
             yield Line(arm, measure, agent, SHARED, len(seeds), estimate(together))
 
@@ -337,7 +340,8 @@ def _readme(
         text += [
             f"## Differences from {study.reference}",
             "Of agents trained with the same seed, which play the same episodes: interquartile means of the "
-            "differences, with their intervals. In bold: the interval excludes 0.",
+            f"differences, with their intervals. In bold: the interval excludes 0. `{SHARED}`: of each seed's mean "
+            "over the tests.",
             _difference_table(differences),
         ]
     others = [name for name in arms if "trained" not in _agents(lines, name)]

@@ -43,6 +43,8 @@ STARTERS = {
 # Beside a saved adapter: the frozen weights it stands on, where they are not to be had from elsewhere.
 BASE_FOLDER = "base"
 _ADAPTER_CONFIG = "adapter_config.json"
+_LORA = "lora_"
+"""In the names of an adapter's matrices."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,17 @@ def load_model(
         refuse_kernels(config, source.path)
     whole = config if sees(config) else None
     if whole is not None:
-        config = text_config(whole, source.path)
+        try:
+            config = text_config(whole, source.path)
+        except (
+            AttributeError,
+            KeyError,
+            TypeError,
+            ValueError,
+        ) as error:  # of a config that is like no other
+            raise GroundlingError(
+                f"the config of {source.path} cannot be read: {_first_line(error)}"
+            ) from error
     auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     placed = placement.options
     biased = hasattr(config, "relative_attention_num_buckets")
@@ -195,13 +207,8 @@ def load_model(
         )
     try:
         if init == "pretrained" and whole is not None:
-            if placed:
-                raise GroundlingError(
-                    f"{source.path} is a vision-language model, whose language model is cut out on one device: leave "
-                    "device_map and load_in_4bit, or save it by itself first (LanguageModel.from_pretrained(…) and "
-                    "save_pretrained)"
-                )
-            return load_text_only(source.path, whole, config, options).to(placement.device)  # type: ignore[arg-type]
+            model = load_text_only(source.path, whole, config, options, placed)
+            return model if placed else model.to(placement.device)  # type: ignore[arg-type]
         if init == "pretrained":
             model = _pretrained(auto, source, config, options | placed)
             return model if placed else model.to(placement.device)  # type: ignore[arg-type]
@@ -372,16 +379,18 @@ def load_adapter(model: PreTrainedModel, path: str, settings: Mapping[str, Any] 
     _peft()
     try:
         model.load_adapter(path, is_trainable=True)
-        if _widen_adapters(model):  # what was rounded as it was loaded is loaded again
-            weights = load_file(Path(path) / "adapter_model.safetensors")
-            named = {name.removeprefix("base_model.model."): weight for name, weight in weights.items()}
-            _peft().set_peft_model_state_dict(model, named, "default")
+        widened = _widen_adapters(model)
+        weights, renamed = _adapter_weights(model, path)
+        if widened or renamed:  # what was rounded as it was loaded, or not found, is loaded again
+            _peft().set_peft_model_state_dict(model, weights, "default")
+    except GroundlingError:
+        raise
     except Exception as error:
         raise GroundlingError(f"the adapter in {path} cannot be loaded: {_first_line(error)}") from error
     adapter: Any = model.peft_config["default"]
     # Where peft looks, which a hub is not to be asked for. A folder that is here keeps its name, so that what a resumed
     # run saves is what it would have saved.
-    if not Path(str(adapter.base_model_name_or_path)).is_dir():
+    if not _is_model_folder(adapter.base_model_name_or_path):
         adapter.base_model_name_or_path = model.name_or_path
     saved = adapter.to_dict()
     for key, value in (settings or {}).items():
@@ -391,6 +400,35 @@ def load_adapter(model: PreTrainedModel, path: str, settings: Mapping[str, Any] 
         saved_value = set(saved[key]) if _is_listlike(saved.get(key)) else saved.get(key)
         if wanted != saved_value:
             raise GroundlingError(f"the adapter in {path} was made with {key}={saved_value}, not {wanted}")
+
+
+def _adapter_weights(model: PreTrainedModel, path: str) -> tuple[dict[str, torch.Tensor], bool]:
+    """The weights of the adapter saved in `path` by the names that they have in the model; whether that renames them.
+
+    Layers of a whole vision-language model have longer names than those of its language model alone.
+
+    Raises:
+        GroundlingError: weights of the adapter are not the model's, or some of the model's are missing.
+    """
+    saved = load_file(Path(path) / "adapter_model.safetensors")
+    weights = {name.removeprefix("base_model.model."): weight for name, weight in saved.items()}
+    wanted = {name for name in _peft().get_peft_model_state_dict(model) if _LORA in name}
+    shorter = {name.replace("language_model.", "", 1): weight for name, weight in weights.items()}
+    for names in (weights, shorter):
+        if {name for name in names if _LORA in name} == wanted:
+            return names, names is shorter
+    strange = sorted({name for name in weights if _LORA in name} ^ wanted)
+    raise GroundlingError(
+        f"the adapter in {path} is not one of the model that it names: {', '.join(strange[:3])} is in one of them alone"
+    )
+
+
+def _is_model_folder(name: object) -> bool:
+    """Whether a name is that of a folder here which holds a model."""
+    try:
+        return bool(name) and (Path(str(name)) / "config.json").is_file()
+    except OSError:  # no file can be called so
+        return False
 
 
 def name_base(folder: Path) -> None:

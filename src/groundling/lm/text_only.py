@@ -22,16 +22,16 @@ _SAME_ON_TEXTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_vl_text": ("qwen3", {}),
     "qwen3_vl_moe_text": ("qwen3_moe", {"norm_topk_prob": True}),
 }
-_TOLERANCE = 1e-3
-"""Of log-probabilities in float32."""
+_TOLERANCE, _ROUNDED_TOLERANCE = 1e-3, 0.25
+"""How far log-probabilities may be apart, in nats: in float32, and in 16 bits, where the order of products shows."""
 
 
 def sees(config: PretrainedConfig) -> bool:
-    """Whether a model looks at pictures, and Transformers has no causal model of the same weights."""
+    """Whether a model of Transformers' looks at pictures, and Transformers has no causal model of the same weights."""
+    if not hasattr(config, "vision_config") or not type(config).__module__.startswith("transformers.models."):
+        return False  # code that comes with a model says itself what it is
     causal: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-    return hasattr(config, "vision_config") and (
-        causal is None or not causal.__name__.endswith("ForCausalLM")
-    )
+    return causal is None or not causal.__name__.endswith("ForCausalLM")
 
 
 def text_config(config: PretrainedConfig, path: str) -> PretrainedConfig:
@@ -54,26 +54,32 @@ def text_config(config: PretrainedConfig, path: str) -> PretrainedConfig:
             f"{path} is a vision-language model ({config.model_type}), and its language model ({text.model_type}) is "
             "not to be had alone: take one whose language model is, such as Qwen-VL, Gemma 3, LLaVA or SmolVLM"
         )
-    text.tie_word_embeddings = bool(config.tie_word_embeddings)
+    text.tie_word_embeddings = bool(getattr(config, "tie_word_embeddings", text.tie_word_embeddings))
     return text
 
 
 def load_text_only(
-    path: str, config: PretrainedConfig, text: PretrainedConfig, options: dict[str, Any]
+    path: str,
+    config: PretrainedConfig,
+    text: PretrainedConfig,
+    options: dict[str, Any],
+    placed: dict[str, Any],
 ) -> PreTrainedModel:
     """The pretrained language model of a vision-language model.
 
-    The whole model is loaded first, and both are asked about a few tokens: what they say has to be the same.
+    The whole is loaded first, on the CPU, and both are asked about a few tokens: what they say has to be the same.
 
     Args:
         path: A folder or hub id.
         config: Of the whole.
         text: Of the language model, by `text_config`.
         options: Keyword arguments of `from_pretrained`.
+        placed: More of them, which say where weights go; none: they stay on the CPU.
 
     Raises:
         GroundlingError: weights are missing, or the language model alone says something else.
     """
+    attention = options.pop("attn_implementation", None)  # which may be one for GPUs alone
     loaded: Any = AutoModelForImageTextToText.from_pretrained(
         path, config=config, output_loading_info=True, **options
     )
@@ -84,24 +90,27 @@ def load_text_only(
         )
     weights = {f"model.{name}": weight for name, weight in whole.get_decoder().state_dict().items()}
     if not text.tie_word_embeddings:
-        weights |= {
-            f"lm_head.{name}": weight for name, weight in whole.get_output_embeddings().state_dict().items()
-        }
-    chosen = {name: value for name, value in options.items() if name in ("dtype", "attn_implementation")}
+        head = whole.get_output_embeddings().state_dict()
+        weights |= {f"lm_head.{name}": weight for name, weight in head.items()}
     causal: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(text)]
-    model, report = causal.from_pretrained(
-        None, config=text, state_dict=weights, output_loading_info=True, **chosen
-    )
+    chosen = {"config": text, "state_dict": weights, "dtype": options["dtype"]}
+    model, report = causal.from_pretrained(None, output_loading_info=True, **chosen)
     if report["missing_keys"] or report["unexpected_keys"]:
         strange = sorted([*report["missing_keys"], *report["unexpected_keys"]])
         raise GroundlingError(
             f"the language model of {path} is not like others of its kind: {', '.join(strange[:3])}"
         )
-    if (difference := _difference(whole.eval(), model.eval())) > _tolerance(model):
+    tolerance = _TOLERANCE if model.dtype == torch.float32 else _ROUNDED_TOLERANCE
+    difference = _difference(whole.eval(), model.eval())
+    if not difference <= tolerance:  # nor where it is NaN
         raise GroundlingError(
             f"the language model of {path} alone says something else than the whole (by {difference:.2g} nats), so it "
             "cannot be used without what sees: take another model"
         )
+    if placed:
+        model = causal.from_pretrained(None, **chosen, **placed)
+    if attention is not None:
+        model.set_attn_implementation(attention)
     model.name_or_path = path
     return model
 
@@ -117,7 +126,3 @@ def _difference(whole: PreTrainedModel, model: PreTrainedModel) -> float:
         return log_probs
 
     return (asked(whole) - asked(model)).abs().max().item()
-
-
-def _tolerance(model: PreTrainedModel) -> float:
-    return _TOLERANCE if model.dtype == torch.float32 else 0.25

@@ -46,7 +46,7 @@ class ChatServerPolicy(Policy):
         self,
         base_url: str,
         model: str,
-        prompt: str = "conversation",
+        prompt: str | Sequence[str] = "conversation",
         language: str = "english",
         replacements: Mapping[str, str] | None = None,
         system: str | None = None,

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from groundling.envs.observation import TextObservation
-from groundling.errors import ConfigError
 from groundling.lm import LanguageModel, Prompts
 from groundling.lm.chat import Chat, first_turn
 from groundling.lm.transcript import chains
@@ -62,18 +61,13 @@ class PolicyPrompts:
             prompts: The prompt of each, by its id; None: that of its episode.
 
         Raises:
-            ConfigError: some prompts are texts, and others conversations.
             GroundlingError: as `ConversationReader`.
         """
-        if self._lm is None:
-            return [self._reader(observation) for observation in observations]
         ids: Sequence[str | None] = prompts or [None] * len(observations)
         told = [self._reader.told(o, id) for o, id in zip(observations, ids, strict=True)]
+        if self._lm is None:
+            return [str(one) for one in told]
         texts = [one for one in told if isinstance(one, str)]
-        if 0 < len(texts) < len(told):
-            raise ConfigError(
-                "some of the prompts are texts, and others conversations: name those of one kind"
-            )
         if texts:
             return texts
         if self._conversations is None:

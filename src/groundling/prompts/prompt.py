@@ -17,6 +17,8 @@ Prompt = Callable[[TextObservation, str], str | Conversation]
 by its chat template."""
 
 prompts: Registry[str | Conversation] = Registry("prompt")
+BLANK = TextObservation("nothing", (("nothing",),), (), ("nothing",), {})
+"""An observation of nothing, by which it is seen what a prompt says."""
 
 
 @prompts.register("glam")
@@ -84,12 +86,17 @@ def check_prompts(ids: Sequence[str], key: str, least: int) -> tuple[str, ...]:
     """The ids of prompts that a config gives under ``key``.
 
     Raises:
-        ConfigError: no such prompt, one that is given twice, or fewer than ``least``.
+        ConfigError: no such prompt, one that is given twice, or fewer than ``least``; or some are texts, and others
+            conversations.
     """
     if not all(isinstance(id, str) for id in ids) or len(set(ids)) < max(least, len(ids)):
         raise ConfigError(f"{key} must name {least} or more prompts, each once, got {list(ids)}")
-    for id in ids:
-        prompts.get(id)
+    told = {id: prompts.get(id)(BLANK, "english") for id in ids} if len(ids) > 1 else {}
+    conversations = [id for id, one in told.items() if isinstance(one, Conversation)]
+    if 0 < len(conversations) < len(told):
+        raise ConfigError(
+            f"{key}={list(ids)} has texts and conversations ({', '.join(conversations)}): name prompts of one kind"
+        )
     return tuple(ids)
 
 
@@ -115,6 +122,8 @@ class PromptReader:
         system: str | None = None,
     ) -> None:
         self._ids = check_prompts([prompt] if isinstance(prompt, str) else prompt, "policy.args.prompt", 1)
+        for id in self._ids:
+            prompts.get(id)
         self._language = language
         if not isinstance(replacements, Mapping | None):
             raise ConfigError(f"replacements must be a mapping, {{word: another}}, got {replacements!r}")

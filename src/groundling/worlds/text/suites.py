@@ -27,6 +27,8 @@ class Suite:
     """What is spoken; None: what the run speaks."""
     form: Mapping[str, str] = field(default_factory=dict)
     """By language, words of the prompt's own form that the overrides replace: a prompt without them stays as it is."""
+    prompt: str | None = None
+    """The prompt that the overrides set."""
     is_tried: bool = False
     """Whether it takes an env to tell if the suite suits it."""
 
@@ -177,7 +179,7 @@ _BALROG = {
 }
 _FORMS = {
     f"form-{prompt}": Suite(
-        f"the prompt {prompt}, whichever was trained on", (f"policy.args.prompt={prompt}",)
+        f"the prompt {prompt}, whichever was trained on", (f"policy.args.prompt={prompt}",), prompt=prompt
     )
     for prompt in ("glam", "brief", "tagged", "narrative")
 }

@@ -1,5 +1,6 @@
 """The world of text envs."""
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
@@ -12,13 +13,13 @@ from groundling.algorithms.algorithm import Algorithm
 from groundling.envs.babyai_text import CONTROLS, ExpertError
 from groundling.envs.languages import TranslationError
 from groundling.envs.make import has_symbols
-from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import training_seed
 from groundling.envs.spec import Experience, Offer, WorldSpec
 from groundling.errors import ConfigError
-from groundling.policies.policy import Policy
+from groundling.policies.policy import Policy, policies
 from groundling.policies.random import RandomPolicy
 from groundling.prompts import PromptReader
+from groundling.prompts.prompt import BLANK
 from groundling.registry import unknown
 from groundling.rows import Log, ValidationListener
 from groundling.worlds.collector import Collector
@@ -223,11 +224,17 @@ class TextWorld(World[TextConfig, TextEvaluation]):
         if level is not None and not config.env.startswith("BabyAI-"):
             raise ConfigError(f"it is BabyAI's level {level}, and the run's env is {config.env}")
         if suite.form and self.acting.id != "symbolic":
-            nothing = TextObservation("", ((),), (), (), {})
-            reader = PromptReader(args.get("prompt", "glam"), config.language)
-            if (form := suite.form[config.language]) not in "".join(reader.forms(nothing)):
+            prompt = args.get("prompt", "glam")
+            texts, form = PromptReader(prompt, config.language).forms(BLANK), suite.form[config.language]
+            if not all(form in text for text in texts):
+                every = "" if isinstance(prompt, str) else ", all of them,"
+                raise ConfigError(f"it replaces {form!r}, which the prompt {prompt!r}{every} does not say")
+        if suite.prompt is not None:
+            if "prompt" not in inspect.signature(policies.get(self.acting.id)).parameters:
+                raise ConfigError(f"it changes the prompt, and policy {self.acting.id!r} reads none")
+            if args.get("system") is not None:
                 raise ConfigError(
-                    f"it replaces {form!r}, which the prompt {args.get('prompt')!r} does not say"
+                    "it is a text, and the run reads conversations, with a system prompt of its own"
                 )
 
     def try_suite(self, suite: str) -> None:
