@@ -344,7 +344,7 @@ def _readme(
             "over the tests.",
             _difference_table(differences),
         ]
-    others = [name for name in arms if "trained" not in _agents(lines, name)]
+    others = [name for name in arms if (agents := _agents(lines, name)) and "trained" not in agents]
     if others:
         text += ["## Without training", _by_suite_table(lines, others, None)]
     text += [
