@@ -154,7 +154,10 @@ def test_the_results_are_those_of_the_runs(study: Path) -> None:
         success = held_out["agents"][agent]["figures"]["success"]["value"]
         assert float(scores["quick", "2", agent, "all"]["success"]) == pytest.approx(success)
     own = [float(scores["slow", seed, "trained", "all"]["success"]) for seed in "12"]
-    summary = {(r["arm"], r["measure"], r["agent"]): r for r in _rows(out / "summary.csv")}
+    summary = {(r["arm"], r["measure"], r["agent"]): r for r in _rows(out / "summary.csv") if r["suite"]}
+    summary |= {
+        (r["arm"], "area", r["agent"]): r for r in _rows(out / "summary.csv") if r["measure"] == "area"
+    }
     line = summary["slow", "success", "trained"]
     assert line["seeds"] == "2" and float(line["value"]) == pytest.approx(sum(own) / 2)
     assert (float(line["low"]), float(line["high"])) == (min(own), max(own))
@@ -166,6 +169,9 @@ def test_the_results_are_those_of_the_runs(study: Path) -> None:
     ends = float(line["low"]), float(line["high"])
     assert ends == (pytest.approx(min(differences)), pytest.approx(max(differences)))
     assert ("quick", "difference", "trained") not in summary
+    (area,) = [r for r in _rows(out / "summary.csv") if r["measure"] == "difference" and not r["suite"]]
+    both = [float(summary[arm, "area", "trained"]["value"]) for arm in ("slow", "quick")]
+    assert area["arm"] == "slow" and float(area["value"]) == pytest.approx(both[0] - both[1], abs=1e-5)
     assert ("random", "area", "random") not in summary
     page = (out / "README.md").read_text()
     difference = IntervalEstimate(sum(differences) / 2, min(differences), max(differences)).text("+.3f")

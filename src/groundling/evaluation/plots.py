@@ -49,8 +49,8 @@ def draw_curves(
     lines = math.ceil(len(keys) / columns)
     figure, grid = _figure(9.0, 0.4 + 2.2 * lines, lines, columns)
     for axes, (key, label) in zip(np.ravel(grid), keys.items(), strict=False):
-        for colour, (name, runs) in zip(_cycle(COLOURS), groups.items(), strict=False):
-            _draw_group(axes, colour, name, runs, key)
+        for place, (name, runs) in enumerate(groups.items()):
+            _draw_group(axes, place, name, runs, key)
         for name, level in levels.get(label, {}).items():
             colour = _LEVEL_COLOURS.get(name, _OTHER_LEVELS)
             axes.axhline(level, color=colour, linestyle="--", linewidth=1.2, label=name)
@@ -108,8 +108,8 @@ def draw_learning_curve(
         is_share: Whether the y axis goes from 0 to 1.
     """
     figure, axes = _figure(width, 3.4)
-    for colour, (name, runs) in zip(_cycle(COLOURS), groups.items(), strict=False):
-        _draw_group(axes, colour, name, runs, key)
+    for place, (name, runs) in enumerate(groups.items()):
+        _draw_group(axes, place, name, runs, key)
     for name, level in (levels or {}).items():
         colour = _LEVEL_COLOURS.get(name, _OTHER_LEVELS)
         axes.axhline(level, color=colour, linestyle="--", linewidth=1.2, label=name)
@@ -122,8 +122,10 @@ def draw_learning_curve(
     return figure
 
 
-def _draw_group(axes: Any, colour: str, name: str, runs: Sequence[Rows], key: str) -> None:
-    """Draw the centre of some runs' curves, with a band where there are several."""
+def _draw_group(axes: Any, place: int, name: str, runs: Sequence[Rows], key: str) -> None:
+    """Draw the centre of some runs' curves, with a band where there are several; ``place`` is theirs among others."""
+    # A colour that comes again is drawn in another way.
+    colour, style = COLOURS[place % len(COLOURS)], "-" if place < len(COLOURS) else "-."
     curves = [curve for curve in (_curve(rows, key) for rows in runs) if len(curve[0])]
     if not curves:
         return
@@ -134,7 +136,7 @@ def _draw_group(axes: Any, colour: str, name: str, runs: Sequence[Rows], key: st
     else:
         centre, low, high = interquartile_band(values)
         axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
-    axes.plot(steps, centre, color=colour, linewidth=2, label=name)
+    axes.plot(steps, centre, style, color=colour, linewidth=2, label=name)
 
 
 def draw_estimates(

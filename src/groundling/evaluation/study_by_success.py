@@ -57,8 +57,8 @@ class Line:
 
     arm: str
     measure: str
-    """success, area (under the curve of the success in training, by steps), difference (of the success from that of the
-    study's reference with the same seed), or one of `_FIRST`."""
+    """success, area (under the curve of the success in training, by steps), difference (of success or area from that of
+    the study's reference with the same seed), or one of `_FIRST`."""
     agent: str
     suite: str
     """Empty for the area."""
@@ -91,9 +91,11 @@ def write_study_by_success(
         raise RunError(f"no run of {study.name} is finished yet: run the same command again")
     metrics = {job.name: read_metrics(job.run_dir) for job in finished if job.agent == "trained"}
     scores = [score for job in finished for score in _scores(job)]
+    areas = _areas(finished, metrics)
     lines = [
-        *_areas(finished, metrics),
+        *(Line(arm, "area", "trained", "", len(one), _estimate(one)) for arm, one in areas.items()),
         *_successes(scores, world.controls),
+        *_area_differences(areas, study.reference),
         *_differences(scores, study.reference, world.controls),
         *_first_interactions(scores),
     ]
@@ -128,16 +130,34 @@ def _scores(job: Job) -> list[Score]:
     return scores
 
 
-def _areas(jobs: Sequence[Job], metrics: dict[str, list[dict[str, Any]]]) -> list[Line]:
-    """Of the arms that learn from their own episodes, the area under the curve of their success."""
-    areas: dict[str, list[float]] = {}
+def _areas(jobs: Sequence[Job], metrics: dict[str, list[dict[str, Any]]]) -> dict[str, dict[int, float]]:
+    """Of the arms that learn from their own episodes, by seed, the area under the curve of their success."""
+    areas: dict[str, dict[int, float]] = {}
     for job in jobs:
         steps, values = plots.smooth_curve(metrics.get(job.name, ()), "success_rate")
         if len(steps):
-            areas.setdefault(job.arm, []).append(area_under_curve(steps, values, job.config.training.steps))
+            area = area_under_curve(steps, values, job.config.training.steps)
+            areas.setdefault(job.arm, {})[job.seed] = area
+    return areas
+
+
+def _estimate(by_seed: Mapping[int, float]) -> IntervalEstimate:
+    return estimate(np.array(list(by_seed.values())))
+
+
+def _less(by_seed: Mapping[int, float], reference: Mapping[int, float]) -> dict[int, float]:
+    """The differences of the seeds that both have."""
+    return {seed: value - reference[seed] for seed, value in by_seed.items() if seed in reference}
+
+
+def _area_differences(areas: Mapping[str, Mapping[int, float]], reference: str | None) -> list[Line]:
+    """Of every other arm from the reference with the same seeds."""
+    beside = {} if reference is None else areas.get(reference, {})
+    differences = {arm: _less(by_seed, beside) for arm, by_seed in areas.items() if arm != reference}
     return [
-        Line(arm, "area", "trained", "", len(arm_areas), estimate(np.array(arm_areas)))
-        for arm, arm_areas in areas.items()
+        Line(arm, "difference", "trained", "", len(one), _estimate(one))
+        for arm, one in differences.items()
+        if one
     ]
 
 
@@ -157,11 +177,7 @@ def _differences(scores: Sequence[Score], reference: str | None, controls: Colle
         if agent != "trained" or arm == reference:
             continue
         paired = {
-            suite: {
-                seed: value - beside[suite][seed] for seed, value in by_seed.items() if seed in beside[suite]
-            }
-            for suite, by_seed in suites.items()
-            if suite in beside
+            suite: _less(by_seed, beside[suite]) for suite, by_seed in suites.items() if suite in beside
         }
         differences = {suite: by_seed for suite, by_seed in paired.items() if by_seed}
         lines += _lines(arm, agent, "difference", differences, _shared(table, controls))
@@ -190,7 +206,7 @@ def _shared(table: Mapping[tuple[str, str], _BySeed], controls: Collection[str])
 def _lines(arm: str, agent: str, measure: str, suites: _BySeed, shared: Sequence[str]) -> Iterator[Line]:
     """Of each suite, and of those that are shared together."""
     for suite, by_seed in suites.items():
-        yield Line(arm, measure, agent, suite, len(by_seed), estimate(np.array(list(by_seed.values()))))
+        yield Line(arm, measure, agent, suite, len(by_seed), _estimate(by_seed))
     if len(shared) > 1 and set(shared) <= set(suites):
         seeds = set.intersection(*(set(suites[suite]) for suite in shared))
         together = np.array([[suites[suite][seed] for suite in shared] for seed in sorted(seeds)])
@@ -389,7 +405,10 @@ def _difference_table(differences: Mapping[str, Mapping[str, IntervalEstimate]])
             else text
         )
 
-    rows = [[suite, *(cell(column.get(suite)) for column in differences.values())] for suite in suites]
+    rows = [
+        [suite or "(area under the curve)", *(cell(column.get(suite)) for column in differences.values())]
+        for suite in suites
+    ]
     return markdown_table(["test", *differences], rows)
 
 
