@@ -17,7 +17,8 @@ from groundling.configs.compose import changed, compose, from_file, recorded, to
 from groundling.configs.studies import read_study
 from groundling.configs.trust import EVERYTHING, TRAINING_ALONE
 from groundling.errors import ConfigError, GroundlingError
-from groundling.lm.loading import STARTERS, adapter_base
+from groundling.lm.adapters import adapter_base
+from groundling.lm.loading import STARTERS
 from groundling.sharing import shareable, shareable_words
 from groundling.training.dry_run import dry_run
 from tests.judges.asking.chat_server import ChatServer, serving

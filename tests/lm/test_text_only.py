@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AttentionInterface, AutoConfig, AutoModelForImageTextToText
+from transformers import (
+    AttentionInterface,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from groundling.errors import GroundlingError
@@ -60,19 +67,6 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "lfm2_vl": {},
 }
 _TOKENS = [5, 17, 300, 9, 9, 40, 801, 3]
-_OWN = """
-from transformers import LlamaConfig, LlamaForCausalLM
-
-class Own(LlamaConfig):
-    model_type = "own_vl"
-    def __init__(self, vision_config=None, **more):
-        sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-        super().__init__(vocab_size=1024, **{**more, **sizes})
-        self.vision_config = vision_config
-
-class OwnLM(LlamaForCausalLM):
-    config_class = Own
-"""
 _IN_PARTS = (
     "{% for m in messages %}<{{ m['role'] }}>{% for part in m['content'] %}{{ part['text'] }}{% endfor %}\n{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
@@ -211,17 +205,28 @@ def test_every_config_with_eyes_is_taken_or_refused_in_one_line(tmp_path: Path) 
     assert taken > 40
 
 
+class Own(LlamaConfig):
+    """As of a model that comes with code of its own."""
+
+    model_type = "test_own_vl"
+
+    def __init__(self, vision_config: Any = None, **more: Any) -> None:
+        super().__init__(**more)
+        self.vision_config = vision_config
+
+
+class OwnLM(LlamaForCausalLM):
+    config_class = Own
+
+
 def test_a_model_with_code_of_its_own_is_what_that_code_says(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(_OWN)
-    settings = {
-        "model_type": "own_vl",
-        "auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.OwnLM"},
-    }
-    (tmp_path / "config.json").write_text(json.dumps({**settings, "vision_config": {"depth": 1}}))
+    AutoConfig.register("test_own_vl", Own, exist_ok=True)
+    AutoModelForCausalLM.register(Own, OwnLM, exist_ok=True)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    Own(vision_config={"depth": 1}, vocab_size=1024, **sizes).save_pretrained(tmp_path)
     for path in STARTERS["starter-causal"].glob("*token*"):
         shutil.copy(path, tmp_path)
-    made = LanguageModel.from_pretrained(tmp_path, trust_remote_code=True, init="random")
-    assert type(made.model).__name__ == "OwnLM"
+    assert type(LanguageModel.from_pretrained(tmp_path, init="random").model) is OwnLM
 
 
 def test_an_adapter_of_the_whole_gives_what_it_has_of_the_language_model(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 from groundling.algorithms.algorithm import algorithms, penalises
 from groundling.configs.schema import Config
 from groundling.errors import ConfigError, UnusedKey
-from groundling.lm.loading import adapter_base, resolve
+from groundling.lm.adapters import adapter_base
+from groundling.lm.loading import resolve
 from groundling.policies.policy import has_model, policies
 from groundling.registry import ComponentConfig
 from groundling.rewards import RewardPartConfig, check_parts, chosen_parts, parts

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from groundling.devices import find_device
 from groundling.errors import GroundlingError
-from groundling.lm import loading
+from groundling.lm import adapters, loading
 from groundling.lm.backbone import Backbone
 from groundling.lm.generation import DEFAULT_NEW_TOKENS, Generation, generate
 from groundling.lm.kernels import speed_up_linear_layers
@@ -150,16 +150,16 @@ class LanguageModel(nn.Module):
         target, number = find_device(device), loading.find_dtype(dtype)
         if init not in ("pretrained", "random", "embeddings"):
             raise GroundlingError(f"unknown init {init!r}: use 'pretrained', 'random' or 'embeddings'")
-        base = loading.adapter_base(source.path)
+        base = adapters.adapter_base(source.path)
         placement = loading.Placement(target, device_map, load_in_4bit)
         with loading.quietly():
             model = loading.load_model(
                 source.at(base) if base else source, init, seed, number, attention, placement
             )
             if base:
-                loading.load_adapter(model, source.path, lora)
+                adapters.load_adapter(model, source.path, lora)
             elif lora is not None:
-                loading.add_lora(model, lora)
+                adapters.add_lora(model, lora)
         return cls(
             model,
             loading.load_tokenizer(
@@ -226,7 +226,7 @@ class LanguageModel(nn.Module):
         made = self.copy()
         if made.has_adapter:
             made.model.delete_adapter(list(made.model.peft_config))
-        loading.add_lora(made.model, lora)
+        adapters.add_lora(made.model, lora)
         return made
 
     def train(self, mode: bool = True) -> Self:
@@ -505,9 +505,9 @@ class LanguageModel(nn.Module):
                 backend.no_padding()
             self.tokenizer.save_pretrained(folder)
             if self.has_adapter:
-                loading.name_base(folder)
+                adapters.name_base(folder)
             if self._keep_base and self.has_adapter:
-                loading.save_base(self.model, folder / loading.BASE_FOLDER)
+                adapters.save_base(self.model, folder / adapters.BASE_FOLDER)
 
 
 def _grow(prompts: Prompts) -> bool:

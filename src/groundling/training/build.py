@@ -175,9 +175,10 @@ def _needs_value_base(args: Mapping[str, Any]) -> bool:
 
 def _has_new_adapter(model: ModelConfig) -> bool:
     """Whether training began with an adapter that had learnt nothing: the model without it is then the reference."""
-    from groundling.lm import loading
+    from groundling.lm.adapters import adapter_base
+    from groundling.lm.loading import resolve
 
-    return bool(model.lora) and loading.adapter_base(loading.resolve(model.path)) is None
+    return bool(model.lora) and adapter_base(resolve(model.path)) is None
 
 
 def make_algorithm(

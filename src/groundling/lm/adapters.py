@@ -1,0 +1,182 @@
+"""LoRA adapters: added to a frozen model, saved, and loaded onto the weights that they stand on."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import load_file
+
+from groundling.documents import SETTINGS, read_object
+from groundling.errors import GroundlingError
+from groundling.files import write_atomically
+from groundling.lm.gguf import name_of
+from groundling.lm.loading import first_line, resolve, weights_of
+
+if TYPE_CHECKING:  # a second of imports, which commands that load no model do without
+    from transformers import PreTrainedModel
+
+# Beside a saved adapter: the frozen weights it stands on, where they are not to be had from elsewhere.
+BASE_FOLDER = "base"
+_ADAPTER_CONFIG = "adapter_config.json"
+_LORA = "lora_"
+"""In the names of an adapter's matrices."""
+
+
+def adapter_base(path: str) -> str | None:
+    """Where the frozen weights of an adapter folder are; None if `path` is no adapter folder."""
+    saved = Path(path) / _ADAPTER_CONFIG
+    if not saved.exists():
+        return None
+    try:
+        settings = read_object(saved, SETTINGS)
+        base = settings["base_model_name_or_path"]
+    except (ValueError, KeyError) as error:
+        raise GroundlingError(f"{saved} cannot be read: {first_line(error)}") from error
+    if settings.get("megatron_config"):  # with which peft imports the module that megatron_core names
+        raise GroundlingError(
+            f"{saved} has a module imported (megatron_core): set its megatron_config to null"
+        )
+    if (saved.parent / BASE_FOLDER).is_dir():
+        return str(saved.parent / BASE_FOLDER)
+    try:
+        return resolve(base)
+    except GroundlingError as error:
+        raise GroundlingError(
+            f"the adapter in {path} stands on the model {base}, which is not here: put that folder, or a link to it, "
+            f"at {saved.parent / BASE_FOLDER}"
+        ) from error
+
+
+def add_lora(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:
+    """Freezes the model and adds trainable low-rank adapters (LoRA, arXiv 2106.09685).
+
+    Args:
+        model: Changed in place.
+        settings: Keyword arguments of `peft.LoraConfig`; without `target_modules` peft knows those of common models.
+
+    Raises:
+        GroundlingError: peft is not installed, a setting is wrong, or dropout is asked for.
+    """
+    lora_config = _peft().LoraConfig
+    if settings.get("lora_dropout"):
+        raise GroundlingError(
+            "lora_dropout must be 0: dropout would make the probability ratios of PPO random"
+        )
+    try:
+        # Plain containers: settings may come from Hydra.
+        plain = {key: list(value) if _is_listlike(value) else value for key, value in settings.items()}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="fan_in_fan_out")  # peft then sets it right itself
+            model.add_adapter(lora_config(**plain))
+        _widen_adapters(model)
+    except (TypeError, ValueError) as error:
+        raise GroundlingError(f"these LoRA settings cannot be used: {first_line(error)}") from error
+
+
+def load_adapter(model: PreTrainedModel, path: str, settings: Mapping[str, Any] | None) -> None:
+    """Adds the adapter saved in `path`, trainable; `settings`, if given, must agree with it."""
+    _peft()
+    try:
+        model.load_adapter(path, is_trainable=True)
+        widened = _widen_adapters(model)
+        weights, renamed = _adapter_weights(model, path)
+        if widened or renamed:  # what was rounded as it was loaded, or not found, is loaded again
+            _peft().set_peft_model_state_dict(model, weights, "default")
+    except GroundlingError:
+        raise
+    except Exception as error:
+        raise GroundlingError(f"the adapter in {path} cannot be loaded: {first_line(error)}") from error
+    adapter: Any = model.peft_config["default"]
+    # Where peft looks, which a hub is not to be asked for. A folder that is here keeps its name, so that what a resumed
+    # run saves is what it would have saved.
+    if not _is_model_folder(adapter.base_model_name_or_path):
+        adapter.base_model_name_or_path = model.name_or_path
+    saved = adapter.to_dict()
+    for key, value in (settings or {}).items():
+        if value == "all-linear":  # which is saved as the layers that it stood for
+            continue
+        wanted = set(value) if _is_listlike(value) else value
+        saved_value = set(saved[key]) if _is_listlike(saved.get(key)) else saved.get(key)
+        if wanted != saved_value:
+            raise GroundlingError(f"the adapter in {path} was made with {key}={saved_value}, not {wanted}")
+
+
+def _adapter_weights(model: PreTrainedModel, path: str) -> tuple[dict[str, torch.Tensor], bool]:
+    """The weights of the adapter saved in `path` by the names that they have in the model; whether that renames them.
+
+    Layers of a whole vision-language model have longer names than those of its language model alone.
+
+    Raises:
+        GroundlingError: weights of the adapter are not the model's, or some of the model's are missing.
+    """
+    saved = load_file(Path(path) / "adapter_model.safetensors")
+    weights = {name.removeprefix("base_model.model."): weight for name, weight in saved.items()}
+    wanted = {name for name in _peft().get_peft_model_state_dict(model) if _LORA in name}
+    shorter = {name.replace("language_model.", "", 1): weight for name, weight in weights.items()}
+    for names in (weights, shorter):
+        if {name for name in names if _LORA in name} == wanted:
+            return names, names is shorter
+    strange = sorted({name for name in weights if _LORA in name} ^ wanted)
+    raise GroundlingError(
+        f"the adapter in {path} is not one of the model that it names: {', '.join(strange[:3])} is in one of them alone"
+    )
+
+
+def _is_model_folder(name: object) -> bool:
+    """Whether a name is that of a folder here which holds a model."""
+    try:
+        return bool(name) and (Path(str(name)) / "config.json").is_file()
+    except OSError:  # no file can be called so
+        return False
+
+
+def name_base(folder: Path) -> None:
+    """Have a saved adapter call a model that was dequantised into this machine's cache by its name, or its file."""
+    path = folder / _ADAPTER_CONFIG
+    settings = read_object(path, SETTINGS)
+    if (name := name_of(settings["base_model_name_or_path"])) is not None:
+        write_atomically(path, json.dumps({**settings, "base_model_name_or_path": name}, indent=2))
+
+
+def _widen_adapters(model: PreTrainedModel) -> bool:
+    """Keep adapters in float32: in half precision, as 4-bit models' adapters begin in, small updates are lost.
+
+    Returns:
+        Whether any was not.
+    """
+    narrow = [p for p in model.parameters() if p.requires_grad and p.dtype != torch.float32]
+    for parameter in narrow:
+        parameter.data = parameter.data.float()
+    return bool(narrow)
+
+
+def save_base(model: PreTrainedModel, folder: Path) -> None:
+    """Saves the frozen weights under an adapter, without the adapter, as a model folder of its own."""
+    weights = {
+        name.replace(".base_layer.", "."): tensor
+        for name, tensor in weights_of(model).items()
+        if ".lora_" not in name
+    }
+    model._hf_peft_config_loaded = False  # or save_pretrained would write the adapter instead
+    try:
+        # Not the "original" format: its names would get the prefix of the adapter once one has been loaded.
+        model.save_pretrained(folder, state_dict=weights, save_original_format=False)
+    finally:
+        model._hf_peft_config_loaded = True
+
+
+def _is_listlike(value: Any) -> bool:
+    return not isinstance(value, str | Mapping) and hasattr(value, "__iter__")
+
+
+def _peft() -> Any:
+    try:
+        import peft
+    except ImportError as error:
+        raise GroundlingError("LoRA needs peft: pip install 'groundling[lora]'") from error
+    return peft
