@@ -157,6 +157,10 @@ def variants() -> Iterator[tuple[str, Config]]:
     config = settings(reading)
     config.world.bootstrap_truncated = True
     yield "bootstrapped time-outs", config
+    config = settings(reading)
+    config.policy.args["prompt"] = ["glam", "brief"]
+    config.algorithm.args |= {"contrast_coefficient": 0.5, "contrast_prompts": ["glam", "brief", "tagged"]}
+    yield "forms of a prompt, contrast", config
     for policy in ("action_scoring", "action_writing"):
         config = conversing(policy, "ppo")
         config.algorithm.args |= {"kl_coefficient": 0.1}
