@@ -68,12 +68,8 @@ def _check_type(key: str, value: Any, hint: Any) -> None:
         if value not in get_args(hint):
             raise ConfigError(f"{key} must be one of {', '.join(map(repr, get_args(hint)))}, got {value!r}")
         return
-    if get_origin(hint) in (Union, UnionType) and isinstance(
-        value, list | tuple
-    ):  # OmegaConf knows none with a list
-        hint = next((one for one in get_args(hint) if get_origin(one) is collections.abc.Sequence), hint)
-    elif get_origin(hint) in (Union, UnionType):
-        hint = Union[tuple(one for one in get_args(hint) if get_origin(one) is not collections.abc.Sequence)]  # noqa: UP007
+    if get_origin(hint) in (Union, UnionType):
+        hint = _part_for(hint, value)
     if get_origin(hint) is collections.abc.Sequence:  # OmegaConf knows it as a list
         hint = list[get_args(hint)[0]]  # type: ignore[misc]
     schema = _schema_of(hint)
@@ -90,6 +86,14 @@ def _check_type(key: str, value: Any, hint: Any) -> None:
     except OmegaConfBaseException:
         name = getattr(hint, "__name__", str(hint)) if get_origin(hint) is None else str(hint)
         raise ConfigError(f"{key} must be of type {name}, got {value!r}") from None
+
+
+def _part_for(union: Any, value: Any) -> Any:
+    """What of a union a value is checked against: OmegaConf knows none that has a sequence in it."""
+    sequences = [one for one in get_args(union) if get_origin(one) is collections.abc.Sequence]
+    if sequences and isinstance(value, list | tuple):
+        return sequences[0]
+    return Union[tuple(one for one in get_args(union) if one not in sequences)]  # noqa: UP007 (of a tuple)
 
 
 @cache

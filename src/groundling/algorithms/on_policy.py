@@ -153,7 +153,7 @@ class ClippedOnPolicy(OnPolicy):
     """Stop going through a rollout once a minibatch is this far from the old policy; null: never."""
     contrast_coefficient: float = 0.0
     """Weight of a loss that brings together what one observation is read as in several prompts (see `with_contrast`);
-    0: none. 0.5 in arXiv 2410.19920."""
+    0: none."""
     contrast_prompts: Sequence[str] = ()
     """Ids of these prompts."""
 

@@ -161,7 +161,9 @@ def _load(path: Path) -> Study:
             raise ConfigError(f"arms.{name}.data: {unknown('agent, or arm before it,', arm.data, before)}")
         before.append(name)
         if beyond := sorted({*(arm.seeds or ())} - {*study.seeds}):
-            raise ConfigError(f"arms.{name}.seeds: {beyond} are not among the study's seeds, {study.seeds}")
+            raise ConfigError(
+                f"arms.{name}.seeds: {beyond} are not among the study's seeds, {study.seeds}: name some of those"
+            )
     if study.reference is not None:
         _arm(study, study.reference)
         if study.arms[study.reference].experiment in agents():
