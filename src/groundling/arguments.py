@@ -91,7 +91,9 @@ def _check_type(key: str, value: Any, hint: Any) -> None:
 def _part_for(union: Any, value: Any) -> Any:
     """What of a union a value is checked against: OmegaConf knows none that has a sequence in it."""
     sequences = [one for one in get_args(union) if get_origin(one) is collections.abc.Sequence]
-    if sequences and isinstance(value, list | tuple):
+    if not sequences:
+        return union
+    if isinstance(value, list | tuple):
         return sequences[0]
     return Union[tuple(one for one in get_args(union) if one not in sequences)]  # noqa: UP007 (of a tuple)
 
