@@ -282,9 +282,9 @@ def _svg(figure: Any) -> str:
 
 def _points(rows: Rows, key: str) -> tuple[np.ndarray, np.ndarray]:
     """A metric's steps and values, each ``(points,)``."""
-    points = [(row["step"], value) for row in rows if (value := row.get(key)) is not None]
-    steps, values = np.array(points, dtype=float).reshape(-1, 2).T
-    return steps, values
+    values = np.array([row.get(key) for row in rows], dtype=float)  # NaN where there is none
+    steps, present = np.array([row["step"] for row in rows], dtype=float), ~np.isnan(values)
+    return steps[present], values[present]
 
 
 Curve = tuple[np.ndarray, np.ndarray, np.ndarray]

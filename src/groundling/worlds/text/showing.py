@@ -24,7 +24,8 @@ def shown(config: TextConfig, sample: Mapping[str, Any]) -> ShownEpisode:
         sample: What `groundling.worlds.text.samples.record` gave.
     """
     first = sample.get("first")
-    steps, pictures = sample["steps"][:_MOST_MOMENTS], frames(config, sample)
+    steps, actions = sample["steps"][:_MOST_MOMENTS], sample["actions"][:_MOST_MOMENTS]
+    pictures = frames(config, {**sample, "actions": actions})  # what is left out need not be drawn
     moments = [
         Moment(
             step["descriptions"] or ["(nothing in sight)"],
