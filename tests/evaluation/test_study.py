@@ -23,7 +23,8 @@ from groundling.evaluation import study as study_module
 from groundling.evaluation.evaluate import evaluate
 from groundling.evaluation.study import make_jobs, run_jobs_beside
 from groundling.evaluation.study_by_figures import write_study_by_figures
-from groundling.evaluation.study_by_success import SHARED, Score, _differences
+from groundling.evaluation.study_lines import SHARED, differences
+from groundling.evaluation.study_results import Score
 from groundling.intervals import IntervalEstimate, wilson_interval
 from groundling.training.tracking import read_metrics
 from groundling.worlds.writing import WritingWorld
@@ -68,7 +69,7 @@ arms:
   measured: {experiment: rl4lms/increasing_numbers_reinforce_pp}
   plain: {experiment: rl4lms/increasing_numbers_reinforce_pp, overrides: ["evaluation.metrics=[]"]}
 """
-_FILES = ["README.md", "curves.csv", "evaluations.csv", "summary.csv", "summary.json"]
+_FILES = ["README.md", "arms", "curves.csv", "evaluations.csv", "summary.csv", "summary.json"]
 _FIGURES = ["generalisation.png", "generalisation.svg", "success.png", "success.svg"]
 
 
@@ -139,7 +140,7 @@ def test_an_interrupted_study_goes_on_without_doing_anything_twice(
 
     for name in ("evaluate", "train"):
         monkeypatch.setattr(study_module, name, never)
-    before = {path: path.read_bytes() for path in out.iterdir() if path.suffix != ".png"}
+    before = {path: path.read_bytes() for path in out.rglob("*.*") if path.suffix != ".png"}
     assert main(_words(study)) == 0
     assert before == {path: path.read_bytes() for path in before}
 
@@ -225,7 +226,7 @@ def test_a_difference_in_one_test_of_several_is_not_cut_off() -> None:
     better = [
         score("better", seed, suite, 0.8 if suite == "c" else 0.2) for seed in range(5) for suite in suites
     ]
-    lines = {line.suite: line.estimate.value for line in _differences([*plain, *better], "plain", ())}
+    lines = {line.suite: line.estimate.value for line in differences([*plain, *better], "plain", ())}
     assert lines == pytest.approx({"a": 0, "b": 0, "c": 0.6, "d": 0, SHARED: 0.15})
 
 
@@ -240,6 +241,96 @@ def test_a_costly_arm_has_fewer_seeds(study: Path, capsys: pytest.CaptureFixture
     study.write_text(text.replace("seeds: [2]", "seeds: [2, 7]"))
     assert main(_words(study)) != 0
     assert "arms.slow.seeds: [7] are not among the study's seeds, [1, 2]" in capsys.readouterr().err
+
+
+def test_results_of_another_machine_are_taken_over(
+    study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there, here, whole = (study.parent / name for name in ("there", "here", "whole"))
+    for folder, words in ((there, ["seeds=1"]), (whole, [])):
+        assert main(["study", str(study), *words, "--runs", f"{folder}-runs", "--output", str(folder)]) == 0
+    trained = []
+    train = study_module.train
+    monkeypatch.setattr(study_module, "train", lambda c, *a: (trained.append(c.run_dir), train(c, *a))[1])
+    words = ["study", str(study), "--runs", f"{here}-runs", "--output", str(here), "--add", str(there)]
+    assert main(words) == 0
+    assert "3 of 6 runs are taken over" in capsys.readouterr().out
+    assert trained == [f"{here}-runs/quick-seed2", f"{here}-runs/slow-seed2"]
+    for name in ("curves.csv", "evaluations.csv", "summary.csv"):
+        ours, theirs = _rows(here / name), _rows(whole / name)
+        assert len(ours) == len(theirs) > 0
+        for row, other in zip(sorted(ours, key=str), sorted(theirs, key=str), strict=True):
+            row.pop("seconds", None), other.pop("seconds", None)
+            assert row.keys() == other.keys()
+            for column, cell in row.items():
+                same = cell == other[column] or float(cell) == pytest.approx(float(other[column]), abs=2e-6)
+                assert same, (name, column, cell, other[column])
+    page = (here / "README.md").read_text()
+    assert "--add there" in page and "Unfinished" not in page
+    assert (here / "arms" / "slow.yaml").is_file()
+
+    assert main([*words, "--add", str(whole)]) != 0
+    assert (
+        "whole has quick-seed1, random-seed1, slow-seed1, as another folder of --add"
+        in capsys.readouterr().err
+    )
+
+    # What is whole needs no run; what was not asked for there is run here.
+    assert main(["study", str(study), "--add", str(here), "--runs", f"{here}-no", "--output", str(here)]) == 0
+    assert len(trained) == 2 and not Path(f"{here}-no").exists()
+    assert main([*words, "arms=slow", "suites=held-out,other-nouns,controls"]) == 0
+    assert "slow-seed1 of" in (told := capsys.readouterr().out) and "was not tested in" in told
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "message"),
+    [
+        (None, ["episodes=5"], "tells of 'tiny' with 4 episodes, and not of tiny with 5"),
+        (
+            None,
+            ["arms.slow.algorithm.args.learning_rate=2e-5"],
+            "slow with algorithm.args.learning_rate=1e-05",
+        ),
+        (None, ["training.steps=96"], "quick with training.steps=64 (here 96)"),
+        (("summary.json", '"study": "tiny"', '"study": "small"'), [], "tells of 'small'"),
+        (("summary.json", "{", "["), [], "holds no results of a study"),
+        (
+            ("evaluations.csv", "quick,1,trained,held-out,all,4,", "quick,1,trained,held-out,all,4,x"),
+            [],
+            "no results",
+        ),
+        (("curves.csv", "quick,1,", "quick,one,"), [], "holds no results of a study"),
+        (("arms/slow.yaml", "seed:", "sead:"), [], "sead"),
+    ],
+)
+def test_results_that_are_not_taken_over(
+    change: tuple[str, str, str] | None,
+    words: list[str],
+    message: str,
+    study: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(_words(study, "seeds=1")) == 0
+    out = study.parent / "out"
+    if change is not None:
+        name, before, after = change
+        text = (out / name).read_text()
+        assert before in text
+        (out / name).write_text(text.replace(before, after, 1))
+    again = ["study", str(study), "seeds=1", *words, "--runs", str(study.parent / "again"), "--add", str(out)]
+    assert main([*again, "--output", str(study.parent / "new")]) != 0
+    assert message in capsys.readouterr().err
+    assert not (study.parent / "again").exists() and not (study.parent / "new").exists()
+
+
+def test_results_are_added_only_where_they_count(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(_words(study, "--add", str(study.parent), "--no-results")) != 0
+    assert "--add does nothing with --no-results" in capsys.readouterr().err
+    assert main(_words(study, "--add", str(study.parent))) != 0
+    assert "holds no results of a study" in capsys.readouterr().err
+    study.write_text(_WRITING)
+    assert main(_words(study, "--add", str(study.parent))) != 0
+    assert "--add is for results that tell successes" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

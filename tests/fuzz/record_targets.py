@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from random import Random
 from typing import Any
 
 from groundling.documents import check_depth, parse_json, read_lines
-from groundling.evaluation import rating, report
+from groundling.evaluation import rating, report, study_results
 from groundling.evaluation.evaluate import read_evaluation
 from groundling.judges.preferences.recording import _read as read_recorded
 from groundling.judges.preferences.store import Answer, Store
@@ -54,6 +55,19 @@ _SEGMENTS: list[Any] = [
     ["go", ["a key", "a ball"], "found", {"return": 1.0}],
     ["go", ["x"], "", {"return": 0}],
 ]
+
+
+_RESULTS: dict[str, Any] = {
+    "study": "tiny",
+    "episodes": 4,
+    "unfinished": ["slow-seed1"],
+    "suites": {"quick": ["held-out"]},
+}
+_CURVES = "arm,seed,step,seconds,episodes,success_rate\nquick,1,32,0.5,3,0.25\nclone,1,32,0.5,,\n"
+_SCORES = (
+    "arm,seed,agent,suite,task,episodes,success,low,high,first_named,first_none,first_precision,first_chance\n"
+    "quick,1,trained,held-out,all,4,0.5,0.1,0.9,,,,\nquick,1,trained,held-out,go,4,1,0.5,1,1,0,1,0.25\n"
+)
 
 
 def _bytes(seeds: list[Any], lines: bool = False) -> Callable[[Random], bytes]:
@@ -192,6 +206,26 @@ def _rated(made: tuple[bytes, bytes], folder: Path) -> None:
         assert where and all(isinstance(value, str) for value in row.values())
 
 
+def _results(random: Random) -> tuple[bytes, bytes, bytes]:
+    place = random.randrange(3)
+    summary = _bytes([_RESULTS])(random) if place == 0 else json.dumps(_RESULTS).encode()
+    sheets = [_CURVES.encode(), _SCORES.encode()]
+    if place:
+        bent = mutation.text(random, (sheets[place - 1].decode(),), (",", "\n", '"', "nan", *mutation.WORDS))
+        sheets[place - 1] = mutation.encoded(random, bent)
+    return summary, sheets[0], sheets[1]
+
+
+def _results_read(made: tuple[bytes, bytes, bytes], folder: Path) -> None:
+    for content, name in zip(made, ("summary.json", "curves.csv", "evaluations.csv"), strict=True):
+        _written(content, folder, name)
+    there = study_results._read_files(folder)
+    assert all(isinstance(name, str) for names in there.suites.values() for name in names)
+    assert all(type(row["seed"]) is int and row["step"] >= 0 for row in there.rows)
+    for score in there.scores:
+        assert score.episodes > 0 and math.isfinite(score.success + score.low + score.high), score
+
+
 def _answers(made: bytes, folder: Path) -> None:
     store = Store(folder, {"q": 1})
     store._answers.mkdir(parents=True, exist_ok=True)
@@ -273,6 +307,7 @@ def targets() -> list[Target]:
             60,
         ),
         Target("raters' forms", _form, _rated, "texts by name, each with its row", 3_000, 60),
+        Target("studies' results", _results, _results_read, "counts and finite figures", 6_000, 60),
         Target(
             "judges' answers",
             _bytes([_parse(one) for one in _ANSWERS], True),

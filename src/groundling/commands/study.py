@@ -28,6 +28,15 @@ def add_parser(commands: Commands) -> None:
         default=1,
         help="processes of one thread each (default: all in this process)",
     )
+    parser.add_argument(
+        "--add",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="an --output of the same study, of another machine: its runs are taken over and not run again; may be "
+        "given several times",
+    )
     parser.add_argument("--no-results", action="store_true", help="write only the runs' own folders")
 
 
@@ -37,6 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     from groundling.evaluation.study import Job, make_jobs, run_here, run_jobs_beside
     from groundling.evaluation.study_by_figures import write_study_by_figures
     from groundling.evaluation.study_by_success import write_study_by_success
+    from groundling.evaluation.study_results import RunResult, read_results
     from groundling.sharing import shareable_words
     from groundling.worlds import kind
 
@@ -49,27 +59,49 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             f"reference={study.reference} does nothing: the results of {study.name} tell no successes; leave it out"
         )
+    if arguments.add and not by_success:
+        raise ConfigError(f"--add is for results that tell successes, which those of {study.name} do not")
+    if arguments.add and arguments.no_results:
+        raise ConfigError("--add does nothing with --no-results: leave one of them out")
     console = make_console()
 
     def tell(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
+    elsewhere: dict[str, RunResult] = {}
+    for folder in arguments.add:
+        there = read_results(folder, study, jobs, tell)
+        if twice := sorted(there.keys() & elsewhere.keys()):
+            raise ConfigError(
+                f"{folder} has {', '.join(twice)}, as another folder of --add: name one of them"
+            )
+        tell(f"{folder}: {len(there)} of {len(jobs)} runs are taken over")
+        elsewhere |= there
+    needed = {job.name for job in jobs} - {*elsewhere}
+    needed |= {job.teacher.name for job in jobs if job.teacher and job.name in needed}
+    left = [job for job in jobs if job.name in needed]
+
     options = [word for module in arguments.imports for word in ("--import", module)]
     command = ["study", arguments.study, *arguments.overrides, *options]
-    full_command = [*command, "--jobs", str(arguments.jobs), "--runs", str(runs), "--output", str(output)]
+    added = [word for folder in arguments.add for word in ("--add", str(folder))]
+    folders = [*added, "--jobs", str(arguments.jobs), "--runs", str(runs), "--output", str(output)]
     if arguments.jobs == 1:
-        failed = run_here(jobs, tell, console, warn)
+        failed = run_here(left, tell, console, warn)
     else:
 
         def words(job: Job) -> list[str]:
             one = [f"arms={job.arm}", f"seeds={job.seed}"]
             return [*command, *one, "--runs", str(runs), "--no-results"]
 
-        failed = run_jobs_beside(jobs, words, arguments.jobs, tell)
+        failed = run_jobs_beside(left, words, arguments.jobs, tell)
     if not arguments.no_results:
         world = kind(jobs[0].config.world.id)
-        write = write_study_by_success if by_success else write_study_by_figures
-        write(study, jobs, world, output, shareable_words(full_command))
+        if by_success:
+            write_study_by_success(
+                study, jobs, world, output, shareable_words([*command, *folders]), elsewhere
+            )
+        else:
+            write_study_by_figures(study, jobs, world, output, shareable_words([*command, *folders]))
         tell(f"results: {output / 'README.md'}")
     if failed:
         raise RunError(

@@ -41,6 +41,8 @@ class Job:
     config: Config
     suites: tuple[str, ...]
     episodes: int
+    arm_config: Config
+    """Its arm's, in which seed and run_dir are not yet those of the run."""
     teacher: "Job | None" = None
     """Of whom this one is a clone."""
 
@@ -185,7 +187,7 @@ def _jobs_of_seed(study: Study, configs: Mapping[str, Config], seed: int, runs: 
         named = [next(iter(world.suites))] if named is None else named
         suites = tuple(world.find_suites(",".join(named)))
         agent = arm.experiment if arm.experiment in agents() else "trained"
-        jobs[name] = Job(name, seed, agent, run_config, suites, study.episodes, teacher)
+        jobs[name] = Job(name, seed, agent, run_config, suites, study.episodes, config, teacher)
     return list(jobs.values())
 
 
@@ -197,7 +199,7 @@ def _teacher(arm: str, agent: str, clone: Config, seed: int) -> Job:
         raise ConfigError(f"arms.{arm}.data: {error}") from error
     place = clone.world.PLACE
     at_home = config_of_agent(agent, [f"world.{place}={getattr(clone.world, place)}"])
-    return Job(agent, seed, agent, replace(at_home, world=clone.world, seed=seed), (), 0)
+    return Job(agent, seed, agent, replace(at_home, world=clone.world, seed=seed), (), 0, at_home)
 
 
 def run_job(job: Job, tell: Tell, console: Console, warn: Tell) -> None:
