@@ -88,7 +88,7 @@ _POLICY_ARGS: dict[str, dict[str, Any]] = {
     "symbolic": {"channels": 8, "hidden_size": 8, "recurrence": 2},
     "token": {"value": "shared"},
 }
-_BY_TEXTS = ("action_generating", "action_scoring", "action_writing")
+_BY_TEXTS = ("action_scoring", "action_writing")
 _STEPS: dict[str, Any] = {"learning_rate": 1e-2, "minibatch_size": 4, "micro_batch_size": 2}
 # Where nothing is rewarded and there is no value function, the bonus is what is left to learn from.
 _CRITIC_FREE = {**_STEPS, "entropy_coefficient": 0.01}

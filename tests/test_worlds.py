@@ -90,7 +90,7 @@ _BY_TEXTS = {"action_generating", "action_scoring", "action_writing"}
         ("babyai", "action_head", "nlpo", {"algorithm.id": _ACT}),
         ("babyai", "action_head", "drrn", {"policy.id": {"drrn"}, "algorithm.id": _ACT}),
         ("babyai", "random", "ppo", {"policy.id": {"action_head", "drrn", "symbolic"} | _BY_TEXTS}),
-        ("dataset", "drrn", "bc", {"policy.id": _BY_TEXTS}),
+        ("dataset", "drrn", "bc", {"policy.id": _BY_TEXTS - {"action_generating"}}),
         ("dataset", "action_scoring", "ppo", {"algorithm.id": {"bc", "supervised"}}),
         ("writing", "token", "grpo", {"algorithm.id": _ACT - {"grpo", "rloo"} | {"bc", "supervised"}}),
     ],

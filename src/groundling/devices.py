@@ -8,7 +8,9 @@ from groundling.errors import ConfigError
 
 
 def find_device(name: str | torch.device) -> torch.device:
-    """The device of that name; "auto" takes the accelerator if there is one.
+    """The device of that name; "auto" takes the accelerator if there is one that can be used.
+
+    Draws are made in float64, which Apple's GPUs (mps) do not have.
 
     Of several processes on one machine (``LOCAL_RANK``), each takes a GPU of its own.
 
@@ -17,7 +19,7 @@ def find_device(name: str | torch.device) -> torch.device:
     """
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if name == "auto":
-        name = accelerator or torch.device("cpu")
+        name = accelerator if accelerator is not None and _has_float64(accelerator) else torch.device("cpu")
     local_rank = launched("LOCAL_RANK", -1)
     if str(name) == "cuda" and local_rank >= 0 and torch.cuda.is_available():
         name = f"cuda:{local_rank % torch.cuda.device_count()}"
@@ -29,7 +31,19 @@ def find_device(name: str | torch.device) -> torch.device:
         raise ConfigError(f"device={name} cannot be used on this machine: there is {there}") from error
     if device.type == "meta":
         raise ConfigError(f"device={name} holds no numbers to compute with: there is {there}")
+    if not _has_float64(device):
+        raise ConfigError(
+            f"device={name} has no float64, in which actions and tokens are drawn: set device=cpu"
+        )
     return device
+
+
+def _has_float64(device: torch.device) -> bool:
+    try:
+        torch.empty(0, dtype=torch.float64, device=device)
+    except TypeError:
+        return False
+    return True
 
 
 def launched(name: str, default: int) -> int:

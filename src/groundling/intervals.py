@@ -11,6 +11,8 @@ import numpy as np
 
 _RESAMPLES = 2000
 """Bootstrap samples behind an interval."""
+_AT_ONCE = 2**22
+"""Values that are drawn at once: 2,000 samples of 50,000 texts would be 1.6 GB."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,12 @@ def estimate(
     """
     table = scores.reshape(len(scores), -1)  # (runs, tasks)
     runs, tasks = table.shape
-    drawn = np.random.default_rng(seed).integers(runs, size=(_RESAMPLES, runs, tasks))
-    resampled = table[drawn, np.arange(tasks)]  # (resamples, runs, tasks)
-    values = statistic(resampled.reshape(_RESAMPLES, -1))  # (resamples,)
+    generator, at_once = np.random.default_rng(seed), max(1, _AT_ONCE // table.size)
+    values = np.empty(_RESAMPLES)
+    for first in range(0, _RESAMPLES, at_once):
+        part = values[first : first + at_once]
+        drawn = generator.integers(runs, size=(len(part), runs, tasks))
+        part[:] = statistic(table[drawn, np.arange(tasks)].reshape(len(part), -1))
     low, high = np.percentile(values, (2.5, 97.5))
     return IntervalEstimate(float(statistic(table.ravel())), float(low), float(high))
 

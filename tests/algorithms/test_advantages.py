@@ -189,8 +189,15 @@ def test_an_episode_alone_is_told() -> None:
     for groups in ([1, 1, 2], [3]):
         rollout = _texts([1.0] * len(groups), groups)
         for advantages in (leave_one_out, group_relative):
-            with pytest.raises(ConfigError, match="at least twice"):
+            with pytest.raises(ConfigError, match=r"be answered twice \(world\.texts_per_prompt\)"):
                 advantages(rollout, rollout.rewards)
+
+
+def test_an_env_alone_is_told_in_the_words_of_its_world() -> None:
+    zero = torch.zeros(4, 1)
+    rollout = Rollout(list(range(4)), zero.long(), zero, zero, zero, zero.bool(), zero[0], [])
+    with pytest.raises(ConfigError, match=r"let world\.num_envs, and world\.group_size where it is set, be"):
+        leave_one_out(rollout, rollout.rewards)
 
 
 def test_standardised_under_the_mask() -> None:

@@ -141,6 +141,15 @@ def test_late_data_is_weighed_by_the_ratio_and_clipped() -> None:
     assert figures["lag_ratio"] == pytest.approx(20, rel=1e-4)
 
 
+def test_what_does_not_count_is_in_no_figure() -> None:
+    policy, rollout = _policy_and_rollout()
+    rollout.log_probs = rollout.log_probs - np.log(2.0)
+    rollout.log_probs[4:] -= np.log(4.0)
+    rollout.mask = torch.ones_like(rollout.dones)
+    rollout.mask[4:, :] = False
+    assert _learn(policy, rollout)[1]["lag_ratio"] == pytest.approx(2, rel=1e-4)
+
+
 def test_the_originals_last_step_teaches_nothing() -> None:
     policy, rollout = _policy_and_rollout()
     rollout.dones[:] = False

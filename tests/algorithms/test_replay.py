@@ -1,15 +1,20 @@
 """What DRRN remembers, in memory and in the run's file."""
 
 import json
+import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
+from torch import nn
 
 from groundling.algorithms import DRRN
 from groundling.algorithms.replay import ReplayFile, Transition
 from groundling.configs.schema import Config, TrainingConfig
 from groundling.errors import ConfigError, RunError
+from groundling.policies.drrn import DRRNPolicy
 from groundling.registry import ComponentConfig
 from groundling.training.progress import TrainingProgress
 from groundling.training.run import Run
@@ -20,7 +25,10 @@ from tests.conftest import TablePolicy
 def _transitions(count: int, first: int = 0) -> list[Transition]:
     sets = (("left", "right"), ("left", "right", "wait"))
     return [
-        Transition(f"é {i % 5}\n", sets[i % 2], i % 2, i / 7, None if i % 3 == 2 else f"é {(i + 1) % 5}\n")
+        Transition(
+            *(f"é {i % 5}\n", sets[i % 2], i % 2, i / 7),
+            *(() if i % 3 == 2 else (f"é {(i + 1) % 5}\n", sets[(i + 1) % 2])),
+        )
         for i in range(first, first + count)
     ]
 
@@ -44,6 +52,42 @@ def test_what_was_appended_comes_back_and_what_a_kill_left_behind_does_not(tmp_p
     assert list(ReplayFile(path).read(begun_again.state)) == _transitions(1)
 
 
+def test_what_an_earlier_version_wrote_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "replay.jsonl"
+    content = b'["a", ["x", "y"], 0, 0.5, "b"]\n[2, 1, 1, 1.0, null]\n'
+    path.write_bytes(content)
+    file = ReplayFile(path)
+    expected = [Transition("a", ("x", "y"), 0, 0.5, "b", ("x", "y")), Transition("b", ("x", "y"), 1, 1.0)]
+    assert list(file.read({"bytes": len(content), "crc32": zlib.crc32(content)})) == expected
+    file.append(_transitions(2))
+    assert list(ReplayFile(path).read(file.state)) == expected + _transitions(2)
+
+
+class _Table(DRRNPolicy):
+    """Q of an action is a number of its own, whatever the prompt."""
+
+    def __init__(self, values: Mapping[str, float]) -> None:
+        nn.Module.__init__(self)
+        self.rows = nn.ParameterDict({name: nn.Parameter(torch.tensor(q)) for name, q in values.items()})
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def q_values(self, prompts: Sequence[str], actions: Sequence[Sequence[str]]) -> torch.Tensor:
+        return torch.stack([torch.stack([self.rows[name] for name in texts]) for texts in actions])
+
+
+def test_the_next_value_is_the_best_of_the_actions_that_are_admissible_then() -> None:
+    """At the second step "take" cannot be done any more: its Q must not enter the target."""
+    policy = _Table({"take": 9.0, "wait": 0.0, "open": 2.0, "go": 1.0})
+    drrn = DRRN(gamma=0.5, learning_rate=1e-9)
+    drrn.setup(policy)
+    step = Transition("s", ("take", "wait"), 1, 1.0, "t", ("open", "go"))
+    # Q(s, wait) = 0 and the target is 1 + 0.5 * 2: Huber's loss of 2 is 1.5.
+    assert drrn._step(policy, [step, step])["loss"] == pytest.approx(1.5)
+
+
 def test_a_file_that_is_not_the_checkpoints_is_told(tmp_path: Path) -> None:
     path = tmp_path / "replay.jsonl"
     file = ReplayFile(path)
@@ -59,8 +103,8 @@ def test_a_state_that_holds_all_of_it_is_read(tmp_path: Path) -> None:
     rows = [["a", ["x", "y"], 0, 0.0, "b"], ["b", ["x", "y"], 1, 0.0, "c"], ["c", ["x", "y"], 1, 0.5, None]]
     held = {"rows": rows, "steps": 7}
     expected = [
-        Transition("a", ("x", "y"), 0, 0.0, "b"),
-        Transition("b", ("x", "y"), 1, 0.0, "c"),
+        Transition("a", ("x", "y"), 0, 0.0, "b", ("x", "y")),  # of a time when the next ones were not kept
+        Transition("b", ("x", "y"), 1, 0.0, "c", ("x", "y")),
         Transition("c", ("x", "y"), 1, 0.5, None),
     ]
     alone, kept, again = (DRRN(replay_size=3) for _ in range(3))

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,31 @@ def test_workers_give_what_this_process_gives(workers: int) -> None:
     assert _play(envs, 30) == _play(other, 30)
     assert other.incidents.lost_envs == 0
     other.close()
+
+
+class _Ends(Corridor):
+    """Tells success at its end; from the second episode on its process ends at the first step."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.dies = seed is not None and seed > 100
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: int) -> Any:
+        if self.dies:
+            os._exit(3)
+        observation, reward, _, truncated, info = super().step(action)
+        return observation, reward, True, truncated, {**info, "success": True}
+
+
+def test_an_env_that_is_lost_at_its_first_step_knows_nothing_of_the_episode_before() -> None:
+    envs = TextVectorEnv(
+        _Ends, 1, ["left", "right", "stay"], lambda i, k: 100 * k + 1, num_workers=1, warn=lambda text: None
+    )
+    envs.reset()
+    (first,) = envs.step([2]).episodes
+    (lost,) = envs.step([2]).episodes
+    envs.close()
+    assert first.success and not lost.success and lost.length == 0
 
 
 @pytest.mark.parametrize("trouble", ["raise", "die", "hang"])

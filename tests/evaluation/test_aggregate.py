@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from groundling import intervals
 from groundling.intervals import (
     area_under_curve,
     estimate,
@@ -21,6 +22,13 @@ def test_the_lowest_and_highest_quarter_are_left_out() -> None:
     assert interquartile_mean(np.array([0.2, 0.4, 0.9])) == pytest.approx(0.5)  # of three none
     rows = np.array([[4.0, 1, 3, 2], [10, 20, 30, 40]])
     assert interquartile_mean(rows).tolist() == [2.5, 25]
+
+
+def test_samples_are_drawn_alike_however_many_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = np.random.default_rng(0).random((40, 7))
+    whole = estimate(scores)
+    monkeypatch.setattr(intervals, "_AT_ONCE", 1000)
+    assert estimate(scores) == whole
 
 
 def test_it_is_scipys_trimmed_mean() -> None:

@@ -458,6 +458,40 @@ def test_a_study_of_texts_keeps_and_draws_what_its_world_says(tmp_path: Path) ->
     assert "3 held-out drawings for each run; strokes of" in (tmp_path / "strokes" / "README.md").read_text()
 
 
+def test_an_arm_is_trained_when_its_epochs_are_over(
+    study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However many steps that takes: the number of steps that an experiment without epochs would take says nothing."""
+    (study.parent / "texts.jsonl").write_text(
+        "".join(
+            f'{{"prompt": "go {i}", "reference": "north {i}", "split": "{split}"}}\n'
+            for i in range(6)
+            for split in ("train", "test")
+        )
+    )
+    study.write_text(
+        "name: readers\nseeds: [1]\nsuites: [test]\nepisodes: 2\n"
+        "arms: {reader: {experiment: rl4lms/increasing_numbers_reinforce_pp}}\n"
+    )
+    words = [
+        "world.pool=jsonl",
+        "~world.args",
+        f"world.args={{path: {study.parent / 'texts.jsonl'}, reference_column: reference}}",
+        "world.num_texts=4",
+    ]
+    words += ["world.num_tokens=6", "model.path=starter", "device=cpu", "evaluation.baselines=[]"]
+    words += ["algorithm.id=supervised", "~algorithm.args", "evaluation.metrics=[]", "~reward"]
+    assert main(_words(study, *words, "training.epochs=2")) == 0, capsys.readouterr()
+    rows = read_metrics(study.parent / "runs" / "reader-seed1")
+    assert rows[-1]["step"] < 200
+    runs = study.parent / "runs"
+    (job,) = make_jobs(*read_study(str(study), [*words, "training.epochs=2"]), runs)
+    assert job.is_done()
+    (longer,) = make_jobs(*read_study(str(study), [*words, "training.epochs=3"]), runs)
+    assert not longer.is_trained()
+    assert main(_words(study, *words, "training.epochs=3")) == 0 and longer.is_trained()
+
+
 def test_a_study_of_which_nothing_is_finished_has_no_results(tmp_path: Path) -> None:
     path = tmp_path / "writers.yaml"
     path.write_text(_WRITING)

@@ -163,3 +163,23 @@ def test_slots_that_hold_the_same_text_are_told_apart(tokenizers):
         questions = [ScoringQuestion(list(prompt), CANDIDATES) for prompt in sorted(prompts)]
         expected = scores(lm, [lm._scorer.answers([question])[0] for question in questions])
         torch.testing.assert_close(scores(lm, kept.answers(questions)), expected, atol=1e-4, rtol=0)
+
+
+def test_a_prompt_that_begins_another_one_has_the_others_read_from_where_they_were(tokenizers, monkeypatch):
+    lm = model("llama", tokenizers)
+    lengths, read = [], lm.backbone.read
+
+    def noted(tokens, *rest):
+        lengths.append(tokens.numel())
+        return read(tokens, *rest)
+
+    first, second = _ids(1, 200), _ids(2, 200)
+    with torch.no_grad(), lm._scorer.keeping():
+        lm._scorer.token_scores([ScoringQuestion(text, CANDIDATES) for text in (first, second)], growing=True)
+        monkeypatch.setattr(lm.backbone, "read", noted)
+        prompts = [first[:20], [*first, 5], [*second, 6, 7]]
+        questions = [ScoringQuestion(prompt, CANDIDATES) for prompt in prompts]
+        computed, _ = lm._scorer.token_scores(questions, growing=True)
+        assert sum(lengths) < 60
+        expected = torch.cat([lm._scorer.token_scores([question])[0] for question in questions])
+    torch.testing.assert_close(computed, expected, atol=1e-4, rtol=0)

@@ -55,6 +55,13 @@ def _config(dataset: Path, run_dir: Path, objective: str = "text", policy: str =
     )
 
 
+def test_who_writes_turns_is_taught_turns(dataset: Path, tmp_path: Path) -> None:
+    config = _config(dataset, tmp_path, "text", "action_generating")
+    config.policy.args = {"value_hidden_sizes": [8]}
+    with pytest.raises(ConfigError, match=r"writes turns: set algorithm\.args\.objective=choice"):
+        train(config, Console(quiet=True))
+
+
 @pytest.mark.parametrize(
     ("policy", "objective"),
     [

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from groundling.algorithms import APPO, Rollout
+from groundling.algorithms.optimisation import make_adamw
 from groundling.envs.nethack.observation import message_id
 from groundling.envs.nethack.shared import EndStatus
 from groundling.envs.nethack.vector import Frames, NetHackEpisode, NetHackVectorEnv
@@ -81,7 +82,7 @@ class ScriptedEnvs:
         dones = (t % (own + 2) == 0) & stepped
         self.begun[own] += dones
         return Frames(
-            chars=np.full((n, 12, 12), 64, np.uint8) + t[:, None, None].astype(np.uint8),
+            chars=np.full((n, 12, 12), 64, np.uint8) + (t % 4)[:, None, None].astype(np.uint8),
             colours=np.zeros((n, 12, 12), np.uint8),
             vector=np.repeat((t + own / 10)[:, None], 27, 1).astype(np.float32),
             messages=messages,
@@ -194,13 +195,20 @@ def test_running_out_of_steps_is_valued_as_if_the_episode_went_on_if_that_is_wan
             seen = NetHackObservations(**{name: array[None] for name, array in shown.items()})
             expected[end, 1] = 0.9 * policy.values(seen, memory)[0]
     assert expected[2, 1] and expected[5, 1] and expected[2, 1] != expected[5, 1]
-    torch.testing.assert_close(valued.rewards - limit.rewards, expected)
+    assert limit.cut_off is None and torch.equal(valued.rewards, limit.rewards)
+    torch.testing.assert_close(valued.cut_off, expected)
 
 
 def test_what_was_done_can_be_evaluated_again() -> None:
     policy = _policy()
     collector = NetHackCollector(ScriptedEnvs(), 8, _EXTRINSIC)
     _collect(collector, policy)
+    optimizer = make_adamw(
+        policy, 0.1
+    )  # what was seen in the first rollout is seen by other weights in the second
+    for parameter in policy.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    optimizer.step()
     rollout = _collect(collector, policy)[0]
     segments, transitions = rollout.elements(4)
     evaluation = policy.evaluate(segments, rollout.actions.flatten()[transitions])

@@ -327,6 +327,16 @@ def test_rollouts_beside_each_other_are_one_of_all_envs() -> None:
     assert torch.equal(whole.actions, joined.actions) and torch.equal(whole.last_values, joined.last_values)
 
 
+@pytest.mark.parametrize(("count", "size"), [(9, 4), (20, 8), (64, 12), (5, 5), (7, 2)])
+def test_of_equal_prompts_every_process_has_a_share(count: int, size: int) -> None:
+    work = [Work(3, "the same")] * count
+    shares = [
+        list(micro_batches(torch.arange(count), 64, work, Processes(rank, size))) for rank in range(size)
+    ]
+    assert all(shares)
+    assert sorted(torch.cat([piece for share in shares for piece in share]).tolist()) == list(range(count))
+
+
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_the_processes_shares_are_all_there_is(size: int) -> None:
     worlds = [Processes(rank, size) for rank in range(size)]

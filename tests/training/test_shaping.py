@@ -1,6 +1,7 @@
 """What episodes return as they are learnt from."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,13 @@ def test_an_episode_is_summed_over_the_ends_of_rollouts() -> None:
     assert (found["shaping_min"], found["shaping_max"]) == (-1.25, -0.75)
     assert found["shaped_return_mean"] == 6 and found["shaped_return_std"] == 0.75
     assert not returns.sums.any()
+
+
+def test_an_episode_that_a_group_was_cut_off_in_is_in_no_other() -> None:
+    returns = ShapedReturns(1)
+    for rewards, dones, expected in (([[9.0], [9.0]], [[0], [0]], None), ([[1.0], [2.0]], [[0], [1]], 3.0)):
+        rollout = replace(_rollout(rewards, dones), groups=torch.zeros(1).long())
+        assert returns.add(rollout, rollout.rewards)["shaped_return_mean"] == expected
 
 
 def test_a_shaped_run_logs_them_and_goes_on_in_the_middle_of_an_episode(tmp_path: Path) -> None:

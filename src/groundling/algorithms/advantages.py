@@ -98,10 +98,10 @@ class GroupedEpisodes:
         _, group = groups[:, None].expand_as(columns)[columns].unique(return_inverse=True)
         counts = torch.bincount(group).to(returns.dtype)
         if (counts < 2).any():
-            raise ConfigError(
-                "an episode is compared with others of its group, and one has none: let world.num_texts be at least 2, "
-                "and each prompt be answered at least twice (world.texts_per_prompt)"
-            )
+            mend = "let world.num_envs, and world.group_size where it is set, be at least 2"
+            if rollout.sequences:
+                mend = "let world.num_texts be at least 2, and each prompt be answered twice (world.texts_per_prompt)"
+            raise ConfigError(f"an episode is compared with others of its group, and one has none: {mend}")
         return cls(number, returns.T[columns], group, counts)
 
     def sums(self, x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from groundling.algorithms.advantages import explained_variance
 from groundling.algorithms.algorithm import algorithms
 from groundling.algorithms.batch import Batch
-from groundling.algorithms.losses import ppo_loss
+from groundling.algorithms.losses import masked_mean, ppo_loss
 from groundling.algorithms.on_policy import ClippedOnPolicy
 from groundling.algorithms.optimisation import Terms, learn
 from groundling.algorithms.rollout import Rollout
@@ -155,7 +155,7 @@ class APPO(ClippedOnPolicy):
             entropy_coefficient=self.entropy_coefficient,
             mask=weights,
         )
-        return {**loss.terms(), "lag_ratio": log_ratios.detach().exp().mean()}
+        return {**loss.terms(), "lag_ratio": masked_mean(log_ratios.detach().exp(), weights)}
 
     def _targets(
         self, batch: Batch, share: Tensor, log_ratios: Tensor, values: Tensor

@@ -69,6 +69,11 @@ class BehaviouralCloning(Algorithm):
         reason = super().accepts(policy, args, world)
         if reason is not None or self.objective == "choice" or world.action == "token":
             return reason
+        if getattr(policy, "writes_turns", False):
+            return (
+                "objective=text is of an action straight after its prompt, and that policy writes turns: set "
+                "algorithm.args.objective=choice"
+            )
         return _NOT_BY_TEXTS if is_other(policy, ActionTextPolicy) else None
 
     def setup(self, policy: Policy) -> None:

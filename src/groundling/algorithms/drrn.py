@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from groundling.algorithms.algorithm import Algorithm, algorithms, is_other
-from groundling.algorithms.replay import ReplayFile, Transition
+from groundling.algorithms.replay import ReplayFile, Transition, followed
 from groundling.algorithms.rollout import Rollout
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError, RunError
@@ -23,6 +23,8 @@ class DRRN(Algorithm):
     """Q-learning on replayed transitions (He et al. 2016, arXiv 1511.04636), with GLAM's settings.
 
     L = Huber(Q(s, a) - (r + γ max_a' Q(s', a')))
+
+    a' are the actions that are admissible in s'.
     """
 
     learning_rate: float = 1e-4
@@ -39,6 +41,7 @@ class DRRN(Algorithm):
 
     optimizer: torch.optim.Adam = field(init=False, repr=False)
     tells_entropy = False
+    needs_values = False
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` on options that cannot be run."""
@@ -114,17 +117,18 @@ class DRRN(Algorithm):
             for transition in self._file.read(state["file"]):
                 self._add(transition)
             return
-        for prompt, actions, action, reward, following in state["rows"]:
-            self._remember_one(Transition(prompt, tuple(actions), action, reward, following))
+        for prompt, actions, action, reward, *after in state["rows"]:
+            self._remember_one(followed(Transition(prompt, tuple(actions), action, reward), after))
 
     def _remember(self, policy: DRRNPolicy, rollout: Rollout) -> None:
         num_envs = rollout.actions.shape[1]
-        prompts = policy.prompts([*rollout.observations, *rollout.last_observations])
+        seen = [*rollout.observations, *rollout.last_observations]
+        prompts = policy.prompts(seen)
         actions, rewards = rollout.actions.flatten().tolist(), rollout.rewards.flatten().tolist()
         dones = rollout.dones.flatten().tolist()
         for i, observation in enumerate(rollout.observations):
-            following = None if dones[i] else prompts[i + num_envs]
-            self._remember_one(Transition(prompts[i], observation.actions, actions[i], rewards[i], following))
+            after = () if dones[i] else (prompts[i + num_envs], seen[i + num_envs].actions)
+            self._remember_one(Transition(prompts[i], observation.actions, actions[i], rewards[i], *after))
 
     def _remember_one(self, transition: Transition) -> None:
         """Remember one more, which the file does not have yet."""
@@ -151,7 +155,7 @@ class DRRN(Algorithm):
             with torch.no_grad():
                 following = [t for t in batch if t.next_prompt is not None]
                 best = policy.q_values(
-                    [t.next_prompt or "" for t in following], [t.actions for t in following]
+                    [t.next_prompt or "" for t in following], [t.next_actions for t in following]
                 ).amax(-1)
             targets[going_on] += self.gamma * best
         q = policy.q_values([t.prompt for t in batch], [t.actions for t in batch])  # (batch_size, actions)

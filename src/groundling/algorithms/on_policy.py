@@ -82,14 +82,19 @@ class OnPolicy(Algorithm):
         self.kl.coefficient = state.get("kl_coefficient", self.kl_coefficient)
 
     def rewards(self, rollout: Rollout, penalised: bool = True) -> Tensor:
-        """``(num_steps, num_envs)``: what is learnt from; penalised and normalised as the options say.
+        """``(num_steps, num_envs)``: what is learnt from; penalised and normalised as the options say, and then with
+        what was left to gain where a time limit cut an episode off, which the critic tells in these units.
 
         Args:
             rollout: What was gathered.
             penalised: Whether the KL penalty is part of the rewards.
         """
         rewards = (self.kl if penalised else KLPenalty(0.0)).rewards(rollout)
-        return standardise(rewards, rollout.mask) if self.normalize_rewards else rewards
+        if self.normalize_rewards:
+            rewards = standardise(rewards, rollout.mask)
+        if rollout.cut_off is None:
+            return rewards
+        return rewards + (rollout.cut_off if rollout.mask is None else rollout.cut_off * rollout.mask)
 
     def advantages(
         self, rollout: Rollout, gae_lambda: float, normalize: bool = False, credit: Credit = "turn"

@@ -4,7 +4,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,24 @@ class Transition:
     actions: tuple[str, ...]
     action: int
     reward: float
-    next_prompt: str | None
+    next_prompt: str | None = None
     """None: the episode ended."""
+    next_actions: tuple[str, ...] = ()
+    """Those that are admissible then; none where the episode ended."""
+
+
+def followed(transition: Transition, after: Sequence[Any]) -> Transition:
+    """The transition with the prompt and the actions that came after it, as they are kept.
+
+    Earlier versions kept no actions, and took those before the step for them.
+
+    Raises:
+        ValueError: there is more than these two.
+    """
+    if not after or after[0] is None:
+        return transition
+    prompt, actions = after if len(after) > 1 else (*after, transition.actions)
+    return replace(transition, next_prompt=prompt, next_actions=tuple(actions))
 
 
 class ReplayFile:
@@ -51,7 +67,14 @@ class ReplayFile:
             OSError: it cannot be written.
         """
         rows = (
-            [self._number(t.prompt), self._number(t.actions), t.action, t.reward, self._number(t.next_prompt)]
+            [
+                *(self._number(t.prompt), self._number(t.actions), t.action, t.reward),
+                *(
+                    ()
+                    if t.next_prompt is None
+                    else (self._number(t.next_prompt), self._number(t.next_actions))
+                ),
+            ]
             for t in transitions
         )
         content = "".join(json.dumps(row) + "\n" for row in rows).encode()
@@ -84,11 +107,12 @@ class ReplayFile:
                     )
                 file.seek(0)
                 while file.tell() < self._bytes:
-                    prompt, actions, action, reward, following = parse_json(
-                        file.readline(LINE), str(self._path)
-                    )
+                    prompt, actions, action, reward, *after = parse_json(file.readline(LINE), str(self._path))
                     prompt, actions = self._known(prompt, known), self._known(actions, known)
-                    yield Transition(prompt, actions, action, reward, self._known(following, known))
+                    yield followed(
+                        Transition(prompt, actions, action, reward),
+                        [self._known(one, known) for one in after],
+                    )
         except (OSError, ValueError, TypeError, IndexError) as error:
             raise RunError(f"cannot read {self._path}, which the checkpoint needs: {error}") from error
 

@@ -18,6 +18,7 @@ _PER_STEP = (
     "raw_log_probs",
     "values",
     "rewards",
+    "cut_off",
     "dones",
     "memories",
     "starts",
@@ -60,6 +61,9 @@ class Rollout:
     """``(num_envs,)`` int64: columns of one number began alike, as texts to one prompt; None: all are of one group."""
     kl: Tensor | None = None
     """log π(a) - log π_ref(a) of each action, both before any filter, which a KL penalty is taken on."""
+    cut_off: Tensor | None = None
+    """Where a time limit cut an episode off, what was left to gain by the critic, discounted; else 0. None: such an end
+    is as any other."""
     raw_log_probs: Tensor | None = None
     """``log_probs`` before any filter or mask; None where there is neither."""
     states: Tensor | None = None
@@ -192,7 +196,7 @@ def micro_batches(
     together: dict[Hashable, list[int]] = {}
     for index in sorted(indices.tolist(), key=lambda i: work[i].tokens):
         together.setdefault(work[index].key, []).append(index)
-    even = -(-len(indices) // processes.size)
+    even = max(1, len(indices) // processes.size)
     groups = [
         alike[first : first + even] for alike in together.values() for first in range(0, len(alike), even)
     ]

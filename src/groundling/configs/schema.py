@@ -85,7 +85,7 @@ class Config:
     imports: list[str] = field(default_factory=list)
     """Modules of your own that the run was made with, as --import named them: told here, never imported by it."""
     device: str = "auto"
-    """cpu, cuda, cuda:1, mps, …; auto takes the accelerator if there is one."""
+    """cpu, cuda, cuda:1, …; auto takes the accelerator if there is one."""
     world: WorldConfig = field(default_factory=WorldConfig)
     """Where experience comes from: ``world.id`` says of which kind it is, and each kind has keys of its own."""
     model: ModelConfig = field(default_factory=ModelConfig)

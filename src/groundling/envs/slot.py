@@ -35,6 +35,7 @@ class Slot:
         """Forget the last one."""
         self.episode += 1
         self.episode_return = 0.0
+        self.info = {}
         self.actions.clear()
         self.chosen.clear()
         self.descriptions.clear()

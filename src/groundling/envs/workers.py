@@ -235,6 +235,8 @@ def _serve(parent: int, pipe: Connection, make_env: MakeEnv, numbers: list[int])
                 result = env.reset(seed=value) if command == "reset" else env.step(value)
             except (Exception, SystemExit) as error:  # whatever a user's env does
                 traceback.print_exc()
+                with suppress(Exception, SystemExit):  # it may hold a server or an engine
+                    envs[number].close()
                 envs[number] = make_env()
                 answer: Any = ("error", f"{type(error).__name__}: {error}")
             else:

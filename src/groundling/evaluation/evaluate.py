@@ -73,11 +73,11 @@ def _evaluate(
             left_out[name] = str(error)
             warn(f"{name} is left out: {error}")
             continue
-        _write(target, world, suite, played, left_out)
+        _write(target, world, suite, num_episodes, played, left_out)
         _write_predictions(target, world, suite, name, played[name])
         if name == target.agent:
             _write_samples(target, world, suite, world.samples(policy, played[name]))
-    _write(target, world, suite, played, left_out)
+    _write(target, world, suite, num_episodes, played, left_out)
     return played
 
 
@@ -102,7 +102,12 @@ def read_evaluation(path: Path) -> dict[str, Any]:
 
 
 def _write(
-    target: Target, world: World, suite: str, played: Mapping[str, Played], left_out: Mapping[str, str]
+    target: Target,
+    world: World,
+    suite: str,
+    num_episodes: int,
+    played: Mapping[str, Played],
+    left_out: Mapping[str, str],
 ) -> None:
     folder = target.run_dir / "evaluation"
     content = {
@@ -110,6 +115,7 @@ def _write(
         "name": world.spec.name,
         "world": world.settings,
         "checkpoint": target.checkpoint.name if target.checkpoint else None,
+        "most_episodes": num_episodes,  # a pool may have fewer
         "agents": {name: _summary(one) for name, one in played.items()},
         "tasks": {
             name: {task: _summary(family) for task, family in one.families().items()}

@@ -64,8 +64,11 @@ class Job:
         """
         if self.agent in agents():
             return Target(self.agent, self.run_dir, self.config)
-        latest = checkpoint.latest(self.run_dir / "checkpoints", warnings.warn)
-        if latest is None or checkpoint.step_of(latest) < self.config.training.steps:
+        latest, training = (
+            checkpoint.latest(self.run_dir / "checkpoints", warnings.warn),
+            self.config.training,
+        )
+        if latest is None or not checkpoint.is_last(latest, training.steps, training.epochs):
             raise RunError(f"{self.name} is not trained to its end yet")
         return Target(self.agent, self.run_dir, self.config, latest)
 
@@ -95,7 +98,10 @@ class Job:
             same = (
                 content["checkpoint"] == (target.checkpoint.name if target.checkpoint else None)
                 and content["world"] == json.loads(json.dumps(world.settings))
-                and all(content["agents"][name]["episodes"] == self.episodes for name in played)
+                and all(
+                    self.episodes in (content.get("most_episodes"), content["agents"][name]["episodes"])
+                    for name in played
+                )
             )
         except (RunError, KeyError, TypeError, AttributeError):  # of an earlier version, or of fewer agents
             return None

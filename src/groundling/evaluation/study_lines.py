@@ -68,7 +68,9 @@ def _areas(results: Sequence[RunResult]) -> dict[str, dict[int, float]]:
     for one in results:
         steps, values = plots.smooth_curve(one.rows, "success_rate")
         if len(steps):
-            area = area_under_curve(steps, values, one.job.config.training.steps)
+            training = one.job.config.training
+            total = training.steps if training.epochs is None else one.rows[-1]["step"]
+            area = area_under_curve(steps, values, total)
             areas.setdefault(one.job.arm, {})[one.job.seed] = area
     return areas
 

@@ -73,11 +73,11 @@ def log_probs_among(logits: Tensor, among: Sequence[Among], temperature: float) 
     """
     rows = [row for row, ids in enumerate(among) if ids is not None]
     if rows:
-        left_out = torch.zeros(logits.shape, dtype=torch.bool)
-        left_out[rows] = True
+        left_out = torch.zeros(logits.shape, dtype=torch.bool, device=logits.device)
+        left_out[torch.tensor(rows, device=logits.device)] = True
         places = [(row, token) for row in rows for token in among[row] or ()]
-        left_out[tuple(torch.tensor(places).T)] = False
-        logits = logits.masked_fill(left_out.to(logits.device), -torch.inf)
+        left_out[tuple(torch.tensor(places, device=logits.device).T)] = False
+        logits = logits.masked_fill(left_out, -torch.inf)
     return (logits / temperature).log_softmax(-1)
 
 

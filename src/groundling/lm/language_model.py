@@ -128,7 +128,7 @@ class LanguageModel(nn.Module):
                 input embeddings, as GLAM's NPAE baseline).
             seed: Of random weights; None takes them from torch's global generator.
             dtype: Of the weights: "float32", "bfloat16" or "float16".
-            device: "cpu", "cuda", "cuda:1", "mps", or "auto" for a GPU where there is one.
+            device: "cpu", "cuda", "cuda:1", or "auto" for a GPU where there is one.
             device_map: Spreads the layers over several devices ("auto", "balanced", ..., or a map of accelerate's);
                 takes the place of `device`.
             load_in_4bit: Keep the weights in NF4, for training with `lora` (QLoRA). Needs the `lora` extra.

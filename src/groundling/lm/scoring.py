@@ -147,12 +147,16 @@ class Scorer:
             yield batch, self.answers
 
     def _go_on(self, questions: Sequence[ScoringQuestion]) -> list[Answer]:
-        """From what is kept, or as one text where a call has several steps of one conversation."""
+        """From what is kept; of several steps of one conversation the last, the others as one text."""
         assert self._kept is not None
-        prompts = [question.prompt for question in questions]
-        if len(chains(prompts)) < len(prompts):
-            return read_growing(self.backbone, questions)
-        return self._kept.answers(questions)
+        groups = chains([question.prompt for question in questions])
+        last, before = [group[-1] for group in groups], [index for group in groups for index in group[:-1]]
+        if not before:
+            return self._kept.answers(questions)
+        answers = self._kept.answers([questions[index] for index in last])
+        answers += read_growing(self.backbone, [questions[index] for index in before])
+        by_index = dict(zip([*last, *before], answers, strict=True))
+        return [by_index[index] for index in range(len(questions))]
 
     def _growing_is_exact(self) -> bool:
         """Whether prompts can be read as one text that grows; tried once, and told if not."""

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from groundling.errors import GroundlingError
 
-_REMEMBERED_TEXTS = 100_000
+_REMEMBERED_TEXTS, _REMEMBERED_TOKENS = 100_000, 2**22
+"""Of prompts, and of candidates: what is remembered at most; 4 M tokens are some 150 MB of Python's numbers."""
+
+
+@dataclass
+class _Remembered:
+    """Token ids by text."""
+
+    ids: dict[str, list[int]] = field(default_factory=dict)
+    tokens: int = 0
+    """How many they are together."""
 
 
 class TextTokens:
@@ -33,8 +44,7 @@ class TextTokens:
         self._vocabulary_size = vocabulary_size
         self._fallback_token = fallback_token
         self._max_prompt_tokens = max_prompt_tokens
-        self._prompts: dict[str, list[int]] = {}
-        self._candidates: dict[str, list[int]] = {}
+        self._prompts, self._candidates = _Remembered(), _Remembered()
 
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids with the tokenizer's special tokens, never empty."""
@@ -46,22 +56,24 @@ class TextTokens:
 
     def _remembered(
         self,
-        memory: dict[str, list[int]],
+        memory: _Remembered,
         texts: Sequence[str],
         special_tokens: bool,
         finish: Callable[[list[int]], list[int]],
     ) -> list[list[int]]:
-        new = [text for text in dict.fromkeys(texts) if text not in memory]
-        if len(memory) + len(new) > _REMEMBERED_TEXTS:
-            memory.clear()
+        new = [text for text in dict.fromkeys(texts) if text not in memory.ids]
+        if new and (len(memory.ids) + len(new) > _REMEMBERED_TEXTS or memory.tokens > _REMEMBERED_TOKENS):
+            memory.ids.clear()
+            memory.tokens = 0
             new = list(dict.fromkeys(texts))
         if new:
             # verbose=False: the tokenizer's own length warning knows less than our check of the prompt's length
             encoded = self._tokenizer(new, add_special_tokens=special_tokens, verbose=False)["input_ids"]
             for text, ids in zip(new, encoded, strict=True):
                 self._check(text, ids)
-                memory[text] = finish(ids)
-        return [memory[text] for text in texts]
+                memory.ids[text] = finish(ids)
+                memory.tokens += len(memory.ids[text])
+        return [memory.ids[text] for text in texts]
 
     def _finish_prompt(self, ids: list[int]) -> list[int]:
         ids = ids or [self._fallback_token]

@@ -13,6 +13,8 @@ from groundling.policies.turns import Turn
 
 _AROUND = " \t\r\n\"'`*.!\u201c\u201d\u2018\u2019"
 _ACTION_TOKENS, _THOUGHT_TOKENS = 16, 48
+_REMEMBERED_LISTS = 10_000
+"""Lists of actions whose tokens are kept at most."""
 
 
 class Form:
@@ -75,6 +77,8 @@ class Form:
         and one at least.
         """
         if actions not in self._paths:
+            if len(self._paths) >= _REMEMBERED_LISTS:
+                self._paths.clear()
             tokens = self._lm.candidate_tokens(actions)
             chosen = Trie.of(tokens, self._end_token).chosen
             self._paths[actions] = [

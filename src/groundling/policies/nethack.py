@@ -1,6 +1,7 @@
 """Motif's agent, which plays NetHack: convolutions over the map around the hero, the message, and a memory."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -125,8 +126,19 @@ class NetHackPolicy(Policy):
         self.actor = nn.Linear(hidden_size, num_actions)
         self.critic = nn.Linear(hidden_size, 1)
         self.apply(_initialize)
-        self._remembered: dict[bytes, Tensor] = {}
-        self._remembered_with: tuple[object, ...] = ()
+        self._remembered: dict[bytes, Tensor] | None = None  # features by window, within `unchanged`
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Within this context each window's features are computed once, without gradients.
+
+        Of an agent that moves at random, three windows out of five are as they were a step ago.
+        """
+        self._remembered = {}
+        try:
+            yield
+        finally:
+            self._remembered = None
 
     def act(
         self,
@@ -234,19 +246,16 @@ class NetHackPolicy(Policy):
         return images.index_select(0, window_of.to(self.device))
 
     def _recall_images(self, windows: np.ndarray) -> Tensor:
-        """The same without gradients: as long as the weights stay, each window is computed once.
-
-        Of an agent that moves at random, three windows out of five are as they were a step ago.
-        """
-        weights = (self.device, *(p._version for p in self.image.parameters()))
-        if weights != self._remembered_with or len(self._remembered) > _MOST_REMEMBERED:
-            self._remembered, self._remembered_with = {}, weights
+        """The same without gradients, each window computed once."""
+        remembered = {} if self._remembered is None else self._remembered
+        if len(remembered) > _MOST_REMEMBERED:
+            remembered.clear()
         keys = [window.tobytes() for window in windows]
-        new = {key: i for i, key in enumerate(keys) if key not in self._remembered}
+        new = {key: i for i, key in enumerate(keys) if key not in remembered}
         if new:
             images = self.image(self._render(windows[list(new.values())]))  # (new windows, 512)
-            self._remembered.update(zip(new, images, strict=True))
-        return torch.stack([self._remembered[key] for key in keys])
+            remembered.update(zip(new, images, strict=True))
+        return torch.stack([remembered[key] for key in keys])
 
     def _render(self, windows: np.ndarray) -> Tensor:
         """Images ``(batch, 3, 72, 72)``, from 0 to 1, of characters and colours ``(batch, 2, WINDOW, WINDOW)``."""

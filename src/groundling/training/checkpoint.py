@@ -89,6 +89,29 @@ def step_of(folder: Path) -> int:
     return step
 
 
+def is_last(folder: Path, steps: int, epochs: int | None) -> bool:
+    """Whether nothing was left to learn when this checkpoint was taken.
+
+    Args:
+        folder: The checkpoint.
+        steps: How many there are to be, where no epochs are given.
+        epochs: How often the data are gone through; then the checkpoint says how many steps that takes.
+
+    Raises:
+        RunError: its ``run.json`` does not say how many had been taken.
+    """
+    if epochs is not None:
+        length = read_object(folder / "run.json").get("length", {"epochs": epochs, "steps": steps})
+        if (
+            not isinstance(length, dict)
+            or length.get("epochs") != epochs
+            or type(length.get("steps")) is not int
+        ):
+            return False
+        steps = length["steps"]
+    return step_of(folder) >= steps
+
+
 def counters_of(folder: Path, needed: Sequence[str] = ("update", "step")) -> dict[str, Any]:
     """What had been done when this checkpoint was taken.
 

@@ -50,7 +50,7 @@ class DistillationConfig(Distillation):
     model: ComponentConfig = field(default_factory=lambda: ComponentConfig(id="motif"))
     """The reward model, by its id and arguments."""
     device: str = "auto"
-    """cpu, cuda, mps, or auto for an accelerator where there is one."""
+    """cpu, cuda, or auto for an accelerator where there is one."""
     keep_checkpoints: int = at_least(1, 1)
     """How many of the latest epochs are kept beside the outcome."""
 

@@ -126,14 +126,18 @@ class Run:
         self.algorithm.keep_in(folder)
         self.local_rows = self.processes.share(num_rows)  # the envs, or texts, of this process
         self.collector = self.world.collector(self.policy, self.algorithm, self.local_rows)
-        self.config = replace(config, training=in_steps(config.training, self.collector))
         self.shaped = ShapedReturns(num_rows)
         self._digest: str | None = None
         """Of the rows of figures up to the checkpoint that it goes on from."""
-        if latest is not None:
-            self._load(latest)
-        if self.shards is not None:
-            self.shards.bring_together()
+        try:
+            self.config = replace(config, training=in_steps(config.training, self.collector))
+            if latest is not None:
+                self._load(latest)
+            if self.shards is not None:
+                self.shards.bring_together()
+        except BaseException:  # its envs may be processes, and a study goes on with the next run
+            self.collector.close()
+            raise
 
     def loop(self, console: Console, stop_asked: Callable[[], bool]) -> bool:
         """Update until all steps are taken (True) or a stop is asked for (False)."""
@@ -268,6 +272,7 @@ class Run:
             folder / "run.json",
             {
                 "counters": asdict(self.counters),
+                "length": {"epochs": self.config.training.epochs, "steps": self.config.training.steps},
                 "envs": envs,
                 "shaped": self.shaped.sums.tolist(),
                 "versions": checkpoint.versions(),

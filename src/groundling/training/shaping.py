@@ -28,6 +28,8 @@ class ShapedReturns:
             ``shaping_*`` of what the penalty added alone; None where no episode ended.
         """
         rewards, unshaped = shaped.double().numpy(), rollout.rewards.double().numpy()
+        if rollout.groups is not None:  # each begins with the first steps of its episodes
+            self.sums[:] = 0
         ended = []
         for t, done in enumerate(rollout.dones.numpy()):
             self.sums += np.stack([rewards[t], rewards[t] - unshaped[t]])

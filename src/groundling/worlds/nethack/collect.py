@@ -163,16 +163,17 @@ class NetHackCollector(Collector):
             self._last["dones"] = np.ones(envs.num_envs, dtype=bool)
             self._memory = policy.initial_memory(envs.num_envs)
         play = _Play.begin(num_steps, self._last, policy)
-        for step in range(num_steps):
+        with policy.unchanged():
+            for step in range(num_steps):
+                for group in range(envs.num_groups):
+                    if step:
+                        self._receive(group, step - 1, policy, play)
+                    self._act(group, step, policy, generator, play)
+                    on_step(envs.group_size)
             for group in range(envs.num_groups):
-                if step:
-                    self._receive(group, step - 1, policy, play)
-                self._act(group, step, policy, generator, play)
-                on_step(envs.group_size)
-        for group in range(envs.num_groups):
-            self._receive(group, num_steps - 1, policy, play)
-        memory = None if self._memory is None else play.forget(self._memory, num_steps)
-        play.last_values = policy.values(play.observations(num_steps), memory).cpu()
+                self._receive(group, num_steps - 1, policy, play)
+            memory = None if self._memory is None else play.forget(self._memory, num_steps)
+            play.last_values = policy.values(play.observations(num_steps), memory).cpu()
         self._last = {name: array[-1] for name, array in play.seen.items()}
         return play
 
@@ -225,10 +226,9 @@ class NetHackCollector(Collector):
         for name, part in self._reward.parts.items():
             if isinstance(part, RewardModelPart):
                 intrinsic = intrinsic + rewarded.by_part[name].numpy()
-        rewards = rewarded.total
-        if self._bootstrap is not None:
-            rewards = rewards + self._bootstrap * play.cut_off
-        return play.rollout(rewards, rewarded.by_part), self._tell(play, np.stack([intrinsic, counts == 1]))
+        cut_off = None if self._bootstrap is None else self._bootstrap * play.cut_off
+        rollout = play.rollout(rewarded.total, rewarded.by_part, cut_off)
+        return rollout, self._tell(play, np.stack([intrinsic, counts == 1]))
 
     def _tell(self, play: "_Play", per_step: np.ndarray) -> list[PlayedEpisode]:
         """The episodes that ended, with the sums over their steps of ``per_step`` ``(2, num_steps, num_envs)``."""
@@ -329,7 +329,7 @@ class _Play:
         """``memory`` ``(n, memory_size)`` before ``step``: 0 where an episode begins."""
         return memory * ~torch.from_numpy(self.seen["dones"][step, rows])[:, None]
 
-    def rollout(self, rewards: Tensor, parts: Mapping[str, Tensor]) -> Rollout:
+    def rollout(self, rewards: Tensor, parts: Mapping[str, Tensor], cut_off: Tensor | None) -> Rollout:
         dones = torch.from_numpy(self.seen["dones"])
         return Rollout(
             observations=self.observations(slice(0, len(self.actions))),
@@ -337,6 +337,7 @@ class _Play:
             log_probs=self.log_probs,
             values=self.values,
             rewards=rewards,
+            cut_off=cut_off,
             dones=dones[1:],
             last_values=self.last_values,
             last_observations=self.observations(len(self.actions)),

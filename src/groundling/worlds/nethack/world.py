@@ -1,6 +1,7 @@
 """The world of NetHack's tasks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -112,20 +113,23 @@ class NetHackWorld(World[NetHackConfig, NetHackEvaluation]):
             )
             for one in players
         ]
-        pairs = record(
-            acting[0] if len(acting) == 1 else mixed(acting),
-            recording.output,
-            name=recording.name,
-            players=[one.about for one in players],
-            num_pairs=recording.pairs,
-            segment_length=recording.length or 1,
-            stride=recording.stride or 10,
-            task=self.config.env,
-            task_args=self.config.args,
-            seed=self.seed,
-            format=recording.format or "motif",
-            on_segment=on_segment,
-        )
+        with ExitStack() as stack:
+            for one in players:
+                stack.enter_context(_unchanged(one.policy))
+            pairs = record(
+                acting[0] if len(acting) == 1 else mixed(acting),
+                recording.output,
+                name=recording.name,
+                players=[one.about for one in players],
+                num_pairs=recording.pairs,
+                segment_length=recording.length or 1,
+                stride=recording.stride or 10,
+                task=self.config.env,
+                task_args=self.config.args,
+                seed=self.seed,
+                format=recording.format or "motif",
+                on_segment=on_segment,
+            )
         return len(pairs)
 
     def play(
@@ -141,16 +145,19 @@ class NetHackWorld(World[NetHackConfig, NetHackEvaluation]):
 
         config, evaluation = self.config, self.evaluation
         self.check_agent(agent, policy)
-        games = play(
-            make_agent(agent, policy, config.args, deterministic=evaluation.deterministic, seed=self.seed),
-            config.env,
-            nethack.recording_in(config.args, agent),
-            num_episodes,
-            evaluation.num_envs,
-            self.seed,
-            self.taste,
-            on_episode,
-        )
+        with _unchanged(policy):
+            games = play(
+                make_agent(
+                    agent, policy, config.args, deterministic=evaluation.deterministic, seed=self.seed
+                ),
+                config.env,
+                nethack.recording_in(config.args, agent),
+                num_episodes,
+                evaluation.num_envs,
+                self.seed,
+                self.taste,
+                on_episode,
+            )
         return Played([record_of(game) for game in games])
 
     def watch(self, agent: str, policy: Policy | None, suite: str, number: int) -> Iterator[Moment]:
@@ -197,3 +204,7 @@ class NetHackWorld(World[NetHackConfig, NetHackEvaluation]):
                 "messages": top_messages(game.messages, self.taste),
             }
         ]
+
+
+def _unchanged(policy: Policy | None) -> AbstractContextManager[None]:
+    return nullcontext() if policy is None else policy.unchanged()

@@ -34,8 +34,8 @@ class EnvCollector(Collector):
         reward: What is learnt from; by default what the envs pay.
         group_size: So many envs play the same episodes: a rollout is one of each env, and knows which states are alike.
             None: it goes on where the last one stopped.
-        bootstrap: The discount factor with which a time-out's reward gains the value of the observation
-            that it cut off (Pardo et al. 2018, arXiv 1712.00378). None: a time-out is an end, as in GLAM.
+        bootstrap: The discount factor with which a time-out is worth the value of the observation that it cut off
+            (Pardo et al. 2018, arXiv 1712.00378). None: a time-out is an end, as in GLAM.
     """
 
     def __init__(
@@ -126,9 +126,6 @@ class EnvCollector(Collector):
                 judged=read["judged"].read() if self._reads else None,
             )
         )
-        rewards = rewarded.total
-        if self._bootstrap is not None:
-            rewards = rewards + self._bootstrap * torch.stack(cut_off)
         tokens = [a.tokens for a, _ in steps if a.tokens is not None]
         written = TurnTokens.joined(tokens, dim=0).as_steps(self._num_steps) if tokens else None
         reference = policy.reference_log_probs(
@@ -145,7 +142,8 @@ class EnvCollector(Collector):
             actions=actions,
             log_probs=log_probs,
             values=torch.stack([a.values.detach() for a, _ in steps]).cpu(),
-            rewards=rewards,
+            rewards=rewarded.total,
+            cut_off=None if self._bootstrap is None else self._bootstrap * torch.stack(cut_off),
             dones=torch.from_numpy(np.stack([d for _, d in steps])),
             last_values=last_values,
             last_observations=present,

@@ -68,7 +68,7 @@ def play(
         for episode in step.episodes:
             env, number = episode.env_index, present[episode.env_index]
             if number in num_invalid:
-                share = num_invalid[number] / episode.length
+                share = num_invalid[number] / max(1, episode.length)  # lost with its env at the first step: 0
                 episode = replace(episode, figures={**episode.figures, "invalid_actions": share})
             finished[number] = episode
             on_episode()
