@@ -12,7 +12,8 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "kind",
         nargs="?",
-        help="worlds, envs, algorithms, policies, prompts, pools, models, agents, suites, experiments or studies",
+        help="worlds, envs, algorithms, policies, prompts, pools, rewards, metrics, judges, models, agents, suites, "
+        "experiments or studies",
     )
 
 
