@@ -1,5 +1,6 @@
 """Prompts as a policy's language model reads them: texts, or conversations in token ids."""
 
+import itertools
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
@@ -32,7 +33,7 @@ class ConversationReader:
         if self._room is not None:
             lengths = [0, *map(len, turns)]
             first = first_turn(lambda turn: len(self._opening(told, turn)), lengths, self._room)
-        tokens = sum(turns[first:], self._opening(told, first))
+        tokens = [*self._opening(told, first), *itertools.chain.from_iterable(turns[first:])]
         if self._room is not None and len(tokens) > self._room:  # the goal and the last view alone
             tokens = self._chat.opening(told.system, told.opening(first), self._room)
         return tokens
