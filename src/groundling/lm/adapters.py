@@ -116,7 +116,9 @@ def _adapter_weights(model: PreTrainedModel, path: str) -> tuple[dict[str, torch
     """
     saved = load_file(Path(path) / "adapter_model.safetensors")
     weights = {name.removeprefix("base_model.model."): weight for name, weight in saved.items()}
-    wanted = {name for name in _peft().get_peft_model_state_dict(model) if _LORA in name}
+    # Without embeddings, for which peft would ask a hub about the model that the adapter names.
+    there = _peft().get_peft_model_state_dict(model, save_embedding_layers=False)
+    wanted = {name for name in there if _LORA in name}
     shorter = {name.replace("language_model.", "", 1): weight for name, weight in weights.items()}
     for names in (weights, shorter):
         if {name for name in names if _LORA in name} == wanted:
