@@ -20,6 +20,7 @@ import torch
 from machine import machine
 
 from groundling.lm import LanguageModel
+from groundling.lm.relative_attention import _InBlocks
 
 RESULTS = Path(__file__).parent / "results"
 LENGTHS = (88, 440, 880, 1760, 3520)
@@ -31,9 +32,11 @@ def model(way: str) -> LanguageModel:
     """The bundled encoder-decoder whose encoder reads in this way."""
     lm = LanguageModel.from_pretrained("starter", attention=WAYS[way])
     if way == "plain":  # as it was before its attention went in blocks
-        for module in lm.modules():
-            if type(module).__name__ == "_T5InBlocks":
-                module.__class__ = type(module).__mro__[2]
+        blocks = [module for module in lm.modules() if isinstance(module, _InBlocks)]
+        assert blocks, "the encoder has no attention in blocks to be put back"
+        for module in blocks:
+            kinds = type(module).__mro__
+            module.__class__ = next(kind for kind in kinds if kind.__module__.startswith("transformers."))
     return lm
 
 
