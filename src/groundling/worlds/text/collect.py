@@ -17,7 +17,7 @@ from groundling.errors import RunError
 from groundling.judges.preferences.segments import caption_id, caption_ids
 from groundling.policies.policy import Action, Policy
 from groundling.policies.turns import Turn, TurnTokens
-from groundling.rewards import Captions, EnvPart, EpisodeCounts, RewardSum, Stretch
+from groundling.rewards import Captions, EnvPart, EpisodeCounts, Rewarded, RewardSum, Stretch
 from groundling.worlds.collector import Collector
 from groundling.worlds.text.pairs import caption_in_context, context
 
@@ -71,92 +71,50 @@ class EnvCollector(Collector):
             RunError: an env gave a reward that is not finite.
         """
         envs, memory = self.envs, self.memory
-        steps, observations, episodes = [], [], []
-        turns: list[Turn] = []
-        paid, cut_off = [], []
-        read = {name: _Captions(counts) for name, counts in self._counts.items()}
+        play = _Play(envs.num_envs, self._counts if self._reads else {})
         if self._group_size is not None:
-            cut = np.flatnonzero(~envs.at_start()).tolist()  # by num_steps, in the last rollout
-            envs.reset(cut)
-            for counts in self._counts.values():
-                counts.end(cut)
+            self._begin_anew()
         present, starts = envs.observations(), torch.from_numpy(envs.at_start())  # (num_envs,)
-        plays, played = np.ones(envs.num_envs, dtype=bool), []
-        memories: list[tuple[Any, Tensor]] = []
+        plays = np.ones(envs.num_envs, dtype=bool)
         with policy.unchanged():
-            for number in range(self._num_steps):
+            for _ in range(self._num_steps):
                 memory = None if memory is None else memory * ~starts[:, None]  # (num_envs, memory_size)
-                memories.append((memory, starts))
                 torch.rand(self._others[0], dtype=torch.float64, generator=generator)
                 action = self._act(policy, present, memory, generator, plays)
                 torch.rand(self._others[1], dtype=torch.float64, generator=generator)
-                step = envs.step(
-                    [
-                        action if acts else None
-                        for action, acts in zip(action.actions.tolist(), plays, strict=True)
-                    ]
-                )
+                chosen = action.actions.tolist()
+                step = envs.step([one if acts else None for one, acts in zip(chosen, plays, strict=True)])
                 if not np.isfinite(step.rewards).all():
                     raise RunError(
                         f"an env gave the rewards {step.rewards.tolist()}: nothing can be learnt from those"
                     )
-                paid.append(torch.from_numpy(step.rewards))  # (num_envs,)
+                play.note(present, starts, memory, action, step, plays)
                 if self._bootstrap is not None:
-                    cut_off.append(_cut_off_values(policy, step, action.memory))
-                if self._reads:
-                    self._caption(present, action.actions.tolist(), step, read, number, plays)
-                observations += present
-                turns += action.turns or []
-                steps.append((action, step.dones))
-                episodes += step.episodes
+                    play.cut_off.append(self._bootstrap * _cut_off_values(policy, step, action.memory))
                 present, starts, memory = step.observations, torch.from_numpy(envs.at_start()), action.memory
                 on_step(int(plays.sum()))
-                played.append(plays)
                 if self._group_size is not None:
                     plays = plays & ~step.dones
             last_memory = None if memory is None else memory * ~starts[:, None]
             last_values = policy.values(present, last_memory).detach().cpu()
-        actions = torch.stack([a.actions.detach() for a, _ in steps]).cpu()  # (num_steps, num_envs)
-        log_probs = torch.stack([a.log_probs.detach() for a, _ in steps]).cpu()
+        self.memory = memory
         rewarded = self._reward(
             Stretch(
                 (self._num_steps, envs.num_envs),
-                torch.stack(paid),
-                captions=read["captions"].read() if self._reads else None,
-                judged=read["judged"].read() if self._reads else None,
+                torch.stack(play.paid),
+                captions=play.read["captions"].read() if self._reads else None,
+                judged=play.read["judged"].read() if self._reads else None,
             )
         )
-        tokens = [a.tokens for a, _ in steps if a.tokens is not None]
-        written = TurnTokens.joined(tokens, dim=0).as_steps(self._num_steps) if tokens else None
-        reference = policy.reference_log_probs(
-            turns or observations, actions.flatten() if written is None else written.ids.flatten(0, 1)
-        )
-        kl = None
-        if reference is not None and written is not None:
-            written.kl = written.log_probs - reference.cpu().view_as(written.log_probs)
-            kl = written.kl.sum(-1)
-        elif reference is not None:
-            kl = log_probs - reference.cpu().view_as(log_probs)
-        rollout = Rollout(
-            observations=turns or observations,
-            actions=actions,
-            log_probs=log_probs,
-            values=torch.stack([a.values.detach() for a, _ in steps]).cpu(),
-            rewards=rewarded.total,
-            cut_off=None if self._bootstrap is None else self._bootstrap * torch.stack(cut_off),
-            dones=torch.from_numpy(np.stack([d for _, d in steps])),
-            last_values=last_values,
-            last_observations=present,
-            memories=None if memory is None else torch.stack([m for m, _ in memories]),
-            starts=None if memory is None else torch.stack([s for _, s in memories]),
-            kl=kl,
-            tokens=written,
-            parts=rewarded.by_part,
-        )
-        if self._group_size is not None:
-            rollout = self._grouped(rollout, observations, played)
-        self.memory = memory
-        return rollout, episodes
+        rollout = play.rollout(policy, rewarded, last_values, present)
+        return rollout if self._group_size is None else self._grouped(rollout, play), play.episodes
+
+    def _begin_anew(self) -> None:
+        """Begin the next episode of every env that the last rollout left in the midst of one."""
+        cut = np.flatnonzero(~self.envs.at_start()).tolist()
+        self.envs.reset(cut)
+        for counts in self._counts.values():
+            counts.end(cut)
 
     def _act(
         self,
@@ -189,36 +147,13 @@ class EnvCollector(Collector):
         for name, counts in self._counts.items():
             counts.load_state_dict([state.get(name, {}) for state in states])
 
-    def _caption(
-        self,
-        seen: Sequence[TextObservation],
-        actions: Sequence[int],
-        step: Step,
-        read: Mapping[str, "_Captions"],
-        step_number: int,
-        plays: np.ndarray,
-    ) -> None:
-        """Note a step of all envs that play; of an episode that ended with it, its last observation."""
-        for env, (before, action) in enumerate(zip(seen, actions, strict=True)):
-            if not plays[env]:
-                continue
-            reached = step.final_observations.get(env, step.observations[env])
-            place = step_number * len(seen) + env
-            read["captions"].add(env, place, "\n".join(reached.descriptions[-1]), reached.goal)
-            judged = caption_in_context(before, before.actions[action])
-            read["judged"].add(env, place, judged, before.goal, context(before))
-        for counts in self._counts.values():
-            counts.end(step.final_observations)
-
-    def _grouped(
-        self, rollout: Rollout, observations: Sequence[TextObservation], played: Sequence[np.ndarray]
-    ) -> Rollout:
+    def _grouped(self, rollout: Rollout, play: "_Play") -> Rollout:
         """A rollout of single episodes, with what it knows besides: which steps count, and what is alike."""
-        if cut := int((played[-1] & ~rollout.dones[-1].numpy()).sum()):
+        if cut := int((play.plays[-1] & ~rollout.dones[-1].numpy()).sum()):
             self._warn_of_cut_episodes(cut)
-        seen = ["\n".join([o.goal, *o.descriptions[-1], *o.actions]) for o in observations]
+        seen = ["\n".join([o.goal, *o.descriptions[-1], *o.actions]) for o in play.observations]
         columns = self._others[0] + torch.arange(self.envs.num_envs)
-        mask = torch.from_numpy(np.stack(played))
+        mask = torch.from_numpy(np.stack(play.plays))
         return replace(
             rollout,
             rewards=rollout.rewards * mask,
@@ -258,6 +193,110 @@ class EnvCollector(Collector):
         self.envs.close()
 
 
+class _Play:
+    """What happens in a rollout, step by step.
+
+    Args:
+        num_envs: In how many envs.
+        counts: By the kind of captions that the reward reads, how often each has come up in the present episodes.
+    """
+
+    def __init__(self, num_envs: int, counts: Mapping[str, EpisodeCounts]) -> None:
+        self.observations: list[TextObservation] = []  # num_steps * num_envs
+        self.episodes: list[Episode] = []
+        self.paid: list[Tensor] = []  # num_steps of (num_envs,), as those below
+        self.cut_off: list[Tensor] = []
+        self.plays: list[np.ndarray] = []
+        self.read = {name: _Captions(kind) for name, kind in counts.items()}
+        self._num_envs = num_envs
+        self._turns: list[Turn] = []
+        self._actions: list[Action] = []
+        self._dones: list[np.ndarray] = []
+        self._memories: list[tuple[Any, Tensor]] = []
+
+    def note(
+        self,
+        present: Sequence[TextObservation],
+        starts: Tensor,
+        memory: Tensor | None,
+        action: Action,
+        step: Step,
+        plays: np.ndarray,
+    ) -> None:
+        """Note a step of all envs.
+
+        Args:
+            present: What was seen.
+            starts: ``(num_envs,)`` bool: it was an episode's first observation.
+            memory: ``(num_envs, memory_size)`` before the action.
+            action: What was done.
+            step: What came of it.
+            plays: ``(num_envs,)`` bool: whose step it is; the others wait.
+        """
+        self._caption(present, action.actions.tolist(), step, plays)
+        self.observations += present
+        self.episodes += step.episodes
+        self.paid.append(torch.from_numpy(step.rewards))
+        self.plays.append(plays)
+        self._turns += action.turns or []
+        self._actions.append(action)
+        self._dones.append(step.dones)
+        self._memories.append((memory, starts))
+
+    def _caption(
+        self, present: Sequence[TextObservation], actions: Sequence[int], step: Step, plays: np.ndarray
+    ) -> None:
+        """Note what is read of a step; of an episode that ended with it, its last observation."""
+        if not self.read:
+            return
+        for env, (before, action) in enumerate(zip(present, actions, strict=True)):
+            if not plays[env]:
+                continue
+            reached = step.final_observations.get(env, step.observations[env])
+            place = len(self.observations) + env
+            self.read["captions"].add(env, place, "\n".join(reached.descriptions[-1]), reached.goal)
+            judged = caption_in_context(before, before.actions[action])
+            self.read["judged"].add(env, place, judged, before.goal, context(before))
+        for captions in self.read.values():
+            captions.counts.end(step.final_observations)
+
+    def rollout(
+        self, policy: Policy, rewarded: Rewarded, last_values: Tensor, present: Sequence[TextObservation]
+    ) -> Rollout:
+        """All of it, with the KL of each action to the policy's reference, if it has one."""
+        actions = torch.stack([a.actions.detach() for a in self._actions]).cpu()  # (num_steps, num_envs)
+        log_probs = torch.stack([a.log_probs.detach() for a in self._actions]).cpu()
+        tokens = [a.tokens for a in self._actions if a.tokens is not None]
+        written = TurnTokens.joined(tokens, dim=0).as_steps(len(actions)) if tokens else None
+        seen: Sequence[Any] = self._turns or self.observations
+        reference = policy.reference_log_probs(
+            seen, actions.flatten() if written is None else written.ids.flatten(0, 1)
+        )
+        kl = None
+        if reference is not None and written is not None:
+            written.kl = written.log_probs - reference.cpu().view_as(written.log_probs)
+            kl = written.kl.sum(-1)
+        elif reference is not None:
+            kl = log_probs - reference.cpu().view_as(log_probs)
+        remembers = self._memories[0][0] is not None
+        return Rollout(
+            observations=seen,
+            actions=actions,
+            log_probs=log_probs,
+            values=torch.stack([a.values.detach() for a in self._actions]).cpu(),
+            rewards=rewarded.total,
+            cut_off=torch.stack(self.cut_off) if self.cut_off else None,
+            dones=torch.from_numpy(np.stack(self._dones)),
+            last_values=last_values,
+            last_observations=present,
+            memories=torch.stack([m for m, _ in self._memories]) if remembers else None,
+            starts=torch.stack([s for _, s in self._memories]) if remembers else None,
+            kl=kl,
+            tokens=written,
+            parts=rewarded.by_part,
+        )
+
+
 class _Captions:
     """One kind of captions of a rollout, as they are gathered.
 
@@ -270,19 +309,19 @@ class _Captions:
         self._texts: list[str] = []
         self._goals: list[str] = []
         self._contexts: list[str] = []
-        self._counts: list[int] = []
-        self._seen = counts
+        self._numbers: list[int] = []  # how often each has come up
+        self.counts = counts
 
     def add(self, env: int, place: int, text: str, goal: str, context: str = "") -> None:
         self._places.append(place)
         self._texts.append(text)
         self._goals.append(goal)
         self._contexts.append(context)
-        self._counts.append(self._seen.add(env, caption_id(text)))
+        self._numbers.append(self.counts.add(env, caption_id(text)))
 
     def read(self) -> Captions:
         """All of them."""
-        counts = torch.tensor(self._counts, dtype=torch.float32)
+        counts = torch.tensor(self._numbers, dtype=torch.float32)
         ids = torch.from_numpy(caption_ids(self._texts))
         return Captions(
             lambda places: [self._texts[place] for place in places],
