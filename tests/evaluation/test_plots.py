@@ -32,3 +32,9 @@ def test_one_that_has_not_the_first_metric_is_in_the_legend_all_the_same() -> No
     runs = {name: [[{"step": s, key: float(s)} for s in (1, 2)]] for name, key in (("a", "x"), ("b", "y"))}
     figure = plots.draw_curves(runs, {"x": "first", "y": "second"}, {})
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
+
+
+def test_steps_are_written_short() -> None:
+    assert [plots._short(x) for x in (0, 500, -2000, 20_000, 1_500_000, 12e6)] == [
+        *("0", "500", "-2k", "20k", "1.5M", "12M")
+    ]

@@ -267,8 +267,16 @@ def _figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tup
     for a in np.ravel(axes):
         a.spines[["top", "right"]].set_visible(False)
         a.grid(alpha=0.25, linewidth=0.6)
-        a.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}k" if abs(x) >= 1000 else f"{x:g}")
+        a.xaxis.set_major_formatter(lambda x, _: _short(x))
     return figure, axes
+
+
+def _short(number: float) -> str:
+    """Of an axis: 500, 20k, 1.5M."""
+    for size, unit in ((1e6, "M"), (1e3, "k")):
+        if abs(number) >= size:
+            return f"{number / size:g}{unit}"
+    return f"{number:g}"
 
 
 def _svg(figure: Any) -> str:
