@@ -38,7 +38,7 @@ _PARTS = {
     "algorithm.args={minibatch_size:8} policy.args.value_hidden_sizes=[8]",
     "forms": f"demo {_SMALL} policy.args.value_hidden_sizes=[8] policy.args.prompt=[glam,brief,tagged] "
     "algorithm.args.contrast_coefficient=0.5 algorithm.args.contrast_prompts=[glam,brief,tagged]",
-    "drrn": "demo-easy world.num_envs=4 world.num_steps=4 training.steps=96 ~policy.args ~algorithm.args "
+    "drrn": "demo-easy world.num_envs=4 world.num_steps=4 training.steps=160 ~policy.args ~algorithm.args "
     "policy.id=drrn policy.args={embedding_size:8,hidden_size:8} "
     "algorithm.id=drrn algorithm.args={batch_size:8,steps_per_gradient:4}",
     "judged": f"demo-easy {_SMALL} policy.args.value_hidden_sizes=[16] ~reward.env "
