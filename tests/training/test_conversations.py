@@ -1,5 +1,7 @@
 """Runs whose policy reads whole episodes as conversations: stopped and gone on with, and by two processes."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -75,3 +77,13 @@ def test_two_processes_do_what_one_does(policy: str, tmp_path: Path) -> None:
     for row, other in zip(_rows(one), _rows(two), strict=True):
         for name in ("step", "policy_loss", "value_loss", "entropy", "episodes", "kl_mean"):
             assert row[name] == pytest.approx(other[name], abs=1e-5), name
+
+
+def test_adapters_are_added_without_a_word() -> None:
+    """bitsandbytes, which peft imports, would warn that it has no kernel from the hub."""
+    code = (
+        "from groundling.configs.schema import ModelConfig; from groundling.training import build; "
+        "build._make_language_model(ModelConfig(path='starter-causal', lora={'r': 2}), 1, 'cpu', None)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == ""

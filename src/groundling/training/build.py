@@ -1,6 +1,7 @@
 """From a config to the parts that it names."""
 
 import inspect
+import logging
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -221,12 +222,14 @@ def make_shards(
 
 
 def _make_language_model(model: ModelConfig, seed: int, device: str, checkpoint: Path | None) -> Any:
-    from transformers.utils import logging
+    from transformers.utils import logging as transformers_logging
 
     from groundling.lm import LanguageModel
 
-    logging.disable_progress_bar()  # at every checkpoint it would break into the run's own
-    logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()  # at every checkpoint it would break into the run's own
+    transformers_logging.set_verbosity_error()
+    # As peft imports it, it warns that it has no kernel from the hub, which nobody asked for.
+    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     return LanguageModel.from_pretrained(
         checkpoint or model.path,
         init="pretrained" if checkpoint else model.init.value,
