@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # one is made at every step, and a frozen one takes four times as long to make
 class TextObservation:
     """One step of a text env, told in words, with the recent past that a prompt may quote."""
 

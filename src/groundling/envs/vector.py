@@ -432,8 +432,15 @@ class TextVectorEnv:
 
     def _observe(self, i: int) -> TextObservation:
         slot = self._slots[i]
-        past = tuple(slot.past_actions), slot.admissible, _raw(slot.raw), tuple(slot.past_choices)
-        return TextObservation(slot.goal, tuple(slot.descriptions), *past, episode=slot.seed)
+        return TextObservation(
+            slot.goal,
+            tuple(slot.descriptions),
+            tuple(slot.past_actions),
+            slot.admissible,
+            _raw(slot.raw),
+            tuple(slot.past_choices),
+            slot.seed,
+        )
 
     def _finish(self, i: int, terminated: bool, reward: float) -> Episode:
         slot = self._slots[i]

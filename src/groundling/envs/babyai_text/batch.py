@@ -105,8 +105,8 @@ class BatchedLevels(LocalEnvs):
         """As `LocalEnvs.receive`; of a step, a `ReadStep`."""
         if env in self._sent:
             self._step()
-        if env in self._stepped:
-            return self._stepped.pop(env)
+        if (stepped := self._stepped.pop(env, None)) is not None:
+            return stepped
         returned = super().receive(env)
         self._missions[env] = returned[0]["mission"]
         self._take_up(env)
@@ -133,7 +133,9 @@ class BatchedLevels(LocalEnvs):
             return
         board = self._boards[env]
         board[:] = OUTSIDE
-        codes = np.array([_code(thing) for thing in level.grid.grid]).reshape(height, width)
+        codes = np.array([EMPTY if thing is None else _code(thing) for thing in level.grid.grid]).reshape(
+            height, width
+        )
         board[MARGIN : MARGIN + height, MARGIN : MARGIN + width] = codes
         x, y = level.agent_pos
         self._cells[env] = (env * rows + MARGIN + y) * columns + MARGIN + x
