@@ -66,6 +66,18 @@ def test_states_and_gradients_are_those_of_the_plain_attention(kind: str, batch:
     assert any("relative_attention_bias" in name for name in gradients[0])
 
 
+@pytest.mark.parametrize("kind", ["t5", "mt5"])
+def test_prompts_without_padding_lay_out_no_square(kind: str) -> None:
+    tokens, _ = padded(2, LENGTH)
+    plain = encoder(kind, in_blocks=False)
+    with torch.no_grad(), largest_tensor() as numbers:
+        states = encoder(kind, in_blocks=True)(input_ids=tokens).last_hidden_state
+        largest = numbers[0]
+        torch.testing.assert_close(states, plain(input_ids=tokens).last_hidden_state, atol=1e-5, rtol=1e-5)
+    assert largest <= 2 * LENGTH * 64  # the widest layer's
+    assert numbers[0] >= 2 * 4 * LENGTH**2  # the plain one's: texts, heads, queries, keys
+
+
 @contextmanager
 def largest_tensor() -> Iterator[list[int]]:
     """The numbers in the largest tensor that is made within."""

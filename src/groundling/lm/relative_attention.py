@@ -2,9 +2,10 @@
 
 T5 adds a bias to each attention score that depends on how far a key lies from its query, and on nothing else. Its own
 attention lays this bias out for each head, query and key, and the scores and probabilities likewise: 400 MB each for
-3,500 tokens and 8 heads. Here the bias is a table of ``2 · length - 1`` distances, of which a block of queries reads a
-window, and a layer's attention goes block by block; with gradients each block is computed again in the backward pass.
-Results are those of T5's own products. The gain is a CPU's: what a block needs stays in its cache.
+3,500 tokens and 8 heads. Here the bias is a table of ``2 · length - 1`` distances, of which each query reads a window.
+PyTorch's fused attention takes the windows as a view of the table. With a mask or gradients, of which it would lay out
+the square, a layer's attention goes block of queries by block; with gradients each block is computed again in the
+backward pass. Results are those of T5's own products. The gain is a CPU's: what a block needs stays in its cache.
 """
 
 from __future__ import annotations
@@ -14,17 +15,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 LONG = 512
-"""Prompts of so many tokens are read in blocks. Shorter ones would gain too, down to about 200, but blocks round
-gradients otherwise, and published runs with such prompts keep their bits."""
+"""Prompts of so many tokens are read in this way. Shorter ones would gain too, down to about 200, but it rounds
+otherwise, and published runs with such prompts keep their bits."""
 _SCORES = 2**18
 """Of a block: the megabyte that a CPU's cache holds."""
 
 
 def read_long_prompts_in_blocks(model: nn.Module) -> None:
-    """Let the self-attention of ``model``'s T5 encoder go block by block: it changes its class, and nothing else."""
+    """Let the self-attention of ``model``'s T5 encoder lay out no square: it changes its class, and nothing else."""
     from transformers.models.mt5.modeling_mt5 import MT5Attention
     from transformers.models.t5.modeling_t5 import T5Attention
 
@@ -35,7 +37,7 @@ def read_long_prompts_in_blocks(model: nn.Module) -> None:
 
 
 def reads_in_blocks(encoder: nn.Module, tokens: Tensor) -> bool:
-    """Whether ``encoder`` goes block by block over ``tokens`` or states, (batch, length, …)."""
+    """Whether ``encoder`` lays out no square of ``tokens`` or states, (batch, length, …)."""
     if torch.jit.is_tracing() or torch.compiler.is_compiling():  # for any length, as loops are not
         return False
     long = tokens.device.type == "cpu" and tokens.shape[1] >= LONG
@@ -43,7 +45,7 @@ def reads_in_blocks(encoder: nn.Module, tokens: Tensor) -> bool:
 
 
 class _InBlocks(nn.Module):
-    """Self-attention of an encoder, computed in blocks of queries where the prompt is long."""
+    """Self-attention of an encoder, computed without its square where the prompt is long."""
 
     n_heads: int
     q: nn.Linear
@@ -74,11 +76,24 @@ class _InBlocks(nn.Module):
         batch, length, _ = hidden_states.shape
         table = self._bias_by_distance(length) if position_bias is None else position_bias
         query, key, value = (
-            part(hidden_states).view(batch, length, self.n_heads, -1).transpose(1, 2).flatten(0, 1)
+            part(hidden_states).view(batch, length, self.n_heads, -1).transpose(1, 2)
             for part in (self.q, self.k, self.v)
-        )  # each (batch · heads, length, size)
+        )  # each (batch, heads, length, size)
+        query = query.flip(2)  # from the last query on, so that the windows of their distances lie in order
+        if mask is None and not torch.is_grad_enabled():
+            windows = table.unfold(1, length, 1)[None]  # (1, heads, length, length), a view of the table
+            attended = scaled_dot_product_attention(query, key, value, attn_mask=windows, scale=1.0)
+        else:
+            attended = self._attend_in_blocks(query, key, value, table, mask)
+        return self.o(attended.flip(2).transpose(1, 2).flatten(2)), table, None
+
+    def _attend_in_blocks(
+        self, query: Tensor, key: Tensor, value: Tensor, table: Tensor, mask: Tensor | None
+    ) -> Tensor:
+        """What the kernel above gives, with a mask and gradients, which it takes for whole squares only."""
+        shape, length = query.shape, query.shape[2]
+        query, key, value = (part.flatten(0, 1) for part in (query, key, value))
         hidden = None if mask is None else mask[:, :, 0].expand(-1, self.n_heads, -1).reshape(-1, 1, length)
-        query = query.flip(1)  # from the last query on, so that the windows of their distances lie in order
         attended = torch.empty_like(query)  # at once: many small results would keep freed memory apart
         num_queries = max(1, _SCORES // (len(query) * length))
         for first in range(0, length, num_queries):
@@ -90,8 +105,7 @@ class _InBlocks(nn.Module):
                 )
             else:
                 attended[:, block] = _block(*inputs)
-        rows = attended.flip(1).unflatten(0, (batch, self.n_heads)).transpose(1, 2)
-        return self.o(rows.flatten(2)), table, None
+        return attended.view(shape)
 
     def _bias_by_distance(self, length: int) -> Tensor:
         """Of a key's place minus its query's, from ``1 - length`` to ``length - 1``."""
