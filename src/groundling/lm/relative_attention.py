@@ -90,7 +90,7 @@ class _InBlocks(nn.Module):
     def _attend_in_blocks(
         self, query: Tensor, key: Tensor, value: Tensor, table: Tensor, mask: Tensor | None
     ) -> Tensor:
-        """What the kernel above gives, with a mask and gradients, which it takes for whole squares only."""
+        """The same, block of queries by block: for a mask or gradients PyTorch would lay out the square."""
         shape, length = query.shape, query.shape[2]
         query, key, value = (part.flatten(0, 1) for part in (query, key, value))
         hidden = None if mask is None else mask[:, :, 0].expand(-1, self.n_heads, -1).reshape(-1, 1, length)
