@@ -58,8 +58,8 @@ def inventory() -> dict[str, Callable[[], Mapping[str, str]]]:
     }
     if any(f"groundling.{package}" in sys.modules for package in SLOW):
         return kinds
-    told: dict[str, dict[str, str]] = json.loads(BUNDLED.read_text(encoding="utf-8"))
-    return kinds | {kind: things.copy for kind, things in told.items()}
+    abouts: dict[str, dict[str, str]] = json.loads(BUNDLED.read_text(encoding="utf-8"))
+    return kinds | {kind: things.copy for kind, things in abouts.items()}
 
 
 def checkup(score: bool = False) -> Iterator[tuple[str, bool | None, str]]:

@@ -63,12 +63,17 @@ def test_a_model_is_asked_likewise(tmp_path: Path) -> None:
     [
         (["no/such/model"], "and no server's address"),
         (["http://127.0.0.1:1/v1"], "add policy.args.model=NAME"),
+        (
+            ["http://me:secret@127.0.0.1:1/v1", "policy.args.model=m"],
+            "base_url holds a user, password or query",
+        ),
         (["expert", "--suite", "held-out"], "is not of the protocol"),
     ],
 )
 def test_who_cannot_be_asked(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", *words, "--protocol", "balrog-babyai"]) != 0
     assert says in " ".join(capsys.readouterr().err.split())
+    assert not [path for path in Path("runs").glob("**/*") if "secret" in path.name]
 
 
 def test_the_mean_of_tasks_has_an_interval_out_of_theirs() -> None:
@@ -82,7 +87,7 @@ def test_what_is_told() -> None:
     views = (("You see a red ball 1 step forward", "You carry a key"), ("You see a wall",))
     actions = ("turn left", "go forward", "sing")
     seen = TextObservation("go to the red ball", views, ("go forward",), actions, {})
-    told = PromptReader("balrog").told(seen)
+    told = PromptReader("balrog").read(seen)
     assert not isinstance(told, str)
     first = told.messages()[1]["content"]
     assert "a red ball 1 step forward\nYou carry a key" in first

@@ -281,6 +281,18 @@ def test_results_of_another_machine_are_taken_over(
     assert main([*words, "arms=slow", "suites=held-out,other-nouns,controls"]) == 0
     assert "slow-seed1 of" in (told := capsys.readouterr().out) and "was not tested in" in told
 
+    # A file that was cut, or put together badly.
+    evaluations = whole / "evaluations.csv"
+    lines = evaluations.read_text().splitlines(keepends=True)
+    evaluations.write_text("".join(line for line in lines if not line.startswith("quick,1,trained")))
+    assert main([*words[:-1], str(whole), "arms=quick"]) == 0
+    assert (
+        "quick-seed1 of" in (told := capsys.readouterr().out) and "evaluations.csv lacks its held-out" in told
+    )
+    evaluations.write_text("".join([*lines, lines[1]]))
+    assert main([*words[:-1], str(whole), "arms=quick"]) != 0
+    assert "twice" in capsys.readouterr().err
+
 
 @pytest.mark.parametrize(
     ("change", "words", "message"),
@@ -292,6 +304,7 @@ def test_results_of_another_machine_are_taken_over(
             "slow with algorithm.args.learning_rate=1e-05",
         ),
         (None, ["training.steps=96"], "quick with training.steps=64 (here 96)"),
+        (None, ["evaluation.deterministic=true"], "evaluation.deterministic=False (here True)"),
         (("summary.json", '"study": "tiny"', '"study": "small"'), [], "tells of 'small'"),
         (("summary.json", "{", "["), [], "holds no results of a study"),
         (
@@ -532,6 +545,15 @@ def test_mistakes_are_told_in_one_line_before_anything_runs(
         ("about: learns fast", "abut: learns fast", "abut"),
         ("experiment: random", "experiment: random\n    data: slw", "'slow'"),
         ("arms:", "arms: {}\nmore:", "more"),
+        ("name: tiny", "name: ../tiny", "names '../tiny'"),
+        ("  slow:", "  /slow:", "names '/slow'"),
+        ("seeds: [1, 2]", "seeds: [1, 1]", "seeds must be numbers, each once, as in 1,2,3, got [1, 1]"),
+        ("episodes: 4", "episodes: 0", "episodes must be a positive number, got [0]"),
+        (
+            "common:",
+            "common:\n  - training.epochs=7",
+            "training.epochs=7 of all arms, and none of them uses it",
+        ),
     ],
 )
 def test_a_wrong_file_is_told_in_one_line(
@@ -554,6 +576,6 @@ def test_the_bundled_studies_can_be_composed(capsys: pytest.CaptureFixture[str],
     for name in studies():
         study, arms = read_study(name)
         jobs = make_jobs(study, arms, tmp_path)
-        assert len(jobs) == len(study.seeds) * len(study.arms) and study.name == name
+        assert len(jobs) == sum(len(arm.seeds or study.seeds) for arm in arms.values()) and study.name == name
     assert main(["study", "glam-laptp"]) == 1
     assert "glam-laptop" in capsys.readouterr().err

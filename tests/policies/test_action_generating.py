@@ -154,6 +154,11 @@ def test_the_rules_of_an_answer(lm: LanguageModel) -> None:
     assert (unnamed.ended, unnamed.action, unnamed.invalid) == (True, 0, True)  # cut, and nobody can jump
     assert len(unnamed.tokens) == 2
 
+    long = "take the big red ball and put it next to the small green box in the other room of the house"
+    usual, seen = Form(lm, False, None, None, None, None, None), _see("wait", long)
+    turn = usual.plain_turn(seen, 1)  # more tokens than the usual 16
+    assert turn.text.startswith(long) and len(turn.tokens) == usual.most_tokens([seen]) > 17
+
     thinking = Form(lm, False, 8, None, "I think", "Action:", 6)
     answer = _say(thinking, lm, "I think Action: go left", ends=False)
     text = thinking.text(answer.tokens)

@@ -12,7 +12,13 @@ from groundling.envs.observation import TextObservation
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError
 from groundling.lm import LanguageModel
-from groundling.policies import ActionHeadPolicy, ActionScoringPolicy, ActionWritingPolicy, Policy
+from groundling.policies import (
+    ActionGeneratingPolicy,
+    ActionHeadPolicy,
+    ActionScoringPolicy,
+    ActionWritingPolicy,
+    Policy,
+)
 from groundling.prompts import Conversation
 from groundling.prompts.prompt import prompts
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
@@ -45,6 +51,19 @@ def _policy(kind: str, lm: LanguageModel) -> Policy:
 def _loss(log_probs: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     weights = torch.linspace(-1, 1, log_probs.numel()).view_as(log_probs)
     return (log_probs.exp() * weights).sum() + (values * weights[:, 0]).sum()
+
+
+def test_a_long_conversation_leaves_room_for_the_longest_answer() -> None:
+    lm = LanguageModel.from_pretrained("starter-causal")
+    policy = ActionGeneratingPolicy(
+        lm, prompt="conversation", value_hidden_sizes=(8,), thought_ends="Action:", max_thought_tokens=300
+    )
+    assert lm.max_positions is not None
+    for count in range(10, 90, 4):
+        views = (("You see a wall 2 steps left", "You see a red ball 1 step right"),) * count
+        seen = TextObservation("go to the red ball", views, ("turn left",) * (count - 1), _ACTIONS, {})
+        (prompt,) = policy.read([seen])
+        assert len(prompt) + 300 + len(lm.tokenizer.encode("Action:")) + 16 <= lm.max_positions + 1
 
 
 @pytest.mark.parametrize("kind", _KINDS)

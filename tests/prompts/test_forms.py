@@ -93,7 +93,7 @@ def test_texts_and_conversations_are_not_mixed() -> None:
         ConfigError, match=r"\['glam', 'conversation'\] has texts and conversations \(conversation\)"
     ):
         PromptReader(["glam", "conversation"])
-    assert isinstance(PromptReader(["balrog", "conversation"]).told(_SEEN), Conversation)
+    assert isinstance(PromptReader(["balrog", "conversation"]).read(_SEEN), Conversation)
 
 
 def test_every_policy_that_reads_takes_several(chat: str = "http://localhost:1/v1") -> None:

@@ -62,8 +62,12 @@ def with_contrast(
         positive = policy.read(_seen(batch, micro), _named(prompts, second[micro]))
         negative = policy.read(_seen(batch, other[micro]), _named(prompts, first[micro]))
         differ = torch.tensor([a != n for a, n in zip(anchor, negative, strict=True)], device=policy.device)
-        told, same, another = policy.states([*anchor, *positive, *negative]).chunk(3)
-        losses = F.triplet_margin_loss(told, same, another, margin=1.0, reduction="none")  # (micro,)
+        anchor_states, positive_states, negative_states = policy.states(
+            [*anchor, *positive, *negative]
+        ).chunk(3)
+        losses = F.triplet_margin_loss(
+            anchor_states, positive_states, negative_states, margin=1.0, reduction="none"
+        )  # (micro,)
         weights = batch.weights_of(micro)
         if weights is not None and weights.ndim > 1:
             weights = weights.sum(-1)

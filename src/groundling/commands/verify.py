@@ -29,12 +29,14 @@ def run(arguments: argparse.Namespace) -> int:
     for folder in arguments.folders:
         findings = verify(folder)
         console.print(str(folder), highlight=False, markup=False, soft_wrap=True)
-        for one in findings:
-            mark, told = (
-                ("ok   ", one.what) if one.problem is None else ("WRONG", f"{one.what} {one.problem}")
+        for finding in findings:
+            mark, words = (
+                ("ok   ", finding.what)
+                if finding.problem is None
+                else ("WRONG", f"{finding.what} {finding.problem}")
             )
-            mend = f"; {one.mend}" if one.mend else ""
-            line = " ".join(f"{told}{mend}".splitlines())  # the names of files may have line breaks
+            mend = f"; {finding.mend}" if finding.mend else ""
+            line = " ".join(f"{words}{mend}".splitlines())  # the names of files may have line breaks
             console.print(f"  {mark}  {line}", highlight=False, markup=False, soft_wrap=True)
-            status |= one.problem is not None
+            status |= finding.problem is not None
     return int(status)

@@ -20,7 +20,7 @@ from groundling.configs.overrides import Overrides, parse
 from groundling.configs.reading import Read, experiments
 from groundling.configs.schema import Config
 from groundling.configs.settling import settle
-from groundling.configs.wording import one_line, told_in_one_line
+from groundling.configs.wording import errors_in_one_line, one_line
 from groundling.errors import ConfigError
 
 __all__ = [
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 
-@told_in_one_line()
+@errors_in_one_line()
 def compose(experiment: str, overrides: Sequence[str] = (), config_dir: Path | None = None) -> Config:
     """Compose an experiment with overrides such as ``world.num_envs=16``.
 
@@ -52,7 +52,7 @@ def compose(experiment: str, overrides: Sequence[str] = (), config_dir: Path | N
     return _made(reading.from_experiment(experiment, config_dir), parsed)
 
 
-@told_in_one_line()
+@errors_in_one_line()
 def from_file(path: Path, overrides: Sequence[str] = (), unused: Sequence[str] = ()) -> Config:
     """Read a run's ``config.yaml``, with overrides as in `compose`.
 
@@ -70,7 +70,7 @@ def from_file(path: Path, overrides: Sequence[str] = (), unused: Sequence[str] =
     return _made(reading.from_file(path), parsed, unused)
 
 
-@told_in_one_line()
+@errors_in_one_line()
 def from_values(values: DictConfig, overrides: Sequence[str] = (), where: str = "the config") -> Config:
     """Check nested values of a file that stand over the schema's defaults, with overrides as in `compose`.
 
@@ -92,7 +92,7 @@ def _made(read: Read, overrides: Overrides, unused: Sequence[str] = ()) -> Confi
     return check(settled, read.where, overrides.given, unused)
 
 
-@told_in_one_line()
+@errors_in_one_line()
 def changed(
     config: Config, overrides: Sequence[str | Mapping[str, Any]], unused: Sequence[str] = ()
 ) -> Config:
@@ -114,7 +114,7 @@ def changed(
     return check(settled, "an override", dict(trust.leaves("", asdict(config))), unused)
 
 
-@told_in_one_line()
+@errors_in_one_line()
 def recorded(path: Path) -> dict[str, Any]:
     """What a run's ``config.yaml`` says, all of it, to be compared or shown: nothing is to be made from it.
 

@@ -1,5 +1,6 @@
 """Studies: several arms, each trained with several seeds and evaluated alike; what their YAML says, and its reading."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import resources
@@ -155,11 +156,21 @@ def _load(path: Path) -> Study:
             raise ConfigError(f"cannot read the study {path}: {error}") from error
     if not study.arms:
         raise ConfigError(f"the study {path} has no arms: name at least one")
+    for name in (study.name, *study.arms):  # folders and files are called so
+        if not re.fullmatch(r"\w[\w.+-]*", name):
+            raise ConfigError(
+                f"the study {path} names {name!r:.80}: names of studies and arms begin with a letter, digit or _, and "
+                "go on with these, dots, + and -"
+            )
+    _check_numbers("seeds", study.seeds)
+    _check_numbers("episodes", [study.episodes])
     before = [*agents()]
     for name, arm in study.arms.items():
         if arm.data is not None and arm.data not in before:
             raise ConfigError(f"arms.{name}.data: {unknown('agent, or arm before it,', arm.data, before)}")
         before.append(name)
+        if arm.seeds is not None:
+            _check_numbers(f"arms.{name}.seeds", arm.seeds)
         if beyond := sorted({*(arm.seeds or ())} - {*study.seeds}):
             raise ConfigError(
                 f"arms.{name}.seeds: {beyond} are not among the study's seeds, {study.seeds}: name some of those"
@@ -181,15 +192,17 @@ def _set(study: Study, key: str, value: str) -> Study:
         numbers = [int(number) for number in value.strip("[]").split(",")]
     except ValueError:
         numbers = []
-    least = 1 if key == "episodes" else 0
-    if not numbers or min(numbers) < least or len(set(numbers)) < len(numbers):
-        wanted = "a positive number" if least else "numbers, each once, as in 1,2,3"
-        raise ConfigError(f"{key} must be {wanted}, got {value!r}")
-    if key == "seeds":
-        return replace(study, seeds=numbers)
-    if len(numbers) > 1:
-        raise ConfigError(f"episodes must be a positive number, got {value!r}")
-    return replace(study, episodes=numbers[0])
+    _check_numbers(key, numbers, value)
+    return replace(study, seeds=numbers) if key == "seeds" else replace(study, episodes=numbers[0])
+
+
+def _check_numbers(key: str, numbers: Sequence[int], value: object = None) -> None:
+    """Raise `ConfigError` unless these are seeds, or a number of episodes; ``value`` is what was written."""
+    value = list(numbers) if value is None else value
+    if key == "episodes" and (len(numbers) != 1 or numbers[0] < 1):
+        raise ConfigError(f"{key} must be a positive number, got {value!r:.80}")
+    if not numbers or min(numbers) < 0 or len(set(numbers)) < len(numbers):
+        raise ConfigError(f"{key} must be numbers, each once, as in 1,2,3, got {value!r:.80}")
 
 
 def _arm(study: Study, name: str) -> str:

@@ -18,7 +18,7 @@ _QUOTED = re.compile("'(.*)'")
 
 
 @contextmanager
-def told_in_one_line() -> Iterator[None]:
+def errors_in_one_line() -> Iterator[None]:
     """Raise what OmegaConf and Hydra raise as `ConfigError`."""
     try:
         yield

@@ -270,7 +270,11 @@ class TextVectorEnv:
         """Take each env's actions, all envs together; which envs' episodes ended or did not have such an action."""
         ended: set[int] = set()
         for number in range(max(map(len, actions), default=0)):
-            taken = {i: own[number] for i, own in enumerate(actions) if number < len(own) and i not in ended}
+            taken = {
+                i: of_env[number]
+                for i, of_env in enumerate(actions)
+                if number < len(of_env) and i not in ended
+            }
             for i, action in taken.items():
                 if not 0 <= action < len(self._slots[i].admissible):
                     ended.add(i)  # another episode, whose lists are shorter

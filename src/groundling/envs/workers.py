@@ -186,8 +186,8 @@ class _Worker:
         self._pipe, pipe = _PROCESSES.Pipe()
         self._ready = False
         self._answers: dict[int, list[tuple[str, Any]]] = {env: [] for env in self.envs}
-        told = (os.getpid(), pipe, self._make_env, self.envs)
-        self._process = _PROCESSES.Process(target=_serve, args=told, daemon=True)
+        arguments = (os.getpid(), pipe, self._make_env, self.envs)
+        self._process = _PROCESSES.Process(target=_serve, args=arguments, daemon=True)
         try:
             self._process.start()
         except (AttributeError, TypeError) as error:  # pickle's words for what has no name in a module

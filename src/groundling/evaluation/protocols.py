@@ -1,5 +1,6 @@
 """Benchmarks as others count them: several suites, an agent of any make, and one figure."""
 
+import hashlib
 import json
 import math
 import re
@@ -7,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from groundling.chat_server import check_address
 from groundling.configs.compose import compose, experiments
 from groundling.errors import ConfigError, GroundlingError
 from groundling.evaluation.evaluate import read_evaluation, summary_of
@@ -35,6 +37,7 @@ def find_player(name: str, protocol: str, overrides: Sequence[str], warn: Callab
         ConfigError: it is nothing of that kind, or an override is wrong.
     """
     if re.match(r"https?://", name):
+        check_address(name)  # before a folder is named by it
         given = dict(word.split("=", 1) for word in overrides if word.startswith("policy.args.model="))
         if not given:
             raise ConfigError(f"which model shall {name} be asked for? add policy.args.model=NAME")
@@ -66,6 +69,8 @@ def find_player(name: str, protocol: str, overrides: Sequence[str], warn: Callab
 def _asked(model: str, protocol: str, words: Sequence[str], overrides: Sequence[str]) -> Target:
     """A model that is asked in the protocol's own form."""
     label = re.sub(r"[^\w.-]+", "-", model).strip("-.") or "model"
+    if asked := sorted(word for word in overrides if re.match(r"~?policy\.args\.(?!model=)", word)):
+        label += f"-{hashlib.sha256(repr(asked).encode()).hexdigest()[:8]}"  # another agent, with results of its own
     config = compose(protocol, [f"run_dir=runs/{protocol}/{label}", *words])
     return Target("zero-shot", Path(config.run_dir), config, None, tuple(overrides))
 

@@ -146,7 +146,13 @@ def make_jobs(study: Study, arms: Mapping[str, Arm], runs: Path) -> list[Job]:
         teacher = study.arms[name].data
         if name in needed and teacher in study.arms and teacher not in agents():
             needed.add(teacher)
-    configs = {name: _config(study, name) for name in study.arms if name in needed}
+    composed = {name: _config(study, name) for name in study.arms if name in needed}
+    configs = {name: config for name, (config, _) in composed.items()}
+    for word in study.common if len(composed) == len(study.arms) else ():
+        if not any(word in used for _, used in composed.values()):
+            raise ConfigError(
+                f"the study {study.name} says {word} of all arms, and none of them uses it: leave it out"
+            )
     every = [_jobs_of_seed(study, configs, seed, runs) for seed in study.seeds]
     chosen = [
         job
@@ -159,15 +165,15 @@ def make_jobs(study: Study, arms: Mapping[str, Arm], runs: Path) -> list[Job]:
     return chosen
 
 
-def _config(study: Study, name: str) -> Config:
-    """An arm's configuration, but for what differs between its seeds."""
+def _config(study: Study, name: str) -> tuple[Config, list[str]]:
+    """An arm's configuration, but for what differs between its seeds, and what it uses of what is said of all."""
     arm, common = study.arms[name], list(study.common)
     while True:
         overrides = [*common, *arm.overrides]
         try:
             if arm.experiment in agents():
-                return config_of_agent(arm.experiment, overrides)
-            return compose(arm.experiment, [*overrides, f"name={name}"])
+                return config_of_agent(arm.experiment, overrides), common
+            return compose(arm.experiment, [*overrides, f"name={name}"]), common
         except UnusedKey as error:
             # What is said of all arms is for those that use it.
             used = [text for text in common if text.partition("=")[0] != error.key]

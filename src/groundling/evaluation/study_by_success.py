@@ -65,7 +65,11 @@ def write_study_by_success(
         ((*astuple(line)[:-1], *astuple(line.estimate)) for line in lines),
     )
     missing = [name for name, one in by_job.items() if one is None or not one.is_whole]
-    head = StudyHead(study, command, missing, {"suites": {job.arm: job.suites for job in jobs}})
+    tested_by_arm = {
+        job.arm: list(dict.fromkeys(s.suite for s in scores if s.arm == job.arm)) for job in jobs
+    }
+    about = {"suites": {job.arm: job.suites for job in jobs}, "tested": tested_by_arm}
+    head = StudyHead(study, command, missing, about)
     head.write_summary(output, [asdict(line) for line in lines])
     tested = {score.suite for score in scores}
     usual = next((suite for suite in world.suites if suite in tested), next(iter(world.suites)))

@@ -17,7 +17,7 @@ from groundling.errors import ConfigError, GroundlingError
 from groundling.evaluation.study import Job
 from groundling.files import open_csv, write_atomically
 from groundling.sharing import shareable
-from groundling.training.folder import may_change
+from groundling.training.folder import changes_no_result
 from groundling.training.tracking import read_metrics
 
 FIRST = ("first_named", "first_none", "first_precision", "first_chance")
@@ -141,6 +141,10 @@ def read_results(
         if lacking := sorted(set(job.suites) - set(there.suites.get(job.arm, ()))):
             tell(f"{job.name} of {folder} is not taken over: it was not tested in {', '.join(lacking)}")
             continue
+        scored = {score.suite for score in scores if (score.agent, score.task) == (job.agent, "all")}
+        if lacking := sorted(set(job.suites) & set(there.tested.get(job.arm, ())) - scored):
+            tell(f"{job.name} of {folder} is not taken over: {EVALUATIONS} lacks its {', '.join(lacking)}")
+            continue
         results[job.name] = RunResult(job, rows, scores, is_whole=True)
     return results
 
@@ -153,7 +157,9 @@ class _Files:
     episodes: int
     unfinished: Sequence[str]
     suites: Mapping[str, Sequence[str]]
-    """By arm."""
+    """By arm, those that were asked for."""
+    tested: Mapping[str, Sequence[str]]
+    """By arm, those of them that suit it."""
     rows: Sequence[Mapping[str, Any]]
     scores: Sequence[Score]
 
@@ -164,10 +170,16 @@ def _read_files(folder: Path) -> _Files:
         summary = read_object(folder / SUMMARY)
         study, episodes = summary["study"], summary["episodes"]
         unfinished = _names(summary["unfinished"])
-        suites = {arm: _names(suites) for arm, suites in summary["suites"].items()}
+        suites, tested = (
+            {arm: _names(names) for arm, names in summary[key].items()} for key in ("suites", "tested")
+        )
         rows = [_row(row) for row in _read(folder / CURVES)]
         scores = [_score(row) for row in _read(folder / EVALUATIONS)]
-        return _Files(study, episodes, unfinished, suites, rows, scores)
+        keys = [(score.arm, score.seed, score.agent, score.suite, score.task) for score in scores]
+        if len(set(keys)) < len(keys):
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise ValueError(f"{EVALUATIONS} has {twice} twice")
+        return _Files(study, episodes, unfinished, suites, tested, rows, scores)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, csv.Error, GroundlingError) as error:
         raise ConfigError(
             f"{folder} holds no results of a study as this version writes them ({error!r:.200})"
@@ -183,7 +195,7 @@ def _check_settings(job: Job, folder: Path) -> None:
     different = [
         f"{key}={there.get(key)!r:.80} (here {wanted.get(key)!r:.80})"
         for key in sorted({*there, *wanted})
-        if there.get(key) != wanted.get(key) and (key == "training.steps" or not may_change(key))
+        if there.get(key) != wanted.get(key) and not changes_no_result(key)
     ]
     if different:
         raise ConfigError(

@@ -9,9 +9,10 @@ encoded one by one. What users say is encoded as plain text: a world cannot writ
 from __future__ import annotations
 
 import itertools
+import re
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any, Literal, Self
 
 from transformers import PreTrainedTokenizerBase
@@ -98,13 +99,13 @@ def _split(whole: str) -> list[str]:
 
 def _rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, str]], in_parts: bool) -> str:
     template = f"{_SAME_DAY}{tokenizer.get_chat_template()}"
-    told: list[dict[str, Any]] = [
+    shaped: list[dict[str, Any]] = [
         {**one, "content": [{"type": "text", "text": one["content"]}]} if in_parts else dict(one)
         for one in messages
     ]
     return str(
         tokenizer.apply_chat_template(
-            told, chat_template=template, tokenize=False, add_generation_prompt=True
+            shaped, chat_template=template, tokenize=False, add_generation_prompt=True
         )
     )
 
@@ -151,6 +152,12 @@ class Chat:
 
     def __post_init__(self) -> None:
         self._frame = Frame.of(self.tokenizer) if self.frame is None else self.frame
+        frame = "".join(astuple(self._frame))
+        self._turn_tokens = [
+            token.content
+            for token in self.tokenizer.added_tokens_decoder.values()
+            if not token.special and len(token.content) > 1 and token.content in frame
+        ]
         alone = self._encoded("a", said=True)
         whole: Any = self.tokenizer("a")["input_ids"]
         # Some tokenizers write something at a text's end, too.
@@ -232,8 +239,22 @@ class Chat:
         if key not in self._known:
             if len(self._known) > _REMEMBERED:
                 self._known.clear()
-            encoded: Any = self.tokenizer(
-                text, add_special_tokens=False, split_special_tokens=said, verbose=False
-            )["input_ids"]
-            self._known[key] = list(encoded)
+            parts = self._apart(text) if said else [text]
+            self._known[key] = [token for part in parts for token in self._tokens(part, said)]
         return self._known[key]
+
+    def _tokens(self, text: str, said: bool) -> list[int]:
+        encoded: Any = self.tokenizer(
+            text, add_special_tokens=False, split_special_tokens=said, verbose=False
+        )["input_ids"]
+        return list(encoded)
+
+    def _apart(self, text: str) -> list[str]:
+        """What is said, in pieces none of which spells a token of the template that is not marked as special.
+
+        ``split_special_tokens`` takes apart those alone that are, and some templates' turns begin with others.
+        """
+        cuts = [
+            match.end() - 1 for token in self._turn_tokens for match in re.finditer(re.escape(token), text)
+        ]
+        return [text[begin:end] for begin, end in itertools.pairwise([0, *sorted(set(cuts)), len(text)])]

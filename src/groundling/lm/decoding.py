@@ -85,7 +85,7 @@ class Decoder:
             Stepper(Backbone(mask_lm.model), self.start_token) if mask_lm is not None else None
         )
         self._steppers = [self._stepper, *([self._mask_stepper] if self._mask_stepper else [])]
-        self._told: set[str] = set()
+        self._announced: set[str] = set()
 
     @torch.no_grad()
     def __call__(
@@ -159,8 +159,8 @@ class Decoder:
             why = "its steps are not exactly its plain forward"
         else:
             return True
-        if why not in self._told:
-            self._told.add(why)
+        if why not in self._announced:
+            self._announced.add(why)
             name = type(stepper.backbone.model).__name__
             warnings.warn(f"{name} writes by Transformers' loop, which is slower ({why})", stacklevel=2)
         return False

@@ -46,7 +46,7 @@ class Batches:
     start_token: int
     # Of what was tried, by `Layers.least` and company.
     _manners: dict[tuple[int, int], Manner] = field(default_factory=dict, init=False)
-    _told: set[str] = field(default_factory=set, init=False)
+    _announced: set[str] = field(default_factory=set, init=False)
 
     def of(self, lengths: Sequence[int], more: int) -> list[Together]:
         """Prompts of such lengths in batches, each followed by at most so many more tokens that are read.
@@ -157,9 +157,9 @@ class Batches:
 
     def _tell(self, manner: Manner, why: str) -> None:
         """Once, where it is slow."""
-        if not why or why in self._told:
+        if not why or why in self._announced:
             return
-        self._told.add(why)
+        self._announced.add(why)
         name = type(self.backbone.model).__name__
         warnings.warn(f"{name} {_SLOW[manner]}, which is slower ({why})", stacklevel=2)
 

@@ -73,7 +73,7 @@ class Scorer:
     # Of what was tried, by `Layers.least`.
     _ways: dict[int, Way] = field(default_factory=dict, init=False)
     _learns: dict[int, bool] = field(default_factory=dict, init=False)
-    _told: set[tuple[str, int]] = field(default_factory=set, init=False)
+    _announced: set[tuple[str, int]] = field(default_factory=set, init=False)
     _grows: bool | None = field(default=None, init=False)
     _kept: KeptPrompts | None = field(default=None, init=False)
     kept_bytes: int = field(default=0, init=False)
@@ -203,22 +203,22 @@ class Scorer:
         parts = [self._parts(question) for question in questions]
         narrow = [
             ScoringQuestion(question.prompt, [question.candidates[index] for index in part] or [[]])
-            for question, own_parts in zip(questions, parts, strict=True)
-            for part in own_parts
+            for question, question_parts in zip(questions, parts, strict=True)
+            for part in question_parts
         ]
         answers = read(narrow)
         scores = self.scores_of(answers, raw)
         results = []
         first = 0
-        for question, own_parts in zip(questions, parts, strict=True):
-            part_scores = scores[first : first + len(own_parts)]
+        for question, question_parts in zip(questions, parts, strict=True):
+            part_scores = scores[first : first + len(question_parts)]
             question_scores = (
                 part_scores[0]
-                if len(own_parts) == 1
-                else _in_order(question.candidates, own_parts, part_scores)
+                if len(question_parts) == 1
+                else _in_order(question.candidates, question_parts, part_scores)
             )
             results.append((question_scores, answers[first].rows[0].float()))
-            first += len(own_parts)
+            first += len(question_parts)
         return results
 
     def _parts(self, question: ScoringQuestion) -> list[list[int]]:
@@ -346,8 +346,8 @@ class Scorer:
 
     def _slow(self, why: str, least: int) -> Way:
         """Tell once that each candidate is read with its prompt."""
-        if (why, least) not in self._told:
-            self._told.add((why, least))
+        if (why, least) not in self._announced:
+            self._announced.add((why, least))
             name, longer = type(self.backbone.model).__name__, f" of {least} tokens and more" if least else ""
             whole = "" if self.backbone.is_encoder_decoder else " with its whole prompt"
             warnings.warn(

@@ -44,7 +44,8 @@ class ActionGeneratingPolicy(ActionTextPolicy):
         value_hidden_sizes: Widths of the value head's hidden layers. It tells a value before each token.
         temperature: Divides the logits of tokens.
         guided: Whether the action can be none but an admissible one.
-        max_action_tokens: How many tokens an action has at most that is not guided; None: 16.
+        max_action_tokens: How many tokens an action has at most that is not guided; None: 16, or as many as the longest
+            admissible one and the end.
         invalid_action: What is done where the answer has no admissible action; None, or where it cannot be done: the
             first that can be.
         thought_begins: Put before a thought.
@@ -77,6 +78,7 @@ class ActionGeneratingPolicy(ActionTextPolicy):
         self._form = Form(
             lm, guided, max_action_tokens, invalid_action, thought_begins, thought_ends, max_thought_tokens
         )
+        self._prompts.answer_tokens = self._form.usual_tokens
 
     @torch.no_grad()
     def act(
@@ -136,12 +138,12 @@ class ActionGeneratingPolicy(ActionTextPolicy):
         """
         turns = [one for one in observations if isinstance(one, Turn)]
         if not turns:
-            told = [
-                self._form.told(observation, action)
+            plain_turns = [
+                self._form.plain_turn(observation, action)
                 for observation, action in zip(observations, actions.tolist(), strict=True)
             ]
-            width = max(len(turn.tokens) for turn in told)
-            tokens = self.evaluate(told, torch.zeros(len(told), width, dtype=torch.long))
+            width = max(len(turn.tokens) for turn in plain_turns)
+            tokens = self.evaluate(plain_turns, torch.zeros(len(plain_turns), width, dtype=torch.long))
             log_probs = tokens.log_probs.sum(-1)
             return Evaluation(
                 log_probs,

@@ -62,7 +62,7 @@ class Form:
             )
         self.guided, self.invalid_action, self.thought_ends = guided, invalid_action, thought_ends
         self.max_thought_tokens = 0 if thought_ends is None else max_thought_tokens or _THOUGHT_TOKENS
-        self.max_action_tokens = max_action_tokens or _ACTION_TOKENS
+        self._max_action_tokens = max_action_tokens
         self.opening, self.closing = self._encoded(lm, thought_begins), self._encoded(lm, thought_ends)
         self._lm, self._end_token = lm, lm.end_token
         self._paths: dict[tuple[str, ...], list[list[int]]] = {}
@@ -71,6 +71,20 @@ class Form:
     def plain(self) -> bool:
         """Whether an answer is an admissible action and nothing else."""
         return self.guided and self.thought_ends is None
+
+    @property
+    def usual_tokens(self) -> int:
+        """How many tokens an answer has at most, where no admissible action is longer than usual."""
+        action = self._max_action_tokens or _ACTION_TOKENS
+        return len(self.opening) + self.max_thought_tokens + len(self.closing) + action
+
+    def most_action_tokens(self, actions: tuple[str, ...]) -> int:
+        """How many tokens of an action are written at most, the end included."""
+        if self.guided:
+            return max(len(path) for path in self.paths(actions))
+        if self._max_action_tokens is not None:
+            return self._max_action_tokens
+        return max(_ACTION_TOKENS, 1 + max(map(len, self._lm.candidate_tokens(actions))))
 
     def paths(self, actions: tuple[str, ...]) -> list[list[int]]:
         """Of each action the tokens that are written of it where it is guided: those up to the last that is a choice,
@@ -88,12 +102,10 @@ class Form:
 
     def most_tokens(self, observations: Sequence[TextObservation]) -> int:
         """How many tokens an answer has at most at one of these."""
-        action = self.max_action_tokens
-        if self.guided:
-            action = max(len(path) for seen in observations for path in self.paths(seen.actions))
+        action = max(self.most_action_tokens(seen.actions) for seen in observations)
         return len(self.opening) + self.max_thought_tokens + len(self.closing) + action
 
-    def told(self, observation: TextObservation, action: int) -> Turn:
+    def plain_turn(self, observation: TextObservation, action: int) -> Turn:
         """The turn of somebody who took ``action``, an index, without a thought."""
         answer = Answer(self, observation.actions)
         answer.thinks, answer.waiting = False, [*self.opening, *self.closing]
@@ -140,6 +152,7 @@ class Answer:
 
     def __post_init__(self) -> None:
         self.thinks = self.form.thought_ends is not None
+        self._most = self.form.most_action_tokens(self.actions)
         self.waiting = list(self.form.opening)  # what a rule puts there next
         self._begun = ""  # of the action, in the token that ended the thought
 
@@ -192,7 +205,7 @@ class Answer:
             self.action = paths.index(self.said) if self.ended else 0
             return
         text = (self._begun + self.form.action_text(self.said)).lstrip()
-        if token in self.form.ends or "\n" in text or len(self.said) == self.form.max_action_tokens:
+        if token in self.form.ends or "\n" in text or len(self.said) == self._most:
             self.ended = True
             named = find_action(text.partition("\n")[0], self.actions)
             self.invalid = named is None

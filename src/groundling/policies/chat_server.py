@@ -68,7 +68,7 @@ class ChatServerPolicy(Policy):
         self._model, self._temperature, self._max_tokens = model, temperature, max_tokens
         self._invalid_action, self._thought_ends = invalid_action, thought_ends
         self._concurrency = concurrency
-        self._read = PromptReader(prompt, language, replacements, system)
+        self._reader = PromptReader(prompt, language, replacements, system)
 
     def act(
         self,
@@ -120,8 +120,12 @@ class ChatServerPolicy(Policy):
             return await asyncio.gather(*map(ask, observations))
 
     def _messages(self, observation: TextObservation) -> list[dict[str, str]]:
-        told = self._read.told(observation)
-        return told.messages() if isinstance(told, Conversation) else [{"role": "user", "content": told}]
+        reading = self._reader.read(observation)
+        return (
+            reading.messages()
+            if isinstance(reading, Conversation)
+            else [{"role": "user", "content": reading}]
+        )
 
     def _action_text(self, reply: str) -> str:
         if self._thought_ends is not None:
@@ -140,7 +144,7 @@ class ChatServerPolicy(Policy):
         return torch.zeros(len(observations))
 
     def prompts(self, observations: Sequence[TextObservation]) -> list[str]:
-        return [self._read(observation) for observation in observations]
+        return [self._reader(observation) for observation in observations]
 
     def save_pretrained(self, folder: Path) -> None:
         """Nothing to write."""

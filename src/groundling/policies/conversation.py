@@ -22,24 +22,27 @@ class ConversationReader:
         GroundlingError: its template cannot be used.
     """
 
-    def __init__(self, lm: LanguageModel) -> None:
+    def __init__(self, lm: LanguageModel, answer_tokens: int = 0) -> None:
         self._chat, self._room = Chat(lm.tokenizer), lm.room
+        if self._room is not None and lm.max_positions is not None:
+            self._room = min(self._room, lm.max_positions - answer_tokens)
 
-    def __call__(self, told: Conversation) -> list[int]:
+    def __call__(self, conversation: Conversation) -> list[int]:
         turns = [
-            self._chat.turn(answer, told.words(turn)) for turn, answer in enumerate(told.answers, start=1)
+            self._chat.turn(answer, conversation.words(turn))
+            for turn, answer in enumerate(conversation.answers, start=1)
         ]
         first = 0
         if self._room is not None:
             lengths = [0, *map(len, turns)]
-            first = first_turn(lambda turn: len(self._opening(told, turn)), lengths, self._room)
-        tokens = [*self._opening(told, first), *itertools.chain.from_iterable(turns[first:])]
+            first = first_turn(lambda turn: len(self._opening(conversation, turn)), lengths, self._room)
+        tokens = [*self._opening(conversation, first), *itertools.chain.from_iterable(turns[first:])]
         if self._room is not None and len(tokens) > self._room:  # the goal and the last view alone
-            tokens = self._chat.opening(told.system, told.opening(first), self._room)
+            tokens = self._chat.opening(conversation.system, conversation.opening(first), self._room)
         return tokens
 
-    def _opening(self, told: Conversation, turn: int) -> list[int]:
-        return self._chat.opening(told.system, told.opening(turn))
+    def _opening(self, conversation: Conversation, turn: int) -> list[int]:
+        return self._chat.opening(conversation.system, conversation.opening(turn))
 
 
 class PolicyPrompts:
@@ -48,10 +51,13 @@ class PolicyPrompts:
     Args:
         reader: Tells them.
         lm: The language model that reads; None: something else does, and takes texts.
+
+    Attributes:
+        answer_tokens: How many tokens are written after a conversation at most, for which it leaves room.
     """
 
     def __init__(self, reader: PromptReader, lm: LanguageModel | None) -> None:
-        self._reader, self._lm = reader, lm
+        self._reader, self._lm, self.answer_tokens = reader, lm, 0
         self._conversations: ConversationReader | None = None
 
     def read(self, observations: Sequence[TextObservation], prompts: Sequence[str] | None = None) -> Prompts:
@@ -65,15 +71,15 @@ class PolicyPrompts:
             GroundlingError: as `ConversationReader`.
         """
         ids: Sequence[str | None] = prompts or [None] * len(observations)
-        told = [self._reader.told(o, id) for o, id in zip(observations, ids, strict=True)]
+        readings = [self._reader.read(o, id) for o, id in zip(observations, ids, strict=True)]
         if self._lm is None:
-            return [str(one) for one in told]
-        texts = [one for one in told if isinstance(one, str)]
+            return [str(one) for one in readings]
+        texts = [one for one in readings if isinstance(one, str)]
         if texts:
             return texts
         if self._conversations is None:
-            self._conversations = ConversationReader(self._lm)
-        return [self._conversations(one) for one in told if not isinstance(one, str)]
+            self._conversations = ConversationReader(self._lm, self.answer_tokens)
+        return [self._conversations(one) for one in readings if not isinstance(one, str)]
 
     def shown(self, observations: Sequence[TextObservation]) -> list[str]:
         """The same as texts, with the special tokens of a conversation's template."""

@@ -47,14 +47,14 @@ def balrog_conversation(
     """
     if check_language(language) != "english":
         raise ConfigError(f"the prompt balrog is in English: set world.language=english, got {language!r}")
-    told = "\n".join(
+    explained = "\n".join(
         f"{action}: {_EXPLANATIONS[action]}" if action in _EXPLANATIONS else action for action in actions
     )
     views = tuple(
         "\n".join(description.removeprefix("You see ") for description in descriptions)
         for descriptions in observations
     )
-    choices = "\n".join([f"These are the actions:\n{told}\n", *_TIPS])
+    choices = "\n".join([f"These are the actions:\n{explained}\n", *_TIPS])
     return Conversation(
         _SYSTEM, f"Your task: {goal}.", views, (choices,) * len(observations), tuple(past_actions)
     )

@@ -60,7 +60,7 @@ def tell(
 def _goal_as_the_original_translates_it(goal: str) -> str:
     """Every goal becomes "aller à …" with whatever determiner, noun and colour occur in it as substrings."""
 
-    def last_found(words: dict[str, str]) -> str:
+    def last_match(words: dict[str, str]) -> str:
         return next((french for english, french in reversed(words.items()) if english in goal), "")
 
-    return f"aller à {last_found(_DETERMINERS)} {last_found(_NOUNS)} {last_found(FRENCH_COLOURS)}"
+    return f"aller à {last_match(_DETERMINERS)} {last_match(_NOUNS)} {last_match(FRENCH_COLOURS)}"

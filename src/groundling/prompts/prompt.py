@@ -91,9 +91,9 @@ def check_prompts(ids: Sequence[str], key: str, least: int) -> tuple[str, ...]:
     """
     if not all(isinstance(id, str) for id in ids) or len(set(ids)) < max(least, len(ids)):
         raise ConfigError(f"{key} must name {least} or more prompts, each once, got {list(ids)}")
-    told = {id: prompts.get(id)(BLANK, "english") for id in ids} if len(ids) > 1 else {}
-    conversations = [id for id, one in told.items() if isinstance(one, Conversation)]
-    if 0 < len(conversations) < len(told):
+    blanks = {id: prompts.get(id)(BLANK, "english") for id in ids} if len(ids) > 1 else {}
+    conversations = [id for id, one in blanks.items() if isinstance(one, Conversation)]
+    if 0 < len(conversations) < len(blanks):
         raise ConfigError(
             f"{key}={list(ids)} has texts and conversations ({', '.join(conversations)}): name prompts of one kind"
         )
@@ -132,9 +132,9 @@ class PromptReader:
 
     def __call__(self, observation: TextObservation) -> str:
         """As a text, also if it is a conversation."""
-        return str(self.told(observation))
+        return str(self.read(observation))
 
-    def told(self, observation: TextObservation, prompt: str | None = None) -> str | Conversation:
+    def read(self, observation: TextObservation, prompt: str | None = None) -> str | Conversation:
         """As a text, or as a conversation.
 
         Args:
@@ -146,21 +146,21 @@ class PromptReader:
         """
         # The lowest bit of a seed tells training from held-out episodes.
         id = prompt or self._ids[(observation.episode >> 1) % len(self._ids)]
-        told = prompts.get(id)(observation, self._language)
-        if isinstance(told, Conversation):
+        reading = prompts.get(id)(observation, self._language)
+        if isinstance(reading, Conversation):
             if self._system is not None:
-                told = replace(told, system=self._system)
-            return told.changed(self._replaced) if self._replacements else told
+                reading = replace(reading, system=self._system)
+            return reading.changed(self._replaced) if self._replacements else reading
         if self._system is not None:
             raise ConfigError(
                 f"policy.args.system is for conversations, and the prompt {id!r} is a text: set "
                 "policy.args.prompt=conversation, or leave it out"
             )
-        return self._replaced(told)
+        return self._replaced(reading)
 
     def forms(self, observation: TextObservation) -> list[str]:
         """As a text in each of the prompts."""
-        return [str(self.told(observation, id)) for id in self._ids]
+        return [str(self.read(observation, id)) for id in self._ids]
 
     def _replaced(self, text: str) -> str:
         for word, other in self._replacements.items():

@@ -298,11 +298,11 @@ def what_is_wrong(folder: Path) -> str | None:
         if "run.json" not in manifest:
             return f"{MANIFEST} does not list run.json"
         for name, expected in manifest.items():
-            found = (folder / name).stat()
+            status = (folder / name).stat()
             # A device would be read without end, and what lies elsewhere may change when it likes.
-            if Path(name).is_absolute() or ".." in Path(name).parts or not stat.S_ISREG(found.st_mode):
+            if Path(name).is_absolute() or ".." in Path(name).parts or not stat.S_ISREG(status.st_mode):
                 return f"{MANIFEST} names {name!r:.80}, which is no file of this checkpoint"
-            if (size := found.st_size) != expected["bytes"]:
+            if (size := status.st_size) != expected["bytes"]:
                 return f"{name} has {size} bytes instead of {expected['bytes']}"
             if _hash(folder / name) != expected["sha256"]:
                 return f"{name} is not what was written"

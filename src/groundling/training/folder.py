@@ -16,25 +16,29 @@ from groundling.files import LOCK, locked, write_atomically
 from groundling.training.tracking import read_metrics
 
 _SETTINGS = "config.yaml"
-_MAY_CHANGE = (
+_CHANGES_NO_RESULT = (
     "run_dir",
     "imports",
     "world.num_workers",
     "world.timeout",
-    "world.ahead",
-    "world.entropy_floor",
-    "world.probes",
-    "training.steps",
-    "training.epochs",
     "training.checkpoint_every",
     "training.keep_checkpoints",
     "training.wandb",
     "device",
     "model.gradient_checkpointing",
     "algorithm.args.micro_batch_size",
+    "evaluation.num_envs",
 )
-"""Keys that a run may be resumed with other values of: how long it goes on, what is kept and measured, and where and on
-what it runs."""
+"""Keys that say what is kept, and where and on what a run runs."""
+_MAY_CHANGE = (
+    *_CHANGES_NO_RESULT,
+    "world.ahead",
+    "world.entropy_floor",
+    "world.probes",
+    "training.steps",
+    "training.epochs",
+)
+"""Keys that a run may be resumed with other values of: how long it goes on and what is measured, too."""
 _MAY_CHANGE_OF_REWARD_MODELS = ("path", "online.args.base_url", "online.args.api_key_env")
 """Arguments of parts that are reward models: such a folder may have been moved, and a checkpoint knows which model it
 was trained with."""
@@ -113,6 +117,11 @@ def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
         write_atomically(path, OmegaConf.to_yaml(OmegaConf.create(dict(settings))))
     except OSError as error:
         raise RunError(f"cannot write {path}: {error}; free some space or set run_dir to another") from error
+
+
+def changes_no_result(key: str) -> bool:
+    """Whether runs and evaluations that differ in ``key`` alone come to the same, but for rounding."""
+    return key in _CHANGES_NO_RESULT
 
 
 def may_change(key: str) -> bool:

@@ -197,12 +197,12 @@ class Run:
             The figures of this update.
         """
         config, started = self.config, time.monotonic()
-        own_rollout, own_episodes = self.collector.collect(
+        local_rollout, local_episodes = self.collector.collect(
             self.policy,
             generator=self.generators["act"],
             on_step=lambda transitions: progress.advance(transitions * self.processes.size),
         )
-        gathered = self.processes.gather((own_rollout, own_episodes, self.collector.incidents()))
+        gathered = self.processes.gather((local_rollout, local_episodes, self.collector.incidents()))
         rollout = Rollout.beside([r for r, _, _ in gathered])
         episodes = [e for _, finished, _ in gathered for e in finished]
         incidents = {name: sum(counts[name] for _, _, counts in gathered) for name in gathered[0][2]}

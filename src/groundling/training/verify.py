@@ -199,8 +199,8 @@ def _pairs(folder: Path) -> Iterator[Finding]:
             str(folder), str(error), "bring the file back from a copy, or collect into a new folder"
         )
     else:
-        told = f", labelled by {', '.join(labels)}" if labels else ""
-        yield Finding(f"data: {count:,} pairs{told}")
+        labelled = f", labelled by {', '.join(labels)}" if labels else ""
+        yield Finding(f"data: {count:,} pairs{labelled}")
 
 
 def _leftovers(folder: Path) -> Iterator[Finding]:

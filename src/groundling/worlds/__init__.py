@@ -29,10 +29,10 @@ def kind(id: str) -> type[World[Any, Any]]:
 
 def agents() -> dict[str, str]:
     """Who plays without a run: the `baselines` of all kinds of world, and what they do."""
-    told: dict[str, str] = {}
+    abouts: dict[str, str] = {}
     for id in worlds.in_order():
-        told = {**kind(id).baselines, **told}
-    return told
+        abouts = {**kind(id).baselines, **abouts}
+    return abouts
 
 
 def home_of(agent: str, overrides: Sequence[str]) -> type[World[Any, Any]]:

@@ -55,22 +55,22 @@ def describe(
     width, height = view.shape[:2]
     codes = view.reshape(-1).tolist()  # cell by cell, column-major: object, colour, state
     kinds = bytes(codes[::3])
-    own_cell = (width // 2) * height + height - 1
+    agent_cell = (width // 2) * height + height - 1
     sentences = [] if carrying is None else [_carried(carrying, spoken, compat)]
-    sentences += _walls(kinds, height, own_cell, spoken)
+    sentences += _walls(kinds, height, agent_cell, spoken)
     for cell, kind in enumerate(kinds):
-        if kind >= _FIRST_THING and cell != own_cell:
+        if kind >= _FIRST_THING and cell != agent_cell:
             right, ahead = cell // height - width // 2, height - 1 - cell % height
             sentences.append(_thing(kind, codes[3 * cell + 1], codes[3 * cell + 2], right, ahead, spoken))
     return sentences
 
 
-def _walls(kinds: bytes, height: int, own_cell: int, language: Language) -> list[str]:
+def _walls(kinds: bytes, height: int, agent_cell: int, language: Language) -> list[str]:
     """A wall on each of the three rays, unless something else comes first. Unseen cells do not end a ray."""
     rays = (
-        ("forward", kinds[own_cell - height + 1 : own_cell][::-1]),
-        ("left", kinds[height - 1 : own_cell : height][::-1]),
-        ("right", kinds[own_cell + height :: height]),
+        ("forward", kinds[agent_cell - height + 1 : agent_cell][::-1]),
+        ("left", kinds[height - 1 : agent_cell : height][::-1]),
+        ("right", kinds[agent_cell + height :: height]),
     )
     sentences = []
     for direction, ray in rays:

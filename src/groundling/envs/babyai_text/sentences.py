@@ -36,17 +36,17 @@ def tell(views: np.ndarray, language: Language, compat: Literal["glam"] | None) 
         language: They are told in it.
         compat: See `describe`.
     """
-    words, is_told = _table(language, compat)
+    words, is_described = _table(language, compat)
     codes = views.take(_CELLS, axis=1)  # (n, num_places)
     entries = codes + _FIRST_ENTRIES
-    told = is_told.take(entries)
+    described = is_described.take(entries)
     begin = 1
     for ray in _RAYS:  # whatever is nearer hides a wall from the words
         end = begin + len(ray)
-        told[:, begin + 1 : end] &= np.logical_and.accumulate(codes[:, begin : end - 1] <= EMPTY, axis=1)
+        described[:, begin + 1 : end] &= np.logical_and.accumulate(codes[:, begin : end - 1] <= EMPTY, axis=1)
         begin = end
-    sentences = words.take(entries[told]).tolist()
-    ends = told.sum(axis=1).cumsum().tolist()
+    sentences = words.take(entries[described]).tolist()
+    ends = described.sum(axis=1).cumsum().tolist()
     return [sentences[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
 
 

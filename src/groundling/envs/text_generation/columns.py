@@ -230,9 +230,9 @@ def _refuse_servers(folder: Path) -> None:
     from huggingface_hub import DatasetCard
 
     card, more = folder / "README.md", folder / ".huggingface.yaml"  # as `datasets` reads them
-    told = [DatasetCard.load(card).data.to_dict()] if card.is_file() else []
-    told += [yaml.safe_load(more.read_text("utf-8"))] if more.is_file() else []
-    if "://" in json.dumps([about.get("configs") for about in told if isinstance(about, dict)], default=str):
+    cards = [DatasetCard.load(card).data.to_dict()] if card.is_file() else []
+    cards += [yaml.safe_load(more.read_text("utf-8"))] if more.is_file() else []
+    if "://" in json.dumps([about.get("configs") for about in cards if isinstance(about, dict)], default=str):
         raise GroundlingError(
             f"{folder} has files at a server, and no file may choose one: take the URLs out of the configs of "
             f"{card.name} and {more.name}, or name the dataset where it is"

@@ -71,8 +71,8 @@ class Totto(DatasetPool):
             )
 
     def _linearised(self, table: Table, highlighted: Sequence[tuple[int, int]]) -> str:
-        told = subtable if self.representation == "subtable" else full_table
-        return told(table, highlighted)
+        linearize = subtable if self.representation == "subtable" else full_table
+        return linearize(table, highlighted)
 
 
 def _as_original(rows: Sequence[Row], withheld: bool) -> Row:

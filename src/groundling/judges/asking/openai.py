@@ -216,15 +216,15 @@ class _KeptTogether:
 
     def __init__(self, keep: Keep) -> None:
         self._keep, self._lock = keep, asyncio.Lock()
-        self._told = self._kept = 0
+        self._asked = self._kept = 0
 
     async def up_to_now(self) -> None:
         """Wait until what was told before this call is on the disk."""
-        self._told += 1
-        told = self._told
+        self._asked += 1
+        asked = self._asked
         async with self._lock:
-            if self._kept < told:
-                kept = self._told
+            if self._kept < asked:
+                kept = self._asked
                 await asyncio.to_thread(self._keep)
                 self._kept = kept
 

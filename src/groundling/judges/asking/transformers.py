@@ -128,9 +128,9 @@ class TransformersJudge(Judge):
             system, user, *more = conversation
             merged = {"role": "user", "content": f"{system['content']}\n\n{user['content']}"}
             text = self._render([merged, *more])
-        adds_own = tokenizer("")["input_ids"][:1] == [tokenizer.bos_token_id]
+        adds_bos = tokenizer("")["input_ids"][:1] == [tokenizer.bos_token_id]
         # Where the tokenizer begins any text with its first token, the template's would be a second one.
-        return text.removeprefix(tokenizer.bos_token) if adds_own else text
+        return text.removeprefix(tokenizer.bos_token) if adds_bos else text
 
     def _render(self, conversation: Sequence[Turn]) -> str:
         tokenizer: Any = self.lm.tokenizer

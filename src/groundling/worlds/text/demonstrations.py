@@ -177,12 +177,14 @@ class Demonstrations(Collector):
                 f"{self._folder} tells {longest} observations at most: set world.history={longest}, or collect it "
                 f"again with world.history={self._history}"
             )
-        dataset_actions = self._rows["actions"][0].as_py()
-        if actions is not None and dataset_actions != list(actions):
-            raise ConfigError(
-                f"{self._folder} has the actions {', '.join(dataset_actions)}, and world.actions or world.language "
-                f"give {', '.join(actions)}: set them alike"
-            )
+        if actions is None:
+            return
+        for row, dataset_actions in enumerate(self._rows["actions"].to_pylist(), start=1):
+            if dataset_actions != list(actions):
+                raise ConfigError(
+                    f"{self._folder}, row {row}, has the actions {', '.join(dataset_actions)}, and world.actions or "
+                    f"world.language give {', '.join(actions)}: set them alike"
+                )
 
 
 def _read(folder: Path, split: str) -> Any:
@@ -224,14 +226,14 @@ def _check_episodes(folder: Path, rows: Any) -> list[int]:
     """
     import pyarrow.compute as pc
 
-    told = pc.list_value_length(rows["descriptions"]).to_pylist()
+    lengths = pc.list_value_length(rows["descriptions"]).to_pylist()
     ended = [True, *rows["done"].to_pylist()[:-1]]
-    for index, (count, begins) in enumerate(zip(told, ended, strict=True)):
-        if count != (1 if begins else told[index - 1] + 1):
+    for index, (count, begins) in enumerate(zip(lengths, ended, strict=True)):
+        if count != (1 if begins else lengths[index - 1] + 1):
             raise ConfigError(
                 f"row {index + 1} of {folder} tells {count} observations, and its episode has had "
-                f"{1 if begins else told[index - 1] + 1}: world.history=null is for datasets that were collected with "
-                "it"
+                f"{1 if begins else lengths[index - 1] + 1}: world.history=null is for datasets that were collected "
+                "with it"
             )
     return [index for index, begins in enumerate(ended) if begins]
 
@@ -265,6 +267,10 @@ def _check_rows(path: Path, table: Any) -> None:
         "goal must be a text": pc.is_valid(table["goal"]),
         "descriptions must be lists of texts, one at least": texts("descriptions", 2, False),
         "past_actions must be texts": texts("past_actions", 1, True),
+        "past_actions must be one less than descriptions": pc.equal(
+            pc.add(pc.fill_null(pc.list_value_length(table["past_actions"]), -1), 1),
+            pc.fill_null(pc.list_value_length(table["descriptions"]), 0),
+        ),
         "actions must be texts, one at least": texts("actions", 1, False),
         "action_index must be one of its actions'": pc.and_(
             pc.greater_equal(index, 0), pc.less(index, count)

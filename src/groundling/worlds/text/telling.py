@@ -38,14 +38,14 @@ def controls_table(
     if not evaluations.keys() & set(CONTROLS):
         return None
     here = _without_control(json.loads(json.dumps(settings)))
-    told = {
+    by_suite = {
         suite: evaluations[suite]
         for suite in (_USUAL, *CONTROLS)
         if suite in evaluations and _without_control(evaluations[suite]["world"]) == here
     }
-    if not told:
+    if not by_suite:
         return None
-    agents = list(next(iter(told.values()))["agents"])
+    agents = list(next(iter(by_suite.values()))["agents"])
     header = [
         [("", 1), *((name, 2) for name in agents), ("", 1)],
         [("mission", 1), *((word, 1) for _ in agents for word in ("success", "precision")), ("chance", 1)],
@@ -60,7 +60,7 @@ def controls_table(
             ),
             _share(next(iter(one["agents"].values())), "first_chance"),
         ]
-        for suite, one in told.items()
+        for suite, one in by_suite.items()
     ]
     return ReportTable(
         "Does it read? Missions as they are, and told otherwise",
