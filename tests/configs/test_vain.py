@@ -23,6 +23,11 @@ from groundling.worlds.text.world import TextWorld
         ),
         ("demo", ["name="], "name must be a line"),
         (
+            "rl4lms/common_gen_supervised",
+            ["training.steps=500"],
+            "training.steps=500 does nothing: training.epochs=4 says",
+        ),
+        (
             "demo",
             ["reward.env.coefficient=0"],
             "nothing is learnt from: the coefficients of reward.env are all 0",

@@ -20,7 +20,7 @@ from groundling.metrics.post_processing import post_processors
 from groundling.policies.texts import TokenPrompt
 from groundling.policies.token import TokenPolicy
 from groundling.rewards import RewardSum
-from groundling.rows import RowFile, ValidationListener, due
+from groundling.rows import BEFORE_ALL, RowFile, ValidationListener, due
 from groundling.worlds.world import World
 from groundling.worlds.writing.collect import as_writer, stretch_of, texts_so_far
 from groundling.worlds.writing.config import WritingConfig, WritingEvaluation
@@ -194,8 +194,8 @@ class ValidationLog:
             return
         self._policy = as_writer(policy)
         self._samples, self._metrics, self._reward = make_validation(world, self._policy)
-        self._rows = RowFile(run_dir / "validation.jsonl", update)
-        if not update and self._rows.is_empty:
+        self._rows = RowFile(run_dir / "validation.jsonl", update or BEFORE_ALL)
+        if not update:
             self._measure(0, 0)
 
     def log(self, row: Mapping[str, Any]) -> None:
