@@ -56,7 +56,7 @@ def online_judge(
                 first, second, tie = reply.probabilities
                 answers[number] = float(first > max(second, tie)) if single else first + tie / 2
                 return None
-            verdict = parse(reply.text, judge.answer_format, reply.complete)
+            verdict = parse(reply.text, judge.answer_format, reply.complete, request.noun)
             if verdict is not None:
                 share = _SHARES[verdict.preference]
                 answers[number] = float(share == 1.0) if single else share
@@ -78,4 +78,4 @@ def online_judge(
 def _request(judge: Judge, question: Question, number: int, texts: Sequence[str], context: str) -> Request:
     first, second = (*texts, _NOTHING)[:2]
     conversation = question.conversation(first, second, judge.answer_format, judge.control_tokens, context)
-    return Request(number, conversation, question.goal, question.world)
+    return Request(number, conversation, question.goal, question.world, question.noun)
