@@ -1,5 +1,6 @@
 """Pairs for a judge from text worlds and from writing: recorded, annotated, distilled."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -219,6 +220,25 @@ def test_two_texts_to_each_prompt_become_a_reward_model(tmp_path: Path) -> None:
     stretch = Stretch.of_texts(Texts(["1 2 3"] * 2, [[text] for text in texts], [[], []], [{}, {}]))
     assert stretch.judged is not None and set(stretch.judged.read([0, 1])) <= set(pairs.segments().captions)
     _distilled(folder, '[["forward",1]]', 1)
+
+
+def test_texts_that_are_answers_are_another_recording(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*NUMBERS, "--pairs", "2", "--output", str(tmp_path / "pairs")]
+    asked = ["world.chat=true", "world.system=Count."]
+    assert main(words) == 0
+    about = tmp_path / "pairs" / "recording.json"
+    told = json.loads(about.read_text())
+    before_there_were_any = {key: value for key, value in told.items() if key not in ("chat", "system")}
+    for there, said in ((told, "chat=False (now True)"), (before_there_were_any, "chat=None (now True)")):
+        about.write_text(json.dumps(there))
+        assert main(words) == 0
+        capsys.readouterr()
+        assert main([*words, *asked]) == 1
+        assert said in " ".join(capsys.readouterr().err.split())
+    settings = [find(NUMBERS[1], changes, pytest.fail).world.settings for changes in ([], asked[:1], asked)]
+    assert "chat" not in settings[0] and settings[0] != settings[1] != settings[2]
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,12 @@ def check_same(folder: Path, description: Mapping[str, Any]) -> None:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{folder} holds something else: name a new folder for the dataset") from error
     wanted = json.loads(json.dumps(dict(description)))
-    different = [f"{k}={there.get(k)!r} (now {v!r})" for k, v in wanted.items() if there.get(k) != v]
+    different = [
+        f"{k}={there.get(k)!r} (now {v!r})"
+        for k, v in wanted.items()
+        # A recording from before an option was told was made without it.
+        if there.get(k) != v and (k in there or v)
+    ]
     if different:
         raise ConfigError(
             f"{folder} holds a recording with {', '.join(different)}: name a new folder, or give the same options"

@@ -65,6 +65,7 @@ def record(
     task_args: Mapping[str, Any] | None = None,
     seed: int = 0,
     keys: Collection[str] = ("message", "blstats", "rewards"),
+    deterministic: bool = False,
     format: Format = "motif",
     on_segment: Callable[[], None] = lambda: None,
 ) -> MessagePairs:
@@ -86,6 +87,7 @@ def record(
         task_args: Arguments of `groundling.envs.nethack.tasks.NetHackTask`.
         seed: Of the episodes, of the players and of the pairing.
         keys: What is kept of a step: message, blstats, tty_chars, tty_colors, rewards; the first is always.
+        deterministic: Whether the player takes the likeliest actions: noted, since it would play otherwise if it drew.
         format: "motif" or "parquet".
         on_segment: Called once for each segment that is recorded, or was before.
 
@@ -111,6 +113,7 @@ def record(
         "stride": stride,
         "seed": seed,
         "keys": kept,
+        "deterministic": deterministic,
         "format": format,
     }
     recording = _Recording(Path(folder), description)
