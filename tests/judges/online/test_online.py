@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from groundling.errors import ConfigError, RunError
+from groundling.judges.asking import fence
 from groundling.judges.asking.judge import Judge, Reply, Request
 from groundling.judges.asking.openai import OpenAIJudge
 from groundling.judges.asking.questions import Question
@@ -452,3 +453,57 @@ def test_of_ten_questions_one_is_refused_and_nine_are_answered_once() -> None:
         }
         assert len(server.bodies) == 10
         online.close()
+
+
+class Faltering(Judge):
+    """Prefers the first, and notes what it is asked; at these questions, counted from 0, it is out of reach."""
+
+    def __init__(self, *lost: int) -> None:
+        self.lost, self.asked = lost, []
+
+    def answer(self, request: Request) -> Reply:
+        self.asked.append(fence.read_both(request.conversation[1]["content"])[0])
+        if len(self.asked) - 1 in self.lost:
+            raise RunError("no connection")
+        return Reply("Hm." if self.asked[-1] == "dull" else "Verdict: 1")
+
+
+def test_answers_that_came_before_a_failure_are_not_asked_for_again() -> None:
+    judge = Faltering(3, 5)
+    answer = online_judge(judge, _ASKED)
+    questions = [("a",), ("dull",), ("",), ("b",), ("c",)]
+    with pytest.raises(RuntimeError, match="no connection"):
+        answer(questions, [""] * 5)
+    assert answer([("d",)], [""]) == [1.0], "a newer batch comes first, and what is kept stays"
+    with pytest.raises(RuntimeError, match="no connection"):
+        answer(questions, [""] * 5)
+    assert answer(questions, [""] * 5) == [1.0, None, 0.0, 1.0, 1.0]
+    assert judge.asked == ["a", "dull", "dull", "b", "d", "b", "b", "c"]
+    assert answer([("a",)], ["Goal: win"]) == [1.0], "another context, another question"
+    assert answer([("a",)], [""]) == [1.0]
+    assert judge.asked[8:] == ["a", "a"], "nothing is kept for longer than it takes"
+
+
+def test_a_first_batch_that_is_answered_in_part_does_not_end_the_run() -> None:
+    told: list[str] = []
+    judge = Faltering(2)
+    online = OnlineReward(TableRewardModel(), online_judge(judge, _ASKED), warn=told.append)
+    online.observe_captions(["a", "b", "c", "d"])
+    _until(lambda: online._judge.asked == 4)
+    online.update()
+    assert online.figures()["online_answers"] == 4 and online.figures()["online_failures"] == 1
+    assert len(judge.asked) == 5 and "no connection" in told[0]
+    online.close()
+
+
+def test_requests_that_always_fail_do_not_hold_up_the_rest_of_their_batch() -> None:
+    class Refusing(Faltering):
+        def answer(self, request: Request) -> Reply:
+            reply = super().answer(request)
+            return Reply("", failure="too long") if self.asked[-1] == "long" else reply
+
+    judge = Refusing(1)
+    answer = online_judge(judge, _ASKED)
+    with pytest.raises(RuntimeError):
+        answer([("a",), ("long",)], ["", ""])
+    assert answer([("a",), ("long",)], ["", ""]) == [1.0, None]
