@@ -114,8 +114,9 @@ def test_cider_by_hand() -> None:
 def test_cider_keeps_samples_with_equal_prompts() -> None:
     args = (["p", "p", "q"], ["x", "a b", "c"], [["y"], ["a b"], ["c"]])
     assert metrics.create("cider").compute(*args)["lexical/cider"].sentences == pytest.approx([0, 5, 2.5])
-    collapsed = metrics.create("cider", compat="rl4lms").compute(*args)["lexical/cider"].sentences
-    assert collapsed == pytest.approx([5, 2.5])
+    collapsed = metrics.create("cider", compat="rl4lms").compute(*args)["lexical/cider"]
+    assert collapsed.sentences == pytest.approx([5, 5, 2.5])  # one for each sample
+    assert collapsed.corpus == pytest.approx((5 + 2.5) / 2)
     assert corpus("cider", ["a"], [[""]]) == 0.0
 
 
