@@ -142,6 +142,12 @@ def test_who_takes_the_likeliest_actions_makes_another_recording(
 def test_what_cannot_be_recorded_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="stride"):
         _record(tmp_path / "a", segment_length=20)
+    for args, length, most in (({"max_episode_steps": 50}, 51, 50), ({}, 5001, 5000)):
+        with pytest.raises(
+            ConfigError, match=f"segment_length={length} steps, with max_episode_steps={most}"
+        ):
+            _record(tmp_path / "a", segment_length=length, stride=length, task_args=args)
+    assert len(_record(tmp_path / "just", num_pairs=1, segment_length=80, stride=80)) == 1
     with pytest.raises(ConfigError, match="did you mean 'blstats'"):
         _record(tmp_path / "a", keys=("blstat",))
     _record(tmp_path / "b", num_pairs=2)

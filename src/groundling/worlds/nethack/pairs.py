@@ -37,6 +37,8 @@ _DTYPES = {
 }
 _INFO = {"score": 9, "level_num": 12, "experience_level": 18, "turns": 20}
 """By key, where blstats hold a figure of a segment's last step."""
+_MOST_STEPS = 5000
+"""nle's max_episode_steps."""
 
 
 def random_player(seed: int) -> Act:
@@ -98,6 +100,12 @@ def record(
         raise ConfigError(
             f"recording needs num_pairs >= 1 and 1 <= segment_length <= stride, got {num_pairs}, {segment_length} and "
             f"{stride}"
+        )
+    most = (task_args or {}).get("max_episode_steps", _MOST_STEPS)
+    if segment_length > most:
+        raise ConfigError(
+            f"no episode is as long as a segment of segment_length={segment_length} steps, with "
+            f"max_episode_steps={most}: record shorter segments, or raise the task's max_episode_steps"
         )
     kept = sorted({"message", *keys})
     for key in kept:
