@@ -17,6 +17,7 @@ from groundling.envs.seeds import training_seed
 from groundling.evaluation.target import find
 from groundling.judges import TextPairs, open_pairs
 from groundling.judges.preferences.recording import Recorded, TextRecording
+from groundling.judges.preferences.segments import TextSegment
 from groundling.judges.reward_models import load_reward_model
 from groundling.policies.random import RandomPolicy
 from groundling.rewards import RewardSum, Stretch, Texts
@@ -206,6 +207,24 @@ def test_a_killed_recording_goes_on_as_if_nothing_had_been(
     assert list(one.texts) == list(other.texts)
     assert one.returns().tolist() == other.returns().tolist()
     assert main([*wanted, "seed=7", "--output", str(torn)]) != 0
+
+
+def test_a_round_takes_as_long_whatever_came_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def listed(*arguments: object) -> list[Path]:
+        raise AssertionError("the rounds before were listed")
+
+    text = Recorded(TextSegment("Go on.", ["on"]), {"steps": 1.0})
+    for begun in (0, 3):  # at first, and where a kill has left it
+        recording = TextRecording(tmp_path / "pairs", {"world": "writing"}, 8)
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "glob", listed)
+            for number in range(begun, begun + 3):
+                assert recording.rounds == number == len(recording.segments)
+                recording.add([text])
+    rounds = (tmp_path / "pairs.recording").glob("*.jsonl")
+    assert sorted(path.name for path in rounds) == [f"{number:06}.jsonl" for number in range(6)]
 
 
 def test_two_texts_to_each_prompt_become_a_reward_model(tmp_path: Path) -> None:
