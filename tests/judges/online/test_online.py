@@ -1,5 +1,6 @@
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -13,7 +14,7 @@ from groundling.judges.asking.questions import Question
 from groundling.judges.asking.rules import RulesJudge
 from groundling.judges.online.background import BackgroundJudge
 from groundling.judges.online.questions import online_judge
-from groundling.judges.online.reward import OnlineLearning, OnlineReward
+from groundling.judges.online.reward import OnlineLearning, OnlineReward, _from_bytes, _to_bytes
 from groundling.judges.reward_models import (
     CharacterRewardModel,
     ClassifierRewardModel,
@@ -343,6 +344,26 @@ def test_what_was_answered_is_not_asked_again_after_a_resume() -> None:
     with pytest.raises(RunError, match="about 1 captions each"):
         ranking.load_state_dict(state)
     ranking.close()
+
+
+def test_a_checkpoints_captions_take_the_memory_of_their_bytes() -> None:
+    texts = ["a" * 2**20, "", "door 鍵 \ud800", "b" * 2**20]
+    tracemalloc.start()
+    written, lengths = _to_bytes(texts)
+    size = tracemalloc.get_traced_memory()[1]
+    tracemalloc.reset_peak()
+    before = tracemalloc.get_traced_memory()[0]
+    assert _from_bytes(written, lengths) == texts
+    read = tracemalloc.get_traced_memory()[1] - before
+    tracemalloc.stop()
+    assert size < 8 * 2**20 and read < 8 * 2**20, "each of 2 MiB a few times"
+    for nothing in ([], [""]):
+        written, lengths = _to_bytes(nothing)
+        assert (
+            written.dtype == torch.uint8
+            and written.shape == (0,)
+            and _from_bytes(written, lengths) == nothing
+        )
 
 
 def test_training_that_a_checkpoint_has_cut_short_is_begun_again() -> None:
