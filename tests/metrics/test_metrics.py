@@ -91,6 +91,8 @@ def test_rouge_l_max_takes_the_best_reference_and_stems() -> None:
     assert corpus("rouge_l_max", ["a b c d"], [["a x b y"]]) == pytest.approx(0.5 ** (1 / 1.2))
     assert corpus("rouge_l_max", ["a b c d"], [["a x b y"]], weight_factor=1.0) == pytest.approx(0.5)
     assert corpus("rouge_l_max", ["a b c d"], [["a b y z"]], length_limit=2) == 1.0
+    for told in ({"apply_avg": False}, {"apply_best": False}):  # the original's keys, which decide nothing
+        assert corpus("rouge_l_max", ["a b"], [["a b", "c"]], **told) == 1.0
 
 
 def test_cider_by_hand() -> None:
