@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,7 @@ from groundling.lm.padding import Batches, padded
 # Scores of all steps are held until the log-probabilities are taken: 128 Mi numbers, twice, 1 GiB in float32.
 _MAX_SCORES = 2**27
 DEFAULT_NEW_TOKENS = 32
+_drawing = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,18 @@ class Generation:
     token_ids: Tensor
     token_log_probs: Tensor
     raw_token_log_probs: Tensor
+
+
+@contextmanager
+def sampling_from(seed: int) -> Iterator[None]:
+    """Let what is generated in the block follow from ``seed``, and leave torch's global generators as they were.
+
+    One thread at a time: a judge may write in the background while a run measures its own texts, and Transformers
+    samples from no other generator.
+    """
+    with _drawing, torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        yield
 
 
 def generate(
