@@ -21,6 +21,7 @@ from groundling.errors import GroundlingError, RunError
 from groundling.evaluation import plots
 from groundling.evaluation.evaluate import read_evaluation
 from groundling.files import write_atomically
+from groundling.policies.policy import has_model
 from groundling.rows import read_rows
 from groundling.sharing import shareable
 from groundling.training.build import world_of
@@ -80,6 +81,11 @@ class Shown:
     def tables(self) -> list[ReportTable]:
         """What its world tells of its evaluations beside their figures."""
         return self.world.tables(self.evaluations)
+
+    @property
+    def has_model(self) -> bool:
+        """Whether its policy stands on a language model."""
+        return has_model(self.config.policy.id)
 
     @property
     def task(self) -> str:
