@@ -212,6 +212,10 @@ def test_an_evaluation_that_was_made_otherwise_is_made_again(
     assert main(["report", str(run)]) == 0
     assert "but with evaluation.deterministic=true" in (run / "report.html").read_text()
     assert main(words) == 0 and path.read_bytes() == first
+    before = json.loads(first)  # of a version that did not tell how
+    path.write_text(json.dumps({k: v for k, v in before.items() if k not in ("overrides", "played_with")}))
+    assert main(["report", str(run)]) == 0 and "but with" not in (run / "report.html").read_text()
+    assert main(words) == 0 and path.read_bytes() == first
 
 
 def test_a_shorter_study_needs_runs_of_its_own(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
