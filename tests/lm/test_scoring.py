@@ -12,6 +12,7 @@ from groundling.errors import GroundlingError
 from groundling.lm import LanguageModel, reader, scoring
 from tests.lm.families import ACTIONS, CONFIGS, CORPUS, UNPACKABLE
 from tests.lm.reference import plain_ids_log_probs, plain_scores, plain_token_log_probs
+from tests.lm.tiny import tiny_config, tiny_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*cannot read several candidates")
 
@@ -255,6 +256,27 @@ def test_dropout_is_off_even_in_training_mode(tokenizers, family):
     assert torch.equal(first, second)
     lm.eval()
     assert torch.equal(first, lm.score(["go"], ACTIONS)[0])
+
+
+@pytest.mark.parametrize(
+    ("family", "noise"),
+    [
+        ("phimoe", {"router_jitter_noise": 10.0}),  # so that it draws among all experts
+        ("switch_transformers", {"router_jitter_noise": 0.5}),
+        ("mixtral", {"router_jitter_noise": 0.5}),
+    ],
+)
+def test_experts_are_chosen_alike_with_checkpointed_gradients(tokenizers, family, noise):
+    model = tiny_model(tiny_config(family, **noise))
+    results = []
+    for checkpoints in (False, True):
+        tokenizer = tokenizers[bool(model.config.is_encoder_decoder)]
+        lm = LanguageModel(copy.deepcopy(model), tokenizer, gradient_checkpointing=checkpoints)
+        assert lm.model.training == checkpoints
+        scored = lm.score_candidates(PROMPTS[:3], ACTIONS)
+        results.append((scored.log_probs, gradients(lm, loss_of(list(scored.log_probs)))))
+    torch.testing.assert_close(results[1][0], results[0][0], atol=1e-5, rtol=1e-6)
+    assert_gradients_equal(results[1][1], results[0][1])
 
 
 @pytest.mark.parametrize("family", SOME)

@@ -232,15 +232,18 @@ class LanguageModel(nn.Module):
     def train(self, mode: bool = True) -> Self:
         """Changes nothing in what is computed: see the class.
 
-        Transformers checkpoints gradients in training mode only, so that mode follows the option, not the caller.
+        Transformers checkpoints gradients in training mode only, so that mode follows the option, not the caller. It is
+        that of what checkpoints alone: in it routers of experts add noise, or draw.
         """
         super().train(mode)
         self._set_mode(self._gradient_checkpointing)
         return self
 
     def _set_mode(self, training: bool) -> None:
-        self.model.train(training)
+        self.model.train(False)
         for module in self.model.modules():
+            if module is self.model or hasattr(module, "gradient_checkpointing"):
+                module.training = training
             if type(module).__name__ == "Linear4bit":
                 module.train()  # on CPUs bitsandbytes repacks weights in evaluation, and then gives no gradients
 
