@@ -62,7 +62,9 @@ def find_way(backbone: Backbone, start_token: int, ways: Mapping[Way, Scores], l
         for way, scores in ways.items():
             computed = None
             try:
-                computed = scores(questions)
+                computed = scores(questions).to(
+                    expected.device
+                )  # a model over several devices ends on another
             except torch.OutOfMemoryError:
                 raise  # which tells nothing of the model
             except REFUSALS as error:

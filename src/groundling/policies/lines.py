@@ -42,13 +42,13 @@ def shares_prompt(prompt: Sequence[int]) -> bool:
 
 
 def read_states(lm: LanguageModel, lines: Lines) -> Tensor:
-    """Final hidden states of the positions that count, line by line: (their number, hidden).
+    """Final hidden states of the positions that count, line by line, where the model reads: (their number, hidden).
 
     A causal model reads a prompt of several texts once, and the texts after it side by side in one row, none of which
     sees another; an encoder reads it once anyway.
     """
     if lm.is_encoder_decoder:
-        return _decode(lm, lines)
+        return _decode(lm, lines).to(lm.device)
     # Processes with parts of the layers meet at each of them: all go through equally often, by one pass each.
     groups = [] if any(map(in_parts, lm.parameters())) else _groups(lines)
     states = _read_groups(lm, lines, groups) if groups else {}
@@ -59,7 +59,8 @@ def read_states(lm: LanguageModel, lines: Lines) -> Tensor:
         indices = [apart[place] for place in places]
         alone = lines.only(indices)
         states.update(zip(indices, _read(lm, alone).split(list(alone.counts)), strict=True))
-    return torch.cat([states[index] for index in range(len(lines.counts))])
+    # A model spread over several devices ends on another one.
+    return torch.cat([states[index] for index in range(len(lines.counts))]).to(lm.device)
 
 
 def _groups(lines: Lines) -> list[list[int]]:
@@ -110,7 +111,7 @@ def _decode(lm: LanguageModel, lines: Lines) -> Tensor:
     encoded = lm.backbone.encode(tokens, mask)
     if len(distinct) < len(lines.prompts):
         rows = torch.tensor([places[tuple(prompt)] for prompt in lines.prompts], device=mask.device)
-        encoded, mask = encoded[rows], mask[rows]
+        encoded, mask = encoded[rows.to(encoded.device)], mask[rows]
     written, _ = right_padded(lines.written, lm.device)
     hidden = lm.backbone.decode(written, encoded, mask, None)
     return _last(hidden, list(map(len, lines.written)), lines.counts)

@@ -203,8 +203,8 @@ class TokenPolicy(Policy):
             lm = self.value_lm or self.lm
             with lm.autocast():
                 states = read_states(lm, lines)
-        # The head stays out of autocast: bfloat16 tells values apart no finer than 1 in 256. A model spread over
-        # several devices ends on another than the head's.
+        # The head stays out of autocast: bfloat16 tells values apart no finer than 1 in 256. Spread over several
+        # devices, the values' model may begin on another than the policy's.
         return self.value_head(states.to(self.lm.device, torch.float32))
 
     def _reference_log_probs(self, lines: Lines, chosen: Tensor) -> Tensor | None:
