@@ -142,7 +142,7 @@ def test_very_many_candidates_are_read_in_parts(lms, family, monkeypatch):
     candidates = [f"{action} {number}" for number in range(5) for action in ACTIONS]
     with torch.no_grad():
         whole = lm.score_candidates(PROMPTS[:3], candidates)
-        monkeypatch.setattr(scoring, "_MAX_ROWS", 20)
+        monkeypatch.setattr(scoring, "MAX_ROWS", 20)
         monkeypatch.setattr(scoring, "_MAX_LOGITS", 320 * 7)
         monkeypatch.setattr(scoring, "TOKENS_AT_ONCE", 40)
         monkeypatch.setattr(reader, "TOKENS_AT_ONCE", 40)

@@ -20,7 +20,7 @@ from groundling.lm.generation import DEFAULT_NEW_TOKENS, Generation, generate
 from groundling.lm.kernels import speed_up_linear_layers
 from groundling.lm.packing import ScoringQuestion
 from groundling.lm.padding import Batches
-from groundling.lm.reader import Answer
+from groundling.lm.reader import RowStates
 from groundling.lm.relative_attention import read_long_prompts_in_blocks
 from groundling.lm.scoring import CandidateScores, Normalize, Scorer, normalised
 from groundling.lm.tokens import TextTokens
@@ -351,7 +351,7 @@ class LanguageModel(nn.Module):
             scored = log_probs.to(self.device), state.to(self.device)
         return CandidateScores.of([len(question.candidates) for question in questions], *scored)
 
-    def read(self, questions: Sequence[ScoringQuestion], growing: bool = False) -> list[Answer]:
+    def read(self, questions: Sequence[ScoringQuestion], growing: bool = False) -> list[RowStates]:
         """Final hidden states of each question's prompt and candidates, the prompt read once where that is exact.
 
         Args:

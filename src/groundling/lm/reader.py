@@ -27,8 +27,8 @@ from groundling.lm.trials import agree, words_of
 
 # Prompts up to these many tokens go through together, so that a long call does not hold every state at once.
 TOKENS_AT_ONCE = 32_768
-# Fewer tokens that all prompts begin with are not worth a pass of their own.
-_WORTH_SHARING = 16
+# Fewer tokens that prompts begin with, or that several texts go on from, are not worth being read apart.
+WORTH_SHARING = 16
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Batching:
 
 
 @dataclass(frozen=True)
-class Answer:
+class RowStates:
     """Final hidden states of a question's rows, (num_rows, hidden), root first; targets as in `Layout`."""
 
     rows: Tensor
@@ -66,7 +66,7 @@ class Reader:
     # Of what was tried, by `Layers.least`.
     _shares: dict[int, bool] = field(default_factory=dict, init=False)
 
-    def packed(self, questions: Sequence[ScoringQuestion]) -> list[Answer]:
+    def packed(self, questions: Sequence[ScoringQuestion]) -> list[RowStates]:
         """All candidates of a prompt in one pass with it (causal) or in one decoder row (encoder-decoder)."""
         known: dict[tuple[tuple[int, ...], ...], Layout] = {}
         layouts = []
@@ -80,7 +80,8 @@ class Reader:
         else:
             rows = self._read_packed([question.prompt for question in questions], layouts)
         return [
-            Answer(question_rows, layout.targets) for question_rows, layout in zip(rows, layouts, strict=True)
+            RowStates(question_rows, layout.targets)
+            for question_rows, layout in zip(rows, layouts, strict=True)
         ]
 
     def _layout(self, candidates: Sequence[Tokens]) -> Layout:
@@ -100,7 +101,7 @@ class Reader:
         layers = self.backbone.layers
         # Gradient checkpointing, which is what the training mode means here, forgets what layers remember.
         if (
-            shared < _WORTH_SHARING
+            shared < WORTH_SHARING
             or self.backbone.model.training
             or layers.stage(shared) != layers.stage(longest)
         ):
@@ -111,7 +112,7 @@ class Reader:
         return self._shares[least]
 
     def _sharing_is_exact(self, least: int) -> bool:
-        shared = max(_WORTH_SHARING, least)
+        shared = max(WORTH_SHARING, least)
         words = words_of(self.backbone, shared + 8, 11, 3)
         prompts = [words[:-6], [*words[:-8], *words[:5]]]
         layouts = [as_tree([words[1:4], words[2:3]])] * 2
@@ -124,7 +125,7 @@ class Reader:
     def read_trees(self, prompts: Sequence[Tokens], layouts: Sequence[Layout], shared: int) -> list[Tensor]:
         """Hidden states (num_rows, hidden) of each prompt's tree, the first `shared` tokens of all read once."""
         before = None
-        if shared >= _WORTH_SHARING:
+        if shared >= WORTH_SHARING:
             before = self.backbone.remember(torch.tensor([prompts[0][:shared]], device=self.backbone.device))
             prompts = [prompt[shared:] for prompt in prompts]
         lengths = [len(prompt) + layout.num_rows - 1 for prompt, layout in zip(prompts, layouts, strict=True)]
@@ -166,12 +167,12 @@ class Reader:
             rows.update(zip(batch, _cut(hidden, [0] * len(batch), counts), strict=True))
         return [rows[index] for index in range(len(prompts))]
 
-    def after(self, questions: Sequence[ScoringQuestion], one_by_one: bool) -> list[Answer]:
+    def after(self, questions: Sequence[ScoringQuestion], one_by_one: bool) -> list[RowStates]:
         """Each prompt once, and its candidates after copies of what the model remembers of it."""
         runs = [runs_of(question.candidates) for question in questions]
         widest = max(len(question_runs) for question_runs in runs)
         lengths = [len(question.prompt) for question in questions]
-        answers: dict[int, Answer] = {}
+        answers: dict[int, RowStates] = {}
         # Prompts of one length at a time: a state that has read padding would be another one.
         for batch in self._batches(lengths, copies=widest, max_waste=0.0):
             tokens = torch.tensor([questions[index].prompt for index in batch], device=self.backbone.device)
@@ -179,7 +180,7 @@ class Reader:
             after = self._go_on(memory, tokens.shape[1], [runs[index] for index in batch], one_by_one)
             for place, index in enumerate(batch):
                 rows = [hidden[place, -1:], *(next(after) for run in runs[index] if run)]
-                answers[index] = Answer(torch.cat(rows), as_runs(questions[index].candidates, runs[index]))
+                answers[index] = RowStates(torch.cat(rows), as_runs(questions[index].candidates, runs[index]))
         return [answers[index] for index in range(len(questions))]
 
     def _go_on(
@@ -199,7 +200,7 @@ class Reader:
         hidden = self.backbone.go_on(memory, length, owners.to(device), tokens.to(device), one_by_one)
         return iter(_cut(hidden, [0] * len(rows), [len(run) for _, run in rows]))
 
-    def plain(self, questions: Sequence[ScoringQuestion]) -> list[Answer]:
+    def plain(self, questions: Sequence[ScoringQuestion]) -> list[RowStates]:
         """Each candidate on a row of its own, for models that cannot pack; encoder states are still shared."""
         owners = [index for index, question in enumerate(questions) for _ in question.candidates]
         lines = [list(candidate[:-1]) for question in questions for candidate in question.candidates]
@@ -217,7 +218,7 @@ class Reader:
                 states[len(states) - max(1, len(candidate)) :]
                 for states, candidate in zip(hidden[first:], question.candidates, strict=False)
             ]
-            answers.append(Answer(torch.cat(rows), as_lines(question.candidates)))
+            answers.append(RowStates(torch.cat(rows), as_lines(question.candidates)))
             first += len(question.candidates)
         return answers
 

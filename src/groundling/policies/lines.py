@@ -8,13 +8,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from groundling.lm import LanguageModel
-from groundling.lm.packing import ScoringQuestion, right_padded, split_wide
+from groundling.lm.packing import MAX_ROWS, ScoringQuestion, right_padded, split_wide
+from groundling.lm.reader import WORTH_SHARING
 from groundling.processes import in_parts
-
-_WORTH_SHARING = 16
-"""Tokens of a prompt from which on several texts to it are read after it in one row."""
-_MOST_ROWS = 512
-"""Tokens of texts that share a row at most, or as many as the prompt has: their mask grows with the square."""
 
 
 class Lines(NamedTuple):
@@ -38,7 +34,7 @@ class Lines(NamedTuple):
 
 def shares_prompt(prompt: Sequence[int]) -> bool:
     """Whether a prompt is long enough for texts to it to be read in one row with it."""
-    return len(prompt) >= _WORTH_SHARING
+    return len(prompt) >= WORTH_SHARING
 
 
 def read_states(lm: LanguageModel, lines: Lines) -> Tensor:
@@ -71,7 +67,8 @@ def _groups(lines: Lines) -> list[list[int]]:
             to_prompt.setdefault(tuple(prompt), []).append(index)
     groups = []
     for prompt, indices in to_prompt.items():
-        parts = split_wide([lines.written[index] for index in indices], max(_MOST_ROWS, len(prompt)))
+        # With a long prompt as many as it has tokens: their mask is then no larger than its own.
+        parts = split_wide([lines.written[index] for index in indices], max(MAX_ROWS, len(prompt)))
         groups += [[indices[place] for place in part] for part in parts if len(part) > 1]
     return groups
 
