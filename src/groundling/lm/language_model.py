@@ -438,6 +438,11 @@ class LanguageModel(nn.Module):
         """Raise `GroundlingError` if a prompt's tokens, with `room` tokens after them, do not fit the model."""
         if self.max_positions is None:
             return
+        if self.is_encoder_decoder and room > self.max_positions:
+            raise GroundlingError(
+                f"{room} tokens are to come after a prompt, but this model's decoder has room for "
+                f"{self.max_positions}: ask for fewer (max_new_tokens), or for shorter candidates"
+            )
         # The last token of a candidate is predicted, never read; an encoder-decoder reads it elsewhere.
         limit = self.max_positions - (0 if self.is_encoder_decoder else max(0, room - 1))
         for index, ids in enumerate(tokens):
@@ -485,6 +490,8 @@ class LanguageModel(nn.Module):
         if generation.get("max_new_tokens", 1) < 1:
             raise GroundlingError(f"max_new_tokens must be at least 1, got {generation['max_new_tokens']}")
         new_tokens = generation.get("max_new_tokens", 0 if "max_length" in generation else DEFAULT_NEW_TOKENS)
+        if self.is_encoder_decoder and not new_tokens:
+            new_tokens = generation["max_length"] - 1  # which counts what a decoder reads first
         tokens = self.prompt_tokens(prompts, new_tokens)
         if not tokens:
             return []
