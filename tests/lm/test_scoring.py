@@ -151,6 +151,31 @@ def test_very_many_candidates_are_read_in_parts(lms, family, monkeypatch):
     torch.testing.assert_close(whole.state, parts.state, atol=1e-5, rtol=1e-6)
 
 
+def test_what_a_decoder_attends_to_at_once_is_bounded(lms, monkeypatch):
+    lm, shapes = lms("t5"), []
+    prompts = [f"go to the {letter}" for letter in "abcde"]
+    few = [ACTIONS[:2], ACTIONS[:1], ACTIONS[1:2], ACTIONS[2:3]]
+    candidates = [[f"{action} {number}" for number in range(3) for action in ACTIONS], *few]
+    with torch.no_grad():
+        whole = lm.score_candidates(prompts, candidates)
+        decode = lm.backbone.decode
+
+        def counted(tokens, *others):
+            shapes.append(tuple(tokens.shape))
+            return decode(tokens, *others)
+
+        monkeypatch.setattr(lm.backbone, "decode", counted)
+        lm.score_candidates(prompts, candidates)
+        assert [rows for rows, _ in shapes] == [len(prompts)]  # which is little
+        shapes.clear()
+        monkeypatch.setattr(reader.Batching, "for_device", lambda device: reader.Batching(4096, 0.03, 1000))
+        parts = lm.score_candidates(prompts, candidates)
+    assert sorted(rows for rows, _ in shapes) == [1, 4]
+    assert all(rows == 1 or rows * width**2 <= 1000 for rows, width in shapes)
+    torch.testing.assert_close(whole.log_probs, parts.log_probs, atol=1e-5, rtol=1e-6)
+    torch.testing.assert_close(whole.state, parts.state, atol=1e-5, rtol=1e-6)
+
+
 def test_a_window_shorter_than_the_prompt_is_respected(lms):
     lm = lms("mistral")
     assert lm.backbone.layers.window == 24

@@ -153,8 +153,7 @@ class Reader:
     def _decode_packed(self, prompts: Sequence[Tokens], layouts: Sequence[Layout]) -> list[Tensor]:
         states = self._encode(prompts)
         rows: dict[int, Tensor] = {}
-        # The decoder's rows are few: batches here are wide, and padding costs only the cross-attention's keys.
-        for batch in batches([len(state) for state in states], TOKENS_AT_ONCE, max_waste=0.1):
+        for batch in self._decoder_batches(list(map(len, states)), [layout.num_rows for layout in layouts]):
             batch_layouts = [layouts[index] for index in batch]
             tokens = pad_sequence([torch.tensor(layout.tokens) for layout in batch_layouts], batch_first=True)
             allowed = torch.eye(tokens.shape[1], dtype=torch.bool).repeat(len(batch), 1, 1, 1)
@@ -166,6 +165,21 @@ class Reader:
             counts = [layout.num_rows for layout in batch_layouts]
             rows.update(zip(batch, _cut(hidden, [0] * len(batch), counts), strict=True))
         return [rows[index] for index in range(len(prompts))]
+
+    def _decoder_batches(self, lengths: Sequence[int], counts: Sequence[int]) -> list[list[int]]:
+        """Indices of prompts of such lengths that are decoded together, each with so many rows."""
+        most_pairs = Batching.for_device(self.backbone.device).max_pairs
+        groups: list[list[int]] = []
+        # The decoder's rows are few: batches here are wide, and padding costs only the cross-attention's keys.
+        for batch in batches(lengths, TOKENS_AT_ONCE, max_waste=0.1):
+            widest = max(counts[index] for index in batch)
+            rows = len(batch) * widest
+            if rows <= TOKENS_AT_ONCE and rows * widest <= most_pairs:
+                groups.append(batch)
+                continue
+            parts = batches([counts[index] for index in batch], TOKENS_AT_ONCE, float("inf"), most_pairs)
+            groups += [[batch[place] for place in part] for part in parts]
+        return groups
 
     def after(self, questions: Sequence[ScoringQuestion], one_by_one: bool) -> list[RowStates]:
         """Each prompt once, and its candidates after copies of what the model remembers of it."""
