@@ -23,7 +23,8 @@ def states_after(lm: LanguageModel, prompts: Sequence[Tokens], written: Sequence
     """The states that predict each answer's next token, as a policy acts: only what is new is read.
 
     Args:
-        lm: The model. A causal one remembers what it has read where its weights are said to stay (`keeping`).
+        lm: The model. Where its weights are said to stay (`keeping`) a causal one remembers what it has read, and an
+            encoder-decoder what it has encoded.
         prompts: Token ids.
         written: Of each answer what there is of it.
 

@@ -371,7 +371,8 @@ class LanguageModel(nn.Module):
         """Within this context, and without gradients, prompts that go on from earlier ones are read from there on.
 
         The weights must stay as they are. Kept are keys and values of the last prompts, as many as one call has had:
-        2 x layers x width of keys x tokens numbers of each.
+        2 x layers x width of keys x tokens numbers of each. Of an encoder-decoder they are the encoder's states of the
+        prompts of the last call of `read`.
         """
         with self._scorer.keeping():
             yield

@@ -63,6 +63,8 @@ class Reader:
 
     backbone: Backbone
     start_token: int
+    encoded: dict[tuple[int, ...], Tensor] | None = field(default=None, init=False)
+    """The encoder's states of the last call's prompts, for calls without gradients; None: they are not kept."""
     # Of what was tried, by `Layers.least`.
     _shares: dict[int, bool] = field(default_factory=dict, init=False)
 
@@ -270,13 +272,17 @@ class Reader:
     def _encode(self, prompts: Sequence[Tokens]) -> list[Tensor]:
         """The encoder's states (length, hidden) of each prompt; equal prompts are encoded once."""
         distinct = list(dict.fromkeys(map(tuple, prompts)))
-        states: dict[tuple[int, ...], Tensor] = {}
-        for batch in self._batches([len(prompt) for prompt in distinct]):
-            tokens, mask = _padded([torch.tensor(distinct[index]) for index in batch])
+        kept = None if torch.is_grad_enabled() else self.encoded
+        states = {prompt: kept[prompt] for prompt in distinct if prompt in kept} if kept else {}
+        new = [prompt for prompt in distinct if prompt not in states]
+        for batch in self._batches([len(prompt) for prompt in new]):
+            tokens, mask = _padded([torch.tensor(new[index]) for index in batch])
             hidden = self.backbone.encode(tokens.to(self.backbone.device), mask.to(self.backbone.device))
-            counts = [len(distinct[index]) for index in batch]
-            batch_prompts = [distinct[index] for index in batch]
+            counts = [len(new[index]) for index in batch]
+            batch_prompts = [new[index] for index in batch]
             states.update(zip(batch_prompts, _cut(hidden, [0] * len(batch), counts), strict=True))
+        if kept is not None:
+            self.encoded = states
         return [states[tuple(prompt)] for prompt in prompts]
 
     def states(self, prompts: Sequence[Tokens]) -> Tensor:

@@ -74,6 +74,7 @@ class Scorer:
     _announced: set[tuple[str, int]] = field(default_factory=set, init=False)
     _grows: bool | None = field(default=None, init=False)
     _kept: KeptPrompts | None = field(default=None, init=False)
+    _encoded: dict[tuple[int, ...], Tensor] | None = field(default=None, init=False)
     kept_bytes: int = field(default=0, init=False)
     """What was kept at the end of the last `keeping`."""
 
@@ -127,13 +128,16 @@ class Scorer:
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """Within this context growing prompts are gone on from as they were read, by the same weights."""
+        """Within this context growing prompts are gone on from as they were read, by the same weights, and those whose
+        answers grow are encoded once.
+        """
         before, self._kept = self._kept, KeptPrompts(self.backbone)
+        encoded_before, self._encoded = self._encoded, {}
         try:
             yield
         finally:
             self.kept_bytes = self._kept.num_bytes
-            self._kept = before
+            self._kept, self._encoded = before, encoded_before
 
     def _groups(self, prompts: Sequence[Tokens], growing: bool) -> Iterator[tuple[list[int], _Read]]:
         """Indices of what is read together, and how."""
@@ -272,7 +276,13 @@ class Scorer:
     def read(self, questions: Sequence[ScoringQuestion], growing: bool = False) -> list[RowStates]:
         """`answers`; where it is ``growing``, from what prompts that begin with each other have in common."""
         if not growing:
-            return self.answers(questions)
+            # The prompts come again with each token of their answers. What is scored is encoded anew: no figure of it
+            # depends on what was read before.
+            self.reader.encoded = self._encoded
+            try:
+                return self.answers(questions)
+            finally:
+                self._encoded, self.reader.encoded = self.reader.encoded, None
         answers: dict[int, RowStates] = {}
         for group, read in self._groups([question.prompt for question in questions], growing):
             answers.update(zip(group, read([questions[index] for index in group]), strict=True))
