@@ -68,6 +68,21 @@ from groundling.worlds.text.world import TextWorld
         ),
         (
             "rl4lms/increasing_numbers_ppo",
+            ["evaluation.generation={max_length: 30}"],
+            "evaluation.generation.max_length=30 does nothing beside max_new_tokens, .*: set max_new_tokens",
+        ),
+        (
+            "rl4lms/increasing_numbers_ppo",
+            ["evaluation.generation={max_new_tokens: null}"],
+            "evaluation.generation.max_new_tokens=null leaves the texts without an end",
+        ),
+        (
+            "rl4lms/increasing_numbers_ppo",
+            ["evaluation.generation={do_sample: true, num_return_sequences: 2}"],
+            "evaluation.generation.num_return_sequences=2 writes 2 texts to each prompt",
+        ),
+        (
+            "rl4lms/increasing_numbers_ppo",
             ["evaluation.generation={temperature: -1}"],
             "evaluation.generation cannot be followed: `temperature`: `do_sample` is not set",
         ),

@@ -111,7 +111,8 @@ def test_settings_of_generate_begin_and_end_texts_as_training_does(
 
 def test_several_texts_to_a_prompt_are_refused(make_lm: Callable[..., LanguageModel]) -> None:
     policy = TokenPolicy(make_lm("gpt2"), value="shared")
-    world = _world("evaluation.generation={do_sample:true,num_return_sequences:2}")
+    world = _world("evaluation.generation={do_sample:true}")
+    world.evaluation.generation["num_return_sequences"] = 2  # which a config cannot say
     with pytest.raises(ConfigError, match="leave num_return_sequences"):
         write_and_measure(policy, world, SAMPLES, [], None)
 

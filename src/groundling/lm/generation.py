@@ -61,9 +61,9 @@ def generate(
     copies = settings.get("num_return_sequences") or 1
     rows = copies * (settings.get("num_beams") or 1)
     vocabulary = model.config.get_text_config().vocab_size
-    at_once = max(1, _MAX_SCORES // (vocabulary * settings.get("max_new_tokens", DEFAULT_NEW_TOKENS) * rows))
-    generations: dict[int, list[Generation]] = {}
     new_tokens = settings.get("max_new_tokens", settings.get("max_length", DEFAULT_NEW_TOKENS))
+    at_once = max(1, _MAX_SCORES // (vocabulary * new_tokens * rows))
+    generations: dict[int, list[Generation]] = {}
     # The last token is never read.
     for together, manner in padding.of(list(map(len, prompts)), new_tokens - 1):
         by_length = sorted(together, key=lambda index: -len(prompts[index]))
