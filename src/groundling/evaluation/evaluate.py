@@ -15,6 +15,7 @@ from groundling.evaluation.tables import write_csv
 from groundling.evaluation.target import Target
 from groundling.files import LOCK, locked, write_atomically
 from groundling.sharing import shareable, shareable_words
+from groundling.training.folder import changes_no_result
 from groundling.worlds import CannotPlay, World
 from groundling.worlds.episode import Figure, Played
 
@@ -131,7 +132,11 @@ def _write(
         "suite": suite,
         "name": world.spec.name,
         "world": world.settings,
-        "overrides": shareable_words(target.overrides),
+        "overrides": [
+            word
+            for word in shareable_words(target.overrides)
+            if not changes_no_result(word.lstrip("+~").partition("=")[0])
+        ],
         "played_with": played_with(there.config),
         "checkpoint": target.checkpoint.name if target.checkpoint else None,
         "most_episodes": num_episodes,  # a pool may have fewer
