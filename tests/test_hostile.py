@@ -361,6 +361,7 @@ WORDS = [
     "check-env Shelf-v0 world.args={none:1}",
     "check-env Shelf-v0 world.history=x",
     "check-env Shelf-v0 --episodes 0",
+    "check-env Shelf-v0 --config-dir ROOT",
     "check-env CartPole-v1",
     "list none",
     "no-such-command",

@@ -37,10 +37,24 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}{PARTIAL}")
     try:
         write(partial)
+        sync(partial)  # or a machine that goes down may leave the new name and nothing behind it
         partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def sync(path: Path) -> None:
+    """Write a file, or the names in a folder, through to the disk.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
@@ -124,7 +138,7 @@ def is_locked(path: Path) -> bool:
     """Whether a process holds the lock of this file."""
     if not path.exists():
         return False
-    with path.open("a") as file:
+    with path.open("a" if os.access(path, os.W_OK) else "r") as file:
         return not lock_file(file, lambda text: None)
 
 

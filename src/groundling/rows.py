@@ -13,6 +13,9 @@ from groundling.documents import lines_of, parse_json
 from groundling.errors import RunError
 from groundling.files import write_atomically
 
+BEFORE_ALL = -1
+"""An update before all rows: those of update 0 may be of other settings, where nothing has been learnt yet."""
+
 
 @dataclass(frozen=True)
 class RowProblem:

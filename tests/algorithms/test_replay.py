@@ -52,6 +52,15 @@ def test_what_was_appended_comes_back_and_what_a_kill_left_behind_does_not(tmp_p
     assert list(ReplayFile(path).read(begun_again.state)) == _transitions(1)
 
 
+def test_a_link_is_not_written_through(tmp_path: Path) -> None:
+    private = tmp_path / "private.txt"
+    private.write_text("mine")
+    (tmp_path / "replay.jsonl").symlink_to(private)
+    with pytest.raises(RunError, match="is a link"):
+        ReplayFile(tmp_path / "replay.jsonl").append(_transitions(1))
+    assert private.read_text() == "mine"
+
+
 def test_what_an_earlier_version_wrote_is_read(tmp_path: Path) -> None:
     path = tmp_path / "replay.jsonl"
     content = b'["a", ["x", "y"], 0, 0.5, "b"]\n[2, 1, 1, 1.0, null]\n'

@@ -8,6 +8,9 @@ from groundling.algorithms import TRPO, Rollout
 from groundling.algorithms.batch import Batch
 from groundling.algorithms.losses import kl_divergence
 from groundling.algorithms.trpo import _flat_gradient, _parts, conjugate_gradient
+from groundling.envs.observation import TextObservation
+from groundling.lm import LanguageModel
+from groundling.policies import ActionWritingPolicy
 from groundling.policies.policy import Evaluation, Policy
 from tests.algorithms.test_ppo import _policy_and_rollout
 from tests.conftest import SequencePolicy
@@ -105,6 +108,21 @@ def test_weights_are_told_apart_by_what_depends_on_them() -> None:
     separate, rollout = _texts()
     actor, critic = _parts(separate, _batch(separate, rollout))
     assert [id(p) for p in actor] == [id(separate.actor)] and [id(p) for p in critic] == [id(separate.critic)]
+
+
+def test_what_is_certain_does_not_tell_what_choices_depend_on() -> None:
+    """An agent writes its only action without a logit, and the next one with the output layer."""
+    lm = LanguageModel.from_pretrained("starter-causal")
+    head = lm.model.get_output_embeddings()
+    head.weight = nn.Parameter(head.weight.detach().clone())  # of its own, and not the embeddings'
+    policy = ActionWritingPolicy(lm, prompt="brief", value_hidden_sizes=(8,))
+    seen = [TextObservation("go", (("You see a key",),), (), a, {}) for a in (("wait",), ("go left", "wait"))]
+    action = policy.act(seen, generator=torch.Generator().manual_seed(0))
+    figures = (one[None] for one in (action.actions, action.log_probs, action.values))
+    rollout = Rollout(seen, *figures, torch.rand(1, 2), torch.ones(1, 2).bool(), torch.zeros(2), [])
+    actor, critic = _parts(policy, _batch(policy, rollout))
+    assert sum(weight is head.weight for weight in actor) == 1
+    assert {id(p) for p in critic} == {id(p) for p in policy.value_head.parameters()}
 
 
 def test_the_value_function_is_fitted() -> None:

@@ -164,10 +164,12 @@ def test_what_a_file_does_not_say_is_what_the_original_takes(write: Callable[...
     for name in ("mask_type", "target_update_iterations"):
         del file.alg.policy.args[name]  # type: ignore[union-attr]
     file.alg.policy.args.top_mask = 20  # type: ignore[union-attr]
+    file.alg.policy.args.min_tokens_to_keep = 7  # type: ignore[union-attr]
     OmegaConf.save(file, path)
     made, notes = read(path)
     assert made.policy.args["generation"]["terminate_on_eos"] is False
     assert made.policy.args["mask_type"] == "learned_top_k"
+    assert "min_tokens_to_keep" not in made.policy.args  # which is of a top-p mask
     assert made.algorithm.args["target_update_iterations"] == 1000
     assert sum("env.args.max_prompt_length is not given" in note for note in notes) == 1
 

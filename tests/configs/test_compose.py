@@ -128,6 +128,13 @@ def test_no_env_is_waited_for_without_end(seconds: str) -> None:
         compose("demo-easy", ["world.num_workers=1", f"world.timeout={seconds}"])
 
 
+def test_workers_play_half_of_the_games_at_a_time() -> None:
+    words = ["~reward.reward_model", "world.num_envs=33"]
+    with pytest.raises(ConfigError, match=r"world\.num_envs=33 is odd, .* set world\.num_envs=34$"):
+        compose("motif/score", [*words, "world.num_workers=2"])
+    assert compose("motif/score", [*words, "world.num_workers=0", "world.ahead=false"]).world.num_envs == 33
+
+
 @pytest.mark.parametrize("limit", ["0", "-5", "ten", "1.5", "true", "null"])
 def test_a_game_has_at_least_one_step(limit: str) -> None:
     with pytest.raises(ConfigError, match="max_episode_steps must be a whole number of at least 1"):

@@ -23,6 +23,11 @@ from groundling.worlds.text.world import TextWorld
         ),
         ("demo", ["name="], "name must be a line"),
         (
+            "rl4lms/common_gen_supervised",
+            ["training.steps=500"],
+            "training.steps=500 does nothing: training.epochs=4 says",
+        ),
+        (
             "demo",
             ["reward.env.coefficient=0"],
             "nothing is learnt from: the coefficients of reward.env are all 0",
@@ -60,6 +65,21 @@ from groundling.worlds.text.world import TextWorld
             "rl4lms/increasing_numbers_ppo",
             ["evaluation.generation={max_new_tokens: many}"],
             "evaluation.generation.max_new_tokens must be of type int",
+        ),
+        (
+            "rl4lms/increasing_numbers_ppo",
+            ["evaluation.generation={max_length: 30}"],
+            "evaluation.generation.max_length=30 does nothing beside max_new_tokens, .*: set max_new_tokens",
+        ),
+        (
+            "rl4lms/increasing_numbers_ppo",
+            ["evaluation.generation={max_new_tokens: null}"],
+            "evaluation.generation.max_new_tokens=null leaves the texts without an end",
+        ),
+        (
+            "rl4lms/increasing_numbers_ppo",
+            ["evaluation.generation={do_sample: true, num_return_sequences: 2}"],
+            "evaluation.generation.num_return_sequences=2 writes 2 texts to each prompt",
         ),
         (
             "rl4lms/increasing_numbers_ppo",

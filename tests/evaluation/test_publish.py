@@ -136,6 +136,23 @@ def test_only_the_policys_own_files_are_published(run_dir: Path, tmp_path: Path)
     assert not {"stray.txt", "link.txt", "private.txt"} & {p.name for p in (tmp_path / "out").rglob("*")}
 
 
+def test_what_a_judge_was_shown_and_said_stays_at_home(run_dir: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(run_dir, run)
+    newest = sorted((run / "checkpoints").iterdir())[-1]
+    part = newest / "rewards" / "taste"
+    (part / "model").mkdir(parents=True)
+    for name in ("answers.safetensors", "table.safetensors", "state.json", "model/reward_model.json"):
+        (part / name).write_text("{}")
+    (newest / "manifest.json").unlink()
+    checkpoint.seal(newest)
+    assert main(["publish", str(run), "--output", str(tmp_path / "out")]) == 0
+    published = tmp_path / "out" / "rewards"
+    assert [p.relative_to(published).as_posix() for p in published.rglob("*.*")] == [
+        "taste/model/reward_model.json"
+    ]
+
+
 class _Hub:
     told: ClassVar[list[tuple[str, object]]] = []
 

@@ -199,6 +199,31 @@ def test_the_results_are_those_of_the_runs(study: Path) -> None:
     assert again["agents"]["trained"]["episodes"] == 6 and again["checkpoint"] == "000003"
 
 
+def test_an_evaluation_that_was_made_otherwise_is_made_again(
+    study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = _words(study, "seeds=1", "arms=quick", "suites=held-out")
+    assert main(words) == 0
+    run = study.parent / "runs" / "quick-seed1"
+    path = run / "evaluation" / "held-out.json"
+    first = path.read_bytes()
+    changed = ["evaluation.deterministic=true", "evaluation.episodes=4"]
+    assert main(["evaluate", str(run), *changed]) == 0 and path.read_bytes() != first
+    assert main(["report", str(run)]) == 0
+    assert "but with evaluation.deterministic=true" in (run / "report.html").read_text()
+    assert main(words) == 0 and path.read_bytes() == first
+    before = json.loads(first)  # of a version that did not tell how
+    path.write_text(json.dumps({k: v for k, v in before.items() if k not in ("overrides", "played_with")}))
+    assert main(["report", str(run)]) == 0 and "but with" not in (run / "report.html").read_text()
+    assert main(words) == 0 and path.read_bytes() == first
+
+
+def test_a_shorter_study_needs_runs_of_its_own(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(_words(study, "seeds=1", "arms=quick", "suites=held-out")) == 0
+    assert main(_words(study, "seeds=1", "arms=quick", "suites=held-out", "training.steps=32")) != 0
+    assert "longer than training.steps=32" in capsys.readouterr().out
+
+
 def test_a_baseline_that_cannot_play_is_left_out_and_nothing_is_played_twice(
     study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -313,6 +338,11 @@ def test_results_of_another_machine_are_taken_over(
             "no results",
         ),
         (("curves.csv", "quick,1,", "quick,one,"), [], "holds no results of a study"),
+        (
+            ("evaluations.csv", "quick,1,trained,held-out,all,4,", "quick,1,trained,held-out,all,4,5"),
+            [],
+            "no share",
+        ),
         (("arms/slow.yaml", "seed:", "sead:"), [], "sead"),
     ],
 )
@@ -352,9 +382,13 @@ def test_results_are_added_only_where_they_count(study: Path, capsys: pytest.Cap
         (_STUDY.replace("reference: quick", "reference: quik"), "unknown arm 'quik'"),
         (_STUDY.replace("reference: quick", "reference: random"), "reference: random is not trained"),
         (_WRITING.replace("seeds: [1]", "seeds: [1]\nreference: plain"), "reference=plain does nothing"),
+        (
+            _WRITING.replace('metrics=[]"]', 'metrics=[]"], suites: [val]'),
+            "arm plain is tested in val first, and arm measured in test",
+        ),
     ],
 )
-def test_a_reference_that_nothing_is_compared_with(
+def test_what_no_results_would_tell_of_is_refused(
     text: str, message: str, study: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study.write_text(text)
@@ -405,7 +439,9 @@ def test_an_interrupt_ends_all_processes_and_is_passed_on(
     assert len(started) == 2 and all(process.returncode == -signal.SIGTERM for process in started)
 
 
-def test_a_clone_learns_from_as_many_transitions_as_were_asked_for(tmp_path: Path) -> None:
+def test_a_clone_learns_from_as_many_transitions_as_were_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "cloning.yaml"
     path.write_text(
         "name: cloning\nseeds: [1]\nepisodes: 2\n"
@@ -417,6 +453,12 @@ def test_a_clone_learns_from_as_many_transitions_as_were_asked_for(tmp_path: Pat
     assert main(_words(path, "arms=clone")) == 0
     described = json.loads((tmp_path / "runs" / "clone-seed1" / "data" / "collection.json").read_text())
     assert described["agent"] == "expert" and described["world.env"] == "BabyAI-GoToObj-v0"
+    # More steps would need more transitions than the clone began with, which its run has to learn from again.
+    folder = tmp_path / "runs" / "clone-seed1"
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != "study.log"}
+    assert main(_words(path, "arms=clone", "training.steps=640")) != 0
+    assert "learns from the " in (told := capsys.readouterr().out) and "--runs" in told
+    assert before == {p: p.read_bytes() for p in before}
     assert main(_words(path)) == 0
     described = json.loads((tmp_path / "runs" / "of-clone-seed1" / "data" / "collection.json").read_text())
     assert described["agent"] == "trained" and described["run"] == "clone-seed1"

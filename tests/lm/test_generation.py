@@ -120,8 +120,30 @@ def test_large_batches_go_through_in_parts(lms, monkeypatch):
     assert [generation.text for generation in parts] == [generation.text for generation in whole]
 
 
+def test_batches_are_as_small_as_the_longest_texts_want_them(lms, monkeypatch):
+    lm, rows = lms("gpt2"), []
+    generate = lm.model.generate
+
+    def counted(**settings):
+        rows.append(len(settings["input_ids"]))
+        return generate(**settings)
+
+    whole = lm.generate(PROMPTS[:1] * 4, max_length=64)
+    monkeypatch.setattr(lm.model, "generate", counted)
+    monkeypatch.setattr("groundling.lm.generation._MAX_SCORES", 320 * 64 * 2)
+    assert [text.text for text in lm.generate(PROMPTS[:1] * 4, max_length=64)] == [t.text for t in whole]
+    assert rows == [2, 2]
+
+
 def test_no_prompts_and_no_room(lms):
     lm = lms("gpt2")
     assert lm.generate([]) == []
     with pytest.raises(GroundlingError, match="has room for 57"):
         lm.generate(["red " * 120], max_new_tokens=200)
+
+
+@pytest.mark.parametrize(("setting", "tokens"), [({"max_new_tokens": 257}, 257), ({"max_length": 258}, 257)])
+def test_a_decoder_without_room_is_told(lms, setting, tokens):
+    with pytest.raises(GroundlingError, match=f"{tokens} tokens are to come .* decoder has room for 256"):
+        lms("bart").generate(["go"], **setting)
+    assert len(lms("bart").generate(["go"], max_new_tokens=256, min_new_tokens=256)[0].token_ids) == 256

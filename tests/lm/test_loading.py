@@ -2,6 +2,7 @@
 
 import builtins
 import json
+import re
 
 import pytest
 import torch
@@ -129,6 +130,16 @@ def test_an_adapter_that_is_loaded_and_saved_again_names_the_same_base(tmp_path)
         file.write_text(json.dumps({**json.loads(once.read_text()), "base_model_name_or_path": name}))
         loaded = LanguageModel.from_pretrained(tmp_path / "once")
         assert loaded.model.peft_config["default"].base_model_name_or_path == str(tmp_path / "once" / "base")
+
+
+@pytest.mark.parametrize("base", [None, 5, "", ["starter"]])
+def test_an_adapter_that_names_no_model_is_told(folder, tmp_path, base):
+    trained_lora(folder).save_pretrained(tmp_path)
+    file = tmp_path / "adapter_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "base_model_name_or_path": base}))
+    told = rf"adapter_config.json does not say .*base_model_name_or_path is {re.escape(json.dumps(base))}\)"
+    with pytest.raises(GroundlingError, match=told):
+        LanguageModel.from_pretrained(tmp_path)
 
 
 def test_an_adapter_of_all_linear_layers_is_loaded_by_the_settings_that_made_it(folder, tmp_path):

@@ -12,6 +12,7 @@ from groundling.errors import GroundlingError
 from groundling.lm import LanguageModel, reader, scoring
 from tests.lm.families import ACTIONS, CONFIGS, CORPUS, UNPACKABLE
 from tests.lm.reference import plain_ids_log_probs, plain_scores, plain_token_log_probs
+from tests.lm.tiny import tiny_config, tiny_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*cannot read several candidates")
 
@@ -141,11 +142,36 @@ def test_very_many_candidates_are_read_in_parts(lms, family, monkeypatch):
     candidates = [f"{action} {number}" for number in range(5) for action in ACTIONS]
     with torch.no_grad():
         whole = lm.score_candidates(PROMPTS[:3], candidates)
-        monkeypatch.setattr(scoring, "_MAX_ROWS", 20)
+        monkeypatch.setattr(scoring, "MAX_ROWS", 20)
         monkeypatch.setattr(scoring, "_MAX_LOGITS", 320 * 7)
         monkeypatch.setattr(scoring, "TOKENS_AT_ONCE", 40)
         monkeypatch.setattr(reader, "TOKENS_AT_ONCE", 40)
         parts = lm.score_candidates(PROMPTS[:3], candidates)
+    torch.testing.assert_close(whole.log_probs, parts.log_probs, atol=1e-5, rtol=1e-6)
+    torch.testing.assert_close(whole.state, parts.state, atol=1e-5, rtol=1e-6)
+
+
+def test_what_a_decoder_attends_to_at_once_is_bounded(lms, monkeypatch):
+    lm, shapes = lms("t5"), []
+    prompts = [f"go to the {letter}" for letter in "abcde"]
+    few = [ACTIONS[:2], ACTIONS[:1], ACTIONS[1:2], ACTIONS[2:3]]
+    candidates = [[f"{action} {number}" for number in range(3) for action in ACTIONS], *few]
+    with torch.no_grad():
+        whole = lm.score_candidates(prompts, candidates)
+        decode = lm.backbone.decode
+
+        def counted(tokens, *others):
+            shapes.append(tuple(tokens.shape))
+            return decode(tokens, *others)
+
+        monkeypatch.setattr(lm.backbone, "decode", counted)
+        lm.score_candidates(prompts, candidates)
+        assert [rows for rows, _ in shapes] == [len(prompts)]  # which is little
+        shapes.clear()
+        monkeypatch.setattr(reader.Batching, "for_device", lambda device: reader.Batching(4096, 0.03, 1000))
+        parts = lm.score_candidates(prompts, candidates)
+    assert sorted(rows for rows, _ in shapes) == [1, 4]
+    assert all(rows == 1 or rows * width**2 <= 1000 for rows, width in shapes)
     torch.testing.assert_close(whole.log_probs, parts.log_probs, atol=1e-5, rtol=1e-6)
     torch.testing.assert_close(whole.state, parts.state, atol=1e-5, rtol=1e-6)
 
@@ -255,6 +281,27 @@ def test_dropout_is_off_even_in_training_mode(tokenizers, family):
     assert torch.equal(first, second)
     lm.eval()
     assert torch.equal(first, lm.score(["go"], ACTIONS)[0])
+
+
+@pytest.mark.parametrize(
+    ("family", "noise"),
+    [
+        ("phimoe", {"router_jitter_noise": 10.0}),  # so that it draws among all experts
+        ("switch_transformers", {"router_jitter_noise": 0.5}),
+        ("mixtral", {"router_jitter_noise": 0.5}),
+    ],
+)
+def test_experts_are_chosen_alike_with_checkpointed_gradients(tokenizers, family, noise):
+    model = tiny_model(tiny_config(family, **noise))
+    results = []
+    for checkpoints in (False, True):
+        tokenizer = tokenizers[bool(model.config.is_encoder_decoder)]
+        lm = LanguageModel(copy.deepcopy(model), tokenizer, gradient_checkpointing=checkpoints)
+        assert lm.model.training == checkpoints
+        scored = lm.score_candidates(PROMPTS[:3], ACTIONS)
+        results.append((scored.log_probs, gradients(lm, loss_of(list(scored.log_probs)))))
+    torch.testing.assert_close(results[1][0], results[0][0], atol=1e-5, rtol=1e-6)
+    assert_gradients_equal(results[1][1], results[0][1])
 
 
 @pytest.mark.parametrize("family", SOME)

@@ -221,7 +221,7 @@ def test_hundreds_of_actions_are_read_in_parts(lms, family, monkeypatch):
     assert len(actions) == 500
     with torch.no_grad():
         whole = lm.score_guided(PROMPTS[:2], actions).log_probs
-        monkeypatch.setattr(scoring, "_MAX_ROWS", 20)
+        monkeypatch.setattr(scoring, "MAX_ROWS", 20)
         monkeypatch.setattr(scoring, "_MAX_LOGITS", 320 * 7)
         parts = lm.score_guided(PROMPTS[:2], actions).log_probs
     torch.testing.assert_close(whole, parts, atol=1e-5, rtol=1e-6)

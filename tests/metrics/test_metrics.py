@@ -91,6 +91,8 @@ def test_rouge_l_max_takes_the_best_reference_and_stems() -> None:
     assert corpus("rouge_l_max", ["a b c d"], [["a x b y"]]) == pytest.approx(0.5 ** (1 / 1.2))
     assert corpus("rouge_l_max", ["a b c d"], [["a x b y"]], weight_factor=1.0) == pytest.approx(0.5)
     assert corpus("rouge_l_max", ["a b c d"], [["a b y z"]], length_limit=2) == 1.0
+    for told in ({"apply_avg": False}, {"apply_best": False}):  # the original's keys, which decide nothing
+        assert corpus("rouge_l_max", ["a b"], [["a b", "c"]], **told) == 1.0
 
 
 def test_cider_by_hand() -> None:
@@ -114,8 +116,9 @@ def test_cider_by_hand() -> None:
 def test_cider_keeps_samples_with_equal_prompts() -> None:
     args = (["p", "p", "q"], ["x", "a b", "c"], [["y"], ["a b"], ["c"]])
     assert metrics.create("cider").compute(*args)["lexical/cider"].sentences == pytest.approx([0, 5, 2.5])
-    collapsed = metrics.create("cider", compat="rl4lms").compute(*args)["lexical/cider"].sentences
-    assert collapsed == pytest.approx([5, 2.5])
+    collapsed = metrics.create("cider", compat="rl4lms").compute(*args)["lexical/cider"]
+    assert collapsed.sentences == pytest.approx([5, 5, 2.5])  # one for each sample
+    assert collapsed.corpus == pytest.approx((5 + 2.5) / 2)
     assert corpus("cider", ["a"], [[""]]) == 0.0
 
 

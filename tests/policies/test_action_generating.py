@@ -72,6 +72,36 @@ def test_what_was_written_is_evaluated_as_it_was_drawn(form: str, starter: str) 
         torch.testing.assert_close(action.values, policy.values(_SEEN), atol=2e-5, rtol=0)
 
 
+def test_an_encoder_reads_a_prompt_once_for_a_whole_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = _policy(LanguageModel.from_pretrained("starter"), prompt="brief", **_FORMS["thinking, free"])
+    expected = policy.act(_SEEN, generator=torch.Generator().manual_seed(0))
+    backbone, read = policy.lm.backbone, list[int]()
+    encode = backbone.encode
+
+    def counted(tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        read.append(len(tokens))
+        return encode(tokens, mask)
+
+    monkeypatch.setattr(backbone, "encode", counted)
+    with policy.unchanged():
+        action = policy.act(_SEEN, generator=torch.Generator().manual_seed(0))
+        assert sum(read) == len(set(policy.prompts(_SEEN))) == 2
+        policy.act(_SEEN[2:3])
+        read.clear()
+        policy.act(_SEEN[:1])  # was not in the last call
+        policy.act(_SEEN[:1])  # was
+        assert read == [1]
+        assert policy.lm._scorer.reader.encoded is None  # what else is asked is computed as ever
+    assert action.turns == expected.turns
+    assert action.tokens is not None and expected.tokens is not None
+    for name in ("log_probs", "values"):
+        one, other = getattr(action.tokens, name), getattr(expected.tokens, name)
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
+    read.clear()
+    policy.act(_SEEN)  # by weights that may have changed
+    assert len(read) > 2
+
+
 def test_a_conversation_is_learnt_from_with_the_gradients_of_each_turn_alone(lm: LanguageModel) -> None:
     policy = _policy(copy.deepcopy(lm), prompt="conversation", **_FORMS["thinking, guided"])
     first = _see(*_SIGNS)

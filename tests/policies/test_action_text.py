@@ -8,6 +8,7 @@ from rich.console import Console
 
 from groundling.configs.compose import compose
 from groundling.envs.observation import TextObservation
+from groundling.errors import ConfigError
 from groundling.lm import LanguageModel
 from groundling.policies import ActionScoringPolicy, ActionTextPolicy, ActionWritingPolicy
 from groundling.training.progress import TrainingProgress
@@ -19,6 +20,14 @@ _SEEN = [
     TextObservation("go to the red ball", ((told,),), (), _ACTIONS, {})
     for told in ("You see a red ball 2 steps forward", "You see a wall 1 step left")
 ]
+
+
+def test_compat_says_alone_how_actions_are_scored() -> None:
+    lm = LanguageModel.from_pretrained("starter")
+    with pytest.raises(ConfigError, match=r"policy\.args\.normalize=token does nothing beside compat=glam"):
+        ActionScoringPolicy(lm, normalize="token", compat="glam")
+    assert "normalize=token" in str(ActionScoringPolicy(lm).exploration_advice())
+    assert "normalize" not in str(ActionScoringPolicy(lm, compat="glam").exploration_advice())
 
 
 def _disturb(lm: LanguageModel, part: str) -> None:

@@ -84,7 +84,7 @@ def test_a_prompt_of_several_texts_is_read_once(make_lm, monkeypatch):
     assert sum(tokens) == len(PROMPT) + 4 * 8
     tokens.clear()
     # A row has room for one of these.
-    monkeypatch.setattr(lines_module, "_MOST_ROWS", 20)
+    monkeypatch.setattr(lines_module, "MAX_ROWS", 20)
     texts = [_ids(seed, 17) for seed in range(4, 8)]
     read_states(lm, Lines([PROMPT] * 4, texts, [1] * 4))
     assert sum(tokens) == 4 * (len(PROMPT) + 17)

@@ -271,7 +271,8 @@ def test_a_text_depends_on_its_own_numbers_alone(make_lm):
 @pytest.mark.parametrize("stepped", [True, False])
 def test_texts_obey_the_mask(make_lm, stepped, family, mask_type, top_mask):
     lm = make_lm(family)
-    policy = TokenPolicy(lm, mask_type=mask_type, top_mask=top_mask, min_tokens_to_keep=3)
+    least = 3 if mask_type == "learned_top_p" else None
+    policy = TokenPolicy(lm, mask_type=mask_type, top_mask=top_mask, min_tokens_to_keep=least)
     policy._decoder._stepper._checked = stepped
     special = set(lm.tokenizer.all_special_ids)
     with torch.no_grad():  # the policy moves on, its mask model stays
@@ -407,6 +408,10 @@ def test_adapters_off_are_the_reference(make_lm, tmp_path):
         ({"mask_type": "top"}, "unknown mask_type 'top'"),
         ({"mask_type": "learned_top_p", "top_mask": 9}, "top_mask=9"),
         ({"mask_type": "topk", "top_mask": 0.9}, "top_mask=0.9"),
+        ({"mask_type": "learned_top_k"}, r"mask_type=learned_top_k needs policy\.args\.top_mask"),
+        ({"top_mask": 0.5}, r"policy\.args\.top_mask=0\.5 does nothing without a mask"),
+        ({"min_tokens_to_keep": 5}, r"policy\.args\.min_tokens_to_keep=5 does nothing with mask_type=null"),
+        ({"mask_type": "topk", "top_mask": 9, "min_tokens_to_keep": 5}, "nothing with mask_type=topk"),
         ({"value": "none"}, "unknown value function"),
         ({"context_start_token": 0}, "context_start_token=0"),
     ],
@@ -414,6 +419,15 @@ def test_adapters_off_are_the_reference(make_lm, tmp_path):
 def test_what_cannot_be_is_told(make_lm, arguments, told):
     with pytest.raises(ConfigError, match=told):
         TokenPolicy(make_lm("gpt2"), **arguments)
+
+
+def test_the_usual_values_of_a_mask_are_as_good_as_none(make_lm):
+    usual = {"top_mask": 0.9, "min_tokens_to_keep": 100}
+    assert TokenPolicy(make_lm("gpt2"), **usual).refresh_mask is None
+    TokenPolicy(make_lm("gpt2"), mask_type="topk", top_mask=9, min_tokens_to_keep=100)
+    for given in ({}, usual):
+        mask = TokenPolicy(make_lm("gpt2"), mask_type="learned_top_p", **given)._decoder.mask
+        assert (mask.top_mask, mask.min_tokens_to_keep) == (0.9, 100)
 
 
 def test_prompts_that_cannot_be_read_are_told(make_lm):

@@ -89,6 +89,8 @@ def everything(whole: bool) -> Iterator[tuple[str, Played]]:
         f"decoding, NLPO's mask{TWICE}",
         functools.partial(paths.decoded, mask="learned_top_p", num_tokens=48),
     )
+    for starter in ("starter", "starter-causal"):
+        yield f"over two devices, {starter}", functools.partial(paths.spread, starter=starter)
     for kind in ("motif", "characters", "language_model", "table"):
         yield f"distilling a reward model, {kind}", functools.partial(paths.distilled, kind=kind)
     for answer in ("choice", "line"):

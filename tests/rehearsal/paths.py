@@ -20,8 +20,10 @@ from safetensors.torch import load_file
 from scripts.combinations import PAID, Combination, config_of, learners, rewarded, verdict
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils import _pytree
 
 from groundling.configs.schema import Config
+from groundling.envs.observation import TextObservation
 from groundling.evaluation.evaluate import evaluate
 from groundling.evaluation.target import find
 from groundling.judges.asking.judge import Request, judges
@@ -29,7 +31,8 @@ from groundling.judges.asking.questions import Question
 from groundling.judges.reward_models import distill as distilling
 from groundling.judges.reward_models import load_reward_model, reward_models
 from groundling.judges.reward_models.training_pairs import TrainingPairs
-from groundling.lm import LanguageModel
+from groundling.lm import LanguageModel, steps
+from groundling.policies.action_generating import ActionGeneratingPolicy
 from groundling.policies.texts import TokenPrompt
 from groundling.policies.token import TokenPolicy
 from groundling.rewards import measures
@@ -253,6 +256,63 @@ def decoded(
         "first token": action.actions,
         "its value": policy.values(token_env),
     }
+
+
+def spread(device: str, folder: Path, starter: str) -> Outcome:
+    """What policies make of a language model that ends on another device than it begins on, as by model.device_map."""
+    # What it remembers would lie on several devices, so that Transformers' loop writes.
+    with mock.patch.object(steps.Stepper, "_is_exact", lambda self: False):
+        lm, reference = _beginning_on(device, starter), _beginning_on(device, starter)
+        torch.manual_seed(0)
+        writer = TokenPolicy(lm, reference, "shared", (), mask_type="learned_top_k", top_mask=20)
+        uniforms = torch.rand(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        writing = writer.write([TokenPrompt(ids) for ids in ((5, 6, 7), (8, 9), (5, 6, 7))], uniforms)
+        texts = writer.evaluate(writing.observations, writing.actions.T)
+        agent = ActionGeneratingPolicy(lm, reference, "brief", value_hidden_sizes=(8,), thought_ends="So")
+        seen = [
+            TextObservation(goal, (("You see a key",),), (), tuple(ACTIONS), {}) for goal in ("go", "wait")
+        ]
+        action = agent.act(seen, generator=torch.Generator().manual_seed(0))
+        assert action.turns is not None and action.tokens is not None
+        turns = agent.evaluate(action.turns, action.tokens.ids)
+        of_reference = agent.reference_log_probs(action.turns, action.tokens.ids)
+        for given in (texts.log_probs, texts.values, turns.log_probs, turns.values, of_reference):
+            assert given is not None and given.device == lm.device
+        return {
+            "texts": writing.actions,
+            "their log_probs": texts.log_probs,
+            "as they were drawn": writing.log_probs,
+            "their values": texts.values,
+            "their KL": writing.kl,
+            "turns": action.tokens.ids,
+            "their parts": turns.log_probs - of_reference,
+            "their entropies": turns.entropies,
+            "values of turns": turns.values,
+        }
+
+
+def _beginning_on(device: str, starter: str) -> LanguageModel:
+    """A model whose last norms lie on the CPU, and all else there; its parts take what they are given to where they
+    lie, and it gives logits where it was asked, as accelerate has them do.
+    """
+    lm = LanguageModel.from_pretrained(materials.model(starter), device=device, attention="sdpa")
+    for part in (lm.model.get_encoder(), lm.backbone.body) if lm.is_encoder_decoder else (lm.backbone.body,):
+        (part.final_layer_norm if lm.is_encoder_decoder else part.norm).to("cpu")
+    for module in lm.model.modules():
+        if len({weight.device for weight in module.parameters()}) == 1:
+            module.register_forward_pre_hook(_take, with_kwargs=True)
+    lm.model.register_forward_hook(_bring_back, with_kwargs=True)
+    return lm
+
+
+def _take(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+    device = next(module.parameters()).device
+    return _pytree.tree_map(lambda x: x.to(device) if isinstance(x, Tensor) else x, (args, kwargs))
+
+
+def _bring_back(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+    output.logits = output.logits.to(next(x for x in kwargs.values() if isinstance(x, Tensor)).device)
+    return output
 
 
 def distilled(device: str, folder: Path, kind: str) -> Outcome:

@@ -82,6 +82,25 @@ def test_what_num_steps_cuts_off_is_told_and_begun_anew() -> None:
         assert starts[0] == starts[1] and starts[2] == starts[3]
 
 
+def test_what_num_steps_cuts_off_counts_as_a_failure() -> None:
+    collector, policy = _collector(2), _policy()
+    generator = torch.Generator().manual_seed(0)
+    failures = 0
+    with pytest.warns(UserWarning, match="count as failures"):
+        for number in range(6):
+            rollout, episodes = collector.collect(policy, generator=generator)
+            assert sorted(e.env_index for e in episodes) == [0, 1, 2, 3]
+            assert {e.number for e in episodes} == {number}
+            for episode in episodes:
+                dones = rollout.dones[:, episode.env_index]
+                paid = float(rollout.rewards[:, episode.env_index].sum())
+                assert episode.episode_return == pytest.approx(paid)
+                if not dones.any():
+                    failures += 1
+                    assert not episode.success and episode.length == 2
+    assert failures
+
+
 def test_two_processes_gather_what_one_does() -> None:
     policy = _policy()
     whole, _ = _collector(12).collect(policy, generator=torch.Generator().manual_seed(3))

@@ -30,7 +30,7 @@ from groundling.errors import ConfigError, RunError
 from groundling.evaluation.target import find
 from groundling.registry import ComponentConfig
 from groundling.training import checkpoint
-from groundling.training.folder import open_run
+from groundling.training.folder import open_run, write_settings
 from groundling.training.run import Run, train
 from groundling.training.tracking import TIME_KEYS, read_metrics
 from groundling.worlds.text.collect import EnvCollector
@@ -451,6 +451,48 @@ def test_metrics_without_any_checkpoint_are_not_dropped(whole_corridor: Path, tm
     with pytest.raises(RunError, match="no checkpoint to go on from"):
         _train(_corridor(tmp_path))
     assert (tmp_path / "metrics.jsonl").read_text() == before
+
+
+def test_what_was_checkpointed_how_often_is_what_counts(whole_corridor: Path, tmp_path: Path) -> None:
+    """Not how often the run is to be checkpointed from now on."""
+    shutil.copytree(whole_corridor, tmp_path, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "checkpoints")
+    rarely = _corridor(tmp_path)
+    rarely.training.checkpoint_every = 100
+    with pytest.raises(RunError, match="no checkpoint to go on from"):
+        _train(rarely)
+    assert len(read_metrics(tmp_path)) == _UPDATES
+    write_settings(
+        tmp_path, asdict(rarely)
+    )  # as if it had been begun so, and killed before its first checkpoint
+    _train(_corridor(tmp_path))
+    _assert_equal_runs(whole_corridor, tmp_path)
+
+
+def test_a_run_is_not_told_to_have_been_shorter(whole_corridor: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole_corridor, tmp_path, dirs_exist_ok=True)
+    config = _corridor(tmp_path)
+    before = (tmp_path / "config.yaml").read_text()
+    config.training.steps = (_UPDATES - 1) * 4 * 10
+    with pytest.raises(ConfigError, match=r"longer than training.steps=200: set run_dir"):
+        _train(config)
+    assert (tmp_path / "config.yaml").read_text() == before
+    config.training.steps += 1  # which takes the last update, too
+    _train(config)
+
+
+@pytest.mark.filterwarnings("ignore:checkpoint")
+def test_a_broken_checkpoint_does_not_outlive_the_whole_ones(whole_corridor: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole_corridor, tmp_path, dirs_exist_ok=True)
+    checkpoints = tmp_path / "checkpoints"
+    last = checkpoints / f"{_UPDATES:06d}"
+    last.rename(checkpoints / "000009")
+    (checkpoints / "000009" / "table.safetensors").unlink()
+    config = _corridor(tmp_path)
+    config.training.keep_checkpoints = 1
+    _train(config)
+    assert [path.name for path in checkpoints.iterdir()] == [last.name]
+    assert checkpoint.what_is_wrong(last) is None
 
 
 def test_a_spoilt_row_of_metrics_is_told_and_the_rest_kept(whole_corridor: Path, tmp_path: Path) -> None:

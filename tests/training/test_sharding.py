@@ -1,6 +1,7 @@
 """Layers in parts on several processes; that the run is the same is told by test_processes.py."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,15 @@ def test_what_cannot_be_dealt_out_is_told(experiment: str, overrides: list[str],
     config = compose(experiment, ["model.fsdp=true", *overrides])
     policy = policy_of(compose(experiment, ["device=cpu"]))
     with pytest.raises(ConfigError, match=told):
+        shard(config.model, config.algorithm.id, policy, Processes(0, 2))
+
+
+def test_a_model_that_reads_long_texts_apart_is_told() -> None:
+    config = compose("rl4lms/increasing_numbers_ppo", ["model.fsdp=true"])
+    policy = policy_of(compose("rl4lms/increasing_numbers_ppo", ["device=cpu"]))
+    backbone = policy.value_lm.backbone  # as of each of its models
+    backbone.layers = replace(backbone.layers, turns=(4096,))
+    with pytest.raises(ConfigError, match=r"beyond 4096 tokens this model \(longrope\)"):
         shard(config.model, config.algorithm.id, policy, Processes(0, 2))
 
 

@@ -222,6 +222,7 @@ def test_the_job_repeats_the_command_as_it_was_typed(
         ("time=5", "signal_delay_s"),
         ("array=3", "array must be seeds"),
         ("sbatch.array=1-3", "its own array"),
+        ("sbatch.ntasks_per_node=4", "give tasks_per_node=4"),
     ],
 )
 def test_a_wrong_setting_is_told_in_one_line(setting: str, told: str) -> None:

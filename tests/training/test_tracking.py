@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from groundling.errors import ConfigError
-from groundling.rows import digest_of, read_rows
+from groundling.rows import BEFORE_ALL, RowFile, digest_of, read_rows
 from groundling.training.samples import SampleLog
 from groundling.training.tracking import Tracker, WandbLog, read_metrics
 
@@ -35,6 +35,21 @@ def test_tensorboard_reads_what_is_logged_and_forgets_what_is_done_again(tmp_pat
     assert [(e.step, e.value) for e in events.Scalars("validation/reward")] == [(30, 0.25)]
     assert "validation/bleu" not in events.Tags()["scalars"]
     assert "success_rate" not in events.Tags()["scalars"]
+
+
+def test_what_was_measured_before_another_beginning_is_forgotten(tmp_path: Path) -> None:
+    """A run that was killed in its first update may begin again with another model."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for value in (0.5, 0.75):
+        tracker = Tracker(tmp_path, 0)
+        rows = RowFile(tmp_path / "validation.jsonl", BEFORE_ALL)
+        rows.append({"update": 0, "step": 0, "reward": value})
+        tracker.tell({"validation/reward": value}, 0, 0)
+    assert [row["reward"] for row in read_rows(tmp_path / "validation.jsonl")] == [0.75]
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(e.step, e.value) for e in events.Scalars("validation/reward")] == [(0, 0.75)]
 
 
 class _Talking:

@@ -1,5 +1,6 @@
 """What a policy writes to a split, and what is told of it, while a run trains and after it."""
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,6 +15,9 @@ from groundling.configs.compose import compose
 from groundling.configs.schema import Config
 from groundling.envs.text_generation import Sample, SampleOrder
 from groundling.errors import ConfigError, GroundlingError
+from groundling.judges.asking.judge import Request
+from groundling.judges.asking.questions import Question
+from groundling.judges.asking.transformers import TransformersJudge
 from groundling.lm import LanguageModel
 from groundling.policies.token import TokenPolicy
 from groundling.rewards import Reward, RewardSum, TextPart, TokenReward
@@ -107,7 +111,8 @@ def test_settings_of_generate_begin_and_end_texts_as_training_does(
 
 def test_several_texts_to_a_prompt_are_refused(make_lm: Callable[..., LanguageModel]) -> None:
     policy = TokenPolicy(make_lm("gpt2"), value="shared")
-    world = _world("evaluation.generation={do_sample:true,num_return_sequences:2}")
+    world = _world("evaluation.generation={do_sample:true}")
+    world.evaluation.generation["num_return_sequences"] = 2  # which a config cannot say
     with pytest.raises(ConfigError, match="leave num_return_sequences"):
         write_and_measure(policy, world, SAMPLES, [], None)
 
@@ -127,6 +132,59 @@ def test_a_token_reward_is_summed_over_a_text_as_in_training(
         texts = ["", *(lm.tokenizer.decode(ids[: i + 1], skip_special_tokens=True) for i in range(len(ids)))]
         wanted.append(sum(len(now) > len(before) for before, now in pairwise(texts)))
     assert written.rewards == wanted and max(wanted) > 1
+
+
+def test_texts_do_not_depend_on_who_else_draws(
+    make_lm: Callable[..., LanguageModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = TokenPolicy(make_lm("gpt2"), value="shared")
+    world = _world("evaluation.batch_size=1")
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    alone = write_and_measure(policy, world, SAMPLES, [], None).generations
+    assert torch.equal(torch.rand(3), expected)
+    write = policy.write
+
+    def disturbed(*arguments: Any) -> Any:
+        torch.manual_seed(7)  # as a judge may, which writes in a thread of its own
+        return write(*arguments)
+
+    monkeypatch.setattr(policy, "write", disturbed)
+    assert write_and_measure(policy, world, SAMPLES, [], None).generations == alone
+
+
+def test_a_judge_does_not_write_while_texts_are_sampled_to_be_measured(
+    make_lm: Callable[..., LanguageModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = TokenPolicy(make_lm("gpt2"), value="shared")
+    world = _world("evaluation.generation={do_sample:true}")
+    judge = TransformersJudge("starter-causal", "line", device="cpu", max_tokens=2)
+    judging, measuring = threading.Event(), threading.Event()
+    both: list[bool] = []
+    write, judged = policy.lm.generate, judge.lm.generate
+
+    def measured(*arguments: Any, **settings: Any) -> Any:
+        measuring.set()
+        return write(*arguments, **settings)
+
+    def slowly(*arguments: Any, **settings: Any) -> Any:
+        judging.set()
+        both.append(measuring.wait(0.5))
+        return judged(*arguments, **settings)
+
+    monkeypatch.setattr(policy.lm, "generate", measured)
+    monkeypatch.setattr(judge.lm, "generate", slowly)
+    request = Request(0, Question(world="nethack").conversation("a", "b", "line"), "")
+    thread = threading.Thread(target=judge.ask, args=([request], lambda request, reply: None))
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    thread.start()
+    assert judging.wait(20)
+    write_and_measure(policy, world, SAMPLES, [], None)
+    thread.join()
+    assert both == [False] and measuring.is_set()
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_validation_is_told_to_others_after_the_last_update_too(

@@ -184,6 +184,22 @@ def test_what_one_may_not_read_is_not_called_broken(run_dir: Path, monkeypatch: 
     assert "broken" not in str(caught.value)
 
 
+def test_what_one_may_only_read_is_checked_all_the_same(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = _broken(run_dir, "flipped")
+    access = os.access
+    # Root, who runs CI, may write everywhere.
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and access(path, mode))
+    first, second = [one for one in verify(run_dir) if one.problem is not None]
+    assert first.problem == "is not writable by you" and problem in f"{second.what} {second.problem}"
+
+
+def test_a_checkpoint_alone_is_whole(run_dir: Path) -> None:
+    (found,) = verify(checkpoint.numbered(run_dir / "checkpoints")[-1])
+    assert found.problem is None
+
+
 def test_of_two_in_one_folder_one_is_told_so(run_dir: Path, tmp_path: Path) -> None:
     with locked(run_dir / LOCK, "is at work", print):
         with pytest.raises(RunError, match=f"another process is training in {run_dir}"):

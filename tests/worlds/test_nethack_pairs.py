@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from groundling.cli import main
 from groundling.envs.nethack import ACTIONS, make_task
 from groundling.envs.seeds import training_seed
 from groundling.errors import ConfigError
@@ -118,9 +119,35 @@ def test_the_explorer_and_other_formats(tmp_path: Path) -> None:
     assert (pairs.data["tty_chars"] == ord("@")).any(axis=(-1, -2)).mean() > 0.5
 
 
+def test_who_takes_the_likeliest_actions_makes_another_recording(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    env = ["world.env=NetHackScore-v1", "world.args.max_episode_steps=40"]
+    words = ["collect", "random", *env, "--pairs", "2", "--output", str(tmp_path / "pairs")]
+    assert main(words) == 0
+    about = tmp_path / "pairs" / "recording.json"
+    told = json.loads(about.read_text())
+    before = {key: value for key, value in told.items() if key != "deterministic"}
+    for there, said in (
+        (told, "deterministic=False (now True)"),
+        (before, "deterministic=None (now True)"),
+    ):
+        about.write_text(json.dumps(there))
+        assert main(words) == 0
+        capsys.readouterr()
+        assert main([*words, "evaluation.deterministic=true"]) == 1
+        assert said in " ".join(capsys.readouterr().err.split())
+
+
 def test_what_cannot_be_recorded_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="stride"):
         _record(tmp_path / "a", segment_length=20)
+    for args, length, most in (({"max_episode_steps": 50}, 51, 50), ({}, 5001, 5000)):
+        with pytest.raises(
+            ConfigError, match=f"segment_length={length} steps, with max_episode_steps={most}"
+        ):
+            _record(tmp_path / "a", segment_length=length, stride=length, task_args=args)
+    assert len(_record(tmp_path / "just", num_pairs=1, segment_length=80, stride=80)) == 1
     with pytest.raises(ConfigError, match="did you mean 'blstats'"):
         _record(tmp_path / "a", keys=("blstat",))
     _record(tmp_path / "b", num_pairs=2)

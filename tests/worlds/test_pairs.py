@@ -1,5 +1,6 @@
 """Pairs for a judge from text worlds and from writing: recorded, annotated, distilled."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from groundling.envs.seeds import training_seed
 from groundling.evaluation.target import find
 from groundling.judges import TextPairs, open_pairs
 from groundling.judges.preferences.recording import Recorded, TextRecording
+from groundling.judges.preferences.segments import TextSegment
 from groundling.judges.reward_models import load_reward_model
 from groundling.policies.random import RandomPolicy
 from groundling.rewards import RewardSum, Stretch, Texts
@@ -207,6 +209,24 @@ def test_a_killed_recording_goes_on_as_if_nothing_had_been(
     assert main([*wanted, "seed=7", "--output", str(torn)]) != 0
 
 
+def test_a_round_takes_as_long_whatever_came_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def listed(*arguments: object) -> list[Path]:
+        raise AssertionError("the rounds before were listed")
+
+    text = Recorded(TextSegment("Go on.", ["on"]), {"steps": 1.0})
+    for begun in (0, 3):  # at first, and where a kill has left it
+        recording = TextRecording(tmp_path / "pairs", {"world": "writing"}, 8)
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "glob", listed)
+            for number in range(begun, begun + 3):
+                assert recording.rounds == number == len(recording.segments)
+                recording.add([text])
+    rounds = (tmp_path / "pairs.recording").glob("*.jsonl")
+    assert sorted(path.name for path in rounds) == [f"{number:06}.jsonl" for number in range(6)]
+
+
 def test_two_texts_to_each_prompt_become_a_reward_model(tmp_path: Path) -> None:
     folder = tmp_path / "pairs"
     assert main([*NUMBERS, "--pairs", "40", "--output", str(folder)]) == 0
@@ -219,6 +239,25 @@ def test_two_texts_to_each_prompt_become_a_reward_model(tmp_path: Path) -> None:
     stretch = Stretch.of_texts(Texts(["1 2 3"] * 2, [[text] for text in texts], [[], []], [{}, {}]))
     assert stretch.judged is not None and set(stretch.judged.read([0, 1])) <= set(pairs.segments().captions)
     _distilled(folder, '[["forward",1]]', 1)
+
+
+def test_texts_that_are_answers_are_another_recording(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*NUMBERS, "--pairs", "2", "--output", str(tmp_path / "pairs")]
+    asked = ["world.chat=true", "world.system=Count."]
+    assert main(words) == 0
+    about = tmp_path / "pairs" / "recording.json"
+    told = json.loads(about.read_text())
+    before_there_were_any = {key: value for key, value in told.items() if key not in ("chat", "system")}
+    for there, said in ((told, "chat=False (now True)"), (before_there_were_any, "chat=None (now True)")):
+        about.write_text(json.dumps(there))
+        assert main(words) == 0
+        capsys.readouterr()
+        assert main([*words, *asked]) == 1
+        assert said in " ".join(capsys.readouterr().err.split())
+    settings = [find(NUMBERS[1], changes, pytest.fail).world.settings for changes in ([], asked[:1], asked)]
+    assert "chat" not in settings[0] and settings[0] != settings[1] != settings[2]
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,8 @@ class A2C(OnPolicy):
             ``loss``, ``policy_loss``, ``value_loss``, ``entropy``, ``grad_norm`` and ``explained_variance``.
 
         Raises:
-            RunError: a loss or gradient is NaN or infinite; the step is not taken.
+            RunError: a gradient is NaN or infinite, and the step is not taken; or another figure is, which is told
+                after the last minibatch.
         """
         learning_rate = self.schedule(remaining)
         batch = Batch.of(policy, rollout, *self.advantages(rollout, self.gae_lambda, credit=self.credit))

@@ -96,7 +96,8 @@ class APPO(ClippedOnPolicy):
 
         Raises:
             ConfigError: a minibatch has too few segments for every process to have one.
-            RunError: a loss or gradient is NaN or infinite; the step that would have spoilt the weights is not taken.
+            RunError: a gradient is NaN or infinite, and the step is not taken; or another figure is, which is told
+                after the last minibatch.
         """
         learning_rate = self.schedule(remaining)
         rewards = self.rewards(rollout)

@@ -100,7 +100,8 @@ class BehaviouralCloning(Algorithm):
 
         Raises:
             ConfigError: the objective is texts, and the policy does not choose by its model's.
-            RunError: a loss or gradient is NaN or infinite; the step that would have spoilt the weights is not taken.
+            RunError: a gradient is NaN or infinite, and the step is not taken; or another figure is, which is told
+                after the last minibatch.
         """
         rate = self.learning_rate * share_of_rate(self.learning_rate_schedule, self.warmup, remaining)
         set_learning_rate(self.optimizer, rate)

@@ -50,7 +50,8 @@ class GRPO(ClippedOnPolicy):
 
         Raises:
             ConfigError: a prompt was answered only once, or a penalty has no reference.
-            RunError: a loss or gradient is NaN or infinite; the step is not taken.
+            RunError: a gradient is NaN or infinite, and the step is not taken; or another figure is, which is told
+                after the last minibatch.
         """
         learning_rate = self.schedule(remaining)
         returns = returns_to_go(self.rewards(rollout, penalised=False), rollout.dones, self.gamma)

@@ -47,8 +47,8 @@ class PPO(ClippedOnPolicy):
             ``approx_kl``, ``clip_fraction`` and ``grad_norm``, and the rollout's ``explained_variance``.
 
         Raises:
-            RunError: a loss or gradient is NaN or infinite; the step that would have spoilt the weights is
-                not taken.
+            RunError: a gradient is NaN or infinite, and the step is not taken; or another figure is, which is told
+                after the last minibatch.
         """
         learning_rate = self.schedule(remaining)
         advantages, returns = self.advantages(

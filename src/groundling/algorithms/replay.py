@@ -64,8 +64,11 @@ class ReplayFile:
         """Write more of them through to the disk.
 
         Raises:
+            RunError: the file is a link, as a run of another's may hold: it may lead to any file of the user's.
             OSError: it cannot be written.
         """
+        if self._path.is_symlink():
+            raise RunError(f"{self._path} is a link, and no file of ours: put the file itself in its place")
         rows = (
             [
                 *(self._number(t.prompt), self._number(t.actions), t.action, t.reward),

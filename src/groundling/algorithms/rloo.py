@@ -39,7 +39,8 @@ class RLOO(ClippedOnPolicy):
 
         Raises:
             ConfigError: a prompt was answered only once.
-            RunError: a loss or gradient is NaN or infinite; the step is not taken.
+            RunError: a gradient is NaN or infinite, and the step is not taken; or another figure is, which is told
+                after the last minibatch.
         """
         learning_rate = self.schedule(remaining)
         returns = returns_to_go(self.rewards(rollout), rollout.dones, self.gamma)

@@ -197,9 +197,12 @@ def _parts(policy: Policy, batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
         gradients = torch.autograd.grad(output.sum(), weights, retain_graph=True, allow_unused=True)
         return [g is not None for g in gradients]
 
+    # The only admissible action is no choice, takes no logits, and has a log-probability of 0.
+    chosen = batch.log_probs.reshape(len(batch), -1).ne(0).any(1)
+    example = chosen.int().argmax().reshape(1).cpu()
     # What may be asked for twice; with checkpointed gradients the layers are computed again as they were at first.
     with _twice_differentiable():
-        evaluation = batch.evaluate(policy, torch.arange(1))
+        evaluation = batch.evaluate(policy, example)
         chooses, values = reached(evaluation.log_probs), reached(evaluation.values)
     actor = [p for p, in_choice in zip(weights, chooses, strict=True) if in_choice]
     critic = [

@@ -199,6 +199,8 @@ def _label(pairs: "Pairs", judge: "FigureJudge", arguments: argparse.Namespace, 
     """Labels from figures: nothing is asked, so there is nothing to share."""
     options = {
         "--chunks": arguments.chunks != 1,
+        "--chunk": arguments.chunk is not None,
+        "--prompt": arguments.prompt != "default",
         "--goal": arguments.goal,
         "--question": arguments.question,
         "--blstats": arguments.blstats,

@@ -102,6 +102,8 @@ def _config(arguments: argparse.Namespace) -> "Config":
             raise ConfigError(f"check-env takes settings of world, policy and model, got {text!r}")
     if arguments.experiment is not None:
         return compose(arguments.experiment, [f"world.env={id}", *arguments.overrides], arguments.config_dir)
+    if arguments.config_dir is not None:
+        raise ConfigError("--config-dir says where --experiment is looked for: give one, or leave it out")
     base = [f"world.env={id}", "~world.args", "model.path=starter"]
     return compose("glam/mixed", [*base, *arguments.overrides])
 

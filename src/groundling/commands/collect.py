@@ -60,6 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             "--only-success and --validation are of --episodes, and not of --pairs: leave them out"
         )
+    for option in ("length", "stride", "format"):
+        if arguments.pairs is None and getattr(arguments, option) is not None:
+            raise ConfigError(f"--{option} is of --pairs, and not of --episodes: leave it out")
     names = [arguments.agent] if arguments.pairs is None else arguments.agent.split(",")
     targets = [find(name, arguments.overrides, warn) for name in names]
     with locked(lock_beside(arguments.output), f"is collecting into {arguments.output}", warn):

@@ -33,6 +33,10 @@ def run(arguments: argparse.Namespace) -> int:
     from groundling.evaluation.rating import read_answers, write_likert, write_pairwise
 
     if arguments.answers:
+        if arguments.predictions or arguments.pairwise:
+            raise ConfigError(
+                "--answers reads the answers to a form that is there: leave --pairwise and SYSTEM=FILE out"
+            )
         print(f"{'question':16} {'system':24} {'answers':>7} {'mean':>7} {'agreement':>10}")
         for rating in read_answers(arguments.folder, arguments.answers):
             figures = f"{rating.num_answers:7} {rating.mean:7.3f} {rating.agreement:10.3f}"

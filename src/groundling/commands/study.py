@@ -61,6 +61,13 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.add and not by_success:
         raise ConfigError(f"--add is for results that tell successes, which those of {study.name} do not")
+    first = jobs[0]
+    for job in () if by_success else jobs:
+        if job.suites[0] != first.suites[0]:
+            raise ConfigError(
+                f"arm {job.arm} is tested in {job.suites[0]} first, and arm {first.arm} in {first.suites[0]}: the "
+                f"results of {study.name} tell of one suite, so give all arms the same first one"
+            )
     if arguments.add and arguments.no_results:
         raise ConfigError("--add does nothing with --no-results: leave one of them out")
     console = make_console()

@@ -368,6 +368,8 @@ class _Reader:
                 "algorithm.args.target_update_iterations": 1000,
             }
             values |= {ours: self._get(key) for key, ours in MASK.items() if self._get(key) is not None}
+            if values["policy.args.mask_type"] != "learned_top_p":  # of which alone it is
+                values.pop("policy.args.min_tokens_to_keep", None)
         elif kind == "nlpo":
             raise ConfigError(f"alg.policy.id={policy} has no mask: NLPO needs maskable_{policy}")
         if kind == "nlpo":

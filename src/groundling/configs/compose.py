@@ -20,6 +20,7 @@ from groundling.configs.overrides import Overrides, parse
 from groundling.configs.reading import Read, experiments
 from groundling.configs.schema import Config
 from groundling.configs.settling import settle
+from groundling.configs.used import check_said
 from groundling.configs.wording import errors_in_one_line, one_line
 from groundling.errors import ConfigError
 
@@ -89,7 +90,9 @@ def from_values(values: DictConfig, overrides: Sequence[str] = (), where: str = 
 def _made(read: Read, overrides: Overrides, unused: Sequence[str] = ()) -> Config:
     settled = settle(read)
     change(settled, overrides.changes)
-    return check(settled, read.where, overrides.given, unused)
+    config = check(settled, read.where, overrides.given, unused)
+    check_said(config, overrides.given)
+    return config
 
 
 @errors_in_one_line()

@@ -52,6 +52,21 @@ def check_used(config: Config) -> None:
         )
 
 
+def check_said(config: Config, said: Mapping[str, Any]) -> None:
+    """Check that what the command line says is used where an experiment may have both, and one of them decides.
+
+    Raises:
+        UnusedKey: steps are said, and the length is in epochs.
+    """
+    epochs = config.training.epochs
+    if "training.steps" in said and epochs is not None:
+        raise UnusedKey(
+            "training.steps",
+            f"training.steps={config.training.steps} does nothing: training.epochs={epochs} says how long the data are "
+            "learnt from; leave it out, or give training.epochs=null, too",
+        )
+
+
 def _use(
     policy: ComponentConfig,
     algorithm: ComponentConfig,

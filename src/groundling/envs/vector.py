@@ -37,7 +37,7 @@ class UnequalEpisode(RunError):
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A finished episode: enough to count it, and to play it again."""
+    """A finished episode, or one that was cut: enough to count it, and to play it again."""
 
     env_index: int
     number: int
@@ -51,7 +51,7 @@ class Episode:
     """Sum of the env's own rewards, without scale or shaping."""
     success: bool
     """As ``info["success"]`` says; without it, whether the env ended the episode with a positive reward (as GLAM
-    counts it)."""
+    counts it). One that was cut has none."""
     figures: Mapping[str, float] = field(default_factory=dict)
     """What else is to be logged of it."""
     first: FirstInteraction | None = None
@@ -227,6 +227,10 @@ class TextVectorEnv:
     def observations(self) -> list[TextObservation]:
         """The present observation of every env."""
         return [self._observe(i) for i in range(self.num_envs)]
+
+    def cut(self, i: int) -> Episode:
+        """The present episode of env ``i`` as if it ended here, unsuccessfully; the env stays as it is."""
+        return self._episode(i, success=False)
 
     def at_start(self) -> np.ndarray:
         """Bool ``(num_envs,)``: which envs show the first observation of an episode."""
@@ -447,12 +451,15 @@ class TextVectorEnv:
         )
 
     def _finish(self, i: int, terminated: bool, reward: float) -> Episode:
-        slot = self._slots[i]
-        first = read_first_interaction(slot.info)
         try:
-            success = read_success(slot.info, terminated and reward > 0)
+            success = read_success(self._slots[i].info, terminated and reward > 0)
         except ConfigError as error:
             raise RunError(f"{self._where(i)}: {error}") from None
+        return self._episode(i, success)
+
+    def _episode(self, i: int, success: bool) -> Episode:
+        slot = self._slots[i]
+        first = read_first_interaction(slot.info)
         return Episode(
             env_index=i,
             number=slot.episode,

@@ -8,13 +8,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from groundling.configs.schema import Config
 from groundling.documents import read_object
 from groundling.errors import RunError
 from groundling.evaluation.tables import write_csv
 from groundling.evaluation.target import Target
 from groundling.files import LOCK, locked, write_atomically
+from groundling.sharing import shareable, shareable_words
+from groundling.training.folder import changes_no_result
 from groundling.worlds import CannotPlay, World
 from groundling.worlds.episode import Figure, Played
+
+_CHANGES_NO_FIGURE = ("episodes", "baselines", "every", "batch_size", "num_envs")
+"""Of the section evaluation: how many play and who else, which results tell otherwise, when, and how many at once."""
 
 
 def evaluate(
@@ -73,11 +79,11 @@ def _evaluate(
             left_out[name] = str(error)
             warn(f"{name} is left out: {error}")
             continue
-        _write(target, world, suite, num_episodes, played, left_out)
+        _write(target, there, suite, num_episodes, played, left_out)
         _write_predictions(target, world, suite, name, played[name])
         if name == target.agent:
             _write_samples(target, world, suite, world.samples(policy, played[name]))
-    _write(target, world, suite, num_episodes, played, left_out)
+    _write(target, there, suite, num_episodes, played, left_out)
     return played
 
 
@@ -89,6 +95,8 @@ def read_evaluation(path: Path) -> dict[str, Any]:
     """
     try:
         content = read_object(path)
+        if not all(isinstance(word, str) for word in content.get("overrides", [])):
+            raise ValueError("overrides that are no words")
         for agent in content["agents"].values():
             for figure in agent["figures"].values():
                 for value in (figure["value"], figure["low"], figure["high"]):
@@ -101,19 +109,35 @@ def read_evaluation(path: Path) -> dict[str, Any]:
     return content
 
 
+def played_with(config: Config) -> dict[str, Any]:
+    """What of a configuration decides, beside the world, how an agent plays and what is measured of it, as JSON."""
+    evaluation = {
+        name: value for name, value in asdict(config.evaluation).items() if name not in _CHANGES_NO_FIGURE
+    }
+    about = shareable({"policy": asdict(config.policy), "evaluation": evaluation})
+    settings: dict[str, Any] = json.loads(json.dumps(about))
+    return settings
+
+
 def _write(
     target: Target,
-    world: World,
+    there: Target,
     suite: str,
     num_episodes: int,
     played: Mapping[str, Played],
     left_out: Mapping[str, str],
 ) -> None:
-    folder = target.run_dir / "evaluation"
+    folder, world = target.run_dir / "evaluation", there.world
     content = {
         "suite": suite,
         "name": world.spec.name,
         "world": world.settings,
+        "overrides": [
+            word
+            for word in shareable_words(target.overrides)
+            if not changes_no_result(word.lstrip("+~").partition("=")[0])
+        ],
+        "played_with": played_with(there.config),
         "checkpoint": target.checkpoint.name if target.checkpoint else None,
         "most_episodes": num_episodes,  # a pool may have fewer
         "agents": {name: _summary(one) for name, one in played.items()},

@@ -25,8 +25,8 @@ from groundling.sharing import shareable
 from groundling.training import checkpoint
 
 _OF_TRAINING = (
-    *("optimizer.safetensors", "random.safetensors", "collector.safetensors", "online.safetensors"),
-    *("algorithm.json", "run.json", "reward_table.safetensors"),
+    *("optimizer.safetensors", "random.safetensors", "collector.safetensors"),
+    *("algorithm.json", "run.json"),
 )
 """Files of a checkpoint that only its run needs."""
 
@@ -73,8 +73,18 @@ def _files_of_the_policy(folder: Path) -> Iterator[str]:
     written = read_object(folder / checkpoint.MANIFEST)
     for path in folder.rglob("*"):
         name = path.relative_to(folder).as_posix()
-        if name in written and path.name not in _OF_TRAINING and not path.is_symlink():
+        if (
+            name in written
+            and name not in _OF_TRAINING
+            and not _is_of_a_reward_in_training(path.relative_to(folder))
+            and not path.is_symlink()
+        ):
             yield name
+
+
+def _is_of_a_reward_in_training(path: Path) -> bool:
+    """Whether it is a reward part's file, and not its model: what a judge was shown and said, say."""
+    return path.parts[0] == FOLDER and path.parts[2:3] != (MODEL,)
 
 
 def _add_reward_models(target: Target, output: Path) -> None:
@@ -144,11 +154,11 @@ def model_card(target: Target) -> str:
         world=target.world.spec.name,
         checkpoint=target.checkpoint.name,
         steps=checkpoint.step_of(target.checkpoint),
-        tables={
-            name: _table(evaluation)
+        tables=[
+            (name, evaluation.get("overrides", []), _table(evaluation))
             for name, evaluation in evaluations.items()
             if evaluation.get("checkpoint") == target.checkpoint.name
-        },
+        ],
         is_language_model=(target.checkpoint / "config.json").exists(),
     )
 

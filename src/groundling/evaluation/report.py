@@ -21,6 +21,7 @@ from groundling.errors import GroundlingError, RunError
 from groundling.evaluation import plots
 from groundling.evaluation.evaluate import read_evaluation
 from groundling.files import write_atomically
+from groundling.policies.policy import has_model
 from groundling.rows import read_rows
 from groundling.sharing import shareable
 from groundling.training.build import world_of
@@ -80,6 +81,11 @@ class Shown:
     def tables(self) -> list[ReportTable]:
         """What its world tells of its evaluations beside their figures."""
         return self.world.tables(self.evaluations)
+
+    @property
+    def has_model(self) -> bool:
+        """Whether its policy stands on a language model."""
+        return has_model(self.config.policy.id)
 
     @property
     def task(self) -> str:
@@ -162,7 +168,7 @@ def _context(runs: Sequence[Shown]) -> dict[str, Any]:
             for run in runs
             if run.probed is not None
         ],
-        "episodes": [(run, episode) for run in runs for episode in _episodes(run)],
+        "episodes": [(run, _episodes(run)) for run in runs if run.samples],
         "comparisons": [(run, table) for run in runs for table in run.tables if table.suite is None],
         "configs": [(shareable(str(run.run_dir)), _config_of(run)) for run in runs],
     }
@@ -294,13 +300,13 @@ def _picture(moment: Moment, pixels: int) -> str | None:
     return None if drawn is None else _data_url(drawn, pixels)
 
 
-def _episodes(run: Shown) -> list[ShownEpisode]:
-    """The run's recorded episodes."""
-    shown = []
+def _episodes(run: Shown) -> dict[str, list[ShownEpisode]]:
+    """The run's recorded episodes by suite, the usual one first, if it was played."""
+    shown: dict[str, list[ShownEpisode]] = {}
     for sample in run.samples:
         world = world_of(changed(run.config, sample["overrides"], unused=EVERYTHING))
         try:
-            shown.append(world.shown(run.run_dir, sample))
+            shown.setdefault(str(sample["suite"]), []).append(world.shown(run.run_dir, sample))
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise RunError(
                 f"an episode in {run.run_dir / 'samples'} is not as this version writes it ({error!r}): run "

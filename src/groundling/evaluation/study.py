@@ -14,7 +14,7 @@ from groundling.configs.compose import compose
 from groundling.configs.schema import Config
 from groundling.configs.studies import Arm, Study
 from groundling.errors import ConfigError, GroundlingError, RunError, UnusedKey
-from groundling.evaluation.evaluate import evaluate, read_evaluation
+from groundling.evaluation.evaluate import evaluate, played_with, read_evaluation
 from groundling.evaluation.target import Target, config_of_agent
 from groundling.files import lock_beside, locked
 from groundling.training import checkpoint
@@ -89,7 +89,7 @@ class Job:
         """
         target = self.target()
         path = self.run_dir / "evaluation" / f"{suite}.json"
-        world = target.under(suite).world
+        there = target.under(suite)
         if not path.exists():
             return None
         try:
@@ -97,7 +97,8 @@ class Job:
             played = [name for name in target.players if name not in content.get("left_out", ())]
             same = (
                 content["checkpoint"] == (target.checkpoint.name if target.checkpoint else None)
-                and content["world"] == json.loads(json.dumps(world.settings))
+                and content["world"] == json.loads(json.dumps(there.world.settings))
+                and content["played_with"] == played_with(there.config)
                 and all(
                     self.episodes in (content.get("most_episodes"), content["agents"][name]["episodes"])
                     for name in played
@@ -255,6 +256,12 @@ def _collect(job: Job, teacher: Job, tell: Tell) -> None:
     folder, needed = job.run_dir / _DATA, job.config.training.steps
     first = 1 + needed // 32  # episodes; as many as it then takes
     world = world_of(job.config)
+    begun = world.recorded(folder).transitions
+    if 0 < begun < needed and checkpoint.numbered(job.run_dir / "checkpoints"):
+        raise ConfigError(
+            f"{job.name} learns from the {begun:,} transitions that it began with, and training.steps={needed} would "
+            "need more: name another folder for the runs (--runs), or leave its training.steps as they were"
+        )
     while (there := world.recorded(folder)).transitions < needed:
         more = first
         if there.transitions:  # a little more than it took so far

@@ -41,7 +41,7 @@ def write_study_by_figures(
 
     Args:
         study: What was asked.
-        jobs: Those that are trained and evaluated, and those that are not.
+        jobs: Those that are trained and evaluated, and those that are not; the first suite of all is the same.
         world: The kind of world they are of.
         output: The folder.
         command: The words after ``groundling`` that made it.
@@ -58,7 +58,13 @@ def write_study_by_figures(
         name: read_metrics(job.run_dir) for name, (job, _) in finished.items() if job.agent == "trained"
     }
     lines = list(_lines(list(finished.values())))
-    steps = {job.arm: job.config.training.steps for job, _ in finished.values() if job.agent == "trained"}
+    steps = {
+        job.arm: job.config.training.steps
+        if job.config.training.epochs is None
+        else metrics[name][-1]["step"]
+        for name, (job, _) in finished.items()
+        if job.agent == "trained"
+    }
     missing = [job.name for job in jobs if job.name not in finished]
     head = StudyHead(study, command, missing, {world.unit: steps})
     output.mkdir(parents=True, exist_ok=True)

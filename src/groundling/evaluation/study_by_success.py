@@ -111,9 +111,13 @@ def _draw(
         )
         plots.save(figure, output / "success")
         drawn["success"] = f"Success in training over {unit}, interquartile mean of the seeds (smoothed)"
-    if _tells_first(one.rows for one in results):
-        rows = [row for one in results for row in one.rows if row.get("first_chance") is not None]
-        chance = sum(row["first_chance"] for row in rows) / len(rows)
+    chances = [
+        row["first_chance"] for one in results for row in one.rows if row.get("first_chance") is not None
+    ]
+    if (
+        _tells_first(one.rows for one in results) and min(chances) < 1
+    ):  # elsewhere there is one thing to deal with
+        chance = sum(chances) / len(chances)
         label = "first thing is the named one"
         figure = plots.draw_learning_curve(
             curves, "first_precision", label, {"chance": chance}, unit, is_share=True

@@ -4,6 +4,7 @@ import csv
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ _NAMES = ("arm", "agent", "suite", "task")
 _COUNTS = ("seed", "episodes", "step")
 _LARGEST = 2.0**53
 """A count or figure beyond it is none of a run's."""
+_ROUNDING = 1e-5
+"""The CSV files have six digits."""
 _ALWAYS = ("seed", "step", "success", "low", "high")
 
 
@@ -220,6 +223,13 @@ def _score(row: Mapping[str, Any]) -> Score:
     score = Score(**row)
     if not score.episodes:
         raise ValueError(f"{score.arm} with seed {score.seed} was tested in no episode")
+    if any(
+        before > after + _ROUNDING for before, after in pairwise((0, score.low, score.success, score.high, 1))
+    ):
+        raise ValueError(
+            f"{score.arm} with seed {score.seed} has a success of {score.success} [{score.low}, {score.high}], which "
+            "is no share with its interval"
+        )
     return score
 
 

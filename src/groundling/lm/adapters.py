@@ -43,6 +43,11 @@ def adapter_base(path: str) -> str | None:
         )
     if (saved.parent / BASE_FOLDER).is_dir():
         return str(saved.parent / BASE_FOLDER)
+    if not isinstance(base, str) or not base:
+        raise GroundlingError(
+            f"{saved} does not say which model the adapter stands on (base_model_name_or_path is "
+            f"{json.dumps(base):.80}): set it to a folder or a hub id, or put the model at {saved.parent / BASE_FOLDER}"
+        )
     try:
         return resolve(base)
     except GroundlingError as error:

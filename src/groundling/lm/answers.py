@@ -23,12 +23,13 @@ def states_after(lm: LanguageModel, prompts: Sequence[Tokens], written: Sequence
     """The states that predict each answer's next token, as a policy acts: only what is new is read.
 
     Args:
-        lm: The model. A causal one remembers what it has read where its weights are said to stay (`keeping`).
+        lm: The model. Where its weights are said to stay (`keeping`) a causal one remembers what it has read, and an
+            encoder-decoder what it has encoded.
         prompts: Token ids.
         written: Of each answer what there is of it.
 
     Returns:
-        ``(num_prompts, hidden)``.
+        ``(num_prompts, hidden)``, where the model reads.
     """
     if (
         lm.is_encoder_decoder
@@ -36,17 +37,18 @@ def states_after(lm: LanguageModel, prompts: Sequence[Tokens], written: Sequence
         answers = lm.read(
             [_question(prompt, [*ids, 0]) for prompt, ids in zip(prompts, written, strict=True)]
         )
-        return torch.stack([answer.rows[answer.targets[0, -1]] for answer in answers])
+        return torch.stack([answer.rows[answer.targets[0, -1]] for answer in answers]).to(lm.device)
     texts = [(*prompt, *ids) for prompt, ids in zip(prompts, written, strict=True)]
     places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
     answers = lm.read([_question(text, []) for text in places], growing=True)
-    return torch.stack([answers[places[text]].rows[0] for text in texts])
+    return torch.stack([answers[places[text]].rows[0] for text in texts]).to(lm.device)
 
 
 def answer_states(
     lm: LanguageModel, prompts: Sequence[Tokens], answers: Sequence[Tokens], growing: bool
 ) -> Tensor:
-    """The states that predict each token of each answer, with gradients: ``(number of tokens, hidden)``.
+    """The states that predict each token of each answer, where the model reads, with gradients: ``(number of tokens,
+    hidden)``.
 
     Args:
         lm: The model.
@@ -60,7 +62,7 @@ def answer_states(
     places = torch.cat([first + one.targets[0] for first, one in zip(firsts, read, strict=True)])
     states = torch.cat([one.rows for one in read])
     # A look-up, whose backward pass is one addition, and one copy of indices for all answers.
-    return F.embedding(places.to(states.device), states)
+    return F.embedding(places.to(states.device), states).to(lm.device)
 
 
 def log_probs_among(logits: Tensor, among: Sequence[Among], temperature: float) -> Tensor:

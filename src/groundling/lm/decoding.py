@@ -358,4 +358,4 @@ class _Chooser(LogitsProcessor):
             [[*p, *ids] for p, ids in zip(self.prompts, added, strict=True)], written.device
         )
         states = backbone.read(lines, None, None)
-        return backbone.logits(states[torch.arange(len(lines)), mask.sum(1) - 1])
+        return backbone.logits(states[torch.arange(len(lines)), (mask.sum(1) - 1).to(states.device)])

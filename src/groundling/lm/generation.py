@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,7 @@ from groundling.lm.padding import Batches, padded
 # Scores of all steps are held until the log-probabilities are taken: 128 Mi numbers, twice, 1 GiB in float32.
 _MAX_SCORES = 2**27
 DEFAULT_NEW_TOKENS = 32
+_drawing = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,18 @@ class Generation:
     raw_token_log_probs: Tensor
 
 
+@contextmanager
+def sampling_from(seed: int) -> Iterator[None]:
+    """Let what is generated in the block follow from ``seed``, and leave torch's global generators as they were.
+
+    One thread at a time: a judge may write in the background while a run measures its own texts, and Transformers
+    samples from no other generator.
+    """
+    with _drawing, torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        yield
+
+
 def generate(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
@@ -46,9 +61,9 @@ def generate(
     copies = settings.get("num_return_sequences") or 1
     rows = copies * (settings.get("num_beams") or 1)
     vocabulary = model.config.get_text_config().vocab_size
-    at_once = max(1, _MAX_SCORES // (vocabulary * settings.get("max_new_tokens", DEFAULT_NEW_TOKENS) * rows))
-    generations: dict[int, list[Generation]] = {}
     new_tokens = settings.get("max_new_tokens", settings.get("max_length", DEFAULT_NEW_TOKENS))
+    at_once = max(1, _MAX_SCORES // (vocabulary * new_tokens * rows))
+    generations: dict[int, list[Generation]] = {}
     # The last token is never read.
     for together, manner in padding.of(list(map(len, prompts)), new_tokens - 1):
         by_length = sorted(together, key=lambda index: -len(prompts[index]))

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from groundling.lm.backbone import Backbone
 from groundling.lm.packing import Layout, ScoringQuestion, Tokens
-from groundling.lm.reader import Answer
+from groundling.lm.reader import RowStates
 from groundling.lm.transcript import Attend, AttentionBy, layouts_of, passes
 
 _LEAST_CAPACITY = 256
@@ -154,7 +154,7 @@ class KeptPrompts:
         return sum(t.numel() * t.element_size() for slot in self._slots for t in (*slot.keys, *slot.values))
 
     @torch.no_grad()
-    def answers(self, questions: Sequence[ScoringQuestion]) -> list[Answer]:
+    def answers(self, questions: Sequence[ScoringQuestion]) -> list[RowStates]:
         """Final hidden states of each question's rows; where a prompt goes on from a kept one, the rest is read."""
         self._calls += 1
         layouts = layouts_of(questions)
@@ -171,7 +171,7 @@ class KeptPrompts:
         for slot, question in zip(slots, questions, strict=True):
             slot.text = list(question.prompt)
         return [
-            Answer(states[part.root :], layout.targets)
+            RowStates(states[part.root :], layout.targets)
             for states, part, layout in zip(hidden, parts, layouts, strict=True)
         ]
 

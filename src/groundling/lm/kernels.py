@@ -49,9 +49,10 @@ def _attention(
     key: Tensor,
     value: Tensor,
     attn_mask: Tensor | None = None,
-    scale: float | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
+    *,
+    scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor | None:
     # The fused kernel is made for many queries; for one it takes up to twice the time of two products.

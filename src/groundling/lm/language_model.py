@@ -20,7 +20,7 @@ from groundling.lm.generation import DEFAULT_NEW_TOKENS, Generation, generate
 from groundling.lm.kernels import speed_up_linear_layers
 from groundling.lm.packing import ScoringQuestion
 from groundling.lm.padding import Batches
-from groundling.lm.reader import Answer
+from groundling.lm.reader import RowStates
 from groundling.lm.relative_attention import read_long_prompts_in_blocks
 from groundling.lm.scoring import CandidateScores, Normalize, Scorer, normalised
 from groundling.lm.tokens import TextTokens
@@ -232,15 +232,18 @@ class LanguageModel(nn.Module):
     def train(self, mode: bool = True) -> Self:
         """Changes nothing in what is computed: see the class.
 
-        Transformers checkpoints gradients in training mode only, so that mode follows the option, not the caller.
+        Transformers checkpoints gradients in training mode only, so that mode follows the option, not the caller. It is
+        that of what checkpoints alone: in it routers of experts add noise, or draw.
         """
         super().train(mode)
         self._set_mode(self._gradient_checkpointing)
         return self
 
     def _set_mode(self, training: bool) -> None:
-        self.model.train(training)
+        self.model.train(False)
         for module in self.model.modules():
+            if module is self.model or hasattr(module, "gradient_checkpointing"):
+                module.training = training
             if type(module).__name__ == "Linear4bit":
                 module.train()  # on CPUs bitsandbytes repacks weights in evaluation, and then gives no gradients
 
@@ -348,7 +351,7 @@ class LanguageModel(nn.Module):
             scored = log_probs.to(self.device), state.to(self.device)
         return CandidateScores.of([len(question.candidates) for question in questions], *scored)
 
-    def read(self, questions: Sequence[ScoringQuestion], growing: bool = False) -> list[Answer]:
+    def read(self, questions: Sequence[ScoringQuestion], growing: bool = False) -> list[RowStates]:
         """Final hidden states of each question's prompt and candidates, the prompt read once where that is exact.
 
         Args:
@@ -368,7 +371,8 @@ class LanguageModel(nn.Module):
         """Within this context, and without gradients, prompts that go on from earlier ones are read from there on.
 
         The weights must stay as they are. Kept are keys and values of the last prompts, as many as one call has had:
-        2 x layers x width of keys x tokens numbers of each.
+        2 x layers x width of keys x tokens numbers of each. Of an encoder-decoder they are the encoder's states of the
+        prompts of the last call of `read`.
         """
         with self._scorer.keeping():
             yield
@@ -435,6 +439,11 @@ class LanguageModel(nn.Module):
         """Raise `GroundlingError` if a prompt's tokens, with `room` tokens after them, do not fit the model."""
         if self.max_positions is None:
             return
+        if self.is_encoder_decoder and room > self.max_positions:
+            raise GroundlingError(
+                f"{room} tokens are to come after a prompt, but this model's decoder has room for "
+                f"{self.max_positions}: ask for fewer (max_new_tokens), or for shorter candidates"
+            )
         # The last token of a candidate is predicted, never read; an encoder-decoder reads it elsewhere.
         limit = self.max_positions - (0 if self.is_encoder_decoder else max(0, room - 1))
         for index, ids in enumerate(tokens):
@@ -482,6 +491,8 @@ class LanguageModel(nn.Module):
         if generation.get("max_new_tokens", 1) < 1:
             raise GroundlingError(f"max_new_tokens must be at least 1, got {generation['max_new_tokens']}")
         new_tokens = generation.get("max_new_tokens", 0 if "max_length" in generation else DEFAULT_NEW_TOKENS)
+        if self.is_encoder_decoder and not new_tokens:
+            new_tokens = generation["max_length"] - 1  # which counts what a decoder reads first
         tokens = self.prompt_tokens(prompts, new_tokens)
         if not tokens:
             return []

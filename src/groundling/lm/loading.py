@@ -329,7 +329,7 @@ def weights_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     return {n: p.detach() for n, p in model.named_parameters(remove_duplicate=False)} | buffers
 
 
-def first_line(error: BaseException) -> str:
-    """An error's kind and what it says first."""
+def first_line(error: BaseException, most: int | None = None) -> str:
+    """An error's kind and the line that it says first, or that line's first ``most`` characters."""
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else ''}".strip(": ")
+    return f"{type(error).__name__}: {lines[0][:most] if lines else ''}".strip(": ")

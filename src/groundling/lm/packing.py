@@ -17,6 +17,9 @@ from torch import Tensor
 
 Tokens = Sequence[int]
 
+# Rows of what comes after a prompt that are read in one pass at most: their mask grows with the square.
+MAX_ROWS = 512
+
 
 class ScoringQuestion(NamedTuple):
     """One prompt and the candidates asked about it, in token ids."""

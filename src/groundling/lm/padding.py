@@ -19,7 +19,8 @@ from transformers import GenerationConfig
 
 from groundling.errors import GroundlingError
 from groundling.lm.backbone import Backbone
-from groundling.lm.trials import REFUSALS, first_line, plain_logits, words_of
+from groundling.lm.loading import first_line
+from groundling.lm.trials import REASON_LENGTH, REFUSALS, plain_logits, words_of
 
 _NEW_TOKENS = 3
 
@@ -108,7 +109,7 @@ class Batches:
             except torch.OutOfMemoryError:
                 raise  # which tells nothing of the model
             except REFUSALS as refusal:
-                reasons.append(first_line(refusal))
+                reasons.append(first_line(refusal, REASON_LENGTH))
                 continue
             far = error > self.backbone.tolerance / (10 if self.backbone.exact else 1)
             if far:

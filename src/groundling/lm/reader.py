@@ -27,8 +27,8 @@ from groundling.lm.trials import agree, words_of
 
 # Prompts up to these many tokens go through together, so that a long call does not hold every state at once.
 TOKENS_AT_ONCE = 32_768
-# Fewer tokens that all prompts begin with are not worth a pass of their own.
-_WORTH_SHARING = 16
+# Fewer tokens that prompts begin with, or that several texts go on from, are not worth being read apart.
+WORTH_SHARING = 16
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Batching:
 
 
 @dataclass(frozen=True)
-class Answer:
+class RowStates:
     """Final hidden states of a question's rows, (num_rows, hidden), root first; targets as in `Layout`."""
 
     rows: Tensor
@@ -63,10 +63,12 @@ class Reader:
 
     backbone: Backbone
     start_token: int
+    encoded: dict[tuple[int, ...], Tensor] | None = field(default=None, init=False)
+    """The encoder's states of the last call's prompts, for calls without gradients; None: they are not kept."""
     # Of what was tried, by `Layers.least`.
     _shares: dict[int, bool] = field(default_factory=dict, init=False)
 
-    def packed(self, questions: Sequence[ScoringQuestion]) -> list[Answer]:
+    def packed(self, questions: Sequence[ScoringQuestion]) -> list[RowStates]:
         """All candidates of a prompt in one pass with it (causal) or in one decoder row (encoder-decoder)."""
         known: dict[tuple[tuple[int, ...], ...], Layout] = {}
         layouts = []
@@ -80,7 +82,8 @@ class Reader:
         else:
             rows = self._read_packed([question.prompt for question in questions], layouts)
         return [
-            Answer(question_rows, layout.targets) for question_rows, layout in zip(rows, layouts, strict=True)
+            RowStates(question_rows, layout.targets)
+            for question_rows, layout in zip(rows, layouts, strict=True)
         ]
 
     def _layout(self, candidates: Sequence[Tokens]) -> Layout:
@@ -100,7 +103,7 @@ class Reader:
         layers = self.backbone.layers
         # Gradient checkpointing, which is what the training mode means here, forgets what layers remember.
         if (
-            shared < _WORTH_SHARING
+            shared < WORTH_SHARING
             or self.backbone.model.training
             or layers.stage(shared) != layers.stage(longest)
         ):
@@ -111,7 +114,7 @@ class Reader:
         return self._shares[least]
 
     def _sharing_is_exact(self, least: int) -> bool:
-        shared = max(_WORTH_SHARING, least)
+        shared = max(WORTH_SHARING, least)
         words = words_of(self.backbone, shared + 8, 11, 3)
         prompts = [words[:-6], [*words[:-8], *words[:5]]]
         layouts = [as_tree([words[1:4], words[2:3]])] * 2
@@ -124,7 +127,7 @@ class Reader:
     def read_trees(self, prompts: Sequence[Tokens], layouts: Sequence[Layout], shared: int) -> list[Tensor]:
         """Hidden states (num_rows, hidden) of each prompt's tree, the first `shared` tokens of all read once."""
         before = None
-        if shared >= _WORTH_SHARING:
+        if shared >= WORTH_SHARING:
             before = self.backbone.remember(torch.tensor([prompts[0][:shared]], device=self.backbone.device))
             prompts = [prompt[shared:] for prompt in prompts]
         lengths = [len(prompt) + layout.num_rows - 1 for prompt, layout in zip(prompts, layouts, strict=True)]
@@ -152,8 +155,7 @@ class Reader:
     def _decode_packed(self, prompts: Sequence[Tokens], layouts: Sequence[Layout]) -> list[Tensor]:
         states = self._encode(prompts)
         rows: dict[int, Tensor] = {}
-        # The decoder's rows are few: batches here are wide, and padding costs only the cross-attention's keys.
-        for batch in batches([len(state) for state in states], TOKENS_AT_ONCE, max_waste=0.1):
+        for batch in self._decoder_batches(list(map(len, states)), [layout.num_rows for layout in layouts]):
             batch_layouts = [layouts[index] for index in batch]
             tokens = pad_sequence([torch.tensor(layout.tokens) for layout in batch_layouts], batch_first=True)
             allowed = torch.eye(tokens.shape[1], dtype=torch.bool).repeat(len(batch), 1, 1, 1)
@@ -166,12 +168,27 @@ class Reader:
             rows.update(zip(batch, _cut(hidden, [0] * len(batch), counts), strict=True))
         return [rows[index] for index in range(len(prompts))]
 
-    def after(self, questions: Sequence[ScoringQuestion], one_by_one: bool) -> list[Answer]:
+    def _decoder_batches(self, lengths: Sequence[int], counts: Sequence[int]) -> list[list[int]]:
+        """Indices of prompts of such lengths that are decoded together, each with so many rows."""
+        most_pairs = Batching.for_device(self.backbone.device).max_pairs
+        groups: list[list[int]] = []
+        # The decoder's rows are few: batches here are wide, and padding costs only the cross-attention's keys.
+        for batch in batches(lengths, TOKENS_AT_ONCE, max_waste=0.1):
+            widest = max(counts[index] for index in batch)
+            rows = len(batch) * widest
+            if rows <= TOKENS_AT_ONCE and rows * widest <= most_pairs:
+                groups.append(batch)
+                continue
+            parts = batches([counts[index] for index in batch], TOKENS_AT_ONCE, float("inf"), most_pairs)
+            groups += [[batch[place] for place in part] for part in parts]
+        return groups
+
+    def after(self, questions: Sequence[ScoringQuestion], one_by_one: bool) -> list[RowStates]:
         """Each prompt once, and its candidates after copies of what the model remembers of it."""
         runs = [runs_of(question.candidates) for question in questions]
         widest = max(len(question_runs) for question_runs in runs)
         lengths = [len(question.prompt) for question in questions]
-        answers: dict[int, Answer] = {}
+        answers: dict[int, RowStates] = {}
         # Prompts of one length at a time: a state that has read padding would be another one.
         for batch in self._batches(lengths, copies=widest, max_waste=0.0):
             tokens = torch.tensor([questions[index].prompt for index in batch], device=self.backbone.device)
@@ -179,7 +196,7 @@ class Reader:
             after = self._go_on(memory, tokens.shape[1], [runs[index] for index in batch], one_by_one)
             for place, index in enumerate(batch):
                 rows = [hidden[place, -1:], *(next(after) for run in runs[index] if run)]
-                answers[index] = Answer(torch.cat(rows), as_runs(questions[index].candidates, runs[index]))
+                answers[index] = RowStates(torch.cat(rows), as_runs(questions[index].candidates, runs[index]))
         return [answers[index] for index in range(len(questions))]
 
     def _go_on(
@@ -199,7 +216,7 @@ class Reader:
         hidden = self.backbone.go_on(memory, length, owners.to(device), tokens.to(device), one_by_one)
         return iter(_cut(hidden, [0] * len(rows), [len(run) for _, run in rows]))
 
-    def plain(self, questions: Sequence[ScoringQuestion]) -> list[Answer]:
+    def plain(self, questions: Sequence[ScoringQuestion]) -> list[RowStates]:
         """Each candidate on a row of its own, for models that cannot pack; encoder states are still shared."""
         owners = [index for index, question in enumerate(questions) for _ in question.candidates]
         lines = [list(candidate[:-1]) for question in questions for candidate in question.candidates]
@@ -217,7 +234,7 @@ class Reader:
                 states[len(states) - max(1, len(candidate)) :]
                 for states, candidate in zip(hidden[first:], question.candidates, strict=False)
             ]
-            answers.append(Answer(torch.cat(rows), as_lines(question.candidates)))
+            answers.append(RowStates(torch.cat(rows), as_lines(question.candidates)))
             first += len(question.candidates)
         return answers
 
@@ -255,13 +272,17 @@ class Reader:
     def _encode(self, prompts: Sequence[Tokens]) -> list[Tensor]:
         """The encoder's states (length, hidden) of each prompt; equal prompts are encoded once."""
         distinct = list(dict.fromkeys(map(tuple, prompts)))
-        states: dict[tuple[int, ...], Tensor] = {}
-        for batch in self._batches([len(prompt) for prompt in distinct]):
-            tokens, mask = _padded([torch.tensor(distinct[index]) for index in batch])
+        kept = None if torch.is_grad_enabled() else self.encoded
+        states = {prompt: kept[prompt] for prompt in distinct if prompt in kept} if kept else {}
+        new = [prompt for prompt in distinct if prompt not in states]
+        for batch in self._batches([len(prompt) for prompt in new]):
+            tokens, mask = _padded([torch.tensor(new[index]) for index in batch])
             hidden = self.backbone.encode(tokens.to(self.backbone.device), mask.to(self.backbone.device))
-            counts = [len(distinct[index]) for index in batch]
-            batch_prompts = [distinct[index] for index in batch]
+            counts = [len(new[index]) for index in batch]
+            batch_prompts = [new[index] for index in batch]
             states.update(zip(batch_prompts, _cut(hidden, [0] * len(batch), counts), strict=True))
+        if kept is not None:
+            self.encoded = states
         return [states[tuple(prompt)] for prompt in prompts]
 
     def states(self, prompts: Sequence[Tokens]) -> Tensor:

@@ -25,13 +25,11 @@ from torch import Tensor
 from groundling.errors import GroundlingError
 from groundling.lm.backbone import Backbone
 from groundling.lm.kept import KeptPrompts
-from groundling.lm.packing import ScoringQuestion, Tokens, batches, split_wide
-from groundling.lm.reader import TOKENS_AT_ONCE, Answer, Reader
+from groundling.lm.packing import MAX_ROWS, ScoringQuestion, Tokens, batches, split_wide
+from groundling.lm.reader import TOKENS_AT_ONCE, Reader, RowStates
 from groundling.lm.transcript import chains, read_growing
 from groundling.lm.trials import Way, agree, find_way, learns_alike, words_of
 
-# More candidate rows than this are read in several passes: their mask grows with the square.
-_MAX_ROWS = 512
 # Logits held at once: 64 Mi numbers, 256 MiB in float32.
 _MAX_LOGITS = 2**26
 
@@ -61,7 +59,7 @@ class CandidateScores:
 
 Normalize = Literal["sum", "token", "word"]
 _Asked = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
-_Read = Callable[[Sequence[ScoringQuestion]], list[Answer]]
+_Read = Callable[[Sequence[ScoringQuestion]], list[RowStates]]
 
 
 @dataclass
@@ -76,6 +74,7 @@ class Scorer:
     _announced: set[tuple[str, int]] = field(default_factory=set, init=False)
     _grows: bool | None = field(default=None, init=False)
     _kept: KeptPrompts | None = field(default=None, init=False)
+    _encoded: dict[tuple[int, ...], Tensor] | None = field(default=None, init=False)
     kept_bytes: int = field(default=0, init=False)
     """What was kept at the end of the last `keeping`."""
 
@@ -129,13 +128,16 @@ class Scorer:
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """Within this context growing prompts are gone on from as they were read, by the same weights."""
+        """Within this context growing prompts are gone on from as they were read, by the same weights, and those whose
+        answers grow are encoded once.
+        """
         before, self._kept = self._kept, KeptPrompts(self.backbone)
+        encoded_before, self._encoded = self._encoded, {}
         try:
             yield
         finally:
             self.kept_bytes = self._kept.num_bytes
-            self._kept = before
+            self._kept, self._encoded = before, encoded_before
 
     def _groups(self, prompts: Sequence[Tokens], growing: bool) -> Iterator[tuple[list[int], _Read]]:
         """Indices of what is read together, and how."""
@@ -146,7 +148,7 @@ class Scorer:
         for batch in batches([len(prompt) for prompt in prompts], TOKENS_AT_ONCE, float("inf")):
             yield batch, self.answers
 
-    def _go_on(self, questions: Sequence[ScoringQuestion]) -> list[Answer]:
+    def _go_on(self, questions: Sequence[ScoringQuestion]) -> list[RowStates]:
         """From what is kept; of several steps of one conversation the last, the others as one text."""
         assert self._kept is not None
         groups = chains([question.prompt for question in questions])
@@ -185,7 +187,7 @@ class Scorer:
         questions = [ScoringQuestion(words[:length], candidates) for length in (9, 17, 34)]
         kept = KeptPrompts(backbone)
 
-        def rows(answers: Sequence[Answer]) -> Tensor:
+        def rows(answers: Sequence[RowStates]) -> Tensor:
             return torch.cat([answer.rows for answer in answers]).float()
 
         alike = agree(
@@ -225,7 +227,7 @@ class Scorer:
         """Indices of candidates that are read together; the first part's are read as the prompt is alone."""
         prompt, candidates = question
         if self.backbone.is_encoder_decoder or not self.backbone.layers.turns:
-            return split_wide(candidates, _MAX_ROWS)
+            return split_wide(candidates, MAX_ROWS)
         stage = self.backbone.layers.stage
         by_stage: dict[int, list[int]] = {stage(len(prompt)): []}
         for index, candidate in enumerate(candidates):
@@ -233,10 +235,10 @@ class Scorer:
         return [
             [indices[place] for place in part]
             for indices in by_stage.values()
-            for part in split_wide([candidates[index] for index in indices], _MAX_ROWS)
+            for part in split_wide([candidates[index] for index in indices], MAX_ROWS)
         ]
 
-    def scores_of(self, answers: Sequence[Answer], raw: bool) -> list[Tensor]:
+    def scores_of(self, answers: Sequence[RowStates], raw: bool) -> list[Tensor]:
         """Float32 (its number of targets,) of each answer."""
         rows = torch.cat([answer.rows for answer in answers])  # (num_rows, hidden)
         targets, first_row = [], 0
@@ -271,16 +273,22 @@ class Scorer:
 
     # How the hidden states are got
 
-    def read(self, questions: Sequence[ScoringQuestion], growing: bool = False) -> list[Answer]:
+    def read(self, questions: Sequence[ScoringQuestion], growing: bool = False) -> list[RowStates]:
         """`answers`; where it is ``growing``, from what prompts that begin with each other have in common."""
         if not growing:
-            return self.answers(questions)
-        answers: dict[int, Answer] = {}
+            # The prompts come again with each token of their answers. What is scored is encoded anew: no figure of it
+            # depends on what was read before.
+            self.reader.encoded = self._encoded
+            try:
+                return self.answers(questions)
+            finally:
+                self._encoded, self.reader.encoded = self.reader.encoded, None
+        answers: dict[int, RowStates] = {}
         for group, read in self._groups([question.prompt for question in questions], growing):
             answers.update(zip(group, read([questions[index] for index in group]), strict=True))
         return [answers[index] for index in range(len(questions))]
 
-    def answers(self, questions: Sequence[ScoringQuestion]) -> list[Answer]:
+    def answers(self, questions: Sequence[ScoringQuestion]) -> list[RowStates]:
         """Final hidden states of each question's rows, by the fastest way that is exact."""
         groups: dict[tuple[Way, int], list[int]] = {}
         for index, question in enumerate(questions):
@@ -290,14 +298,14 @@ class Scorer:
                 why = "beyond that the positions of the prompt, too, are encoded otherwise"
                 way = self._slow(why, self.backbone.layers.least(length))
             groups.setdefault((way, stage(length)), []).append(index)
-        answers: dict[int, Answer] = {}
+        answers: dict[int, RowStates] = {}
         for (way, _), indices in groups.items():
             group_answers = self._answer[way]([questions[index] for index in indices])
             answers.update(zip(indices, group_answers, strict=True))
         return [answers[index] for index in range(len(questions))]
 
     @property
-    def _answer(self) -> dict[Way, Callable[[Sequence[ScoringQuestion]], list[Answer]]]:
+    def _answer(self) -> dict[Way, Callable[[Sequence[ScoringQuestion]], list[RowStates]]]:
         return {
             "tree": self.reader.packed,
             "after": partial(self.reader.after, one_by_one=False),

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from groundling.lm.backbone import Backbone
 from groundling.lm.packing import Layout, ScoringQuestion, Tokens, as_tree
-from groundling.lm.reader import Answer
+from groundling.lm.reader import RowStates
 
 T = TypeVar("T")
 _ROWS_AT_ONCE = 512
@@ -180,7 +180,7 @@ def layouts_of(questions: Sequence[ScoringQuestion]) -> list[Layout]:
     return [layouts[key] for key in keys]
 
 
-def read_growing(backbone: Backbone, questions: Sequence[ScoringQuestion]) -> list[Answer]:
+def read_growing(backbone: Backbone, questions: Sequence[ScoringQuestion]) -> list[RowStates]:
     """The answers to questions, of whose prompts those are read as one text that begin with each other."""
     layouts = layouts_of(questions)
     groups = chains([question.prompt for question in questions])
@@ -190,12 +190,12 @@ def read_growing(backbone: Backbone, questions: Sequence[ScoringQuestion]) -> li
         for together in passes(rows, [len(row.tokens) for row in rows], _TOKENS_AT_ONCE)
         for states in _read(backbone, together)
     ]
-    answers: dict[int, Answer] = {}
+    answers: dict[int, RowStates] = {}
     for group, row, hidden in zip(groups, rows, states, strict=True):
         places = [row.states(branch) for branch in row.branches]
         picked = F.embedding(torch.cat(places).to(hidden.device), hidden).split([len(p) for p in places])
         answers.update(
-            (index, Answer(one, layouts[index].targets)) for index, one in zip(group, picked, strict=True)
+            (index, RowStates(one, layouts[index].targets)) for index, one in zip(group, picked, strict=True)
         )
     return [answers[index] for index in range(len(questions))]
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from groundling.errors import GroundlingError
 from groundling.lm.backbone import Backbone
+from groundling.lm.loading import first_line
 from groundling.lm.packing import ScoringQuestion
 
 Way = Literal["tree", "after", "steps", "lines"]
@@ -26,6 +27,8 @@ Scores = Callable[[list[ScoringQuestion]], Tensor]
 REFUSALS = (TypeError, ValueError, RuntimeError, IndexError, AttributeError, KeyError, AssertionError,
             NotImplementedError)  # fmt: skip
 """What bodies raise, each in its own way, where they do not take what they are given."""
+REASON_LENGTH = 120
+"""Characters of what they say that are told: several reasons go on one line."""
 
 
 def words_of(backbone: Backbone, count: int, step: int, start: int) -> list[int]:
@@ -55,18 +58,21 @@ def find_way(backbone: Backbone, start_token: int, ways: Mapping[Way, Scores], l
             expected = torch.cat([plain_scores(backbone, start_token, question) for question in questions])
         except REFUSALS as error:
             raise GroundlingError(
-                f"{name} cannot be scored: its forward does not read a prompt and a text ({first_line(error)}); "
-                "use a causal or encoder-decoder language model of another family"
+                f"{name} cannot be scored: its forward does not read a prompt and a text "
+                f"({first_line(error, REASON_LENGTH)}); use a causal or encoder-decoder language model of another "
+                "family"
             ) from error
         reasons = []
         for way, scores in ways.items():
             computed = None
             try:
-                computed = scores(questions)
+                computed = scores(questions).to(
+                    expected.device
+                )  # a model over several devices ends on another
             except torch.OutOfMemoryError:
                 raise  # which tells nothing of the model
             except REFUSALS as error:
-                reasons.append(first_line(error))
+                reasons.append(first_line(error, REASON_LENGTH))
                 continue
             # What a memory has of a prompt may be nearly right where it is not.
             near = backbone.tolerance / (10 if backbone.exact and way in ("after", "steps") else 1)
@@ -146,9 +152,3 @@ def plain_logits(
         return model(input_ids=read, decoder_input_ids=line, use_cache=False).logits[0]
     read = torch.tensor([[*prompt, *written]], device=device)
     return model(input_ids=read, use_cache=False).logits[0, len(prompt) - 1 :]
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says, on one line."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]:.120}" if lines else type(error).__name__

@@ -27,7 +27,8 @@ class Cider(Metric):
 
     Rarity is measured over the references of the samples given, so the figure of a small batch says little, and of
     a single sample it is 0. The original kept samples by prompt, so that of those with equal prompts only the last
-    remained, and failed where all references were empty: both with ``compat``.
+    remained, and failed where all references were empty: both with ``compat``. The others then have the score of the
+    one that remained.
     """
 
     needs_references = True
@@ -45,9 +46,8 @@ class Cider(Metric):
         meta: Meta | None,
     ) -> dict[str, MetricResult]:
         """``lexical/cider``."""
-        kept = list(
-            {prompt: i for i, prompt in enumerate(prompts)}.values() if self.compat else range(len(prompts))
-        )
+        by_prompt = {prompt: i for i, prompt in enumerate(prompts)}
+        kept = list(by_prompt.values() if self.compat else range(len(prompts)))
         written = [_ngrams(generations[i]) for i in kept]
         given = [[_ngrams(text) for text in references[i]] for i in kept]
         frequency = Counter(ngram for texts in given for ngram in set().union(*texts))
@@ -58,7 +58,11 @@ class Cider(Metric):
             sum(_similarity(text, reference, frequency, num_documents) for reference in texts) / len(texts)
             for text, texts in zip(written, given, strict=True)
         ]
-        return {"lexical/cider": mean_of(scores)}
+        result = mean_of(scores)
+        if self.compat:
+            score_of = dict(zip(by_prompt, scores, strict=True))
+            result = MetricResult(result.corpus, [score_of[prompt] for prompt in prompts])
+        return {"lexical/cider": result}
 
 
 def _ngrams(text: str) -> Counter[tuple[str, ...]]:

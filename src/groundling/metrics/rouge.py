@@ -97,8 +97,9 @@ class RougeLMax(Metric):
     length_limit: int = 100
     length_limit_type: Literal["words", "bytes"] = "words"
     apply_avg: bool = True
-    apply_best: bool | str = True
     """Of no effect, as references are scored one at a time; it is a key of the original's configs."""
+    apply_best: bool | str = True
+    """As `apply_avg`."""
     alpha: float = 0.5
     """Weight of recall in the F-measure is 1 - alpha."""
     weight_factor: float = 1.2

@@ -5,6 +5,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from groundling.errors import ConfigError
 from groundling.lm import LanguageModel, Prompts
 from groundling.policies.action_text import ActionTextPolicy
 from groundling.policies.policy import policies
@@ -41,11 +42,16 @@ class ActionScoringPolicy(ActionTextPolicy):
         super().__init__(
             lm, reference, prompt, language, replacements, system, value_hidden_sizes, temperature
         )
+        if compat is not None and normalize != "sum":
+            raise ConfigError(
+                f"policy.args.normalize={normalize} does nothing beside compat={compat}, which adds up raw logits: "
+                "leave one of them"
+            )
         self.normalize: Literal["sum", "token", "word"] = normalize
         self.compat = compat
 
     def exploration_advice(self) -> str | None:
-        if self.normalize == "sum":
+        if self.normalize == "sum" and self.compat is None:
             return (
                 "policy.args.normalize=sum adds up the log-probabilities of an action's tokens, so that long actions "
                 "are hardly ever taken beside short ones: take policy.id=action_writing, or normalize=token, and "

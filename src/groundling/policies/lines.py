@@ -8,13 +8,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from groundling.lm import LanguageModel
-from groundling.lm.packing import ScoringQuestion, right_padded, split_wide
+from groundling.lm.packing import MAX_ROWS, ScoringQuestion, right_padded, split_wide
+from groundling.lm.reader import WORTH_SHARING
 from groundling.processes import in_parts
-
-_WORTH_SHARING = 16
-"""Tokens of a prompt from which on several texts to it are read after it in one row."""
-_MOST_ROWS = 512
-"""Tokens of texts that share a row at most, or as many as the prompt has: their mask grows with the square."""
 
 
 class Lines(NamedTuple):
@@ -38,17 +34,17 @@ class Lines(NamedTuple):
 
 def shares_prompt(prompt: Sequence[int]) -> bool:
     """Whether a prompt is long enough for texts to it to be read in one row with it."""
-    return len(prompt) >= _WORTH_SHARING
+    return len(prompt) >= WORTH_SHARING
 
 
 def read_states(lm: LanguageModel, lines: Lines) -> Tensor:
-    """Final hidden states of the positions that count, line by line: (their number, hidden).
+    """Final hidden states of the positions that count, line by line, where the model reads: (their number, hidden).
 
     A causal model reads a prompt of several texts once, and the texts after it side by side in one row, none of which
     sees another; an encoder reads it once anyway.
     """
     if lm.is_encoder_decoder:
-        return _decode(lm, lines)
+        return _decode(lm, lines).to(lm.device)
     # Processes with parts of the layers meet at each of them: all go through equally often, by one pass each.
     groups = [] if any(map(in_parts, lm.parameters())) else _groups(lines)
     states = _read_groups(lm, lines, groups) if groups else {}
@@ -59,7 +55,8 @@ def read_states(lm: LanguageModel, lines: Lines) -> Tensor:
         indices = [apart[place] for place in places]
         alone = lines.only(indices)
         states.update(zip(indices, _read(lm, alone).split(list(alone.counts)), strict=True))
-    return torch.cat([states[index] for index in range(len(lines.counts))])
+    # A model spread over several devices ends on another one.
+    return torch.cat([states[index] for index in range(len(lines.counts))]).to(lm.device)
 
 
 def _groups(lines: Lines) -> list[list[int]]:
@@ -70,7 +67,8 @@ def _groups(lines: Lines) -> list[list[int]]:
             to_prompt.setdefault(tuple(prompt), []).append(index)
     groups = []
     for prompt, indices in to_prompt.items():
-        parts = split_wide([lines.written[index] for index in indices], max(_MOST_ROWS, len(prompt)))
+        # With a long prompt as many as it has tokens: their mask is then no larger than its own.
+        parts = split_wide([lines.written[index] for index in indices], max(MAX_ROWS, len(prompt)))
         groups += [[indices[place] for place in part] for part in parts if len(part) > 1]
     return groups
 
@@ -110,7 +108,7 @@ def _decode(lm: LanguageModel, lines: Lines) -> Tensor:
     encoded = lm.backbone.encode(tokens, mask)
     if len(distinct) < len(lines.prompts):
         rows = torch.tensor([places[tuple(prompt)] for prompt in lines.prompts], device=mask.device)
-        encoded, mask = encoded[rows], mask[rows]
+        encoded, mask = encoded[rows.to(encoded.device)], mask[rows]
     written, _ = right_padded(lines.written, lm.device)
     hidden = lm.backbone.decode(written, encoded, mask, None)
     return _last(hidden, list(map(len, lines.written)), lines.counts)

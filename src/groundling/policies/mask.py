@@ -10,20 +10,38 @@ from groundling.lm.sampling import Mask
 from groundling.registry import unknown
 
 MaskType = Literal["learned_top_p", "learned_top_k", "topk"]
+_SHARE, _LEAST_KEPT = 0.9, 100
+"""What ``top_mask`` of a top-p mask and ``min_tokens_to_keep`` are unless told."""
 
 
 def make_mask(
-    lm: LanguageModel, mask_type: MaskType | None, top_mask: float, min_tokens_to_keep: int
+    lm: LanguageModel, mask_type: MaskType | None, top_mask: float | None, min_tokens_to_keep: int | None
 ) -> Mask | None:
     """What `TokenPolicy` describes; None for no mask.
 
     Raises:
-        ConfigError: one of them cannot be.
+        ConfigError: one of them cannot be, or does nothing.
     """
+    if mask_type is not None and mask_type not in get_args(MaskType):
+        raise ConfigError(unknown("mask_type", mask_type, get_args(MaskType)))
+    # The usual values stand in settings of before, and change nothing.
+    if mask_type is None and top_mask not in (None, _SHARE):
+        raise ConfigError(
+            f"policy.args.top_mask={top_mask} does nothing without a mask: set policy.args.mask_type, or leave it"
+        )
+    if mask_type != "learned_top_p" and min_tokens_to_keep not in (None, _LEAST_KEPT):
+        raise ConfigError(
+            f"policy.args.min_tokens_to_keep={min_tokens_to_keep} does nothing with mask_type={mask_type or 'null'}: "
+            "it is of learned_top_p, so set that, or leave it"
+        )
     if mask_type is None:
         return None
-    if mask_type not in get_args(MaskType):
-        raise ConfigError(unknown("mask_type", mask_type, get_args(MaskType)))
+    if top_mask is None and mask_type != "learned_top_p":
+        raise ConfigError(
+            f"mask_type={mask_type} needs policy.args.top_mask, the number of tokens that it allows"
+        )
+    top_mask = _SHARE if top_mask is None else top_mask
+    min_tokens_to_keep = _LEAST_KEPT if min_tokens_to_keep is None else min_tokens_to_keep
     if mask_type == "learned_top_p" and not 0 < top_mask <= 1:
         raise ConfigError(f"top_mask={top_mask}: of learned_top_p it is a probability, in (0, 1]")
     if mask_type != "learned_top_p" and not (top_mask >= 1 and top_mask == int(top_mask)):

@@ -62,8 +62,8 @@ class TokenPolicy(Policy):
         context_start_token: What an encoder-decoder's decoder reads first; None takes the model's own.
         mask_type: NLPO's mask: "learned_top_p" or "learned_top_k" of a late copy of the policy, or "topk" of the
             policy itself; None for no mask.
-        top_mask: p or k of the mask.
-        min_tokens_to_keep: At least so many tokens are allowed by a top-p mask.
+        top_mask: p or k of the mask; None: a p of 0.9.
+        min_tokens_to_keep: At least so many tokens are allowed by a top-p mask; None: 100.
     """
 
     needs = frozenset({"prompt"})
@@ -82,8 +82,8 @@ class TokenPolicy(Policy):
         filtered_log_probs: bool = True,
         context_start_token: int | None = None,
         mask_type: MaskType | None = None,
-        top_mask: float = 0.9,
-        min_tokens_to_keep: int = 100,
+        top_mask: float | None = None,
+        min_tokens_to_keep: int | None = None,
     ) -> None:
         super().__init__()
         if context_start_token is not None and not lm.is_encoder_decoder:
@@ -203,8 +203,8 @@ class TokenPolicy(Policy):
             lm = self.value_lm or self.lm
             with lm.autocast():
                 states = read_states(lm, lines)
-        # The head stays out of autocast: bfloat16 tells values apart no finer than 1 in 256. A model spread over
-        # several devices ends on another than the head's.
+        # The head stays out of autocast: bfloat16 tells values apart no finer than 1 in 256. Spread over several
+        # devices, the values' model may begin on another than the policy's.
         return self.value_head(states.to(self.lm.device, torch.float32))
 
     def _reference_log_probs(self, lines: Lines, chosen: Tensor) -> Tensor | None:

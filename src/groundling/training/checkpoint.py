@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import os
 import random
 import shutil
 import stat
@@ -20,7 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from groundling.documents import DocumentError, parse_json, read_object
 from groundling.errors import GroundlingError, RunError
-from groundling.files import share_mode
+from groundling.files import share_mode, sync
 from groundling.processes import in_parts
 
 MANIFEST = "manifest.json"
@@ -48,14 +47,14 @@ def save(folder: Path, update: int, write: Callable[[Path], None], keep: int) ->
         if target.exists():  # a broken one, or it would have been resumed from
             shutil.rmtree(target)
         partial.rename(target)
-        _sync(folder)
+        sync(folder)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise RunError(
             f"could not write checkpoint {target}: {error}; what was written before is intact: free some space "
             "(or point run_dir elsewhere) and run the same command again to go on from the last checkpoint"
         ) from error
-    _forget_old(folder, keep)
+    _forget_old(folder, update, keep)
     return target
 
 
@@ -110,6 +109,15 @@ def is_last(folder: Path, steps: int, epochs: int | None) -> bool:
             return False
         steps = length["steps"]
     return step_of(folder) >= steps
+
+
+def steps_of_an_epoch(folder: Path) -> float | None:
+    """How many steps it takes to go through the data once, of a run whose length is in epochs; else None."""
+    try:
+        length = read_object(folder / "run.json")["length"]
+        return float(length["steps"]) / int(length["epochs"])
+    except (GroundlingError, ValueError, KeyError, TypeError, ArithmeticError):
+        return None  # of another length, or broken, which is told where it is read
 
 
 def counters_of(folder: Path, needed: Sequence[str] = ("update", "step")) -> dict[str, Any]:
@@ -284,7 +292,7 @@ def seal(folder: Path) -> None:
     for path in files:
         share_mode(path, folder / MANIFEST)
     for path in [*files, folder / MANIFEST, folder]:
-        _sync(path)
+        sync(path)
 
 
 def what_is_wrong(folder: Path) -> str | None:
@@ -323,16 +331,11 @@ def _hash(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _forget_old(folder: Path, keep: int) -> None:
-    for path in numbered(folder)[:-keep]:
+def _forget_old(folder: Path, update: int, keep: int) -> None:
+    """Delete the checkpoints before the last ``keep``, and those after ``update``: the run went on from before them."""
+    checkpoints = numbered(folder)
+    earlier = [path for path in checkpoints if int(path.name) <= update]
+    for path in (*earlier[:-keep], *checkpoints[len(earlier) :]):
         # Renamed first, so that a kill in between leaves no half-deleted checkpoint to be found.
         doomed = path.rename(folder / f".partial-{path.name}")
         shutil.rmtree(doomed, ignore_errors=True)

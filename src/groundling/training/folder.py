@@ -1,5 +1,6 @@
 """A run's folder: who may write to it, and what configuration it belongs to."""
 
+import math
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,9 +14,11 @@ from groundling.configs.compose import recorded
 from groundling.configs.flat import flat
 from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.files import LOCK, locked, write_atomically
+from groundling.training import checkpoint
 from groundling.training.tracking import read_metrics
 
-_SETTINGS = "config.yaml"
+SETTINGS_FILE = "config.yaml"
+"""In a run's folder: its whole configuration."""
 _CHANGES_NO_RESULT = (
     "run_dir",
     "imports",
@@ -67,7 +70,7 @@ def open_run(
             _check_settings(folder, settings)
             yield folder
         except GroundlingError:
-            if missing and not (folder / _SETTINGS).exists():
+            if missing and not (folder / SETTINGS_FILE).exists():
                 _remove(folder, missing)
             raise
 
@@ -82,8 +85,9 @@ def _remove(folder: Path, missing: Sequence[Path]) -> None:
 
 def _check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
     """Raise `ConfigError` if what stands there says something else of what is learnt."""
-    path = folder / _SETTINGS
-    if not read_metrics(folder) and not (folder / "checkpoints").exists():
+    path = folder / SETTINGS_FILE
+    rows = read_metrics(folder)
+    if not rows and not (folder / "checkpoints").exists():
         return  # nothing has been learnt yet that another configuration could spoil
     if not path.exists():
         raise ConfigError(f"{folder} holds a run but no config.yaml: set run_dir to a new folder")
@@ -104,6 +108,26 @@ def _check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
             f"{folder} holds a run with {', '.join(different)}: set run_dir to a new folder, or give the "
             "same configuration to resume"
         )
+    _check_length(folder, rows, settings["training"])
+
+
+def _check_length(folder: Path, rows: Sequence[Mapping[str, Any]], training: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` if the run would have ended before its newest checkpoint was taken."""
+    checkpoints = checkpoint.numbered(folder / "checkpoints")
+    known = [path for path in checkpoints if rows and int(path.name) <= rows[-1]["update"]]
+    if not known:
+        return
+    newest = known[-1]
+    before = [row["step"] for row in rows if row["update"] < int(newest.name)]
+    key, wanted = "training.steps", training["steps"]
+    if training["epochs"] is not None:
+        key, wanted = "training.epochs", training["epochs"]
+        wanted *= checkpoint.steps_of_an_epoch(newest) or math.inf
+    if before and before[-1] >= wanted:
+        raise ConfigError(
+            f"{folder} holds a run that has gone on for longer than {key}={training[key.partition('.')[2]]}: set "
+            "run_dir to a new folder, or give the same length or more"
+        )
 
 
 def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
@@ -112,7 +136,7 @@ def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
     Raises:
         RunError: it cannot be written.
     """
-    path = folder / _SETTINGS
+    path = folder / SETTINGS_FILE
     try:
         write_atomically(path, OmegaConf.to_yaml(OmegaConf.create(dict(settings))))
     except OSError as error:
@@ -120,7 +144,7 @@ def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
 
 
 def changes_no_result(key: str) -> bool:
-    """Whether runs and evaluations that differ in ``key`` alone come to the same, but for rounding."""
+    """Whether runs and evaluations that differ in ``key`` alone come to the same, but for rounding and chance."""
     return key in _CHANGES_NO_RESULT
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from groundling.worlds.collector import Finished
 
@@ -25,11 +25,11 @@ class TrainingProgress:
             BarColumn(bar_width=24),
             TaskProgressColumn(),
             TextColumn("{task.description}"),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}"),
             console=console,
             disable=not console.is_terminal,
         )
-        self._task = self._bar.add_task(self._describe(), total=total_steps, completed=step)
+        self._task = self._bar.add_task(self._describe(), total=total_steps, completed=step, left="")
 
     def advance(self, steps: int) -> None:
         """Count ``steps`` env steps, or tokens."""
@@ -40,11 +40,13 @@ class TrainingProgress:
         """Count the episodes of an update, which ended at ``step``, and show where the run stands."""
         self._recent.extend(episodes)
         self._step = step
-        self._bar.update(self._task, completed=step, description=self._describe())
+        # By whole updates: rich's own column takes the pace of the last seconds, which are collecting or learning.
+        left = f"{self._time_left()} left"
+        self._bar.update(self._task, completed=step, description=self._describe(), left=left)
         due = time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES or self._step >= self._total
         if not self._console.is_terminal and due:
             self._last_line = time.monotonic()
-            self._console.print(f"{self._describe()} · {self._time_left()} left", highlight=False)
+            self._console.print(f"{self._describe()} · {left}", highlight=False)
 
     def _describe(self) -> str:
         parts = [f"step {self._step:,}/{self._total:,}"]

@@ -20,6 +20,7 @@ from torch import Tensor
 from groundling.algorithms.algorithm import Algorithm
 from groundling.algorithms.on_policy import OnPolicy
 from groundling.algorithms.rollout import Rollout
+from groundling.configs.compose import recorded
 from groundling.configs.schema import Config
 from groundling.documents import read_object
 from groundling.errors import ConfigError, RunError
@@ -36,7 +37,7 @@ from groundling.training.build import (
     make_shards,
     world_of,
 )
-from groundling.training.folder import open_run, write_settings
+from groundling.training.folder import SETTINGS_FILE, open_run, write_settings
 from groundling.training.progress import TrainingProgress
 from groundling.training.samples import SampleLog
 from groundling.training.shaping import ShapedReturns
@@ -58,6 +59,13 @@ class Counters:
     episodes: int = 0
     seconds: float = 0.0
     low_entropy_updates: int = 0
+
+
+def _checkpoint_every(folder: Path, config: Config) -> int:
+    """After how many updates the run in ``folder`` wrote its first checkpoint, which is not to be had again now."""
+    path = folder / SETTINGS_FILE
+    every = recorded(path)["training"]["checkpoint_every"] if path.exists() else None
+    return every if isinstance(every, int) else config.training.checkpoint_every
 
 
 def train(config: Config, console: Console, warn: Callable[[str], None] = warnings.warn) -> bool:
@@ -90,7 +98,7 @@ class Run:
         self.config, self.folder, self.processes = config, folder, processes or Processes()
         self._settings = asdict(config)  # as they are kept
         latest = self.processes.from_main(lambda: checkpoint.latest(folder / "checkpoints", warn))
-        if latest is None and len(read_metrics(folder)) >= config.training.checkpoint_every + 1:
+        if latest is None and len(read_metrics(folder)) > _checkpoint_every(folder, config):
             raise RunError(
                 f"{folder} holds metrics of a run but no checkpoint to go on from: bring one back, or set "
                 "run_dir to a new folder to begin again"

@@ -46,6 +46,13 @@ def shard(model: ModelConfig, algorithm: str, policy: Policy, processes: Process
     for name, value in {"load_in_4bit": False, "compile": False, "device_map": None}.items():
         if (given := getattr(model, name)) != value:
             raise ConfigError(f"model.fsdp=true does not go with model.{name}={given}: leave one of them")
+    for lm in policy.language_models:
+        if turns := lm.backbone.layers.turns:  # processes would meet at the layers unequally often
+            raise ConfigError(
+                f"model.fsdp=true: beyond {turns[0]} tokens this model (longrope) encodes positions otherwise, so that "
+                "texts on both sides take two passes, for which the other processes would wait: set model.fsdp=false, "
+                "or take another model"
+            )
     return Shards(policy, processes)
 
 

@@ -31,6 +31,15 @@ TO_BE_REQUEUED = 75
 _SIGNAL = signal.SIGUSR2
 _OURS = ("array", "chdir", "error", "open-mode", "output", "requeue", "signal", "wckey")
 """What the job sets by itself, and ``sbatch.…`` may not."""
+_BY_KEY = {
+    "nodes": "nodes",
+    "ntasks-per-node": "tasks_per_node",
+    "gpus-per-node": "gpus_per_node",
+    "cpus-per-task": "cpus_per_task",
+    "job-name": "name",
+    **{name: name for name in ("partition", "account", "qos", "constraint", "time")},
+}
+"""What ``sbatch.…`` may not say either, and the key that does: the job reckons with some of them."""
 
 
 @dataclass
@@ -139,6 +148,10 @@ def parse(settings: Sequence[str]) -> tuple[Job, dict[str, str]]:
             name = key.removeprefix("sbatch.").replace("_", "-")
             if name in _OURS:
                 raise ConfigError(f"--slurm {key} cannot be set: the job needs its own {name}")
+            if name in _BY_KEY:
+                raise ConfigError(
+                    f"--slurm {key}={text} would go past the job's own key: give {_BY_KEY[name]}={text}"
+                )
             more[name] = text
             continue
         key = "gpus_per_node" if key == "gpus" else key

@@ -35,7 +35,9 @@ class Tracker:
 
     def __init__(self, run_dir: Path, update: int) -> None:
         self._rows = RowFile(run_dir / METRICS, update, consecutive=True)
-        self._events = EventFile(run_dir / "tensorboard", purge_step=self._rows.last_step + 1)
+        self._events = EventFile(
+            run_dir / "tensorboard", purge_step=0 if self._rows.is_empty else self._rows.last_step + 1
+        )
 
     def log(self, row: dict[str, Any]) -> None:
         """Write one update's figures; NaN and infinity, which JSON lacks, become null.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from groundling.configs.compose import from_file
-from groundling.documents import read_object
+from groundling.documents import DocumentError, read_object, read_parquet
 from groundling.errors import ConfigError, GroundlingError
 from groundling.files import LOCK, PARTIAL, is_locked
 from groundling.judges.preferences.opening import open_pairs
@@ -47,15 +47,19 @@ def verify(folder: Path) -> list[Finding]:
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder} is no folder: name a run's, a reward model's or a dataset's")
-    findings = list(_permissions(folder))
+    findings = list(_unreadable(folder))
     if findings:
         return findings  # what cannot be read cannot be checked
+    if not os.access(folder, os.W_OK):
+        findings.append(Finding(str(folder), "is not writable by you", "copy it, to go on with it"))
     if is_locked(folder / LOCK):
         findings.append(
             Finding(str(folder), "is being written to by another process", "check it again afterwards")
         )
     if (folder / checkpoint.MANIFEST).exists():
-        findings += [_whole(folder), *_config(folder)]
+        findings.append(_whole(folder))
+        if (folder / "config.yaml").exists():  # a checkpoint's lies with its run
+            findings += _config(folder)
     elif (folder / "config.yaml").exists():
         findings += [*_config(folder), *_trained(folder)]
     elif (folder / REWARD_MODEL).exists() or (folder / "checkpoints").is_dir():
@@ -72,15 +76,13 @@ def verify(folder: Path) -> list[Finding]:
     return [*findings, *_leftovers(folder)]
 
 
-def _permissions(folder: Path) -> Iterator[Finding]:
+def _unreadable(folder: Path) -> Iterator[Finding]:
     for path in [folder, *sorted(folder.rglob("*"))]:
         wanted = os.R_OK | os.X_OK if path.is_dir() else os.R_OK
         if not os.access(path, wanted):
             yield Finding(
                 str(path), "is not readable by you", f"ask its owner for permission: chmod -R g+rX {folder}"
             )
-    if not os.access(folder, os.W_OK):
-        yield Finding(str(folder), "is not writable by you", "copy it, to go on with it")
 
 
 def _config(folder: Path) -> Iterator[Finding]:
@@ -176,13 +178,11 @@ def _reward_model(folder: Path) -> Iterator[Finding]:
 
 def _episodes(folder: Path) -> Iterator[Finding]:
     """The files of a dataset of transitions."""
-    import pyarrow.parquet as pq
-
     count, files = 0, sorted((folder / "data").glob("*.parquet"))
     for path in files:
         try:
-            count += pq.read_table(path).num_rows
-        except (OSError, ValueError) as error:
+            count += read_parquet(path).num_rows
+        except DocumentError as error:
             mend = f"delete {path} and what comes after it, and run the same `groundling collect` again"
             yield Finding(str(path), f"cannot be read: {' '.join(str(error).split())}", mend)
             return

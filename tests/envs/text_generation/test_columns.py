@@ -3,6 +3,7 @@
 import csv
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,14 @@ def test_another_seed_cuts_otherwise(tmp_path: Path) -> None:
     pool = [pools.create("jsonl", path=path, prompt_column="question", seed=seed) for seed in (0, 0, 1)]
     first, again, other = (p.prepare("train") for p in pool)
     assert first == again != other
+
+
+@pytest.mark.parametrize(("name", "value"), [("fractions", [0.5, 0.5, 0]), ("seed", 3)])
+def test_what_cuts_nothing_is_refused(name: str, value: Any, tmp_path: Path) -> None:
+    path = {"train": str(_write(tmp_path, "jsonl", ROWS))}
+    with pytest.raises(ConfigError, match=rf"{name}={re.escape(str(value))}.* path names a file for each"):
+        pools.create("jsonl", path=path, **{name: value})
+    pools.create("jsonl", path=path, fractions=[0.8, 0.1, 0.1], seed=0)
 
 
 def test_bad_files_are_told(tmp_path: Path) -> None:

@@ -511,6 +511,9 @@ def test_the_command_with_a_server_that_fails(tmp_path: Path, capsys: pytest.Cap
         (["--chunks", "2"], "needs --chunk I"),
         (["--chunks", "2", "--chunk", "2"], "numbered from 0 to 1"),
         (["--judge", "score"], "unknown info 'score'"),
+        (["--judge", "score", "--prompt", "reworded"], "--judge score asks nothing: leave --prompt out"),
+        (["--judge", "score", "--chunk", "3"], "--judge score asks nothing: leave --chunk out"),
+        (["--judge", "score", "--chunk", "0"], "leave --chunk out"),
         (["--blstats"], "no blstats"),
     ],
 )

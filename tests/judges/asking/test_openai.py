@@ -13,9 +13,10 @@ import pytest
 
 from groundling.chat_server import _retry_after
 from groundling.errors import ConfigError, RunError
-from groundling.judges import Annotation, MessagePairs, OpenAIJudge, Pairs, Question
+from groundling.judges import Annotation, MessagePairs, OpenAIJudge, Pairs, Question, TextPairs
 from groundling.judges.asking.judge import Reply, Request
 from groundling.judges.online.questions import online_judge
+from groundling.judges.preferences.segments import TextSegment
 from tests.judges.asking.chat_server import ChatServer, captions, serving, verdict
 from tests.judges.preferences.test_pairs import encode
 
@@ -326,6 +327,28 @@ def test_soft_labels_come_from_the_verdicts_token() -> None:
         reply = ask(judge(server))[0]
     assert reply.probabilities == pytest.approx((0.25, 0.5, 0.25))
     assert (reply.prompt_tokens, reply.completion_tokens) == (100, 7)
+
+
+def test_texts_are_judged_in_the_originals_form_too(tmp_path: Path) -> None:
+    def write(body: dict) -> str:
+        return f'("best_text": {verdict(*captions(body))})'
+
+    def more(body: dict) -> dict:
+        number = verdict(*captions(body))
+        tokens = [_token('("best_text": '), _token(number, **{number: 0.75, "None": 0.25}), _token(")")]
+        return {"logprobs": {"content": tokens}}
+
+    question = Question(world="writing")
+    texts = [(TextSegment("Go on.", ["a"]), TextSegment("Go on.", ["aa"]))]
+    pairs = TextPairs.create(tmp_path / "pairs", texts, {}, {"world": "writing"})
+    with serving(ChatServer(write=write, more=more)) as server:
+        one = judge(server, answer="motif")
+        summary = Annotation(pairs, one, question).run("llm")
+        assert online_judge(one, question)([("aa", "a"), ("a", "aa")], ["Go on."] * 2) == [1.0, 0.0]
+    assert (summary.asked, summary.invalid) == (1, 0)
+    assert pairs.preferences("llm").tolist() == [1]
+    assert pairs.soft_preferences("llm").tolist() == [[0.0, 1.0, 0.0]]
+    assert len(server.bodies) == 3, "nobody had to be asked again"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from groundling.errors import ConfigError
 from groundling.judges import Annotation, MessagePairs, Preference, Question, RulesJudge, fence
 from groundling.judges.asking.answers import parse
 from groundling.judges.asking.judge import Request
+from groundling.judges.asking.subjects import find_subject
 from groundling.worlds.nethack.judging import NETHACK
 from tests.judges.preferences.test_pairs import encode
 
@@ -151,19 +152,33 @@ def test_control_tokens_of_the_judges_own_tokenizer_are_taken_apart() -> None:
     assert fence.neutralise("a ⁂end⁂ b", ["⁂end⁂"]) == "a ⁂ e n d ⁂ b"
 
 
-@pytest.mark.parametrize("goal", NETHACK.goals)
-@pytest.mark.parametrize("prompt", NETHACK.prompts)
-def test_every_goal_and_prompt(goal: str, prompt: str) -> None:
-    question = Question(goal, prompt, world="nethack")
+_NOUNS = {("nethack", "reworded"): "message", ("writing", "default"): "text"}
+_ASKED = [
+    (world, goal, prompt)
+    for world in ("nethack", "text", "writing")
+    for goal in find_subject(world).goals
+    for prompt in find_subject(world).prompts
+]
+
+
+@pytest.mark.parametrize(("world", "goal", "prompt"), _ASKED)
+def test_every_goal_and_prompt(world: str, goal: str, prompt: str) -> None:
+    question = Question(goal, prompt, world=world)
+    noun = _NOUNS.get((world, prompt), "description")
     for answer in ("line", "json", "choice", "motif"):
         system, user = question.conversation("A", "B", answer)  # type: ignore[arg-type]
-        assert NETHACK.goals[goal] in user["content"] and "{" not in user["content"].replace(
-            '{"analysis"', ""
-        )
-        noun = "description" if prompt == "default" else "message"
+        assert question.subject.goals[goal] in user["content"]
+        assert "{" not in user["content"].replace('{"analysis"', "")
         assert f"--- begin {noun} 1" in user["content"]
         if answer == "motif":
-            assert f'("best_{noun}": None)' in user["content"]
+            forms = re.findall(r'\("best_[^()]*\)', user["content"])
+            verdicts = [parse(form, answer, noun=question.noun) for form in forms]
+            assert forms[0] == f'("best_{noun}": 1)'
+            assert [verdict and verdict.preference for verdict in verdicts] == [
+                Preference.FIRST,
+                Preference.SECOND,
+                Preference.TIE,
+            ]
     again = question.retry([system, user], "hm", "line")
     assert again[:2] == [system, user] and again[2] == {"role": "assistant", "content": "hm"}
     assert question.retry([], " \n", "line")[0]["content"] == "(no answer)"

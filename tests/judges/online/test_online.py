@@ -1,18 +1,20 @@
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 
 from groundling.errors import ConfigError, RunError
+from groundling.judges.asking import fence
 from groundling.judges.asking.judge import Judge, Reply, Request
 from groundling.judges.asking.openai import OpenAIJudge
 from groundling.judges.asking.questions import Question
 from groundling.judges.asking.rules import RulesJudge
 from groundling.judges.online.background import BackgroundJudge
 from groundling.judges.online.questions import online_judge
-from groundling.judges.online.reward import OnlineLearning, OnlineReward
+from groundling.judges.online.reward import OnlineLearning, OnlineReward, _from_bytes, _to_bytes
 from groundling.judges.reward_models import (
     CharacterRewardModel,
     ClassifierRewardModel,
@@ -344,6 +346,26 @@ def test_what_was_answered_is_not_asked_again_after_a_resume() -> None:
     ranking.close()
 
 
+def test_a_checkpoints_captions_take_the_memory_of_their_bytes() -> None:
+    texts = ["a" * 2**20, "", "door 鍵 \ud800", "b" * 2**20]
+    tracemalloc.start()
+    written, lengths = _to_bytes(texts)
+    size = tracemalloc.get_traced_memory()[1]
+    tracemalloc.reset_peak()
+    before = tracemalloc.get_traced_memory()[0]
+    assert _from_bytes(written, lengths) == texts
+    read = tracemalloc.get_traced_memory()[1] - before
+    tracemalloc.stop()
+    assert size < 8 * 2**20 and read < 8 * 2**20, "each of 2 MiB a few times"
+    for nothing in ([], [""]):
+        written, lengths = _to_bytes(nothing)
+        assert (
+            written.dtype == torch.uint8
+            and written.shape == (0,)
+            and _from_bytes(written, lengths) == nothing
+        )
+
+
 def test_training_that_a_checkpoint_has_cut_short_is_begun_again() -> None:
     torch.manual_seed(0)
     learning = OnlineLearning(train_every=60)
@@ -452,3 +474,57 @@ def test_of_ten_questions_one_is_refused_and_nine_are_answered_once() -> None:
         }
         assert len(server.bodies) == 10
         online.close()
+
+
+class Faltering(Judge):
+    """Prefers the first, and notes what it is asked; at these questions, counted from 0, it is out of reach."""
+
+    def __init__(self, *lost: int) -> None:
+        self.lost, self.asked = lost, []
+
+    def answer(self, request: Request) -> Reply:
+        self.asked.append(fence.read_both(request.conversation[1]["content"])[0])
+        if len(self.asked) - 1 in self.lost:
+            raise RunError("no connection")
+        return Reply("Hm." if self.asked[-1] == "dull" else "Verdict: 1")
+
+
+def test_answers_that_came_before_a_failure_are_not_asked_for_again() -> None:
+    judge = Faltering(3, 5)
+    answer = online_judge(judge, _ASKED)
+    questions = [("a",), ("dull",), ("",), ("b",), ("c",)]
+    with pytest.raises(RuntimeError, match="no connection"):
+        answer(questions, [""] * 5)
+    assert answer([("d",)], [""]) == [1.0], "a newer batch comes first, and what is kept stays"
+    with pytest.raises(RuntimeError, match="no connection"):
+        answer(questions, [""] * 5)
+    assert answer(questions, [""] * 5) == [1.0, None, 0.0, 1.0, 1.0]
+    assert judge.asked == ["a", "dull", "dull", "b", "d", "b", "b", "c"]
+    assert answer([("a",)], ["Goal: win"]) == [1.0], "another context, another question"
+    assert answer([("a",)], [""]) == [1.0]
+    assert judge.asked[8:] == ["a", "a"], "nothing is kept for longer than it takes"
+
+
+def test_a_first_batch_that_is_answered_in_part_does_not_end_the_run() -> None:
+    told: list[str] = []
+    judge = Faltering(2)
+    online = OnlineReward(TableRewardModel(), online_judge(judge, _ASKED), warn=told.append)
+    online.observe_captions(["a", "b", "c", "d"])
+    _until(lambda: online._judge.asked == 4)
+    online.update()
+    assert online.figures()["online_answers"] == 4 and online.figures()["online_failures"] == 1
+    assert len(judge.asked) == 5 and "no connection" in told[0]
+    online.close()
+
+
+def test_requests_that_always_fail_do_not_hold_up_the_rest_of_their_batch() -> None:
+    class Refusing(Faltering):
+        def answer(self, request: Request) -> Reply:
+            reply = super().answer(request)
+            return Reply("", failure="too long") if self.asked[-1] == "long" else reply
+
+    judge = Refusing(1)
+    answer = online_judge(judge, _ASKED)
+    with pytest.raises(RuntimeError):
+        answer([("a",), ("long",)], ["", ""])
+    assert answer([("a",), ("long",)], ["", ""]) == [1.0, None]

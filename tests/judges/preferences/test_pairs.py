@@ -73,7 +73,7 @@ def test_both_formats_keep_every_bit(
     data, info = make(count, length, seed)
     first = MessagePairs.create(folder / "a", data, info)
     labels = np.arange(count) % 4
-    soft = np.random.default_rng(seed).random((count, 3), np.float32)
+    soft = np.random.default_rng(seed).dirichlet([1, 1, 1], count).astype(np.float32)
     soft[0] = np.nan
     first.write_preferences("hard", labels)
     first.write_preferences("soft", labels, soft)
@@ -89,6 +89,21 @@ def test_both_formats_keep_every_bit(
             assert pairs.preferences(name).tolist() == labels.tolist()
         assert pairs.soft_preferences("hard") is None
         np.testing.assert_array_equal(pairs.soft_preferences("soft"), soft)
+
+
+def test_soft_labels_that_are_no_probabilities_are_named(tmp_path: Path) -> None:
+    pairs = MessagePairs.create(tmp_path / "pairs", {"message": make(3, 1)[0]["message"]})
+    labels, fitting = np.array([0, 1, 2]), [[0.335, 0.335, 0.33], [np.nan] * 3, [0, 0, 1]]
+    for soft in (fitting, np.round(fitting, 2)):  # to two decimals the first row sums to 1.01
+        pairs.write_preferences("judge", labels, np.array(soft))
+    logits, log_probabilities = [2.5, -1.0, 0.5], np.log([0.7, 0.2, 0.1]).tolist()
+    for wrong in (logits, log_probabilities, [1.5, -0.5, 0.0], [0.5, 0.25, 0.0], [0.0, -np.inf, -np.inf]):
+        soft = np.array([*fitting[:2], wrong], dtype=np.float32)
+        with pytest.raises(ConfigError, match="soft labels of judge: row 2 is"):
+            pairs.write_preferences("judge", labels, soft)
+        np.save(pairs.folder / "soft_preference" / "judge.npy", soft)
+        with pytest.raises(ConfigError, match=r"row 2 is .* which sum to 1"):
+            pairs.soft_preferences("judge")
 
 
 def test_hugging_face_opens_it(tmp_path: Path) -> None:

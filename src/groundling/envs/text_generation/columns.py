@@ -119,6 +119,11 @@ class FilePool(ColumnPool):
         if isinstance(self.path, Mapping):
             for split in self.path:
                 check_split(split)
+            if (tuple(shares), self.seed) != (FilePool.fractions, FilePool.seed):
+                raise ConfigError(
+                    f"fractions={list(shares)}, seed={self.seed}: nothing is cut where path names a file for each "
+                    "split, so leave both out; or give one file"
+                )
 
     @abstractmethod
     def read(self, path: Path) -> Iterable[Row]:

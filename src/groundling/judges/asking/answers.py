@@ -6,6 +6,7 @@ stands: ``line``, alone on the last line of a reply that is complete; ``json``, 
 helps!"), and none that could take the verdict back. ``motif`` reads replies as the original does, with its faults.
 """
 
+import functools
 import json
 import re
 from dataclasses import dataclass
@@ -31,8 +32,6 @@ _LEAVE = re.compile(
 )
 _BLOCK = re.compile(r"\s*```(?:json)?\s*\n(.*)\n\s*```\s*", re.DOTALL)
 _KEY = re.compile(r'(?<!\\)"verdict"\s*:\s*"?(1|2|tie)?')
-# "best", what is judged, punctuation, perhaps one word more, the number: the original's, whose first match counts.
-_MOTIF = re.compile(r"best[_\s]*(?:description|message)\W*:*\W*(?:[^\W\d]\w*\W+)??(1|2|none)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -43,16 +42,19 @@ class Verdict:
     position: int
 
 
-def parse(reply: str, answer: AnswerFormat, complete: bool = True) -> Verdict | None:
+def parse(
+    reply: str, answer: AnswerFormat, complete: bool = True, noun: str = "description"
+) -> Verdict | None:
     """The verdict of a reply; None if it has none that counts.
 
     Args:
         reply: The judge's words.
         answer: The form that was asked for.
         complete: False if the reply was cut off: its last line may then be anything, also a quotation.
+        noun: What a caption is called in the question: ``motif`` asks for the best one by this word.
     """
     if answer == "motif":
-        return _motif(reply)
+        return _motif(reply, noun)
     if not complete:
         return None
     reply = _without_leave(reply)
@@ -109,8 +111,18 @@ def _unambiguous(items: list[tuple[str, object]]) -> dict[str, object]:
     return dict(items)
 
 
-def _motif(reply: str) -> Verdict | None:
-    match = _MOTIF.search(reply)
+@functools.cache
+def _best(noun: str) -> re.Pattern[str]:
+    """The original's expression, whose first match counts; it takes either of its two nouns, whichever was asked for.
+
+    "best", what is judged, punctuation, perhaps one word more, the number.
+    """
+    nouns = f"description|message|{re.escape(noun)}"
+    return re.compile(rf"best[_\s]*(?:{nouns})\W*:*\W*(?:[^\W\d]\w*\W+)??(1|2|none)", re.IGNORECASE)
+
+
+def _motif(reply: str, noun: str) -> Verdict | None:
+    match = _best(noun).search(reply)
     return match and _verdict("tie" if match[1].lower() == "none" else match[1], match.start(1))
 
 

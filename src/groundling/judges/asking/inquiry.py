@@ -80,10 +80,11 @@ class Inquiry:
             self._judge.ask(self._requests(), self._tell, self._flush)
 
     def _requests(self) -> Iterator[Request]:
-        goal, world = self._question.goal, self._question.world
+        question = self._question
         for number, item in enumerate(self._items):
             self._began[number] = time.monotonic()
-            yield Request(number, conversation(self._judge, self._question, item), goal, world)
+            asked = conversation(self._judge, question, item)
+            yield Request(number, asked, question.goal, question.world, question.noun)
 
     def _flush(self) -> None:
         if not self._judge.effortless:
@@ -103,7 +104,7 @@ class Inquiry:
             self._on_answer(None)
             return None
         form = self._judge.answer_format
-        verdict = parse(reply.text, form, reply.complete)
+        verdict = parse(reply.text, form, reply.complete, request.noun)
         if verdict is None and len(replies) == 1:
             again = self._question.retry(request.conversation, reply.text, form)
             return replace(request, conversation=again)

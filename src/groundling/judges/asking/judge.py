@@ -23,12 +23,14 @@ class Request:
         conversation: What was said so far.
         goal: The id of the question's goal.
         world: The kind of world that it is about.
+        noun: What the question calls a caption.
     """
 
     number: int
     conversation: list[Turn]
     goal: str
     world: str = ""
+    noun: str = "description"
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,7 @@ class OpenAIJudge(Judge):
 
     async def _reply(self, request: Request) -> Reply:
         try:
-            reply = self._read(await self._complete(request))
+            reply = self._read(await self._complete(request), request.noun)
         except RequestFailed as error:
             self._failures += 1
             if self._failures >= _MOST_FAILURES:
@@ -173,7 +173,7 @@ class OpenAIJudge(Judge):
                 stacklevel=2,
             )
 
-    def _read(self, content: dict[str, Any]) -> Reply:
+    def _read(self, content: dict[str, Any], noun: str) -> Reply:
         """A reply from what `ChatServer.complete` gave; nothing else about its shape is taken for granted."""
         choice = content["choices"][0]
         text = text_of(content) or ""
@@ -183,16 +183,16 @@ class OpenAIJudge(Judge):
         return Reply(
             text=self.server.scrub(text),
             complete=complete,
-            probabilities=self._probabilities(choice, text, complete),
+            probabilities=self._probabilities(choice, text, complete, noun),
             prompt_tokens=token_count(tokens.get("prompt_tokens"), _MOST_TOKENS),
             completion_tokens=token_count(tokens.get("completion_tokens"), _MOST_TOKENS),
         )
 
     def _probabilities(
-        self, choice: dict[str, Any], text: str, complete: bool
+        self, choice: dict[str, Any], text: str, complete: bool, noun: str
     ) -> tuple[float, float, float] | None:
         """Of first, second and tie, from the alternatives to the token in which the verdict begins."""
-        verdict = parse(text, self.answer_format, complete)
+        verdict = parse(text, self.answer_format, complete, noun)
         if verdict is None:
             return None
         try:

@@ -104,12 +104,11 @@ class TransformersJudge(Judge):
             yield Reply(word, True, (first, second, tie), prompt_tokens, 1)
 
     def _write(self, requests: Sequence[Request]) -> Iterator[Reply]:
-        import torch
+        from groundling.lm.generation import sampling_from
 
         prompts = [self.prompt(request.conversation) for request in requests]
         # Sampling draws from torch's global generator, which is that of the training in whose midst it may be asked.
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            torch.manual_seed(self._draws.getrandbits(63))
+        with sampling_from(self._draws.getrandbits(63)):
             written = self.lm.generate(prompts, **self._sampling)
         for prompt_tokens, generation in zip(self.lm.token_lengths(prompts), written, strict=True):
             count = len(generation.token_ids)

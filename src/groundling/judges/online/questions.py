@@ -13,6 +13,8 @@ _NOTHING = ""
 """The caption that says nothing, with which a single one is compared."""
 _EMPTY = (_NOTHING,)
 """The question about a caption that says nothing: it is worth nothing."""
+_Asked = tuple[tuple[str, ...], str]
+"""A question's captions and its context."""
 _SHARES = {Preference.FIRST: 1.0, Preference.SECOND: 0.0, Preference.TIE: 0.5}
 
 
@@ -32,7 +34,8 @@ def online_judge(
         question: What is asked.
 
     Returns:
-        A function that raises `RunError` where all requests of a call fail.
+        A function that raises `RunError` where all requests of a call fail, or the judge cannot go on; `RuntimeError`
+        where it has given answers before. Those are kept for the next call that asks for them.
 
     Raises:
         ConfigError: the judge cannot answer this question.
@@ -40,9 +43,12 @@ def online_judge(
     if (refusal := judge.accepts(question)) is not None:
         raise ConfigError(refusal)
 
+    done: dict[_Asked, float | None] = {}  # of calls that failed: nobody pays for them twice
+
     def answer(questions: list[tuple[str, ...]], contexts: list[str]) -> list[float | None]:
-        answers: list[float | None] = [0.0 if texts == _EMPTY else None for texts in questions]
-        to_ask = [number for number, texts in enumerate(questions) if texts != _EMPTY]
+        keys = list(zip(questions, contexts, strict=True))
+        to_answer = [number for number, texts in enumerate(questions) if texts != _EMPTY]
+        to_ask = [number for number in to_answer if keys[number] not in done]
         retried = [False] * len(questions)
         failures: list[str] = []
 
@@ -54,22 +60,36 @@ def online_judge(
             single = len(questions[number]) == 1
             if reply.probabilities is not None:
                 first, second, tie = reply.probabilities
-                answers[number] = float(first > max(second, tie)) if single else first + tie / 2
+                done[keys[number]] = float(first > max(second, tie)) if single else first + tie / 2
                 return None
-            verdict = parse(reply.text, judge.answer_format, reply.complete)
+            verdict = parse(reply.text, judge.answer_format, reply.complete, request.noun)
             if verdict is not None:
                 share = _SHARES[verdict.preference]
-                answers[number] = float(share == 1.0) if single else share
+                done[keys[number]] = float(share == 1.0) if single else share
                 return None
             if retried[number]:
+                done[keys[number]] = None
                 return None
             retried[number] = True
             again = question.retry(request.conversation, reply.text, judge.answer_format)
             return replace(request, conversation=again)
 
-        judge.ask((_request(judge, question, n, questions[n], contexts[n]) for n in to_ask), tell)
-        if to_ask and len(failures) == len(to_ask):
-            raise RunError(f"the judge answered none of {len(to_ask)} questions; the first: {failures[0]}")
+        try:
+            judge.ask((_request(judge, question, n, questions[n], contexts[n]) for n in to_ask), tell)
+            if to_ask and len(failures) == len(to_answer):
+                raise RunError(
+                    f"the judge answered none of {len(to_ask)} questions; the first: {failures[0]}"
+                )
+        except RunError as error:
+            if not done:
+                raise
+            # It was not set up wrongly, as a `RunError` before any answer would say: it has answered.
+            raise RuntimeError(str(error)) from error
+        answers = [
+            0.0 if texts == _EMPTY else done.get(key) for texts, key in zip(questions, keys, strict=True)
+        ]
+        for key in keys:
+            done.pop(key, None)
         return answers
 
     return answer
@@ -78,4 +98,4 @@ def online_judge(
 def _request(judge: Judge, question: Question, number: int, texts: Sequence[str], context: str) -> Request:
     first, second = (*texts, _NOTHING)[:2]
     conversation = question.conversation(first, second, judge.answer_format, judge.control_tokens, context)
-    return Request(number, conversation, question.goal, question.world)
+    return Request(number, conversation, question.goal, question.world, question.noun)

@@ -291,12 +291,17 @@ def _to_bytes(texts: Sequence[str]) -> tuple[Tensor, Tensor]:
     """Texts in UTF-8, one after the other, uint8, and the length of each, int64 ``(n,)``."""
     written = [text.encode("utf-8", "surrogatepass") for text in texts]
     lengths = torch.tensor([len(text) for text in written], dtype=torch.int64)
-    return torch.tensor(list(b"".join(written)), dtype=torch.uint8), lengths
+    joined = bytearray().join(written)
+    if not joined:  # PyTorch makes no tensor of it
+        return torch.zeros(0, dtype=torch.uint8), lengths
+    return torch.frombuffer(joined, dtype=torch.uint8), lengths
 
 
 def _from_bytes(written: Tensor, lengths: Tensor) -> list[str]:
     """What `_to_bytes` was given."""
-    return [bytes(part.tolist()).decode("utf-8", "surrogatepass") for part in written.split(lengths.tolist())]
+    return [
+        part.numpy().tobytes().decode("utf-8", "surrogatepass") for part in written.split(lengths.tolist())
+    ]
 
 
 class _Training:

@@ -19,6 +19,8 @@ from groundling.registry import unknown
 Format = Literal["motif", "parquet"]
 FORMATS = ("motif", "parquet")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_ROUNDING = 0.015
+"""So far three probabilities may be from summing to 1: as far as two decimals each can bring them."""
 
 
 class Preference(IntEnum):
@@ -104,7 +106,7 @@ class Labels:
         Args:
             name: Letters, digits, ``-`` and ``_``.
             labels: (N,), codes of `Preference`.
-            soft: (N, 3), probabilities of first, second and tie; NaN where there are none.
+            soft: (N, 3), probabilities of first, second and tie, which sum to 1; NaN where there are none.
 
         Raises:
             ConfigError: the name or the arrays do not fit.
@@ -138,6 +140,15 @@ def _check_labels(labels: NDArray, count: int, where: str) -> None:
 def _check_soft(soft: NDArray, count: int, where: str) -> None:
     if soft.shape != (count, 3) or soft.dtype.kind != "f":
         raise ConfigError(f"{where}: {soft.dtype} {soft.shape}, expected float32 ({count}, 3)")
+    told = np.flatnonzero(~np.isnan(soft).any(1))
+    rows = soft[told].astype(np.float64)
+    outside = ((rows < -_ROUNDING) | (rows > 1 + _ROUNDING)).any(1)
+    wrong = told[outside | (np.abs(rows.sum(1) - 1) > _ROUNDING)]
+    if len(wrong):
+        raise ConfigError(
+            f"{where}: row {wrong[0]} is {soft[wrong[0]].tolist()}, expected the probabilities of first, second and "
+            "tie, which sum to 1: write those (of logits the softmax), or NaN where only the label is known"
+        )
 
 
 def load_array(path: Path) -> NDArray:

@@ -50,13 +50,11 @@ class TextRecording:
             return
         if (self._partial / DESCRIPTION).exists():
             check_same(self._partial, self.description)
-        self.segments = [one for path in sorted(self._partial.glob("*.jsonl")) for one in _read(path)]
-        """What all rounds so far have given."""
-
-    @property
-    def rounds(self) -> int:
+        paths = sorted(self._partial.glob("*.jsonl"))
+        self.rounds = len(paths)
         """How many are done."""
-        return len(list(self._partial.glob("*.jsonl")))
+        self.segments = [one for path in paths for one in _read(path)]
+        """What all rounds so far have given."""
 
     @property
     def missing(self) -> int:
@@ -71,6 +69,7 @@ class TextRecording:
         lines = [json.dumps([*one.segment, dict(one.figures)]) + "\n" for one in segments]
         write_atomically(self._partial / f"{self.rounds:06}.jsonl", "".join(lines))
         self.segments += segments
+        self.rounds += 1
 
     def write(self, order: Sequence[int]) -> TextPairs:
         """Write the dataset, and forget the rounds.
@@ -100,7 +99,12 @@ def check_same(folder: Path, description: Mapping[str, Any]) -> None:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{folder} holds something else: name a new folder for the dataset") from error
     wanted = json.loads(json.dumps(dict(description)))
-    different = [f"{k}={there.get(k)!r} (now {v!r})" for k, v in wanted.items() if there.get(k) != v]
+    different = [
+        f"{k}={there.get(k)!r} (now {v!r})"
+        for k, v in wanted.items()
+        # A recording from before an option was told was made without it.
+        if there.get(k) != v and (k in there or v)
+    ]
     if different:
         raise ConfigError(
             f"{folder} holds a recording with {', '.join(different)}: name a new folder, or give the same options"

@@ -25,7 +25,7 @@ class NetHackConfig(WorldConfig):
     args: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of the task, such as vector."""
     num_envs: int = at_least(1, 32)
-    """Games played together; Motif played 480."""
+    """Games played together, an even number if there are workers; Motif played 480."""
     num_steps: int = at_least(1, 40)
     """Steps that each game takes between two updates; Motif took 32."""
     num_workers: int = at_least(0, 0)
@@ -43,6 +43,11 @@ class NetHackConfig(WorldConfig):
         """See `WorldConfig.check`."""
         if self.env not in TASKS:
             raise ConfigError(unknown("NetHack task", self.env, TASKS))
+        if self.num_workers and self.num_envs % 2:
+            raise ConfigError(
+                f"world.num_envs={self.num_envs} is odd, and the workers of world.num_workers={self.num_workers} step "
+                f"one half of the envs while the learner acts in the other: set world.num_envs={self.num_envs + 1}"
+            )
         limit = self.args.get("max_episode_steps", 1)
         if type(limit) is not int or limit < 1:  # nle would end each game at once, or play on without end
             raise ConfigError(

@@ -37,6 +37,8 @@ _DTYPES = {
 }
 _INFO = {"score": 9, "level_num": 12, "experience_level": 18, "turns": 20}
 """By key, where blstats hold a figure of a segment's last step."""
+_MOST_STEPS = 5000
+"""nle's max_episode_steps."""
 
 
 def random_player(seed: int) -> Act:
@@ -65,6 +67,7 @@ def record(
     task_args: Mapping[str, Any] | None = None,
     seed: int = 0,
     keys: Collection[str] = ("message", "blstats", "rewards"),
+    deterministic: bool = False,
     format: Format = "motif",
     on_segment: Callable[[], None] = lambda: None,
 ) -> MessagePairs:
@@ -86,6 +89,7 @@ def record(
         task_args: Arguments of `groundling.envs.nethack.tasks.NetHackTask`.
         seed: Of the episodes, of the players and of the pairing.
         keys: What is kept of a step: message, blstats, tty_chars, tty_colors, rewards; the first is always.
+        deterministic: Whether the player takes the likeliest actions: noted, since it would play otherwise if it drew.
         format: "motif" or "parquet".
         on_segment: Called once for each segment that is recorded, or was before.
 
@@ -96,6 +100,12 @@ def record(
         raise ConfigError(
             f"recording needs num_pairs >= 1 and 1 <= segment_length <= stride, got {num_pairs}, {segment_length} and "
             f"{stride}"
+        )
+    most = (task_args or {}).get("max_episode_steps", _MOST_STEPS)
+    if segment_length > most:
+        raise ConfigError(
+            f"no episode is as long as a segment of segment_length={segment_length} steps, with "
+            f"max_episode_steps={most}: record shorter segments, or raise the task's max_episode_steps"
         )
     kept = sorted({"message", *keys})
     for key in kept:
@@ -111,6 +121,7 @@ def record(
         "stride": stride,
         "seed": seed,
         "keys": kept,
+        "deterministic": deterministic,
         "format": format,
     }
     recording = _Recording(Path(folder), description)

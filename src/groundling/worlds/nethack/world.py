@@ -127,6 +127,7 @@ class NetHackWorld(World[NetHackConfig, NetHackEvaluation]):
                 task=self.config.env,
                 task_args=self.config.args,
                 seed=self.seed,
+                deterministic=self.evaluation.deterministic,
                 format=recording.format or "motif",
                 on_segment=on_segment,
             )

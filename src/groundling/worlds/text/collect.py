@@ -95,6 +95,9 @@ class EnvCollector(Collector):
                 on_step(int(plays.sum()))
                 if self._group_size is not None:
                     plays = plays & ~step.dones
+            if self._group_size is not None:
+                # The next rollout begins these anew: without them, only episodes that are soon over would be counted.
+                play.episodes += [envs.cut(i) for i in np.flatnonzero(plays).tolist()]
             last_memory = None if memory is None else memory * ~starts[:, None]
             last_values = policy.values(present, last_memory).detach().cpu()
         self.memory = memory
@@ -168,7 +171,7 @@ class EnvCollector(Collector):
             self._has_warned = True
             warnings.warn(
                 f"{count} of {self.envs.num_envs} episodes were not over after world.num_steps={self._num_steps} "
-                "steps: they count as far as they went; raise it to let them end",
+                "steps: they are learnt from as far as they went, and count as failures; raise it to let them end",
                 stacklevel=2,
             )
 

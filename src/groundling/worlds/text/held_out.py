@@ -7,7 +7,7 @@ from typing import Any
 from groundling.algorithms.algorithm import Algorithm
 from groundling.algorithms.bc import BehaviouralCloning
 from groundling.policies.policy import Policy
-from groundling.rows import RowFile, ValidationListener, due
+from groundling.rows import BEFORE_ALL, RowFile, ValidationListener, due
 from groundling.worlds.text.config import TextConfig, TextEvaluation
 from groundling.worlds.text.dataset import count_transitions
 from groundling.worlds.text.demonstrations import Demonstrations
@@ -47,8 +47,8 @@ class HeldOutLog:
         actions = actions_of(config).names
         rows = Demonstrations(folder, 1, slice(0, 1), actions, config.history, seed, split="validation")
         self._rollout = rows.rollout(count)  # of the whole split, or of as many drawn from it
-        self._rows = RowFile(run_dir / "validation.jsonl", update)
-        if not update and self._rows.is_empty:
+        self._rows = RowFile(run_dir / "validation.jsonl", update or BEFORE_ALL)
+        if not update:
             self._measure(0, 0)
 
     def log(self, row: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from groundling.envs.babyai_text import ACTIONS
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
-from groundling.rows import RowFile, read_rows
+from groundling.rows import BEFORE_ALL, RowFile, read_rows
 from groundling.worlds.text.config import PROBE_SETS, TextConfig
 from groundling.worlds.text.envs import actions_of
 
@@ -274,8 +274,8 @@ class ProbeLog:
             raise ConfigError(
                 f"a {type(policy).__name__} tells no probabilities of what it is shown alone: set world.probes=null"
             )
-        self._rows = RowFile(run_dir / _FILE, update)
-        if not update and self._rows.is_empty:
+        self._rows = RowFile(run_dir / _FILE, update or BEFORE_ALL)
+        if not update:
             self.log({"update": 0, "step": 0})
 
     def log(self, row: dict[str, Any]) -> None:

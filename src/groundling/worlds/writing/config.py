@@ -96,5 +96,24 @@ class WritingEvaluation(EvaluationConfig):
         for number, metric in enumerate(self.metrics):
             check_component(measures, metric, f"evaluation.metrics[{number}]", filled_in=("lm",))
         check_generation("evaluation.generation", self.generation)
+        self._check_lengths()
         if self.post_process is not None:
             post_processors.get(self.post_process)
+
+    def _check_lengths(self) -> None:
+        """One text is measured to each prompt, of world.num_tokens tokens unless max_new_tokens says how many."""
+        if "max_length" in self.generation:
+            raise ConfigError(
+                f"evaluation.generation.max_length={self.generation['max_length']} does nothing beside "
+                "max_new_tokens, which is world.num_tokens unless you set it: set max_new_tokens instead"
+            )
+        if self.generation.get("max_new_tokens", 1) is None:
+            raise ConfigError(
+                "evaluation.generation.max_new_tokens=null leaves the texts without an end: set a number, or leave it "
+                "out for world.num_tokens"
+            )
+        if (texts := self.generation.get("num_return_sequences")) not in (None, 1):
+            raise ConfigError(
+                f"evaluation.generation.num_return_sequences={texts} writes {texts} texts to each prompt, and one is "
+                "measured: leave it out"
+            )

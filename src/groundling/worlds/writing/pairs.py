@@ -98,6 +98,8 @@ def record(
         "pool_args": config.args,
         "max_prompt_length": config.max_prompt_length,
         "prompt_truncation_side": config.prompt_truncation_side,
+        "chat": config.chat,
+        "system": config.system,
         "tokens": config.num_tokens,
         "reward": {name: asdict(part) for name, part in world.reward_parts.items() if part is not None},
         "seed": world.seed,

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,13 @@ from groundling.envs.text_generation import Sample
 from groundling.errors import ConfigError, RunError
 from groundling.files import write_atomically
 from groundling.lm.decoding import end_tokens
+from groundling.lm.generation import sampling_from
 from groundling.metrics import Metric, MetricResult
 from groundling.metrics.post_processing import post_processors
 from groundling.policies.texts import TokenPrompt
 from groundling.policies.token import TokenPolicy
 from groundling.rewards import RewardSum
-from groundling.rows import RowFile, ValidationListener, due
+from groundling.rows import BEFORE_ALL, RowFile, ValidationListener, due
 from groundling.worlds.world import World
 from groundling.worlds.writing.collect import as_writer, stretch_of, texts_so_far
 from groundling.worlds.writing.config import WritingConfig, WritingEvaluation
@@ -85,7 +86,7 @@ def write_and_measure(
 ) -> Written:
     """Let ``policy`` write to ``samples`` as evaluation.generation says, and measure what came of it.
 
-    Draws from torch's global generator, which is left as it was: the texts depend on the config's seed alone.
+    The texts depend on the config's seed alone; torch's global generator is left as it was.
 
     Raises:
         ConfigError: evaluation.generation is not what Transformers' generate takes, or two metrics give figures of one
@@ -99,11 +100,11 @@ def write_and_measure(
     process = post_processors.get(evaluation.post_process) if evaluation.post_process else str
     encode = make_prompt_encoder(world.config, policy)
     size = evaluation.batch_size
-    with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(world.seed)
+    generator = torch.Generator().manual_seed(world.seed)
+    with sampling_from(world.seed) if evaluation.generation else nullcontext(), torch.no_grad():
         for first in range(0, len(samples), size):
             batch = samples[first : first + size]
-            rows += _write(policy, encode(batch), world.config.num_tokens, evaluation.generation)
+            rows += _write(policy, encode(batch), world.config.num_tokens, evaluation.generation, generator)
             for _ in batch:
                 on_text()
     tokenizer = policy.lm.tokenizer
@@ -130,12 +131,16 @@ def write_and_measure(
 
 
 def _write(
-    policy: TokenPolicy, prompts: Sequence[TokenPrompt], num_tokens: int, settings: dict[str, Any]
+    policy: TokenPolicy,
+    prompts: Sequence[TokenPrompt],
+    num_tokens: int,
+    settings: dict[str, Any],
+    generator: torch.Generator,
 ) -> list[list[int]]:
     """The tokens of a text to each prompt: as in training, or as Transformers' generate does with the settings."""
     lm = policy.lm
     if not settings:
-        uniforms = torch.rand(len(prompts), num_tokens, dtype=torch.float64)
+        uniforms = torch.rand(len(prompts), num_tokens, dtype=torch.float64, generator=generator)
         return [ids.tolist() for ids in policy.write(prompts, uniforms, num_tokens).token_ids()]
     settings = {"max_new_tokens": num_tokens} | settings
     try:
@@ -194,8 +199,8 @@ class ValidationLog:
             return
         self._policy = as_writer(policy)
         self._samples, self._metrics, self._reward = make_validation(world, self._policy)
-        self._rows = RowFile(run_dir / "validation.jsonl", update)
-        if not update and self._rows.is_empty:
+        self._rows = RowFile(run_dir / "validation.jsonl", update or BEFORE_ALL)
+        if not update:
             self._measure(0, 0)
 
     def log(self, row: Mapping[str, Any]) -> None:

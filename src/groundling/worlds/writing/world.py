@@ -73,7 +73,9 @@ class WritingWorld(World[WritingConfig, WritingEvaluation]):
 
     @property
     def settings(self) -> dict[str, Any]:
-        names = ("pool", "args", "max_prompt_length", "prompt_truncation_side", "num_tokens")
+        names = ["pool", "args", "max_prompt_length", "prompt_truncation_side", "num_tokens"]
+        # Told of conversations alone: evaluations of other prompts stay equal to those from before there were any.
+        names += ["chat", "system"] if self.config.chat else []
         return {name: getattr(self.config, name) for name in names} | {
             name: getattr(self.evaluation, name) for name in ("generation", "post_process")
         }
