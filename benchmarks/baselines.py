@@ -7,6 +7,7 @@ Writes benchmarks/results/baselines.csv (one row per update), baselines.json (30
 
 import csv
 import json
+import sys
 from pathlib import Path
 
 from groundling.cli import main
@@ -15,10 +16,11 @@ from groundling.training.tracking import read_metrics
 
 RESULTS = Path(__file__).parent / "results"
 RUNS = Path("runs/baselines")
-ENV = ["world.env=BabyAI-GoToRedBallNoDists-v0", "world.history=1"]
+ENV = "world.env=BabyAI-GoToRedBallNoDists-v0"
 AGENTS = {
     "symbolic": [
         "glam/symbolic",
+        ENV,
         "training.steps=200000",
         "algorithm.args.learning_rate=3e-4",
         "algorithm.args.value_coefficient=0.5",
@@ -26,6 +28,8 @@ AGENTS = {
     ],
     "drrn": [
         "glam/drrn",
+        ENV,
+        "world.history=1",
         "training.steps=150000",
         "world.num_steps=10",
         "reward.env.args.scale=1",
@@ -37,13 +41,14 @@ AGENTS = {
 """By name, the experiment and what differs from the original's settings, which are meant for 1.5 million steps."""
 
 
-def run() -> None:
+def run() -> int:
+    """Train what is left, evaluate, and write; the exit status of the command that failed, if one did."""
     figures, curves = {}, {}
-    for name, (experiment, *overrides) in AGENTS.items():
+    for name, settings in AGENTS.items():
         run_dir = RUNS / name
-        if main(["train", experiment, *ENV, *overrides, f"name={name}", f"run_dir={run_dir}"]):
-            return
-        main(["evaluate", str(run_dir), "--episodes", "300"])
+        train = ["train", *settings, f"name={name}", f"run_dir={run_dir}"]
+        if status := main(train) or main(["evaluate", str(run_dir), "--episodes", "300"]):
+            return status
         agents = json.loads((run_dir / "evaluation" / "held-out.json").read_text())["agents"]
         figures[name] = {agent: agents[agent] for agent in ("trained", "random", "expert")}
         curves[name] = read_metrics(run_dir)
@@ -57,7 +62,8 @@ def run() -> None:
     (RESULTS / "baselines.json").write_text(json.dumps(figures, indent=1) + "\n")
     plot = learning_curve({name: [rows] for name, rows in curves.items()}, "success_rate", "success rate")
     (RESULTS / "baselines.svg").write_text(plot)
+    return 0
 
 
 if __name__ == "__main__":
-    run()
+    sys.exit(run())
