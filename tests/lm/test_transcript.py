@@ -114,6 +114,21 @@ def test_kept_prompts_are_what_they_are_alone(tokenizers, family):
             )
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_prompt_that_goes_on_by_one_token(tokenizers, family):
+    """Of one row alone Transformers lays out the heads that share a key otherwise."""
+    lm, text = model(family, tokenizers), _ids(1, 31)
+    kept, longer = KeptPrompts(lm.backbone), ScoringQuestion(text, [[]])
+    with torch.no_grad():
+        kept.answers([ScoringQuestion(text[:30], [[]])])
+        (grown,) = kept.answers([longer])
+        (alone,) = lm._scorer.answers([longer])
+        (first,) = read_growing(lm.backbone, [ScoringQuestion(text[:1], [[]])])
+        (expected,) = lm._scorer.answers([ScoringQuestion(text[:1], [[]])])
+    torch.testing.assert_close(grown.rows, alone.rows, atol=1e-4, rtol=0)
+    torch.testing.assert_close(first.rows, expected.rows, atol=1e-4, rtol=0)
+
+
 def test_only_what_is_new_is_read(tokenizers, monkeypatch):
     lm = model("llama", tokenizers)
     kept, lengths = KeptPrompts(lm.backbone), []

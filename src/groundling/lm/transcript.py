@@ -142,7 +142,13 @@ class AttentionBy(TorchFunctionMode):
     ) -> Any:
         given = kwargs or {}
         if func is F.scaled_dot_product_attention:
-            return self._attend(args[0], args[1], args[2], given.get("scale"))
+            query, key, value = args[:3]
+            if (sharing := query.shape[2] // key.shape[2]) > 1:
+                # Of one row alone Transformers lays out the heads that share a key as if they were rows. Of several it
+                # repeats the key for each of them.
+                query = query.reshape(len(query), -1, key.shape[2], query.shape[3])
+                key, value = (one.repeat_interleave(sharing, dim=1) for one in (key, value))
+            return self._attend(query, key, value, given.get("scale"))
         return func(*args, **given)
 
 
