@@ -168,7 +168,7 @@ def test_the_report_shows_it(evaluated: Path, tmp_path: Path) -> None:
     for agent, one in told.items():
         success = one["figures"]["success"]
         assert f"<th>{agent}</th>" in table
-        assert f"<td>{number(success['value'])}<small>" in table.partition("<td>swapped</td>")[2]
+        assert f"<td>{number(success['value'])}<small>" in table.partition("<td>swapped<small>")[2]
     assert page.count("<summary>All figures: ") == len(list((evaluated / "evaluation").glob("*.json")))
 
 
@@ -183,6 +183,18 @@ def test_the_controls_of_another_world_are_not_set_beside_the_runs(evaluated: Pa
     page = (tmp_path / "report.html").read_text()
     controls = page.partition("told otherwise")[2].partition("</section>")[0]
     assert "<td>swapped</td>" not in controls and "<td>dropped</td>" in controls
+
+
+def test_a_test_in_another_world_is_told_as_one(evaluated: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(evaluated, tmp_path / "run")
+    for name, overrides in (("swapped", ["world.args.num_dists=<8>"]), ("dropped", [])):
+        path = run / "evaluation" / f"{name}.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "overrides": overrides}))
+    assert main(["report", str(run), "--output", str(tmp_path / "report.html")]) == 0
+    page = (tmp_path / "report.html").read_text()
+    (table,) = re.findall("<h2>Evaluations: success</h2>\n<table>(.*?)</table>", page, re.DOTALL)
+    assert "<td>swapped<small>world.args.num_dists=&lt;8&gt;</small></td>" in table
+    assert "<td>dropped</td>" in table
 
 
 def test_an_evaluation_of_an_earlier_version_is_to_be_made_again(

@@ -265,13 +265,17 @@ def _figures(evaluation: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, s
     ]
 
 
-def _by_suite(run: Shown) -> tuple[str, list[str], list[tuple[str, list[tuple[str, str]]]]]:
-    """The first figure of a run's evaluations: its name, the agents, and by suite each agent's mean and interval."""
+def _by_suite(run: Shown) -> tuple[str, list[str], list[tuple[str, str, list[tuple[str, str]]]]]:
+    """The first figure of a run's evaluations: its name, the agents, and by suite each agent's mean and interval.
+
+    Beside a suite stand the overrides that it was played with.
+    """
     figure = next((name for one in run.evaluations.values() for name in _figure_names(one)), "")
     agents = list(dict.fromkeys(agent for one in run.evaluations.values() for agent in one["agents"]))
     rows = [
         (
             suite,
+            " ".join(one.get("overrides", [])),
             [
                 _mean_and_interval(one["agents"].get(agent, {"figures": {}})["figures"].get(figure))
                 for agent in agents

@@ -18,8 +18,8 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from groundling.errors import GroundlingError
 from groundling.lm.backbone import Backbone
-from groundling.lm.packing import right_padded
-from groundling.lm.padding import configured, padded
+from groundling.lm.packing import padded
+from groundling.lm.padding import configured
 from groundling.lm.sampling import Mask, Sampling, draw, filtered
 from groundling.lm.steps import Stepper
 from groundling.lm.token_sets import SetKeeper, TokenSets
@@ -196,7 +196,7 @@ class Decoder:
         model: Any = lm.model
         for indices, manner in lm.padding.of(list(map(len, prompts)), choice.num_steps - 1):
             lines = [prompts[index] for index in indices]
-            tokens, mask = (part.to(device) for part in padded(lines, lm.filler, left))
+            tokens, mask = padded(lines, device, lm.filler, left)
             rows = torch.tensor(indices, device=device)
             processor = _Chooser(choice, rows, tokens.shape[1] if left else 1, self, mask, tokens, lines)
             settings = GenerationConfig(
@@ -354,8 +354,6 @@ class _Chooser(LogitsProcessor):
             return backbone.logits(backbone.decode(written, states, self.mask, None)[:, -1])
         added = written[:, self.given :].tolist()
         # Padded on the right, where nothing before it sees it, whatever tells a model its positions.
-        lines, mask = right_padded(
-            [[*p, *ids] for p, ids in zip(self.prompts, added, strict=True)], written.device
-        )
+        lines, mask = padded([[*p, *ids] for p, ids in zip(self.prompts, added, strict=True)], written.device)
         states = backbone.read(lines, None, None)
         return backbone.logits(states[torch.arange(len(lines)), (mask.sum(1) - 1).to(states.device)])

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from groundling.lm.padding import Batches, padded
+from groundling.lm.packing import padded
+from groundling.lm.padding import Batches
 
 # Scores of all steps are held until the log-probabilities are taken: 128 Mi numbers, twice, 1 GiB in float32.
 _MAX_SCORES = 2**27
@@ -84,12 +85,12 @@ def _generate_batch(
     filler: int,
     settings: dict[str, Any],
 ) -> list[Generation]:
-    tokens, mask = padded(prompts, filler, left=not model.config.is_encoder_decoder)
     device = model.get_input_embeddings().weight.device
+    tokens, mask = padded(prompts, device, filler, left=not model.config.is_encoder_decoder)
     limits = {} if "max_length" in settings else {"max_new_tokens": DEFAULT_NEW_TOKENS}
     output: Any = model.generate(
-        input_ids=tokens.to(device),
-        attention_mask=mask.to(device),
+        input_ids=tokens,
+        attention_mask=mask,
         **({"pad_token_id": filler} | limits | settings),
         return_dict_in_generate=True,
         output_scores=True,

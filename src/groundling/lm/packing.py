@@ -156,11 +156,15 @@ def batches(
     return groups
 
 
-def right_padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Token ids and 0/1 mask, int64 (batch, longest)."""
-    lengths = torch.tensor([len(row) for row in rows])
-    mask = torch.arange(int(lengths.max())) < lengths[:, None]
-    tokens = torch.zeros(mask.shape, dtype=torch.long)
+def padded(
+    rows: Sequence[Sequence[int]], device: torch.device, filler: int = 0, left: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Token ids and 0/1 mask, int64 (batch, longest), with ``filler`` behind each row, or before it."""
+    lengths = torch.tensor([len(row) for row in rows])[:, None]
+    longest = int(lengths.max())
+    places = torch.arange(longest)
+    mask = places >= longest - lengths if left else places < lengths
+    tokens = torch.full(mask.shape, filler)
     tokens[mask] = torch.tensor(list(itertools.chain.from_iterable(rows)), dtype=torch.long)
     return tokens.to(device), mask.long().to(device)
 

@@ -20,6 +20,7 @@ from transformers import GenerationConfig
 from groundling.errors import GroundlingError
 from groundling.lm.backbone import Backbone
 from groundling.lm.loading import first_line
+from groundling.lm.packing import padded
 from groundling.lm.trials import REASON_LENGTH, REFUSALS, plain_logits, words_of
 
 _NEW_TOKENS = 3
@@ -127,8 +128,8 @@ class Batches:
     def _error(self, prompts: Sequence[Sequence[int]], manner: Manner) -> float:
         """How far logits lie from those of the plain forward."""
         encodes = self.backbone.is_encoder_decoder
-        tokens, mask = padded(prompts, self.filler, left=not encodes)
         device = self.backbone.device
+        tokens, mask = padded(prompts, device, self.filler, left=not encodes)
         settings = GenerationConfig(
             max_new_tokens=_NEW_TOKENS,
             do_sample=False,
@@ -139,8 +140,8 @@ class Batches:
         model: Any = self.backbone.model
         with torch.autocast(device.type, enabled=False), configured(model, settings):
             output = model.generate(
-                input_ids=tokens.to(device),
-                attention_mask=mask.to(device),
+                input_ids=tokens,
+                attention_mask=mask,
                 return_dict_in_generate=True,
                 output_logits=True,
             )
@@ -174,15 +175,3 @@ def configured(model: Any, settings: GenerationConfig) -> Iterator[None]:
         yield
     finally:
         model.generation_config = before
-
-
-def padded(prompts: Sequence[Sequence[int]], filler: int, left: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and 0/1 mask, int64 (batch, longest)."""
-    longest = max(map(len, prompts))
-    tokens = torch.full((len(prompts), longest), filler)
-    mask = torch.zeros_like(tokens)
-    for row, prompt in enumerate(prompts):
-        place = slice(longest - len(prompt), None) if left else slice(len(prompt))
-        tokens[row, place] = torch.tensor(prompt)
-        mask[row, place] = 1
-    return tokens, mask

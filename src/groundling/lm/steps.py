@@ -23,7 +23,7 @@ from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
 from groundling.lm.backbone import Backbone
 from groundling.lm.kernels import FastKernels
-from groundling.lm.packing import batches, right_padded
+from groundling.lm.packing import batches, padded
 from groundling.lm.relative_attention import reads_in_blocks
 from groundling.lm.trials import REFUSALS, plain_logits
 
@@ -97,7 +97,7 @@ class Stepper:
         longest = max(map(len, prompts))
         texts = self._empty(lengths, new_tokens, longest if encodes else 0)
         for group, rows, place in self._distinct(prompts):
-            tokens, mask = right_padded(group, self.backbone.device)
+            tokens, mask = padded(group, self.backbone.device)
             last = torch.tensor([0 if encodes else len(prompt) - 1 for prompt in group], device=tokens.device)
             if self._traced and not (encodes and reads_in_blocks(self.backbone.model.get_encoder(), tokens)):
                 logits, states, *memory = self._traced.begin(tokens, mask, last)
@@ -211,7 +211,7 @@ class Stepper:
         if self.backbone.device.type != "cpu":
             return  # not tried
         texts = self.begin(prompts, 4)
-        tokens, mask = right_padded(prompts, self.backbone.device)
+        tokens, mask = padded(prompts, self.backbone.device)
         last = mask.sum(1) - 1 if not self.backbone.is_encoder_decoder else torch.zeros_like(mask[:, 0])
         slot = torch.tensor([texts.slot])
         example = (tokens[:, :1], texts.positions, slot, texts.mask, *texts.cross, *texts.memory)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from groundling.lm import LanguageModel
-from groundling.lm.packing import MAX_ROWS, ScoringQuestion, right_padded, split_wide
+from groundling.lm.packing import MAX_ROWS, ScoringQuestion, padded, split_wide
 from groundling.lm.reader import WORTH_SHARING
 from groundling.processes import in_parts
 
@@ -95,7 +95,7 @@ def _read_groups(lm: LanguageModel, lines: Lines, groups: Sequence[Sequence[int]
 def _read(lm: LanguageModel, lines: Lines) -> Tensor:
     """States of the positions that count, each line read on its own."""
     whole = [[*prompt, *ids] for prompt, ids in zip(lines.prompts, lines.written, strict=True)]
-    tokens, _ = right_padded(whole, lm.device)
+    tokens, _ = padded(whole, lm.device)
     # What pads a row on its right is seen by nothing before it.
     return _last(lm.backbone.read(tokens, None, None), list(map(len, whole)), lines.counts)
 
@@ -104,12 +104,12 @@ def _decode(lm: LanguageModel, lines: Lines) -> Tensor:
     """The decoder's states of the positions that count."""
     distinct = list(dict.fromkeys(map(tuple, lines.prompts)))
     places = {prompt: place for place, prompt in enumerate(distinct)}
-    tokens, mask = right_padded(distinct, lm.device)
+    tokens, mask = padded(distinct, lm.device)
     encoded = lm.backbone.encode(tokens, mask)
     if len(distinct) < len(lines.prompts):
         rows = torch.tensor([places[tuple(prompt)] for prompt in lines.prompts], device=mask.device)
         encoded, mask = encoded[rows.to(encoded.device)], mask[rows]
-    written, _ = right_padded(lines.written, lm.device)
+    written, _ = padded(lines.written, lm.device)
     hidden = lm.backbone.decode(written, encoded, mask, None)
     return _last(hidden, list(map(len, lines.written)), lines.counts)
 
