@@ -52,7 +52,8 @@ def test_a_server_is_asked_as_balrog_asks(tmp_path: Path, capsys: pytest.Capture
 
 def test_a_model_is_asked_likewise(tmp_path: Path) -> None:
     command = ["evaluate", "starter-causal", "--protocol", "balrog-babyai", "--suite", "balrog-goto"]
-    words = ["world.args.max_steps=2", "evaluation.baselines=[]", f"run_dir={tmp_path}/run", "device=cpu"]
+    words = ["evaluation.baselines=[]", f"run_dir={tmp_path}/run", "device=cpu"]
+    words += ["policy.args.max_action_tokens=2", "policy.args.invalid_action=turn left"]
     assert main([*command, "--episodes", "2", *words]) == 0
     (row,) = json.loads((tmp_path / "run/evaluation/balrog-goto.json").read_text())["agents"].values()
     assert row["figures"]["invalid_actions"]["value"] > 0 and row["episodes"] == 2
@@ -68,6 +69,11 @@ def test_a_model_is_asked_likewise(tmp_path: Path) -> None:
             "base_url holds a user, password or query",
         ),
         (["expert", "--suite", "held-out"], "is not of the protocol"),
+        (
+            ["expert", "world.args.max_steps=9"],
+            "world.args.max_steps=9 would change what balrog-babyai plays",
+        ),
+        (["expert", "+world.args={num_dists: 1}"], "would change what balrog-babyai plays"),
     ],
 )
 def test_who_cannot_be_asked(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

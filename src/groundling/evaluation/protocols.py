@@ -22,6 +22,8 @@ PROTOCOLS = {"balrog-babyai": "BALROG's BabyAI: the mean over five tasks of how 
 """By name, which is also that of the group of suites that are played, and of the experiment whose agent is asked where
 a model or a server is named."""
 _COUNTED = "success"
+_PLAYED = re.compile(r"[+~]*world\.(env|args)\b")
+"""Overrides that would change what a protocol plays."""
 
 
 def find_player(name: str, protocol: str, overrides: Sequence[str], warn: Callable[[str], None]) -> Target:
@@ -34,8 +36,14 @@ def find_player(name: str, protocol: str, overrides: Sequence[str], warn: Callab
         warn: As of `find`.
 
     Raises:
-        ConfigError: it is nothing of that kind, or an override is wrong.
+        ConfigError: it is nothing of that kind, or an override is wrong, or changes what is played.
     """
+    for word in overrides:
+        if _PLAYED.match(word):
+            raise ConfigError(
+                f"{word} would change what {protocol} plays: leave it out, or leave --protocol out and name the tests "
+                "with --suite"
+            )
     if re.match(r"https?://", name):
         check_address(name)  # before a folder is named by it
         given = dict(word.split("=", 1) for word in overrides if word.startswith("policy.args.model="))
