@@ -3,8 +3,9 @@
     python benchmarks/long_prompts.py            # two minutes of one core
     python benchmarks/long_prompts.py --quick    # does it run; writes no results
 
-The bundled encoder-decoder reads prompts of random tokens, without gradients and with those of all its weights. Both
-ways take turns on each length in one process; the memory is by how much its peak grows.
+The bundled encoder-decoder reads prompts of random tokens, one alone or two of which the shorter is padded, without
+gradients and with those of all its weights. The ways take turns on each in one process; the memory is by how much its
+peak grows.
 """
 
 import argparse
@@ -23,8 +24,9 @@ from groundling.lm import LanguageModel
 from groundling.lm.relative_attention import _InBlocks
 
 RESULTS = Path(__file__).parent / "results"
-LENGTHS = (88, 440, 880, 1760, 3520)
-LEARNT = (88, 440, 880)
+PROMPTS = ((88,), (88, 44), (440,), (880,), (880, 440), (1760,), (3520,))
+"""Tokens of the prompts that are read together."""
+LEARNT = PROMPTS[:5]
 WAYS = {"plain": "eager", "fused": "sdpa", "blocks": None}
 
 
@@ -40,18 +42,20 @@ def model(way: str) -> LanguageModel:
     return lm
 
 
-def read(lm: LanguageModel, length: int, learns: bool) -> float:
+def read(lm: LanguageModel, lengths: tuple[int, ...], learns: bool) -> float:
     """CPU seconds of one pass."""
-    tokens = torch.randint(5, 900, (1, length), generator=torch.Generator().manual_seed(length))
+    length = max(lengths)
+    tokens = torch.randint(5, 900, (len(lengths), length), generator=torch.Generator().manual_seed(length))
+    mask = (torch.arange(length) < torch.tensor(lengths)[:, None]).long()
     began = time.process_time()
     with torch.set_grad_enabled(learns):
-        states = lm.backbone.encode(tokens, torch.ones_like(tokens))
+        states = lm.backbone.encode(tokens, mask)
         if learns:
             states.square().mean().backward()
     return time.process_time() - began
 
 
-def peak_growth(lm: LanguageModel, length: int, learns: bool) -> float:
+def peak_growth(lm: LanguageModel, lengths: tuple[int, ...], learns: bool) -> float:
     """MiB by which the process grows at most during the pass (Linux)."""
 
     def kilobytes(name: str) -> int:
@@ -60,7 +64,7 @@ def peak_growth(lm: LanguageModel, length: int, learns: bool) -> float:
 
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before = kilobytes("VmRSS")
-    read(lm, length, learns)
+    read(lm, lengths, learns)
     return (kilobytes("VmHWM") - before) / 1024
 
 
@@ -70,25 +74,26 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
-    lengths = LENGTHS[:3] if arguments.quick else LENGTHS
+    prompts = LEARNT if arguments.quick else PROMPTS
     rounds = 1 if arguments.quick else arguments.rounds
     torch.set_num_threads(1)
     lms = {way: model(way) for way in WAYS}
     rows = []
     for learns in (False, True):
-        for length in (one for one in lengths if not learns or one in LEARNT):
+        for lengths in (one for one in prompts if not learns or one in LEARNT):
             seconds: dict[str, list[float]] = {way: [] for way in WAYS}
             for _ in range(rounds + 1):  # the first warms up
                 for way, lm in lms.items():
-                    seconds[way].append(read(lm, length, learns))
+                    seconds[way].append(read(lm, lengths, learns))
             for way in WAYS:
-                peak = round(peak_growth(lms[way], length, learns), 1)
+                peak = round(peak_growth(lms[way], lengths, learns), 1)
                 taken = [round(value, 5) for value in seconds[way][1:]]
                 figures = {"seconds": taken, "peak_growth_mib": peak}
-                rows.append({"learns": learns, "tokens": length, "way": way, **figures})
+                rows.append({"learns": learns, "tokens": lengths, "way": way, **figures})
                 kind = "with gradients" if learns else "without"
+                prompt = " and ".join(map(str, lengths))
                 print(
-                    f"{length:5} tokens {kind:14} {way:6} {median(taken) * 1e3:9.1f} ms {peak:8.1f} MiB",
+                    f"{prompt:>11} tokens {kind:14} {way:6} {median(taken) * 1e3:9.1f} ms {peak:8.1f} MiB",
                     flush=True,
                 )
     if not arguments.quick:

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import MT5Config, MT5ForConditionalGeneration, T5Config, T5ForConditionalGeneration
 
-from groundling.lm import LanguageModel
+from groundling.lm import LanguageModel, relative_attention
 from groundling.lm.decoding import Decoder
 from groundling.lm.relative_attention import LONG, read_long_prompts_in_blocks
 from groundling.lm.sampling import Sampling
@@ -121,6 +121,33 @@ def test_a_padded_batch_is_told_so_without_a_mask_of_the_square(starter: Languag
         alone = starter.backbone.encode(tokens[1:, : LENGTH // 2], mask[1:, : LENGTH // 2])
     torch.testing.assert_close(states[1:, : LENGTH // 2], alone, atol=1e-4, rtol=1e-4)
     assert numbers[0] <= 2 * LENGTH * 512  # the widest layer's; of length × length there would be 2 × 8 heads
+
+
+@pytest.mark.parametrize("stretches", ["together", "apart"])
+def test_without_gradients_a_padded_prompt_costs_what_its_tokens_do(
+    stretches: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens, _ = padded(4, LENGTH)
+    mask = torch.zeros_like(tokens)
+    mask[0, :40] = mask[1, -700:] = mask[2, 100:900] = 1  # the last text is padding alone
+    if stretches == "apart":
+        mask[2, 500:510] = 0
+    lengths = []
+    fused = relative_attention.scaled_dot_product_attention
+
+    def watched(query: torch.Tensor, *rest: Any, **options: Any) -> torch.Tensor:
+        lengths.append(query.shape[2])
+        return fused(query, *rest, **options)
+
+    monkeypatch.setattr(relative_attention, "scaled_dot_product_attention", watched)
+    with torch.no_grad():
+        plain, read = (
+            encoder("t5", in_blocks)(input_ids=tokens, attention_mask=mask).last_hidden_state
+            for in_blocks in (False, True)
+        )
+    torch.testing.assert_close(read * mask[..., None], plain * mask[..., None], atol=1e-5, rtol=1e-5)
+    assert read.isfinite().all()
+    assert lengths == ([40, 700, 800] * 2 if stretches == "together" else [])  # in each of two layers
 
 
 def test_a_writer_reads_long_prompts_as_the_plain_model_does(starter: LanguageModel) -> None:

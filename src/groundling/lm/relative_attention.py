@@ -3,9 +3,10 @@
 T5 adds a bias to each attention score that depends on how far a key lies from its query, and on nothing else. Its own
 attention lays this bias out for each head, query and key, and the scores and probabilities likewise: 400 MB each for
 3,500 tokens and 8 heads. Here the bias is a table of ``2 · length - 1`` distances, of which each query reads a window.
-PyTorch's fused attention takes the windows as a view of the table. With a mask or gradients, of which it would lay out
-the square, a layer's attention goes block of queries by block; with gradients each block is computed again in the
-backward pass. Results are those of T5's own products. The gain is a CPU's: what a block needs stays in its cache.
+PyTorch's fused attention takes the windows as a view of the table, of a padded batch prompt by prompt. With gradients,
+of which it would lay out the square, a layer's attention goes block of queries by block, and each block is computed
+again in the backward pass. Results are those of T5's own products. The gain is a CPU's: what a block needs stays in its
+cache.
 """
 
 from __future__ import annotations
@@ -79,19 +80,22 @@ class _InBlocks(nn.Module):
             part(hidden_states).view(batch, length, self.n_heads, -1).transpose(1, 2)
             for part in (self.q, self.k, self.v)
         )  # each (batch, heads, length, size)
-        query = query.flip(2)  # from the last query on, so that the windows of their distances lie in order
-        if mask is None and not torch.is_grad_enabled():
-            windows = table.unfold(1, length, 1)[None]  # (1, heads, length, length), a view of the table
-            attended = scaled_dot_product_attention(query, key, value, attn_mask=windows, scale=1.0)
-        else:
+        places = None if torch.is_grad_enabled() else _places(mask)
+        if places is None:
             attended = self._attend_in_blocks(query, key, value, table, mask)
-        return self.o(attended.flip(2).transpose(1, 2).flatten(2)), table, None
+        else:
+            attended = torch.zeros_like(query)  # of padding
+            for rows, place in places:
+                prompts = (rows, slice(None), place)
+                attended[prompts] = _attend(query[prompts], key[prompts], value[prompts], table)
+        return self.o(attended.transpose(1, 2).flatten(2)), table, None
 
     def _attend_in_blocks(
         self, query: Tensor, key: Tensor, value: Tensor, table: Tensor, mask: Tensor | None
     ) -> Tensor:
-        """The same, block of queries by block: for a mask or gradients PyTorch would lay out the square."""
+        """The same, block of queries by block: for gradients PyTorch would lay out the square."""
         shape, length = query.shape, query.shape[2]
+        query = query.flip(2)  # from the last query on, so that the windows of their distances lie in order
         query, key, value = (part.flatten(0, 1) for part in (query, key, value))
         hidden = None if mask is None else mask[:, :, 0].expand(-1, self.n_heads, -1).reshape(-1, 1, length)
         attended = torch.empty_like(query)  # at once: many small results would keep freed memory apart
@@ -105,7 +109,7 @@ class _InBlocks(nn.Module):
                 )
             else:
                 attended[:, block] = _block(*inputs)
-        return attended.view(shape)
+        return attended.view(shape).flip(2)
 
     def _bias_by_distance(self, length: int) -> Tensor:
         """Of a key's place minus its query's, from ``1 - length`` to ``length - 1``."""
@@ -122,6 +126,31 @@ class _InBlocks(nn.Module):
 def _in_blocks(kind: Any) -> Any:
     """The class of T5's or mT5's attention with another way to compute it."""
     return type(f"{kind.__name__}InBlocks", (_InBlocks, kind), {})
+
+
+def _places(mask: Tensor | None) -> list[tuple[slice, slice]] | None:
+    """Rows and the places of their tokens, where those of each prompt stand together; None where they do not."""
+    if mask is None:
+        return [(slice(None), slice(None))]
+    places = []
+    for row, kept in enumerate((mask[:, 0, 0] == 0).tolist()):
+        if not any(kept):
+            continue
+        first, last = kept.index(True), len(kept) - kept[::-1].index(True)
+        if not all(kept[first:last]):
+            return None
+        places.append((slice(row, row + 1), slice(first, last)))
+    return places
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, table: Tensor) -> Tensor:
+    """Fused attention without gradients, each (batch, heads, length, size); the table may be of longer prompts."""
+    length, middle = query.shape[2], table.shape[1] // 2
+    # From the last query on, so that the windows of their distances lie in order.
+    windows = table[:, middle - length + 1 : middle + length].unfold(1, length, 1)[
+        None
+    ]  # a view of the table
+    return scaled_dot_product_attention(query.flip(2), key, value, attn_mask=windows, scale=1.0).flip(2)
 
 
 def _block(queries: Tensor, key: Tensor, value: Tensor, distances: Tensor, mask: Tensor | None) -> Tensor:
