@@ -115,7 +115,10 @@ class Processes:
         return value  # type: ignore[return-value]
 
     def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """Put the sum of all processes' gradients into each of theirs; a missing one counts as 0.
+        """Put the sum of all processes' gradients into each of theirs.
+
+        Where a process has none, it counts as 0; where no process has one there is none after it either, so that an
+        optimiser leaves the weights that one process would leave.
 
         Those of parameters in parts have been summed in the backward pass.
 
@@ -127,11 +130,15 @@ class Processes:
         whole = [p for p in parameters if not in_parts(p)]
         self._compare(whole)
         for bucket in _buckets(whole):
+            absent = [p.grad is None for p in bucket]
             gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
-            flat = torch.cat([g.flatten() for g in gradients])
+            present = [g.new_full((1,), not none) for g, none in zip(gradients, absent, strict=True)]
+            flat = torch.cat([*(g.flatten() for g in gradients), *present])
             distributed.all_reduce(flat)
-            for parameter, total in zip(bucket, flat.split([g.numel() for g in gradients]), strict=True):
-                parameter.grad = total.view_as(parameter)
+            *totals, counts = flat.split([*(g.numel() for g in gradients), len(bucket)])
+            for parameter, total, none, count in zip(bucket, totals, absent, counts, strict=True):
+                # The device is asked only by a process that has none.
+                parameter.grad = None if none and not count else total.view_as(parameter)
 
     def _compare(self, parameters: list[Tensor]) -> None:
         """Raise `RunError` where a parameter that comes for the first time differs between the processes."""

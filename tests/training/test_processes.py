@@ -304,9 +304,31 @@ def test_gradients_are_summed_on_each_device(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(distributed, "all_reduce", lambda flat: summed.append((flat.device, len(flat))))
     devices = [torch.device(name) for name in ("cpu", "cpu", "meta", "cpu")]
     parameters = [torch.ones(size, device=device) for size, device in zip((1, 2, 4, 8), devices, strict=True)]
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
     Processes(0, 2).sum_gradients(parameters)
-    assert summed == [(devices[0], 3), (devices[2], 4), (devices[3], 8)]
+    # With each tensor goes how many processes have its gradient.
+    assert summed == [(devices[0], 3 + 2), (devices[2], 4 + 1), (devices[3], 8 + 1)]
     assert [p.grad.device for p in parameters] == devices
+
+
+@pytest.mark.parametrize("other_has", [False, True])
+def test_a_weight_without_gradients_in_all_processes_stays_as_it_is(
+    other_has: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one process leaves it, whatever the optimiser's momentum and weight decay."""
+    other = torch.tensor(
+        [1.0, 1.0, 1.0, 2.0, 2.0, 1.0, 1.0] if other_has else [1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0]
+    )
+    monkeypatch.setattr(Processes, "_compare", lambda self, parameters: None)
+    monkeypatch.setattr(distributed, "all_reduce", lambda flat: flat.add_(other))
+    used, unused = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(2))
+    used.grad = torch.full((3,), 4.0)
+    Processes(0, 2).sum_gradients([used, unused])
+    assert used.grad.tolist() == [5.0] * 3
+    assert (unused.grad is None) != other_has
+    torch.optim.AdamW([used, unused], weight_decay=0.1).step()
+    assert (unused == 1).all() != other_has
 
 
 def test_one_machines_processes_do_not_share_its_gpus_by_a_device_map(tmp_path: Path) -> None:
