@@ -71,7 +71,7 @@ class Case:
     plant: Plant
     words: str
     """A command; what is in capitals are the things."""
-    told: str | None = None
+    message: str | None = None
     """Of the message by which it is refused, a regular expression; None: the command does its work."""
 
 
@@ -453,8 +453,8 @@ RUNS = {
 }
 STATES = {
     **{
-        f"a pickle as {name}": Case(checkpointed(pickled(f"{CHECKPOINT}/{name}")), EVALUATE, told)
-        for name, told in (
+        f"a pickle as {name}": Case(checkpointed(pickled(f"{CHECKPOINT}/{name}")), EVALUATE, message)
+        for name, message in (
             ("model.safetensors", "cannot be loaded"),
             ("value_head.safetensors", "cannot be read"),
         )
@@ -731,9 +731,9 @@ FILES = {
                 module("hydra_plugins/hostile_plugin", "hostile_launcher"),
             ),
             f"train mine --config-dir ROOT run_dir=OUT {_LITTLE}",
-            told,
+            message,
         )
-        for text, told in (
+        for text, message in (
             ("defaults: [/../../outside]", "Could not load"),
             ("defaults: [/experiment/../../outside]", "Could not load"),
             ("defaults: [{override /hydra/launcher: hostile_launcher}]", "Could not find"),
@@ -962,10 +962,10 @@ def test_a_hostile_file_does_nothing(
     output = capsys.readouterr()
     assert audit.acts == []
     assert "GROUNDLING_SECRET" not in audit.asked
-    if case.told is None:
+    if case.message is None:
         assert status == 0, output.err
     else:
-        assert status == 1 and re.search(case.told, output.err or output.out), output.err
+        assert status == 1 and re.search(case.message, output.err or output.out), output.err
         assert (
             output.err.count("error: ") == (case.words.split()[0] != "verify")
             and "Traceback" not in output.err

@@ -39,11 +39,11 @@ def _error(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_train_evaluate_report(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len((trained / "metrics.jsonl").read_text().splitlines()) == 3
     assert main(["evaluate", str(trained), "--episodes", "6"]) == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     evaluation = json.loads((trained / "evaluation" / "held-out.json").read_text())
     assert list(evaluation["agents"]) == ["trained", "zero-shot", "random", "expert"]
     for name, figures in evaluation["agents"].items():
-        assert name in told and figures["episodes"] == 6
+        assert name in output and figures["episodes"] == 6
     assert evaluation["agents"]["expert"]["figures"]["success"]["value"] == 1
     assert len((trained / "evaluation" / "held-out.csv").read_text().splitlines()) == 1 + 4 * 6
     assert main(["report", str(trained)]) == 0
@@ -135,9 +135,9 @@ def test_the_checkpoint_is_a_language_model(trained: Path) -> None:
 def test_dry_run_tells_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_dir = tmp_path / "dry"
     assert main(["train", "demo-easy", f"run_dir={run_dir}", "world.num_envs=2", "--dry-run"]) == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     for word in ("parameters", "memory", "updates", "time", "pick up the "):
-        assert word in told
+        assert word in output
     assert not run_dir.exists()
 
 
@@ -160,7 +160,7 @@ def test_list_and_doctor(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "message"),
     [
         (["world.env=BabyAI-GoToRedBal-v0"], "BabyAI-GoToRedBall-v0"),
         (["world.args.colour=red"], "colour"),
@@ -173,13 +173,13 @@ def test_list_and_doctor(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_what_cannot_be_run_is_told_in_one_line(
     overrides: list[str],
-    told: str,
+    message: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # else it tries for half a minute
-    assert told in _error(capsys, "train", "demo-easy", f"run_dir={tmp_path}", *overrides)
+    assert message in _error(capsys, "train", "demo-easy", f"run_dir={tmp_path}", *overrides)
 
 
 def test_other_mistakes_are_told_in_one_line(
@@ -216,8 +216,8 @@ def test_a_model_folder_without_tokenizer_is_told(
     checkpoint = sorted((trained / "checkpoints").glob("[0-9]*"))[-1]
     for name in ("config.json", "model.safetensors"):
         (tmp_path / name).write_bytes((checkpoint / name).read_bytes())
-    told = _error(capsys, "train", "demo-easy", f"run_dir={tmp_path / 'run'}", f"model.path={tmp_path}")
-    assert "tokenizer" in told and str(tmp_path) in told
+    error = _error(capsys, "train", "demo-easy", f"run_dir={tmp_path / 'run'}", f"model.path={tmp_path}")
+    assert "tokenizer" in error and str(tmp_path) in error
 
 
 def test_a_checkpoint_has_results_of_its_own(trained: Path) -> None:

@@ -134,5 +134,5 @@ def test_every_command_refuses_them(
     began = time.process_time()
     assert main([word.replace("PATH", str(path)).replace("FOLDER", str(tmp_path)) for word in words]) == 1
     assert time.process_time() - began < 5  # imports included
-    told = capsys.readouterr().err
-    assert told.startswith("error: ") and told.count("\n") == 1 and len(told) < 1000
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1 and len(error) < 1000

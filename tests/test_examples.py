@@ -23,9 +23,9 @@ def test_hallway_trains_an_own_env_with_an_own_algorithm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(ROOT)
-    own = ["--config-dir", "examples", "--import", "examples.hallway"]
+    options = ["--config-dir", "examples", "--import", "examples.hallway"]
     small = ["training.steps=16", "world.num_steps=4", "world.num_envs=2", "evaluation.num_envs=2"]
-    assert main(["train", "hallway", *own, f"run_dir={tmp_path}", *small]) == 0
+    assert main(["train", "hallway", *options, f"run_dir={tmp_path}", *small]) == 0
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert len(rows) == 2 and all(row["policy_loss"] != 0 for row in rows)
     assert main(["evaluate", str(tmp_path), "--import", "examples.hallway", "--episodes", "4"]) == 0
@@ -117,8 +117,8 @@ def test_own_metric_and_rewards_are_known_by_their_ids(capsys: pytest.CaptureFix
     assert rewards.create("no_echo")(*samples).tolist() == [-1, 0]
     parts = [{"id": "new_words"}, {"id": "no_echo", "weight": 0.5}]
     texts = [["c", "cat"], ["yesterday", "yesterday yesterday", "yesterday yesterday ran"]]
-    found = rewards.create("weighted_sum", parts=parts).at_tokens(samples[0], texts, samples[2])
-    assert found.tolist() == [[1, -0.5, 0], [1, 0, 1]]
+    token_rewards = rewards.create("weighted_sum", parts=parts).at_tokens(samples[0], texts, samples[2])
+    assert token_rewards.tolist() == [[1, -0.5, 0], [1, 0, 1]]
 
 
 def test_own_pool_is_written_for_and_fits_on_a_page(capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,11 +133,11 @@ def test_own_agent_trains_its_head_and_leaves_what_is_frozen(
 ) -> None:
     monkeypatch.chdir(ROOT)
     assert len((ROOT / "examples" / "own_agent.py").read_text().splitlines()) < 40
-    own = ["demo-easy", "--import", "examples.own_agent", "policy.id=frozen_encoder", "~policy.args"]
+    words = ["demo-easy", "--import", "examples.own_agent", "policy.id=frozen_encoder", "~policy.args"]
     small = ["world.num_steps=4", "world.num_envs=4", "algorithm.args.minibatch_size=8", "device=cpu"]
     small += [f"run_dir={tmp_path}", "training.keep_checkpoints=3", "training.checkpoint_every=1"]
     for steps in (16, 32):  # the second resumes, with its own weights read back
-        assert main(["train", *own, *small, f"training.steps={steps}"]) == 0
+        assert main(["train", *words, *small, f"training.steps={steps}"]) == 0
     began = load_file(resolve("starter") + "/model.safetensors")
     first, second = (tmp_path / "checkpoints" / name for name in ("000001", "000002"))
     learnt = load_file(second / "model.safetensors")
@@ -212,9 +212,9 @@ def test_a_run_says_which_modules_it_was_made_with(
         "device=cpu",
     ]
     assert main(["train", *words, *short, "--import", module]) == 0
-    told = _groundling("evaluate", str(run), "--episodes", "2", fails=True)
-    assert f"if you have it and trust it, add --import {module}" in told
-    assert told.count("\n") == 1
+    error = _groundling("evaluate", str(run), "--episodes", "2", fails=True)
+    assert f"if you have it and trust it, add --import {module}" in error
+    assert error.count("\n") == 1
     assert main(["evaluate", str(run), "--episodes", "2", "--import", module]) == 0
     capsys.readouterr()
     assert main(["train", *words, *short, f"imports=[{module}]"]) == 1

@@ -59,7 +59,7 @@ def test_an_env_that_raises_is_told(error: BaseException) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "told"),
+    ("place", "value", "message"),
     [
         (1, None, "reward must be a number, got None"),
         (1, "1", "reward must be a number, got '1'"),
@@ -81,14 +81,14 @@ def test_an_env_that_raises_is_told(error: BaseException) -> None:
         (0, {"mission": 3}, r"no goal: .*, got observation\['mission'\] = 3 \(int\)"),
     ],
 )
-def test_what_an_env_gives_is_checked(place: int, value: Any, told: str) -> None:
-    with pytest.raises(GroundlingError, match=told):
+def test_what_an_env_gives_is_checked(place: int, value: Any, message: str) -> None:
+    with pytest.raises(GroundlingError, match=message):
         _second_step(lambda: (*_STEP[:place], value, *_STEP[place + 1 :]))
 
 
 def test_a_goal_that_is_no_text_is_shown() -> None:
-    for info, told in (({"goal": 7}, r"info\['goal'\] = 7 \(int\)"), ({}, "neither")):
-        with pytest.raises(GroundlingError, match=f"tells no goal: .* got {told}"):
+    for info, message in (({"goal": 7}, r"info\['goal'\] = 7 \(int\)"), ({}, "neither")):
+        with pytest.raises(GroundlingError, match=f"tells no goal: .* got {message}"):
             read_text_step("a text", info)
 
 
@@ -137,8 +137,8 @@ def test_memory_that_runs_out_is_one_line(
 ) -> None:
     _command(error, monkeypatch)
     assert cli.main(["doctor"]) == 1
-    told = capsys.readouterr().err
-    assert told.startswith("error: memory") and told.count("\n") == 1 and "world.num_envs" in told
+    output = capsys.readouterr().err
+    assert output.startswith("error: memory") and output.count("\n") == 1 and "world.num_envs" in output
 
 
 def test_a_foreign_traceback_follows_its_line(
@@ -148,8 +148,8 @@ def test_a_foreign_traceback_follows_its_line(
     error.__cause__ = ValueError("theirs")
     _command(error, monkeypatch)
     assert cli.main(["doctor"]) == 1
-    told = capsys.readouterr().err.splitlines()
-    assert told[0] == "error: env 3 raised" and told[-1] == "ValueError: theirs"
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "error: env 3 raised" and lines[-1] == "ValueError: theirs"
 
 
 def test_our_own_failures_ask_for_a_report(
@@ -164,5 +164,5 @@ def test_our_own_failures_ask_for_a_report(
     monkeypatch.setattr("faulthandler.enable", lambda: None)
     with pytest.raises(SystemExit) as ended:
         cli.entry_point()
-    told = capsys.readouterr().err
-    assert ended.value.code == 1 and "Please report" in told.splitlines()[0] and "Traceback" in told
+    output = capsys.readouterr().err
+    assert ended.value.code == 1 and "Please report" in output.splitlines()[0] and "Traceback" in output

@@ -87,15 +87,15 @@ def _told(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         status = main(words)
     except SystemExit as error:  # argparse's
         status = int(error.code or 0)
-        told = capsys.readouterr().err
-        assert status == 2 and told.startswith("usage: "), told
-        return told
-    told = capsys.readouterr().err
+        output = capsys.readouterr().err
+        assert status == 2 and output.startswith("usage: "), output
+        return output
+    output = capsys.readouterr().err
     assert status != 0, words
-    lines = [line for line in told.splitlines() if not line.startswith("warning: ")]
-    assert len(lines) == 1 and lines[0].startswith("error: "), told
-    assert "Traceback" not in told
-    return told
+    lines = [line for line in output.splitlines() if not line.startswith("warning: ")]
+    assert len(lines) == 1 and lines[0].startswith("error: "), output
+    assert "Traceback" not in output
+    return output
 
 
 TRAIN = [
@@ -383,8 +383,8 @@ def test_a_launchers_numbers_are_checked(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv(name, value)
-    told = _told(["train", "glam/symbolic", f"run_dir={things.root / 'other'}", *_SMALL], capsys)
-    assert name in told
+    error = _told(["train", "glam/symbolic", f"run_dir={things.root / 'other'}", *_SMALL], capsys)
+    assert name in error
 
 
 @pytest.fixture
@@ -433,8 +433,8 @@ def test_a_broken_file_is_told(
         words = words.replace(name.upper(), str(getattr(copied, name)))
     line = words.split()
     line += [f"run_dir={copied.root / 'new'}", *_SMALL] if line[0] == "train" else []
-    told = _told(line, capsys)
-    assert Path(file).name in told or str(copied.root) in told
+    error = _told(line, capsys)
+    assert Path(file).name in error or str(copied.root) in error
 
 
 @pytest.mark.parametrize(
@@ -585,10 +585,10 @@ def test_a_datasets_rows_are_checked(name: str, tmp_path: Path, capsys: pytest.C
         "device=cpu",
         "model.path=starter",
     ]
-    told = _told(
+    error = _told(
         [*words, "world.actions=[left,right,wait]", "world.env=BabyAI-GoToObj-v0", "world.history=1"], capsys
     )
-    assert "row 2" in told and str(folder) in told
+    assert "row 2" in error and str(folder) in error
 
 
 @pytest.mark.parametrize("text", ["null", "[]", "{", "[" * 5000])
@@ -710,7 +710,7 @@ def test_others_entries_are_checked(
     monkeypatch.setattr("groundling.commands.train._dry_run", lambda config: 0)
     capsys.readouterr()
     status = main(line)  # an entry that is not known is left out of GLAM's, with a warning
-    told = capsys.readouterr().err
-    assert status == 0 or [line[:7] for line in told.splitlines()].count("error: ") == 1
+    output = capsys.readouterr().err
+    assert status == 0 or [line[:7] for line in output.splitlines()].count("error: ") == 1
     if isinstance(value, list):
         assert status == 1 or key.endswith(("action_space", "path", "metrics")) or "accelerate" in key

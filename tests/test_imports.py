@@ -83,7 +83,9 @@ def test_no_module_imports_itself_round_a_corner() -> None:
     }
     try:
         list(
-            TopologicalSorter({m: {o for o in own if o in files} for m, own in files.items()}).static_order()
+            TopologicalSorter(
+                {m: {o for o in imports if o in files} for m, imports in files.items()}
+            ).static_order()
         )
     except CycleError as error:
         raise AssertionError(" imports ".join(reversed(error.args[1]))) from None

@@ -27,12 +27,12 @@ def _python(code: str, folder: Path = _ROOT) -> str:
 
 
 def test_importing_groundling_imports_nothing_of_what_makes_envs_or_models() -> None:
-    told = _python(
+    output = _python(
         f"import sys, groundling; print({_HEAVY}, [m for m in sys.modules if m[:10] == 'groundling'])"
     )
     envs = ["envs", "envs.bundled", "envs.text_env"]
     known = ["groundling", *(f"groundling.{name}" for name in [*envs, "errors"])]
-    heavy, _, modules = told.strip().partition("] ")
+    heavy, _, modules = output.strip().partition("] ")
     assert heavy == "[" and sorted(re.findall(r"[\w.]+", modules)) == sorted(known)
 
 
@@ -53,13 +53,13 @@ def test_list_imports_neither_torch_nor_transformers() -> None:
 
 def test_list_tells_what_the_registries_tell() -> None:
     listing = "from groundling.cli import main; main(['list'])"
-    told, _, written = _python(
+    output, _, written = _python(
         f"import scripts.bundled as b; {listing}; print('---'); print(b.table(), end='')"
     ).partition("---\n")
     assert inventory.BUNDLED.read_text(encoding="utf-8") == written, (
         "write it anew: python -m scripts.bundled"
     )
-    assert _python(listing) == told
+    assert _python(listing) == output
 
 
 def test_whoever_can_register_something_has_imported_what_is_asked_then() -> None:
@@ -88,11 +88,11 @@ _REGISTERING = {
 def test_list_tells_what_somebody_registers(kind: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(_REGISTERING[kind])
     code = f"import sys; from groundling.cli import main; main(['list', '--import', 'mine']); print({_HEAVY})"
-    told = _python(code, tmp_path)
-    section = told.partition(f"\n{kind}:\n")[2].partition(":\n")[0]
+    output = _python(code, tmp_path)
+    section = output.partition(f"\n{kind}:\n")[2].partition(":\n")[0]
     assert re.search(r"^  mine +A (pool|metric) of mine\.$", section, re.MULTILINE), section
     if kind == "pools":
-        assert told.endswith("\n[]\n") and re.search(r"^  Mine-v0 +yours$", told, re.MULTILINE)
+        assert output.endswith("\n[]\n") and re.search(r"^  Mine-v0 +yours$", output, re.MULTILINE)
 
 
 def _doctor(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, dict[str, str]]:
@@ -105,17 +105,17 @@ def _doctor(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, dic
 def test_doctor_reads_the_starter_and_lets_it_score_if_asked_to(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    status, told = _doctor(capsys)
-    assert status == 0 and re.match(r"ok read \d+ weights and \d+ tokens", told["starter model"])
-    assert told["env"] == "ok BabyAI-Text tells 3 things" and told["torch"].startswith("ok 2.")
-    status, told = _doctor(capsys, "--score")
-    assert status == 0 and told["starter model"] == "ok scored 2 candidates"
+    status, checks = _doctor(capsys)
+    assert status == 0 and re.match(r"ok read \d+ weights and \d+ tokens", checks["starter model"])
+    assert checks["env"] == "ok BabyAI-Text tells 3 things" and checks["torch"].startswith("ok 2.")
+    status, checks = _doctor(capsys, "--score")
+    assert status == 0 and checks["starter model"] == "ok scored 2 candidates"
     shutil.copytree(STARTERS["starter"], tmp_path / "starter")
     weights = tmp_path / "starter" / "model.safetensors"
     os.truncate(weights, weights.stat().st_size - 1)
     monkeypatch.setattr(inventory, "_STARTER", tmp_path / "starter")
-    status, told = _doctor(capsys)
-    assert status == 1 and told["starter model"].startswith("NO SafetensorError: ")
+    status, checks = _doctor(capsys)
+    assert status == 1 and checks["starter model"].startswith("NO SafetensorError: ")
 
 
 def test_doctor_finds_versions_that_do_not_suit(
@@ -126,9 +126,9 @@ def test_doctor_finds_versions_that_do_not_suit(
     monkeypatch.setattr(importlib.metadata, "version", lambda name: versions.get(name) or real(name))
     asked = ["torch>=2.6", "transformers>=5.3", "transformers>=9; extra == 'dev'", "minigrid>=3"]
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: asked)
-    status, told = _doctor(capsys)
-    assert status == 1 and told["torch"] == "NO 2.5.1+cpu, and groundling needs >=2.6: run make install"
-    assert told["transformers"].startswith("NO 5.3.0rc1") and told["minigrid"] == "ok 3.0.0"
+    status, checks = _doctor(capsys)
+    assert status == 1 and checks["torch"] == "NO 2.5.1+cpu, and groundling needs >=2.6: run make install"
+    assert checks["transformers"].startswith("NO 5.3.0rc1") and checks["minigrid"] == "ok 3.0.0"
 
 
 @pytest.mark.parametrize("broken", ["torch", "transformers"])

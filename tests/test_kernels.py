@@ -32,7 +32,7 @@ def _pair() -> tuple[nn.GRU, FastGRU]:
 @pytest.mark.parametrize("length", [1, 7])
 @pytest.mark.parametrize("batch", [1, 5])
 def test_a_recurrent_layer_and_its_gradients_are_the_same(length: int, batch: int) -> None:
-    found: list[list[Tensor]] = []
+    results: list[list[Tensor]] = []
     for layer in _pair():
         torch.manual_seed(1)
         x = torch.randn(length, batch, 96, requires_grad=True)
@@ -42,9 +42,9 @@ def test_a_recurrent_layer_and_its_gradients_are_the_same(length: int, batch: in
         gradients = torch.autograd.grad(loss, [x, first, *layer.parameters()])
         with torch.no_grad():
             again, _ = layer(x, first)
-        found.append([states.detach(), last.detach(), again, *gradients])
-    assert not torch.equal(found[0][-1], found[1][-1])  # else it is the same kernel
-    for expected, got in zip(*found, strict=True):
+        results.append([states.detach(), last.detach(), again, *gradients])
+    assert not torch.equal(results[0][-1], results[1][-1])  # else it is the same kernel
+    for expected, got in zip(*results, strict=True):
         assert got.shape == expected.shape
         torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-4)
 

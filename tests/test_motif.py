@@ -110,15 +110,15 @@ def test_a_gif_shows_every_step_and_its_figures(folder: Path) -> None:
 
 def test_evaluations_are_of_the_same_held_out_episodes(folder: Path) -> None:
     evaluation = folder / "runs" / "motif" / "agent" / "evaluation"
-    found = json.loads((evaluation / "held-out.json").read_text())
-    assert list(found["agents"]) == ["trained", "random", "explorer"]
+    held_out = json.loads((evaluation / "held-out.json").read_text())
+    assert list(held_out["agents"]) == ["trained", "random", "explorer"]
     with (evaluation / "held-out.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    for agent in found["agents"]:
-        own = [row for row in rows if row["agent"] == agent]
-        assert [int(row["seed"]) for row in own] == [held_out_seed(k) for k in range(3)]
-        mean = sum(float(row["return"]) for row in own) / 3
-        figures = found["agents"][agent]["figures"]
+    for agent in held_out["agents"]:
+        agent_rows = [row for row in rows if row["agent"] == agent]
+        assert [int(row["seed"]) for row in agent_rows] == [held_out_seed(k) for k in range(3)]
+        mean = sum(float(row["return"]) for row in agent_rows) / 3
+        figures = held_out["agents"][agent]["figures"]
         assert figures["return"]["value"] == pytest.approx(mean, rel=1e-4, abs=1e-4)
         assert figures["return"]["low"] <= figures["return"]["value"] <= figures["return"]["high"]
         assert {"score", "depth", "gold", "experience_level", "length", "messages"} <= figures.keys()
@@ -129,9 +129,9 @@ def test_a_model_card_has_the_figures_with_their_intervals(folder: Path, tmp_pat
     assert main(["publish", str(agent), "--output", str(tmp_path / "out")]) == 0
     card = (tmp_path / "out" / "README.md").read_text()
     assert "| figure | trained | random | explorer |" in card and "| episodes | 3 | 3 | 3 |" in card
-    found = json.loads((agent / "evaluation" / "held-out.json").read_text())["agents"]["trained"]["figures"]
-    told = "{value:.4g} [{low:.4g}, {high:.4g}]".format(**found["score"])
-    assert f"| score | {told} | " in card
+    figures = json.loads((agent / "evaluation" / "held-out.json").read_text())["agents"]["trained"]["figures"]
+    score = "{value:.4g} [{low:.4g}, {high:.4g}]".format(**figures["score"])
+    assert f"| score | {score} | " in card
 
 
 def test_a_published_agent_plays_elsewhere_and_brings_its_reward_model(
@@ -224,14 +224,14 @@ def test_a_trained_agent_records_pairs_and_is_watched_again(
     capsys.readouterr()
     for _ in range(2):
         assert main(["watch", agent, "--fast", *_WORLD]) == 0
-    told = capsys.readouterr().out
-    assert "intrinsic" in told and "Hello" in told and "distinct messages" in re.sub(r"\s+", " ", told)
-    half = len(told) // 2
-    assert told[:half] == told[half:]
+    stdout = capsys.readouterr().out
+    assert "intrinsic" in stdout and "Hello" in stdout and "distinct messages" in re.sub(r"\s+", " ", stdout)
+    half = len(stdout) // 2
+    assert stdout[:half] == stdout[half:]
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["train", "motif/laptop", "run_dir=none", "reward.reward_model.args.path=none/there"], "distill"),
         (["collect", "random", "world.env=NetHackScore-v1", "--episodes", "3", "--output", "x"], "--pairs"),
@@ -247,15 +247,15 @@ def test_a_trained_agent_records_pairs_and_is_watched_again(
 )
 def test_mistakes_are_one_line(
     words: list[str],
-    told: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(words) != 0
-    said = capsys.readouterr().err
-    assert said.startswith("error: ") and said.count("\n") == 1 and told in said
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1 and message in error
 
 
 def _training(run_dir: Path, reward_model: Path, *more: str) -> list[str]:

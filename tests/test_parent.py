@@ -76,8 +76,8 @@ def test_it_ends_with_its_parent(name: str, tmp_path: Path) -> None:
 
 def test_one_whose_parent_is_gone_already_ends_at_once() -> None:
     words = [sys.executable, "-m", "groundling", "doctor"]
-    gone = str(2**22 + 1)  # no process has such an id
-    done = subprocess.run(words, env={**os.environ, VARIABLE: gone}, capture_output=True)
+    parent_id = str(2**22 + 1)  # no process has such an id
+    done = subprocess.run(words, env={**os.environ, VARIABLE: parent_id}, capture_output=True)
     assert done.returncode == -signal.SIGKILL and not done.stdout
 
 

@@ -101,10 +101,10 @@ def test_a_refusal_names_what_would_do(
 ) -> None:
     with pytest.raises(ConfigError) as refused:
         _make(world, ComponentConfig(policy), ComponentConfig(algorithm))
-    told = str(refused.value)
-    assert told.startswith(f"algorithm {algorithm!r} does not suit policy {policy!r} in ")
+    message = str(refused.value)
+    assert message.startswith(f"algorithm {algorithm!r} does not suit policy {policy!r} in ")
     for key in ("policy.id", "algorithm.id"):
-        ids = told.partition(f"{key} to one of ")[2].partition(" or ")[0].split(", ")
+        ids = message.partition(f"{key} to one of ")[2].partition(" or ")[0].split(", ")
         registry = policies if key == "policy.id" else algorithms
         bundled = {id for id in ids if id and registry.get(id).__module__.startswith("groundling.")}
         assert bundled == named.get(key, set())  # beside those of other tests
@@ -150,7 +150,7 @@ _PERPLEXITY = ["policy.id=drrn", "reward.causal_perplexity.coefficient=-1"]
 
 @pytest.mark.parametrize("command", [["--dry-run"], []])
 @pytest.mark.parametrize(
-    ("world", "words", "said"),
+    ("world", "words", "message"),
     [
         ("babyai", ["policy.id=token"], "policy 'token' does not suit BabyAI-MixedTrainLocal-v0: it looks at prompt"),
         ("nethack", ["policy.id=drrn"], "shows glyphs; set policy.id to one of nethack"),
@@ -166,11 +166,11 @@ _PERPLEXITY = ["policy.id=drrn", "reward.causal_perplexity.coefficient=-1"]
 def test_a_run_is_refused_in_one_line_before_anything_is_loaded(
     world: str,
     words: list[str],
-    said: str,
+    message: str,
     command: list[str],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["train", *_WORLDS[world], *words, f"run_dir={tmp_path}", *command]) == 1
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == 1 and told[0].startswith("error: ") and said in told[0]
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("error: ") and message in lines[0]

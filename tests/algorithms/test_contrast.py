@@ -63,9 +63,9 @@ def _contrast(policy: ActionScoringPolicy, things: tuple[str, ...], seed: int = 
         _batch(policy, things),
         torch.Generator().manual_seed(seed),
     )
-    told = [terms(torch.tensor([i])) for i in range(len(things))]
-    assert all(one["loss"].item() == pytest.approx(2 * one["contrast"].item()) for one in told)
-    return [one["contrast"].item() for one in told]
+    losses = [terms(torch.tensor([i])) for i in range(len(things))]
+    assert all(one["loss"].item() == pytest.approx(2 * one["contrast"].item()) for one in losses)
+    return [one["contrast"].item() for one in losses]
 
 
 def test_each_element_has_one_of_the_triplets_that_can_be(policy: ActionScoringPolicy) -> None:

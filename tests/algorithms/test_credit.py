@@ -62,9 +62,9 @@ def discounts(turns, token_gamma):
     """Of each token, turn by turn: γ for each turn before it, γ_w for each token before it in a turn."""
     so_far, result = 1.0, []
     for turn in turns:
-        own = [so_far * token_gamma**place for place in range(len(turn.action))]
-        result.append(own)
-        so_far = own[-1] * GAMMA
+        factors = [so_far * token_gamma**place for place in range(len(turn.action))]
+        result.append(factors)
+        so_far = factors[-1] * GAMMA
     return result
 
 
@@ -110,10 +110,10 @@ def expected_gradient(logits, advantages_of, token_gamma):
     total = 0.0
     for turns, probability in episodes(logits):
         advantages = advantages_of(turns)  # (turns, tokens)
-        for number, (turn, own) in enumerate(zip(turns, discounts(turns, token_gamma), strict=True)):
+        for number, (turn, factors) in enumerate(zip(turns, discounts(turns, token_gamma), strict=True)):
             log_probs = token_log_probs(logits, number, turn.state, turn.action)
             for place, log_prob in enumerate(log_probs):
-                total += probability.detach() * own[place] * log_prob * advantages[number][place]
+                total += probability.detach() * factors[place] * log_prob * advantages[number][place]
     return torch.autograd.grad(total, logits)[0]
 
 

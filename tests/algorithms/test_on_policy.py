@@ -118,7 +118,7 @@ def test_the_processes_gradients_add_up_to_that_of_one(processes: int) -> None:
             expected, torch.stack([gradients[i] for gradients, _ in parts]).sum(0), atol=1e-6
         )
     for name, value in figures.items():
-        assert value == pytest.approx(sum(own.get(name, 0.0) for _, own in parts), abs=1e-6)
+        assert value == pytest.approx(sum(part_figures.get(name, 0.0) for _, part_figures in parts), abs=1e-6)
 
 
 def test_a_minibatch_holds_so_many_steps_that_count() -> None:

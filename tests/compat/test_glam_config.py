@@ -323,7 +323,7 @@ def test_glams_entries_mean_what_they_meant(tmp_path: Path) -> None:
         "micro_batch_size": 1,
     }
     assert config.world.probes == 1  # template_test
-    told = "\n".join(notes)
+    all_notes = "\n".join(notes)
     for entry in (
         "max_episode_steps",
         "spm_path",
@@ -332,7 +332,7 @@ def test_glams_entries_mean_what_they_meant(tmp_path: Path) -> None:
         "model_type",
         "n_rl_processes",
     ):
-        assert entry in told
+        assert entry in all_notes
 
 
 def test_glams_minibatch_is_of_all_processes_together(tmp_path: Path) -> None:
@@ -407,19 +407,19 @@ def test_every_entry_is_known(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("lamorel-saycan", r"SayCan plans .*LanguageModel.score.*docs/lamorel.md"),
         ("lamorel-bare", "name_environment"),
     ],
 )
-def test_a_file_without_an_env_says_what_is_missing(name: str, told: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_a_file_without_an_env_says_what_is_missing(name: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
         read(_write(tmp_path, name))
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "message"),
     [
         ("rl_script_args.sede=1", "'rl_script_args.seed'"),
         ("rl_script_args.seed=1,2", "seed=1,2,3"),
@@ -432,8 +432,8 @@ def test_a_file_without_an_env_says_what_is_missing(name: str, told: str, tmp_pa
         ("rl_script_args.value_loss_coef=half", "value_loss_coef must be a number, got 'half'"),
     ],
 )
-def test_what_cannot_be_run_is_told_in_one_line(override: str, told: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=told) as caught:
+def test_what_cannot_be_run_is_told_in_one_line(override: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
         read(_write(tmp_path, "glam-local"), [*_needed("glam-local", tmp_path), override])
     assert "\n" not in str(caught.value)
 
@@ -463,21 +463,23 @@ def test_unknown_entries_of_a_file_are_named(tmp_path: Path) -> None:
     )
     OmegaConf.save(OmegaConf.merge(OmegaConf.load(path), {"rl_script_args": {"lrr": 1}}), path)
     _, notes = read(path, _needed("glam-local", tmp_path))
-    told = "\n".join(notes)
-    assert "'rl_script_args.lrr'" in told and "wandb_args" in told and "{'model': 't5'}" in told
+    all_notes = "\n".join(notes)
+    assert (
+        "'rl_script_args.lrr'" in all_notes and "wandb_args" in all_notes and "{'model': 't5'}" in all_notes
+    )
 
 
 def test_files_that_are_none_are_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "broken.yaml").write_text("a: [1, 2")
     (tmp_path / "other.yaml").write_text("name: x")
-    for name, told in (
+    for name, message in (
         ("none.yaml", "there is no"),
         ("broken.yaml", "cannot read"),
         ("other.yaml", "neither"),
     ):
         assert main(["train", "--glam-config", str(tmp_path / name)]) == 1
         error = capsys.readouterr().err
-        assert told in error and error.count("\n") == 1
+        assert message in error and error.count("\n") == 1
     assert main(["train"]) == 1
     assert "--glam-config" in capsys.readouterr().err
 
@@ -488,9 +490,9 @@ def test_a_sweep_and_a_cluster_take_such_a_file_too(
     path = _write(tmp_path, "glam-local")
     given = ["train", "--glam-config", str(path), *_needed("glam-local", tmp_path), "seed=1,2", "--dry-run"]
     assert main([*given, "--slurm", "array=seeds"]) == 0
-    told = capsys.readouterr()
-    assert told.out.count(f"--glam-config {path} rl_script_args.saving_path_logs={tmp_path} seed=") == 2
-    assert told.err.count("template_test") == 1
+    captured = capsys.readouterr()
+    assert captured.out.count(f"--glam-config {path} rl_script_args.saving_path_logs={tmp_path} seed=") == 2
+    assert captured.err.count("template_test") == 1
 
 
 def _drrn_job(folder: Path) -> list[str]:
@@ -515,16 +517,20 @@ def test_without_a_language_model_the_agent_is_drrn(tmp_path: Path) -> None:
     assert (config.policy.id, config.policy.args) == ("drrn", {})
     assert (config.algorithm.id, config.algorithm.args) == ("drrn", {"steps_per_gradient": 4 * 8})
     assert (config.world.num_steps, config.training.steps) == (4, 1_500_000)
-    told = "\n".join(notes)
-    assert "rl_script_args.lr," in told and "policy.args.tokenizer" in told and "do not train" not in told
+    all_notes = "\n".join(notes)
+    assert (
+        "rl_script_args.lr," in all_notes
+        and "policy.args.tokenizer" in all_notes
+        and "do not train" not in all_notes
+    )
     small = ["device=cpu", "training.steps=64", f"run_dir={tmp_path}/run", "algorithm.args.batch_size=4"]
     assert main(["train", "--glam-config", str(path), *_drrn_job(tmp_path), *small]) == 0
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 2
-    for more, said in (
+    for more, message in (
         (["rl_script_args.reward_shaping_beta=0.5"], "reward_shaping_beta"),
         (["rl_script_args.ppo_epochs=4"], "Lamorel"),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             read(path, [*_drrn_job(tmp_path), *more])
 
 
@@ -538,13 +544,15 @@ def test_a_french_run_is_french_throughout(tmp_path: Path) -> None:
     assert config.world.probes is None and any("template_test: left out" in note for note in notes)
     small = ["model.path=starter", "device=cpu", "training.steps=4", "world.num_steps=2"]
     assert main(["train", "--glam-config", str(path), *french, *small, f"run_dir={tmp_path}/run"]) == 0
-    own, _ = read(path, [*french, "rl_script_args.action_space=[gauche,droite,avancer]"])
-    assert own.world.actions == ["gauche", "droite", "avancer"]  # a French file's own
+    changed_config, _ = read(path, [*french, "rl_script_args.action_space=[gauche,droite,avancer]"])
+    assert changed_config.world.actions == ["gauche", "droite", "avancer"]  # a French file's own
     with pytest.raises(GroundlingError, match="cannot tell the action 'sleep' in french"):
         read(path, [*french, "rl_script_args.action_space=[turn_left,turn_right,sleep]"])
     given = ["world.actions=[gauche,droite,dormir]"]
-    own, _ = read(path, [*french, "rl_script_args.action_space=[turn_left,turn_right,sleep]"], given)
-    assert own.world.actions == ["gauche", "droite", "dormir"]
+    changed_config, _ = read(
+        path, [*french, "rl_script_args.action_space=[turn_left,turn_right,sleep]"], given
+    )
+    assert changed_config.world.actions == ["gauche", "droite", "dormir"]
 
 
 @pytest.mark.parametrize(
@@ -682,17 +690,17 @@ def test_lamorels_ppo_on_tokens_is_a_writers(tmp_path: Path) -> None:
     args = config.algorithm.args
     assert (args["epochs"], args["minibatch_size"], args["value_coefficient"]) == (4, 8, 1.0)
     assert config.model.lora == {"r": 16, "lora_alpha": 32}
-    told = "\n".join(notes)
-    assert "computed otherwise than in Lamorel's example" in told and "on tokens, which" not in told
+    all_notes = "\n".join(notes)
+    assert "computed otherwise than in Lamorel's example" in all_notes and "on tokens, which" not in all_notes
     rl = "rl_script_args"
     more = [f"{rl}.kl_coef=0.1", f"{rl}.skip_ratio_spikes=true", f"{rl}.task=BabyAI-GoTo-v0"]
     config, notes = read(file, [*words, *more])
     assert config.algorithm.args["kl_coefficient"] == 0.1
-    told = "\n".join(notes)
+    all_notes = "\n".join(notes)
     for name in ("kl_coef=0.1", "skip_ratio_spikes: without", "task: without meaning"):
-        assert f"{rl}.{name}" in told
-    for given, said in (("strings=turn", "list of texts"), ("max_ep_len=0", "no token to write")):
-        with pytest.raises(ConfigError, match=said):
+        assert f"{rl}.{name}" in all_notes
+    for given, message in (("strings=turn", "list of texts"), ("max_ep_len=0", "no token to write")):
+        with pytest.raises(ConfigError, match=message):
             read(file, [*words, f"{rl}.{given}"])
     _, notes = read(_write(tmp_path, "lamorel-ppo"), [*words, f"{rl}.kl_coef=0.1"])
     assert any(f"{rl}.kl_coef" in note and f"{rl}.strings asks for" in note for note in notes)

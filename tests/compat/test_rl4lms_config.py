@@ -71,12 +71,12 @@ def _put_in(name: str, models: dict[str, str]) -> list[str]:
             metric["args"]["model_name"] = models["classifier"]
         if metric["id"] == "bert_score":
             metric["args"] |= {"model_name": models["encoder"], "num_layers": 1}
-    told = ",".join(
+    metrics_text = ",".join(
         f"{{id:{m['id']},args:{{{','.join(f'{k}:{str(v).rstrip(chr(44))}' for k, v in m['args'].items())}}}}}"
         for m in metrics
         if m["id"] != "spice" and (m["id"] != "meteor" or has_wordnet())
     )
-    return [*given, f"train_evaluation.metrics=[{told}]"]
+    return [*given, f"train_evaluation.metrics=[{metrics_text}]"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -144,16 +144,16 @@ def test_the_arithmetic_and_the_defaults_of_ppo(write: Callable[..., Path]) -> N
     assert (made.evaluation.every, made.evaluation.batch_size) == (20, 20)
     assert made.evaluation.generation == {"num_beams": 5, "min_length": 5, "max_new_tokens": 20}
     assert [m.id for m in made.evaluation.metrics][-3:] == ["cider", "spice", "diversity"]
-    told = "\n".join(notes)
+    all_notes = "\n".join(notes)
     for entry in ("apply_model_parallel", "padding_side", "verbose", "2560 tokens", "filtered_log_probs"):
-        assert told.count(entry) == 1
+        assert all_notes.count(entry) == 1
 
 
 def test_min_length_of_a_causal_model_counts_the_text_alone(write: Callable[..., Path]) -> None:
     supervised, _ = read(write("imdb_text_continuation/gpt2_supervised"))
     online, _ = read(write("imdb_text_continuation/gpt2_ppo"))
-    for own in (supervised.evaluation.generation, online.policy.args["generation"]):
-        assert own["min_new_tokens"] == 48 and "min_length" not in own
+    for generation in (supervised.evaluation.generation, online.policy.args["generation"]):
+        assert generation["min_new_tokens"] == 48 and "min_length" not in generation
 
 
 def test_what_a_file_does_not_say_is_what_the_original_takes(write: Callable[..., Path]) -> None:
@@ -186,8 +186,8 @@ def test_nlpos_mask_is_the_policys_and_its_refresh_the_algorithms(write: Callabl
     assert args["target_update_iterations"] == 100
     assert (args["gae_lambda"], args["value_coefficient"]) == (0.9, 0.2)
     assert "context_start_token" not in made.policy.args  # the model is causal
-    told = "\n".join(notes)
-    assert "context_start_token=0: left out" in told and "mask model is refreshed" in told
+    all_notes = "\n".join(notes)
+    assert "context_start_token=0: left out" in all_notes and "mask model is refreshed" in all_notes
 
 
 def test_algorithms_keep_the_originals_defaults(write: Callable[..., Path]) -> None:
@@ -345,7 +345,7 @@ def test_a_summary_may_be_cut_before_it_is_measured(write: Callable[..., Path]) 
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "message"),
     [
         ("alg.args.n_step=1", "'alg.args.n_steps'"),
         ("alg.policy.args.topmask=1", "'alg.policy.args.top_mask'"),
@@ -369,8 +369,10 @@ def test_a_summary_may_be_cut_before_it_is_measured(write: Callable[..., Path]) 
         ("~alg.id", "give alg.id"),
     ],
 )
-def test_what_cannot_be_run_is_told_in_one_line(override: str, told: str, write: Callable[..., Path]) -> None:
-    with pytest.raises(ConfigError, match=told) as caught:
+def test_what_cannot_be_run_is_told_in_one_line(
+    override: str, message: str, write: Callable[..., Path]
+) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
         read(write(_PPO), [override])
     assert "\n" not in str(caught.value)
 
@@ -384,7 +386,7 @@ def test_files_that_are_none_are_told_in_one_line(tmp_path: Path, capsys: pytest
     (tmp_path / "broken.yaml").write_text("a: [1, 2")
     (tmp_path / "other.yaml").write_text("name: x")
     (tmp_path / "list.yaml").write_text("- x")
-    for name, told in (
+    for name, message in (
         ("none.yaml", "there is no"),
         ("broken.yaml", "cannot read"),
         ("other.yaml", "no file of RL4LMs'"),
@@ -392,7 +394,7 @@ def test_files_that_are_none_are_told_in_one_line(tmp_path: Path, capsys: pytest
     ):
         assert main(["train", "--rl4lms-config", str(tmp_path / name)]) == 1
         error = capsys.readouterr().err
-        assert told in error and error.count("\n") == 1
+        assert message in error and error.count("\n") == 1
     assert main(["train", "--rl4lms-config", "a.yaml", "--glam-config", "b.yaml"]) == 1
     assert "one of them" in capsys.readouterr().err
 

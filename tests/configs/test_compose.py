@@ -60,7 +60,7 @@ def test_overrides_mean_the_same_for_an_experiment_and_for_a_runs_file(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "message"),
     [
         ("world.num_env=3", "world.num_envs"),
         ("sed=3", "'seed'"),
@@ -116,8 +116,8 @@ def test_overrides_mean_the_same_for_an_experiment_and_for_a_runs_file(tmp_path:
         ("+policy.args.reference=big", r"policy\.args\.reference cannot be set: .* model\.path"),
     ],
 )
-def test_a_wrong_key_or_value_is_told_in_one_line(override: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told) as caught:
+def test_a_wrong_key_or_value_is_told_in_one_line(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
         compose("demo-easy", [override])
     assert "\n" not in str(caught.value)
 
@@ -142,7 +142,7 @@ def test_a_game_has_at_least_one_step(limit: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "message"),
     [
         (
             ["reward.learned_reward={}"],
@@ -162,8 +162,8 @@ def test_a_game_has_at_least_one_step(limit: str) -> None:
         ),
     ],
 )
-def test_what_a_component_needs_is_told_before_anything_is_made(overrides: list[str], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_what_a_component_needs_is_told_before_anything_is_made(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         compose("rl4lms/increasing_numbers_ppo", overrides)
 
 

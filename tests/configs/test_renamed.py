@@ -40,10 +40,10 @@ def _refused(capsys: pytest.CaptureFixture[str], old: str, new: str, words: list
     """The one line that refuses an old key."""
     capsys.readouterr()
     assert main(["train", *words, "--dry-run"]) == 1
-    told = capsys.readouterr().err
-    assert told.startswith("error: ") and told.count("\n") == 1, told
-    assert old in told and new in told, told
-    return told
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1, error
+    assert old in error and new in error, error
+    return error
 
 
 @_CASES
@@ -64,8 +64,8 @@ def test_an_experiment_of_ones_own_is_told_the_new_name(
 ) -> None:
     path = tmp_path / "experiment" / "own.yaml"
     path.parent.mkdir()
-    own = {"defaults": [experiment, "_self_"], "name": "own", **_nested(old, value)}
-    path.write_text("# @package _global_\n" + yaml.safe_dump(own))
+    settings = {"defaults": [experiment, "_self_"], "name": "own", **_nested(old, value)}
+    path.write_text("# @package _global_\n" + yaml.safe_dump(settings))
     assert "own.yaml" in _refused(capsys, old, new, ["own", "--config-dir", str(tmp_path)])
 
 
@@ -73,9 +73,9 @@ def test_an_experiment_of_ones_own_is_told_the_new_name(
 def test_the_command_line_is_told_the_new_name(
     experiment: str, old: str, value: Any, new: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = yaml.safe_dump(value, default_flow_style=True).partition("\n")[0]
+    yaml_value = yaml.safe_dump(value, default_flow_style=True).partition("\n")[0]
     section, name = old.split(".")
-    for word in (f"{old}={said}", f"{section}={{{name}: {said}}}"):
+    for word in (f"{old}={yaml_value}", f"{section}={{{name}: {yaml_value}}}"):
         _refused(capsys, old, new, [experiment, word])
     if isinstance(value, dict):
         (key,) = value
@@ -112,6 +112,6 @@ def test_a_study_is_told_the_new_name(tmp_path: Path, capsys: pytest.CaptureFixt
     assert (
         main(["study", str(path), "--runs", str(tmp_path / "runs"), "--output", str(tmp_path / "out")]) == 1
     )
-    told = capsys.readouterr().err
-    assert told.startswith("error: ") and told.count("\n") == 1
-    assert "env.num_envs" in told and "world.num_envs" in told
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1
+    assert "env.num_envs" in error and "world.num_envs" in error

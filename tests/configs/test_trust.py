@@ -166,8 +166,8 @@ def _commands(run: Path, tmp_path: Path) -> dict[str, list[str]]:
 def test_a_received_run_executes_nothing_and_says_which_words_would(
     received: Path, marker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
-    told = _line(capsys, _commands(received, tmp_path)[command])
-    assert f"add to the command: {TRUST}\n" in told and "config.yaml sets model.trust_remote_code" in told
+    error = _line(capsys, _commands(received, tmp_path)[command])
+    assert f"add to the command: {TRUST}\n" in error and "config.yaml sets model.trust_remote_code" in error
     assert not marker.exists()
     assert not (tmp_path / "new").exists() and not (tmp_path / "data").exists()
 
@@ -207,8 +207,8 @@ def test_a_run_is_not_gone_on_with_without_its_words(
     received: Path, marker: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = received.parent / "model"
-    told = _line(capsys, ["train", "demo-easy", f"run_dir={received}", f"model.path={model}", *SMALL])
-    assert "model.trust_remote_code=True (now False)" in told and not marker.exists()
+    error = _line(capsys, ["train", "demo-easy", f"run_dir={received}", f"model.path={model}", *SMALL])
+    assert "model.trust_remote_code=True (now False)" in error and not marker.exists()
 
 
 def test_an_adapter_imports_no_module(tmp_path: Path) -> None:
@@ -256,23 +256,23 @@ def test_a_received_judge_is_not_asked_and_no_key_is_read(
     with serving(ChatServer()) as server:
         args = {"model": "m", "base_url": server.url, "api_key_env": "GROUNDLING_SECRET"}
         _write(judged, judge="openai", args=args)
-        told = _line(capsys, ["train", str(judged), *more])
+        error = _line(capsys, ["train", str(judged), *more])
         assert server.bodies == []
     words = [
         f"{_ONLINE}.judge=openai",
         f"{_ONLINE}.args.base_url={server.url}",
     ]
     words += [f"{_ONLINE}.args.api_key_env=GROUNDLING_SECRET"]
-    assert all(word in told for word in words)
+    assert all(word in error for word in words)
     assert "GROUNDLING_SECRET" not in asked
     config = from_file(judged, words)
     assert _online(config)["args"] == args
     assert _online(from_file(judged, unused=TRAINING_ALONE))["args"] == {"model": "m"}  # to be played
     mine = [*words[:-1], f"{_ONLINE}.args.api_key_env=MINE"]
     assert _online(from_file(judged, mine))["args"]["api_key_env"] == "MINE"
-    for said in (words[:-1], words[1:]):
+    for overrides in (words[:-1], words[1:]):
         with pytest.raises(ConfigError, match="add to the command"):
-            from_file(judged, said)
+            from_file(judged, overrides)
 
 
 def test_a_judge_at_the_default_address_is_not_asked_either(judged: Path) -> None:
@@ -294,8 +294,8 @@ def test_no_key_gets_into_a_runs_file(tmp_path: Path, capsys: pytest.CaptureFixt
             f"{_ONLINE}.judge=openai",
             f"{_ONLINE}.args={{model: m, {args}}}",
         ]
-        told = _line(capsys, ["train", *ONLINE, f"run_dir={tmp_path / 'run'}", *words])
-        assert "hunter2" not in told and not (tmp_path / "run").exists()
+        error = _line(capsys, ["train", *ONLINE, f"run_dir={tmp_path / 'run'}", *words])
+        assert "hunter2" not in error and not (tmp_path / "run").exists()
 
 
 def test_what_is_given_away_names_no_server_and_no_key() -> None:
@@ -460,9 +460,9 @@ def test_a_resolver_that_is_put_together_is_none(tmp_path: Path, asked: list[str
 def test_references_to_other_keys_stay(tmp_path: Path) -> None:
     assert compose("demo-easy", ["name=a", "seed=3"]).run_dir == "runs/a-seed3"
     assert compose("demo-easy", ["run_dir=x/${world.env}/${seed}"]).run_dir == "x/BabyAI-MixedTrainLocal-v0/1"
-    own = tmp_path / "experiment" / "own.yaml"
-    own.parent.mkdir()
-    own.write_text(
+    path = tmp_path / "experiment" / "own.yaml"
+    path.parent.mkdir()
+    path.write_text(
         "# @package _global_\ndefaults: [demo, _self_]\nname: own\nrun_dir: there/${name}/${seed}\n"
     )
     assert compose("own", ["seed=2"], tmp_path).run_dir == "there/own/2"

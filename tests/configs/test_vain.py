@@ -14,7 +14,7 @@ from groundling.worlds.text.world import TextWorld
 
 
 @pytest.mark.parametrize(
-    ("experiment", "overrides", "told"),
+    ("experiment", "overrides", "message"),
     [
         (
             "demo",
@@ -145,15 +145,15 @@ from groundling.worlds.text.world import TextWorld
         ),
     ],
 )
-def test_what_does_nothing_is_told(experiment: str, overrides: list[str], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_what_does_nothing_is_told(experiment: str, overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         compose(experiment, overrides)
 
 
 def test_a_policy_of_symbols_has_as_many_actions_as_are_named() -> None:
     assert len(compose("glam/symbolic", ["world.actions=[a,b,c]"]).world.actions) == 3
-    told = {"args": {"rules": [["a", 1]]}, "judge": "rules"}
-    part = f"reward.reward_model={{args: {{online: {json.dumps(told).replace(chr(34), '')}}}}}"
+    online = {"args": {"rules": [["a", 1]]}, "judge": "rules"}
+    part = f"reward.reward_model={{args: {{online: {json.dumps(online).replace(chr(34), '')}}}}}"
     assert compose(
         "glam/symbolic", [part, "world.actions=[a,b,c,d,e,f]"]
     )  # a judge reads what they are called
@@ -163,7 +163,7 @@ _ONLINE = "reward.reward_model.args.online"
 
 
 @pytest.mark.parametrize(
-    ("experiment", "overrides", "told"),
+    ("experiment", "overrides", "message"),
     [
         ("rl4lms/increasing_numbers_ppo", [f"{_ONLINE}.model=motif"], "reads NetHack's messages alone"),
         ("demo-easy", [f"{_ONLINE}.model=classifier"], "online.model=characters"),
@@ -183,14 +183,14 @@ _ONLINE = "reward.reward_model.args.online"
     ],
 )
 def test_a_part_of_the_reward_is_refused_before_anything_is_made(
-    experiment: str, overrides: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    experiment: str, overrides: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     online = ["reward.reward_model.args.online={judge: rules, args: {rules: [[a, 1]]}}", "device=cpu"]
     run = tmp_path / "runs" / "one"
     for more in (["--dry-run"], []):
         assert main(["train", experiment, *online, *overrides, f"run_dir={run}", *more]) == 1
         captured = capsys.readouterr()
-        assert re.search(told, captured.err) and captured.err.count("\n") == 1 and not captured.out
+        assert re.search(message, captured.err) and captured.err.count("\n") == 1 and not captured.out
         assert list(tmp_path.iterdir()) == []
 
 
@@ -217,8 +217,8 @@ def test_a_run_that_is_refused_late_leaves_no_folder_and_no_config(
         assert "notes" in names and "config.yaml" not in names
     capsys.readouterr()
     assert main(words) == 0
-    told = capsys.readouterr()
-    assert f"training in {run}" in (told.out + told.err).replace("\n", "")
+    output = capsys.readouterr()
+    assert f"training in {run}" in (output.out + output.err).replace("\n", "")
     before = (run / "config.yaml").read_text()
     monkeypatch.setattr(TextWorld, "logs", refuse)
     assert main([*words, "training.steps=16"]) == 1
@@ -241,15 +241,19 @@ def test_a_policy_that_cannot_act_is_refused_for_that_and_not_for_idle_keys(
 ) -> None:
     words = ["policy.id=nethack", "~policy.args", "~algorithm.args", "device=cpu"]
     assert main(["train", "demo-easy", *words, "--dry-run"]) == 1
-    told = capsys.readouterr().err
-    assert "it looks at glyphs, and BabyAI-MixedTrainLocal-v0 shows symbols, words" in told
-    assert told.count("\n") == 1 and "world.history" not in told
+    error = capsys.readouterr().err
+    assert "it looks at glyphs, and BabyAI-MixedTrainLocal-v0 shows symbols, words" in error
+    assert error.count("\n") == 1 and "world.history" not in error
 
 
 def test_suggestions_can_be_followed(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ConfigError, match="unknown argument of policy 'action_scoring' 'recurrence'") as told:
+    with pytest.raises(
+        ConfigError, match="unknown argument of policy 'action_scoring' 'recurrence'"
+    ) as error:
         compose("demo-easy", ["policy.args.recurrence=3"])
-    assert "there is compat, language, normalize" in str(told.value) and "did you mean" not in str(told.value)
+    assert "there is compat, language, normalize" in str(error.value) and "did you mean" not in str(
+        error.value
+    )
     with pytest.raises(ConfigError, match=r"policy\.args\.reference cannot be set"):
         compose("demo-easy", ["policy.args.reference=true"])
     assert main(["train", "demo-easy", "policy.id=token", "~policy.args", "device=cpu", "--dry-run"]) == 1

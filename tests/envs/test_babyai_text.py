@@ -81,8 +81,8 @@ def test_doors_have_a_state(state: int, english: str, french: str) -> None:
     image = _empty()
     image[1, 2] = (4, 3, state)
     assert describe(image) == [f"You see a {english} purple door 2 steps left and 4 steps forward"]
-    told = f"Tu vois une porte violette {french} 2 pas à gauche et 4 pas devant"
-    assert describe(image, language="french") == [told]
+    sentence = f"Tu vois une porte violette {french} 2 pas à gauche et 4 pas devant"
+    assert describe(image, language="french") == [sentence]
 
 
 @given(
@@ -93,9 +93,9 @@ def test_every_visible_thing_is_told_once_in_either_language(cells: list[tuple[i
     for (i, j), (kind, colour) in zip(itertools.product(range(7), range(7)), cells, strict=True):
         image[i, j] = (min(kind, 9), colour, 0)
     things = int((image[..., 0] >= 3).sum() - (image[3, 6, 0] >= 3))
-    told = describe(image)
-    assert len([s for s in told if " wall " not in s]) == things
-    assert len(describe(image, language="french")) == len(told)
+    sentences = describe(image)
+    assert len([s for s in sentences if " wall " not in s]) == things
+    assert len(describe(image, language="french")) == len(sentences)
 
 
 @pytest.mark.parametrize(
@@ -150,13 +150,13 @@ def test_one_seed_gives_one_episode_whichever_instance_plays_it(id: str, generat
     other.reset(seed=99)  # what happened before does not matter
     rng = np.random.default_rng(0)
     for seed in range(5):
-        told = [env.reset(seed=seed) for env in (one, other)]
+        results = [env.reset(seed=seed) for env in (one, other)]
         for _ in range(20):
-            assert told[0][0]["mission"] == told[1][0]["mission"]
-            assert np.array_equal(told[0][0]["image"], told[1][0]["image"])
-            assert told[0][-1] == told[1][-1]
+            assert results[0][0]["mission"] == results[1][0]["mission"]
+            assert np.array_equal(results[0][0]["image"], results[1][0]["image"])
+            assert results[0][-1] == results[1][-1]
             action = int(rng.integers(6))
-            told = [env.step(action) for env in (one, other)]
+            results = [env.step(action) for env in (one, other)]
 
 
 def test_the_task_is_drawn_at_each_reset_or_fixed() -> None:
@@ -227,14 +227,14 @@ def test_the_expert_mends_what_others_did() -> None:
     expert, rng, solved = Expert(env), np.random.default_rng(0), 0
     for seed in range(60):
         env.reset(seed=seed)
-        taken, reward, ended = None, 0.0, False
+        action, reward, ended = None, 0.0, False
         while not ended:
-            advised = expert.act(taken)
+            advised = expert.act(action)
             assert expert.act() == advised
-            taken = (
+            action = (
                 advised if rng.random() < 0.8 else int(rng.integers(5))
             )  # all but toggle, which destroys boxes
-            _, reward, terminated, truncated, _ = env.step(taken)
+            _, reward, terminated, truncated, _ = env.step(action)
             ended = terminated or truncated
         solved += reward > 0
     assert solved >= 57

@@ -210,8 +210,8 @@ def test_whatever_fills_a_view_is_told_as_describe_tells_it(language: Any, compa
     seen = np.where(filled, rng.integers(len(CODED), size=(400, 49)), rng.integers(2, size=(400, 49)))
     hands = [code for code, thing in enumerate(CODED) if thing is None or thing.can_pickup()][1:]
     seen[:, OWN_CELL] = rng.choice(hands, 400)
-    told = tell(seen.astype(np.uint8), language, compat)
-    for codes, sentences in zip(seen.tolist(), told, strict=True):
+    descriptions = tell(seen.astype(np.uint8), language, compat)
+    for codes, sentences in zip(seen.tolist(), descriptions, strict=True):
         image = ENCODED[codes].reshape(7, 7, 3)
         assert sentences == describe(image, CODED[codes[OWN_CELL]], language, compat)
 

@@ -158,8 +158,8 @@ def test_two_rooms_are_drawn_as_the_original_draws_them() -> None:
         lambda c, row, agent, direction, key: (direction, agent[0] in (1, 6), agent[1] in (1, 6)),
         lambda c, row, agent, direction, key: _apart(agent, (0 if c else 7, row)),
     ):
-        own = [feature(c, row, p.agent, p.direction, p.things[0]) for c, row, p in drawn]
-        _assert_same_distribution(own, [feature(*p) for p in plain])
+        features = [feature(c, row, p.agent, p.direction, p.things[0]) for c, row, p in drawn]
+        _assert_same_distribution(features, [feature(*p) for p in plain])
 
 
 def test_things_to_be_put_next_to_each_other_are_apart_at_first() -> None:

@@ -134,8 +134,11 @@ def test_a_missions_objects_are_found_as_minigrid_finds_them() -> None:
         nouns = [("door", None), *((kind, "red") for kind in ("door", "key", "ball", "box")), ("ball", None)]
         ours, theirs = ([make(*noun) for noun in nouns] for make in (_Sought, ObjDesc))
         for use_location in [True] + [False] * 20:
-            for own, other in zip(ours, theirs, strict=True):
-                found = own.find_matching_objs(env, use_location), other.find_matching_objs(env, use_location)
-                assert found[0][1] == found[1][1]
-                assert [*map(id, found[0][0])] == [*map(id, found[1][0])]
+            for desc, other in zip(ours, theirs, strict=True):
+                matches = (
+                    desc.find_matching_objs(env, use_location),
+                    other.find_matching_objs(env, use_location),
+                )
+                assert matches[0][1] == matches[1][1]
+                assert [*map(id, matches[0][0])] == [*map(id, matches[1][0])]
             env.step(int(rng.integers(1, 6)))

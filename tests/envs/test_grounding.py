@@ -63,8 +63,10 @@ def _play(env: gymnasium.Env[Any, Any], *actions: int) -> dict[str, Any] | None:
 
 
 def _first(instruction: Instr, *actions: int, things: dict[tuple[int, int], WorldObj] | None = None) -> Any:
-    told = _play(BabyAIText(_Room(instruction, things)), *actions)
-    return None if told is None else (told["target"], told["chance"], *told["named"])
+    interaction = _play(BabyAIText(_Room(instruction, things)), *actions)
+    return (
+        None if interaction is None else (interaction["target"], interaction["chance"], *interaction["named"])
+    )
 
 
 _TO_KEY = (_FORWARD,)
@@ -143,7 +145,7 @@ def test_chance_is_counted(task: str) -> None:
     seen = set()
     for seed in range(25):
         env.reset(seed=seed)
-        told = env.step(_LEFT)[4]["first_interaction"]
+        interaction = env.step(_LEFT)[4]["first_interaction"]
         things = Counter(
             (thing.color, thing.type)
             for thing in env.unwrapped.grid.grid
@@ -154,10 +156,10 @@ def test_chance_is_counted(task: str) -> None:
             doors = [thing for thing in env.unwrapped.grid.grid if thing is not None and thing.type == "door"]
             named = (doors[0].color, "key")
         else:
-            (words,) = told["named"]
+            (words,) = interaction["named"]
             named = tuple(words.split()[1:])
-        assert told["chance"] == pytest.approx(things[named] / things.total())
-        seen.add(told["chance"])
+        assert interaction["chance"] == pytest.approx(things[named] / things.total())
+        seen.add(interaction["chance"])
     assert len(seen) > 1 or task == "putnext"
 
 
@@ -166,9 +168,9 @@ def test_chance_is_counted(task: str) -> None:
 )
 def test_babyais_own_levels_tell(id: str) -> None:
     env = make_text_env(id)
-    told = [_told_at(env, seed) for seed in range(12)]
-    assert any(told)
-    for first in filter(None, told):
+    interactions = [_told_at(env, seed) for seed in range(12)]
+    assert any(interactions)
+    for first in filter(None, interactions):
         assert first.target in ("named", "other", "none") and first.chance and first.named
 
 
@@ -184,17 +186,17 @@ _OBJECT = re.compile(r"(?:the|a) (\w+) (key|ball|box|door)")
 def test_a_swapped_mission_names_another_thing_of_the_room(task: str) -> None:
     env = make_text_env(_MIXED, task=task, num_dists=3, control="swapped")
     for seed in range(20):
-        told = env.reset(seed=seed)[0]["mission"]
-        assert told == env.reset(seed=seed)[0]["mission"]
-        true, swapped = _OBJECT.findall(env.unwrapped.mission), _OBJECT.findall(told)
-        place = 1 if "after" in told else 0
+        mission = env.reset(seed=seed)[0]["mission"]
+        assert mission == env.reset(seed=seed)[0]["mission"]
+        true, swapped = _OBJECT.findall(env.unwrapped.mission), _OBJECT.findall(mission)
+        place = 1 if "after" in mission else 0
         assert swapped[place] not in true and len(swapped) == len(true)
         assert swapped[:place] + swapped[place + 1 :] == true[:place] + true[place + 1 :]
         present = [thing for thing in env.unwrapped.grid.grid if thing is not None]
         matching = [thing for thing in present if (thing.color, thing.type) == swapped[place]]
-        assert matching and f"{'the' if len(matching) == 1 else 'a'} {' '.join(swapped[place])}" in told
+        assert matching and f"{'the' if len(matching) == 1 else 'a'} {' '.join(swapped[place])}" in mission
         info = env.step(_LEFT)
-        assert info[0]["mission"] == told
+        assert info[0]["mission"] == mission
         things = [thing for thing in present if thing.type in ("key", "ball", "box")]
         assert info[4]["first_interaction"]["chance"] == len(matching) / len(things)
 
@@ -205,8 +207,8 @@ def test_who_follows_a_swapped_mission_deals_with_the_named_thing_and_fails() ->
         _Room(instruction, {(5, 3): Key("red"), (1, 3): Ball("blue")}), language="french", control="swapped"
     )
     assert env.reset(seed=1)[0]["mission"] == "ramasser la balle bleue"
-    told = _play(env, *_TO_BALL, _PICK_UP)
-    assert told == {
+    interaction = _play(env, *_TO_BALL, _PICK_UP)
+    assert interaction == {
         "target": "named", "chance": 0.5, "named": ("la balle bleue",), "thing": "blue ball", "step": 4,
     }  # fmt: skip
     assert _play(env, *_TO_KEY, _PICK_UP)["target"] == "other"
@@ -270,7 +272,7 @@ def test_controls_that_cannot_be_are_told() -> None:
 class _Doors(Corridor):
     """A corridor that tells which of its two ends was reached."""
 
-    told: Any = None
+    interaction: Any = None
 
     def step(self, action: int) -> Any:
         observation, reward, terminated, truncated, info = super().step(action)
@@ -280,7 +282,7 @@ class _Doors(Corridor):
             reward,
             terminated,
             truncated,
-            info | {"first_interaction": self.told or {"target": target, "chance": 0.5}},
+            info | {"first_interaction": self.interaction or {"target": target, "chance": 0.5}},
         )
 
 
@@ -313,7 +315,7 @@ def test_any_env_tells_by_its_info() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "message"),
+    ("interaction", "message"),
     [
         ("named", "expected a mapping with 'target'"),
         ({"target": "nmed"}, "'named'"),
@@ -322,8 +324,8 @@ def test_any_env_tells_by_its_info() -> None:
         ({"target": "named", "chance": "half"}, "'half': expected 0 to 1"),
     ],
 )
-def test_an_env_that_tells_it_wrongly_is_told(told: Any, message: str) -> None:
-    envs = _envs(type("_Wrong", (_Doors,), {"told": told}))
+def test_an_env_that_tells_it_wrongly_is_told(interaction: Any, message: str) -> None:
+    envs = _envs(type("_Wrong", (_Doors,), {"interaction": interaction}))
     with pytest.raises(ConfigError, match=message):
         for _ in range(12):
             envs.step([2])

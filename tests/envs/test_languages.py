@@ -83,5 +83,5 @@ def test_every_env_speaks_french(prefix: str, least: int) -> None:
         assert all(sentence.startswith("Tu ") for sentence in info["descriptions"])
         assert env.observation_space.contains(observation)
         # The prompt leaves each of them as it is, also the empty one of MiniGrid-Playground.
-        told = glam_prompt(observation["mission"], ["toggle"], [[]], [], "french")
-        assert f" \n But de l'agent: {observation['mission']} \n" in told
+        prompt = glam_prompt(observation["mission"], ["toggle"], [[]], [], "french")
+        assert f" \n But de l'agent: {observation['mission']} \n" in prompt

@@ -34,12 +34,12 @@ def _make(num_envs: int = 3, workers: int = 0, timeout: float = 60.0, **args: An
 
 
 def _play(envs: TextVectorEnv, steps: int, seed: int = 0) -> list[Any]:
-    rng, told = np.random.default_rng(seed), []
+    rng, rollout = np.random.default_rng(seed), []
     for _ in range(steps):
         actions = [int(rng.integers(len(o.actions))) for o in envs.observations()]
         step = envs.step(actions)
-        told.append((step.observations, step.rewards.tolist(), step.truncated.tolist(), step.episodes))
-    return told
+        rollout.append((step.observations, step.rewards.tolist(), step.truncated.tolist(), step.episodes))
+    return rollout
 
 
 def test_each_observation_has_its_own_actions() -> None:
@@ -78,8 +78,8 @@ def test_a_state_with_changing_lists_goes_on_exactly() -> None:
 
 @pytest.mark.parametrize("name", ACTIONS)
 def test_others_names_for_lists_are_understood(name: str) -> None:
-    told = read_text_step("A room.\n A door. ", {name: ["east", "west"], "objective": "leave"})
-    assert (told.goal, told.descriptions, told.actions) == ("leave", ("A room.", "A door."), ("east", "west"))
+    step = read_text_step("A room.\n A door. ", {name: ["east", "west"], "objective": "leave"})
+    assert (step.goal, step.descriptions, step.actions) == ("leave", ("A room.", "A door."), ("east", "west"))
 
 
 def test_what_is_no_list_of_texts_is_no_list_of_actions() -> None:
@@ -174,8 +174,8 @@ def test_an_env_that_is_lost_once_goes_on_as_if_nothing_had_been(trouble: str, t
 def test_an_env_that_is_lost_at_the_same_step_again_ends_its_episode() -> None:
     envs = _make(num_envs=2, workers=1, trouble="raise")
     envs.reset()
-    told = _play(envs, 9)
-    lost = [e for _, _, _, episodes in told for e in episodes if not e.success]
+    rollout = _play(envs, 9)
+    lost = [e for _, _, _, episodes in rollout for e in episodes if not e.success]
     assert lost and all(len(e.actions) == 2 for e in lost) and envs.incidents.cut_episodes == len(lost)
     assert envs.state_dict()[0]["incidents"]["cut_episodes"] == len(lost)
     envs.close()
@@ -208,14 +208,14 @@ def test_check_env_leaves_an_episode_in_its_middle(
 
 
 @pytest.mark.parametrize(
-    ("part", "told"), [("order", "actions"), ("number", "actions"), ("text", "descriptions")]
+    ("part", "field"), [("order", "actions"), ("number", "actions"), ("text", "descriptions")]
 )
 def test_check_env_tells_what_does_not_follow_the_seed(
-    part: str, told: str, capsys: pytest.CaptureFixture[str]
+    part: str, field: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check-env", "tests.envs.doors:Unseeded", f"world.args.part={part}"]) == 1
     line = capsys.readouterr().err
-    assert "Draw everything from self.np_random" in line and f"its {told} differed" in line
+    assert "Draw everything from self.np_random" in line and f"its {field} differed" in line
     assert "policy" not in line and "checkpoint" not in line
 
 
@@ -227,9 +227,9 @@ def test_check_env_counts_steps_not_what_is_quoted(capsys: pytest.CaptureFixture
 
 def test_check_env_warns_of_what_reads_badly(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check-env", "tests.envs.doors:Careless"]) == 0
-    told = capsys.readouterr().err
+    error = capsys.readouterr().err
     for doubt in ("a goal is empty", "an action is empty", r"an action has line breaks, which"):
-        assert f"warning: check-env/Careless-v0: {doubt}" in told
+        assert f"warning: check-env/Careless-v0: {doubt}" in error
     assert check_env("test/Doors-v0", {}).doubts == []
 
 
@@ -237,13 +237,13 @@ def test_check_env_reads_so_many_actions_and_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("groundling.commands.check_env._MOST_READ", 20)
-    for count, told in (
+    for count, message in (
         (8, "over 2 lists of 16 (20 actions are read at most)"),
         (30, "of these 30 actions is not read: at most 20 are"),
     ):
         assert main(["check-env", "tests.envs.doors:Many", f"world.args.num_actions={count}"]) == 0
         out = " ".join(capsys.readouterr().out.split())
-        assert told in out and ("nats" in out) == (count == 8), out
+        assert message in out and ("nats" in out) == (count == 8), out
 
 
 def test_check_env_tells_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
@@ -266,7 +266,7 @@ def test_check_env_tells_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> No
 
 @pytest.mark.parametrize("error", ["KeyError", "SystemExit"])
 @pytest.mark.parametrize(
-    ("method", "told"),
+    ("method", "message"),
     [
         ("init", "env check-env/Broken-v0, as it was made with"),
         ("reset", "in its reset: seed 0, episode 0, after 0 steps"),
@@ -275,12 +275,12 @@ def test_check_env_tells_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> No
     ],
 )
 def test_check_env_tells_first_where_an_env_raised(
-    method: str, told: str, error: str, capsys: pytest.CaptureFixture[str]
+    method: str, message: str, error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     args = [f"world.args.method={method}", f"world.args.error={error}"]
     assert main(["check-env", "tests.envs.doors:Broken", *args]) == 1
     line = capsys.readouterr().err.splitlines()[0]
-    assert line.startswith("error: env") and told in line and f"raised {error}" in line
+    assert line.startswith("error: env") and message in line and f"raised {error}" in line
 
 
 def test_check_env_tells_first_which_module_raised(
@@ -300,9 +300,9 @@ def test_check_env_warns_where_only_short_actions_would_be_explored(
     capsys.readouterr()
     for words, wanted in (([], True), (["policy.id=action_writing", "policy.args.temperature=2"], False)):
         assert main(["check-env", "tests.envs.doors:Long", *words]) == 0
-        told = capsys.readouterr()
-        assert ("policy.args.normalize=sum adds up" in told.err) == wanted, told.err
-        assert ("1.000  wait" in told.out) == wanted
+        output = capsys.readouterr()
+        assert ("policy.args.normalize=sum adds up" in output.err) == wanted, output.err
+        assert ("1.000  wait" in output.out) == wanted
 
 
 def test_a_text_env_is_made_by_its_id() -> None:

@@ -22,13 +22,13 @@ COIN = {"game": "coin", "params": {"numLocations": 4, "includeDoors": 0}}
 def _play(env: gymnasium.Env[str, str], seed: int, rng_seed: int = 0) -> list[Any]:
     rng = np.random.default_rng(rng_seed)
     observation, info = env.reset(seed=seed)
-    told: list[Any] = [observation, info]
+    episode: list[Any] = [observation, info]
     while True:
         step = env.step(str(rng.choice(info["actions"])))
         info = step[-1]
-        told.append(step)
+        episode.append(step)
         if step[2] or step[3]:
-            return told
+            return episode
 
 
 def test_equal_seeds_give_equal_games_and_lists_that_change() -> None:
@@ -37,7 +37,7 @@ def test_equal_seeds_give_equal_games_and_lists_that_change() -> None:
     _play(other, seed=8)
     assert _play(other, seed=6) == first != _play(other, seed=8)
     lists = [tuple(step[-1]["actions"]) for step in first[2:]]
-    assert len(set(lists)) > 1 and all(own == tuple(sorted(own)) for own in lists)
+    assert len(set(lists)) > 1 and all(actions == tuple(sorted(actions)) for actions in lists)
 
 
 def test_training_and_held_out_games_are_of_other_folds() -> None:

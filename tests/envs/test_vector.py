@@ -76,11 +76,11 @@ def test_an_env_without_an_action_stays_as_it_is() -> None:
 
 
 def _play(envs: TextVectorEnv, steps: int, seed: int) -> list[object]:
-    rng, told = np.random.default_rng(seed), []
+    rng, rollout = np.random.default_rng(seed), []
     for _ in range(steps):
         step = envs.step(rng.integers(0, 3, envs.num_envs).tolist())
-        told.append((step.observations, step.rewards.tolist(), step.terminated.tolist(), step.episodes))
-    return told
+        rollout.append((step.observations, step.rewards.tolist(), step.terminated.tolist(), step.episodes))
+    return rollout
 
 
 def test_a_saved_state_goes_on_exactly() -> None:

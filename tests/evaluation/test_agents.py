@@ -65,8 +65,8 @@ def test_an_expert_that_lacks_an_action_is_left_out(
     words = ["demo-easy", "~world.args", *world, "evaluation.baselines=[expert,random]", "device=cpu"]
     assert main(["evaluate", *words, f"run_dir={tmp_path}", "--episodes", "2"]) == 0
     assert "expert is left out: the expert wants action 3" in capsys.readouterr().err
-    found = json.loads((tmp_path / "evaluation" / "held-out.json").read_text())
-    assert list(found["agents"]) == ["zero-shot", "random"] and list(found["left_out"]) == ["expert"]
+    results = json.loads((tmp_path / "evaluation" / "held-out.json").read_text())
+    assert list(results["agents"]) == ["zero-shot", "random"] and list(results["left_out"]) == ["expert"]
     assert (tmp_path / "samples" / "held-out.json").exists()
     assert main(["evaluate", "expert", *world, f"run_dir={tmp_path / 'expert'}", "--episodes", "2"]) == 1
     assert "(turn left, turn right, go forward): name more of them" in capsys.readouterr().err

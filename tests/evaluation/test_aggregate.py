@@ -43,15 +43,15 @@ def test_it_is_scipys_trimmed_mean() -> None:
 )
 def test_it_is_what_rliable_gives(case: dict) -> None:
     """Figures of rliable 1.2.0: `get_interval_estimates` of `aggregate_iqm` with 50,000 draws."""
-    found = estimate(np.array(case["scores"]))
-    assert found.value == pytest.approx(case["iqm"], abs=1e-12)
-    assert (found.low, found.high) == pytest.approx((case["low"], case["high"]), abs=0.02)  # draws differ
+    iqm = estimate(np.array(case["scores"]))
+    assert iqm.value == pytest.approx(case["iqm"], abs=1e-12)
+    assert (iqm.low, iqm.high) == pytest.approx((case["low"], case["high"]), abs=0.02)  # draws differ
 
 
 def test_the_interval_is_that_of_all_draws() -> None:
     """Of two runs, 0 and 1, the mean of two draws is 0, 1/2 or 1 with probabilities 1/4, 1/2, 1/4."""
-    found = estimate(np.array([0.0, 1.0]))
-    assert (found.value, found.low, found.high) == (0.5, 0, 1)
+    iqm = estimate(np.array([0.0, 1.0]))
+    assert (iqm.value, iqm.low, iqm.high) == (0.5, 0, 1)
     # Of 40 runs' plain mean, the percentile interval is close to the normal one.
     scores = np.random.default_rng(1).normal(size=40)
     wide = estimate(scores, lambda x: x.mean(axis=-1))
@@ -63,11 +63,11 @@ def test_the_interval_is_that_of_all_draws() -> None:
 
 def test_runs_are_drawn_for_each_task_on_its_own() -> None:
     same = np.array([[0.1, 0.9]] * 3)  # runs agree: whatever is drawn, each task keeps its share
-    found = estimate(same, lambda x: x.mean(axis=-1))
-    assert found.value == pytest.approx(0.5) and found.low == pytest.approx(found.high) == pytest.approx(0.5)
+    mean = estimate(same, lambda x: x.mean(axis=-1))
+    assert mean.value == pytest.approx(0.5) and mean.low == pytest.approx(mean.high) == pytest.approx(0.5)
     independent = np.array([[0.0] * 8, [1.0] * 8])  # drawn together, the interval would be all from 0 to 1
-    found = estimate(independent, lambda x: x.mean(axis=-1))
-    assert 0.2 <= found.low <= 0.3 and 0.7 <= found.high <= 0.8  # of 16 throws of a coin
+    mean = estimate(independent, lambda x: x.mean(axis=-1))
+    assert 0.2 <= mean.low <= 0.3 and 0.7 <= mean.high <= 0.8  # of 16 throws of a coin
     one = estimate(np.array([0.3]))
     assert one.value == one.low == one.high == 0.3
 

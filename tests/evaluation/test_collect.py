@@ -29,9 +29,9 @@ def _collect(folder: Path, *more: str, agent: str = "expert", episodes: int = 7)
 def _error(capsys: pytest.CaptureFixture[str], folder: Path, *more: str, **options: Any) -> str:
     capsys.readouterr()
     assert _collect(folder, *more, **options) == 1
-    told = capsys.readouterr().err
-    assert told.startswith("error: ") and told.count("\n") == 1, told
-    return told
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1, error
+    return error
 
 
 def test_datasets_opens_it_and_every_row_tells_its_transition(tmp_path: Path) -> None:

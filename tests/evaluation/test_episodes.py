@@ -55,8 +55,11 @@ def test_wilson_interval_against_published_values() -> None:
 
 
 def test_a_figure_is_of_the_episodes_that_have_it() -> None:
-    told = [{"success": 1.0, "return": 2.0}, {"success": 0.0, "return": 4.0, "first_precision": 1.0}]
-    played = Played([HeldOutEpisode(k, figures, {}, None) for k, figures in enumerate(told)])
+    episode_figures = [
+        {"success": 1.0, "return": 2.0},
+        {"success": 0.0, "return": 4.0, "first_precision": 1.0},
+    ]
+    played = Played([HeldOutEpisode(k, figures, {}, None) for k, figures in enumerate(episode_figures)])
     figures = played.figures()
     assert list(figures) == ["success", "return", "first_precision"]
     assert (figures["success"].low, figures["success"].high) == wilson_interval(1, 2)

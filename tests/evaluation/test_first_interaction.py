@@ -35,8 +35,8 @@ def _figures(episodes: list[Episode]) -> dict[str, Figure]:
 
 
 def test_shares_are_of_the_episodes_that_tell() -> None:
-    told: list[Target] = ["named"] * 3 + ["other"] + ["none"] * 4
-    episodes = [*map(_episode, told), _episode(None)]
+    targets: list[Target] = ["named"] * 3 + ["other"] + ["none"] * 4
+    episodes = [*map(_episode, targets), _episode(None)]
     figures = _figures(episodes)
     assert {name: (f.value, f.episodes) for name, f in figures.items() if name.startswith("first")} == {
         "first_named": (3 / 8, 8),
@@ -97,13 +97,13 @@ def test_suites_beside_each_other_are_evaluated_as_one_after_the_other(
     evaluated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And one that fails is named, and costs the other nothing."""
-    taken = tmp_path / "evaluation" / "dropped.json"
-    taken.mkdir(parents=True)
+    obstacle = tmp_path / "evaluation" / "dropped.json"
+    obstacle.mkdir(parents=True)
     words = ["evaluate", "random", *_ROOM, "--episodes", "24", f"run_dir={tmp_path}", "--jobs", "2"]
     assert main([*words, "--suite", "swapped,dropped"]) == 1
-    told = capsys.readouterr()
-    assert "1 of 2 suites failed: dropped" in told.err and "swapped is done" in told.out
-    taken.rmdir()
+    captured = capsys.readouterr()
+    assert "1 of 2 suites failed: dropped" in captured.err and "swapped is done" in captured.out
+    obstacle.rmdir()
     assert main([*words, "--suite", "dropped,scrambled"]) == 0
     shown = capsys.readouterr().out
     assert shown.count("first named") == 2  # each one's table
@@ -143,10 +143,10 @@ def test_a_study_sums_it_up(tmp_path: Path) -> None:
     assert main(words) == 0
     with (out / "evaluations.csv").open(newline="") as file:
         rows = {(row["arm"], row["suite"], row["task"]): row for row in csv.DictReader(file)}
-    told = json.loads((tmp_path / "runs" / "random-seed1" / "evaluation" / "swapped.json").read_text())
+    evaluation = json.loads((tmp_path / "runs" / "random-seed1" / "evaluation" / "swapped.json").read_text())
     for name in ("first_named", "first_none", "first_precision", "first_chance"):
         written = float(rows["random", "swapped", "all"][name])
-        assert written == pytest.approx(told["agents"]["random"]["figures"][name]["value"], abs=1e-5)
+        assert written == pytest.approx(evaluation["agents"]["random"]["figures"][name]["value"], abs=1e-5)
     with (out / "curves.csv").open(newline="") as file:
         assert "first_precision" in next(csv.reader(file))
     page = (out / "README.md").read_text()
@@ -164,8 +164,8 @@ def test_the_report_shows_it(evaluated: Path, tmp_path: Path) -> None:
     assert "<td>swapped</td>" in page
     assert page.count("<h2>Evaluation") == 1 and "<h2>Evaluations: success</h2>" in page
     (table,) = re.findall("<h2>Evaluations: success</h2>\n<table>(.*?)</table>", page, re.DOTALL)
-    told = json.loads((evaluated / "evaluation" / "swapped.json").read_text())["agents"]
-    for agent, one in told.items():
+    agents = json.loads((evaluated / "evaluation" / "swapped.json").read_text())["agents"]
+    for agent, one in agents.items():
         success = one["figures"]["success"]
         assert f"<th>{agent}</th>" in table
         assert f"<td>{number(success['value'])}<small>" in table.partition("<td>swapped<small>")[2]
@@ -206,8 +206,8 @@ def test_an_evaluation_of_an_earlier_version_is_to_be_made_again(
     content["agents"]["random"] = {"episodes": 24, "success_rate": 0.5}
     path.write_text(json.dumps(content))
     assert main(["report", str(run)]) == 1
-    told = capsys.readouterr().err
-    assert "held-out.json" in told and "groundling evaluate" in told and told.count("\n") == 1
+    error = capsys.readouterr().err
+    assert "held-out.json" in error and "groundling evaluate" in error and error.count("\n") == 1
 
 
 def test_a_world_that_cannot_tell_has_no_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

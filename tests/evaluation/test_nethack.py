@@ -78,9 +78,9 @@ def test_episodes_are_the_same_however_many_are_played_at_once() -> None:
     one, three = of(1), of(3)
     assert one == three and [game.number for game in one] == list(range(5))
     assert all(sum(game.messages.values()) == len(game.actions) == game.figures["length"] for game in one)
-    found = Played([record_of(game) for game in one]).figures()
-    assert found["length"].value == np.mean([len(game.actions) for game in one])
-    assert "success" not in found and "intrinsic_return" not in found
+    figures = Played([record_of(game) for game in one]).figures()
+    assert figures["length"].value == np.mean([len(game.actions) for game in one])
+    assert "success" not in figures and "intrinsic_return" not in figures
 
 
 def test_every_episode_has_a_recording_of_its_own(tmp_path: Path) -> None:
@@ -88,8 +88,8 @@ def test_every_episode_has_a_recording_of_its_own(tmp_path: Path) -> None:
     play(Alone(random_player), "NetHackScore-v1", args, 6, 3)
     for seed in (4, 6):
         list(sights(random_player(0), "NetHackScore-v1", args, seed, None))
-    found = sorted(path.parent.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.ttyrec3.bz2"))
-    assert found == [f"env-000{env}" for env in (0, 0, 1, 1, 2, 2)] + ["seed-4", "seed-6"]
+    folders = sorted(path.parent.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.ttyrec3.bz2"))
+    assert folders == [f"env-000{env}" for env in (0, 0, 1, 1, 2, 2)] + ["seed-4", "seed-6"]
 
 
 def test_a_task_with_a_goal_tells_success() -> None:
@@ -120,10 +120,14 @@ def test_the_baselines_are_those_that_play_nethack(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'expert': did you mean 'explorer'"):
         compose("motif/score", [*small, "evaluation.baselines=[random,expert]"])
     config = compose("motif/score", [*small, "evaluation.baselines=[random,explorer]"])
-    told: list[str] = []
-    evaluate(Target("zero-shot", tmp_path, config), "held-out", 2, warn=told.append)
-    found = json.loads((tmp_path / "evaluation" / "held-out.json").read_text())
-    assert list(found["agents"]) == ["zero-shot", "random", "explorer"] and not found["left_out"] and not told
+    warnings: list[str] = []
+    evaluate(Target("zero-shot", tmp_path, config), "held-out", 2, warn=warnings.append)
+    evaluation = json.loads((tmp_path / "evaluation" / "held-out.json").read_text())
+    assert (
+        list(evaluation["agents"]) == ["zero-shot", "random", "explorer"]
+        and not evaluation["left_out"]
+        and not warnings
+    )
 
 
 def test_mixed_players_take_turns_by_episodes() -> None:
@@ -135,15 +139,15 @@ def test_mixed_players_take_turns_by_episodes() -> None:
 def test_a_sample_that_plays_differently_now_is_shown_without_pictures(tmp_path: Path) -> None:
     config = compose("motif/score")
     (game,) = play(Alone(random_player), "NetHackScore-v1", {"max_episode_steps": 9}, 1, 1)
-    found = {"task": "NetHackScore-v1", "args": {"max_episode_steps": 9}, "seed": game.seed, "messages": []}
-    found |= {"actions": game.actions, "figures": game.figures}
-    assert len(showing.shown(config.reward, "cpu", tmp_path, found).moments) == 6
+    sample = {"task": "NetHackScore-v1", "args": {"max_episode_steps": 9}, "seed": game.seed, "messages": []}
+    sample |= {"actions": game.actions, "figures": game.figures}
+    assert len(showing.shown(config.reward, "cpu", tmp_path, sample).moments) == 6
     for changed in (
         {"actions": game.actions[:5]},  # the game goes on when the actions have run out
         {"actions": [*game.actions, 1]},
         {"figures": {**game.figures, "return": game.figures["return"] + 1}},
     ):
-        assert showing.shown(config.reward, "cpu", tmp_path, found | changed).moments == []
+        assert showing.shown(config.reward, "cpu", tmp_path, sample | changed).moments == []
 
 
 def test_moments_tell_what_was_paid() -> None:

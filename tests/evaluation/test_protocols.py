@@ -93,9 +93,9 @@ def test_what_is_told() -> None:
     views = (("You see a red ball 1 step forward", "You carry a key"), ("You see a wall",))
     actions = ("turn left", "go forward", "sing")
     seen = TextObservation("go to the red ball", views, ("go forward",), actions, {})
-    told = PromptReader("balrog").read(seen)
-    assert not isinstance(told, str)
-    first = told.messages()[1]["content"]
+    conversation = PromptReader("balrog").read(seen)
+    assert not isinstance(conversation, str)
+    first = conversation.messages()[1]["content"]
     assert "a red ball 1 step forward\nYou carry a key" in first
     assert "turn left: " in first and "\nsing\n" in first
-    assert told.messages()[-1]["content"] == "a wall"
+    assert conversation.messages()[-1]["content"] == "a wall"

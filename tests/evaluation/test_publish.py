@@ -103,9 +103,9 @@ def test_a_published_adapter_names_the_model_that_it_stands_on(
     copy = _moved(adapted, tmp_path, monkeypatch)
     capsys.readouterr()
     assert main(["evaluate", str(copy)]) == 1
-    told = capsys.readouterr().err
-    assert "stands on the model ./model, which is not here: put that folder, or a link to it, at " in told
-    assert told.count("\n") == 1 and str(copy / "base") in told
+    error = capsys.readouterr().err
+    assert "stands on the model ./model, which is not here: put that folder, or a link to it, at " in error
+    assert error.count("\n") == 1 and str(copy / "base") in error
     (copy / "base").symlink_to(adapted.parent / "model")
     assert main(["evaluate", str(copy)]) == 0
     assert "zero-shot is left out: what training began with is not here" in capsys.readouterr().err
@@ -154,15 +154,15 @@ def test_what_a_judge_was_shown_and_said_stays_at_home(run_dir: Path, tmp_path: 
 
 
 class _Hub:
-    told: ClassVar[list[tuple[str, object]]] = []
+    calls: ClassVar[list[tuple[str, object]]] = []
 
     def create_repo(self, repository: str, *, private: bool, exist_ok: bool) -> None:
         if repository == "away/from-here":
             raise ConnectionError("no route")
-        self.told.append((repository, private))
+        self.calls.append((repository, private))
 
     def upload_folder(self, *, repo_id: str, folder_path: Path) -> str:
-        self.told.append((repo_id, sorted(p.name for p in folder_path.iterdir())))
+        self.calls.append((repo_id, sorted(p.name for p in folder_path.iterdir())))
         return f"https://hub/{repo_id}"
 
 
@@ -172,7 +172,7 @@ def test_it_is_uploaded_whole_or_the_folder_stays(
     monkeypatch.setattr("huggingface_hub.HfApi", _Hub)
     words = ["publish", str(run_dir), "--output"]
     assert main([*words, str(tmp_path / "a"), "--upload", "me/numbers", "--private"]) == 0
-    assert _Hub.told[0] == ("me/numbers", True) and "README.md" in str(_Hub.told[1])
+    assert _Hub.calls[0] == ("me/numbers", True) and "README.md" in str(_Hub.calls[1])
     assert "https://hub/me/numbers" in capsys.readouterr().out
     assert main([*words, str(tmp_path / "b"), "--upload", "away/from-here"]) == 1
     assert "no route; the folder stays" in capsys.readouterr().err and (tmp_path / "b" / "README.md").exists()

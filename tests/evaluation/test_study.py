@@ -91,21 +91,21 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 
 def test_both_agents_meet_the_same_numbers_of_distractors() -> None:
-    told, arms = read_study("glam-distractors")
-    found = {name: compose(arm.experiment, [*told.common, *arm.overrides]) for name, arm in arms.items()}
-    met = {(c.policy.id, c.world.args["num_dists"]) for c in found.values()}
-    assert met == {(policy, n) for policy in ("action_scoring", "symbolic") for n in (4, 8, 12)}
-    assert all(name.endswith(f"-{c.world.args['num_dists']}") for name, c in found.items())
+    study, arms = read_study("glam-distractors")
+    configs = {name: compose(arm.experiment, [*study.common, *arm.overrides]) for name, arm in arms.items()}
+    combinations = {(c.policy.id, c.world.args["num_dists"]) for c in configs.values()}
+    assert combinations == {(policy, n) for policy in ("action_scoring", "symbolic") for n in (4, 8, 12)}
+    assert all(name.endswith(f"-{c.world.args['num_dists']}") for name, c in configs.items())
 
 
 def test_the_study_of_sizes_differs_in_the_model_alone() -> None:
-    told, arms = read_study(
+    study, arms = read_study(
         "glam-size", ["arms.small.model.path=starter", "arms.xl.model.path=starter-causal"]
     )
-    found = {name: compose(arm.experiment, [*told.common, *arm.overrides]) for name, arm in arms.items()}
-    paths = {name: c.model.path for name, c in found.items()}
+    configs = {name: compose(arm.experiment, [*study.common, *arm.overrides]) for name, arm in arms.items()}
+    paths = {name: c.model.path for name, c in configs.items()}
     assert paths == {"small": "starter", "large": "google/flan-t5-large", "xl": "starter-causal"}
-    assert len({(c.world.env, c.training.steps, c.algorithm.id) for c in found.values()}) == 1
+    assert len({(c.world.env, c.training.steps, c.algorithm.id) for c in configs.values()}) == 1
 
 
 def test_an_interrupted_study_goes_on_without_doing_anything_twice(
@@ -116,9 +116,9 @@ def test_an_interrupted_study_goes_on_without_doing_anything_twice(
     def counted(target: Any, suite: str, *args: Any, **kwargs: Any) -> Any:
         if len(played) == 3:
             raise KeyboardInterrupt
-        found = evaluate(target, suite, *args, **kwargs)
+        results = evaluate(target, suite, *args, **kwargs)
         played[target.run_dir.name, suite] += 1
-        return found
+        return results
 
     monkeypatch.setattr(study_module, "evaluate", counted)
     assert main(_words(study)) == INTERRUPTED
@@ -129,9 +129,9 @@ def test_an_interrupted_study_goes_on_without_doing_anything_twice(
 
     monkeypatch.setattr(study_module, "evaluate", evaluate)
     assert main(_words(study)) == 0
-    told = capsys.readouterr().out
-    assert "[1/6] quick-seed1: evaluating" in told and "[5/6] slow-seed2: training" in told
-    assert "[6/6] random-seed2" in told and "without other-nouns" in told
+    output = capsys.readouterr().out
+    assert "[1/6] quick-seed1: evaluating" in output and "[5/6] slow-seed2: training" in output
+    assert "[6/6] random-seed2" in output and "without other-nouns" in output
     assert (runs / "quick-seed1" / "metrics.jsonl").read_bytes() == first
     assert sorted(path.name for path in out.iterdir()) == sorted(_FILES + _FIGURES)
 
@@ -154,17 +154,17 @@ def test_the_results_are_those_of_the_runs(study: Path) -> None:
     for agent in ("trained", "zero-shot"):
         success = held_out["agents"][agent]["figures"]["success"]["value"]
         assert float(scores["quick", "2", agent, "all"]["success"]) == pytest.approx(success)
-    own = [float(scores["slow", seed, "trained", "all"]["success"]) for seed in "12"]
+    slow = [float(scores["slow", seed, "trained", "all"]["success"]) for seed in "12"]
     summary = {(r["arm"], r["measure"], r["agent"]): r for r in _rows(out / "summary.csv") if r["suite"]}
     summary |= {
         (r["arm"], "area", r["agent"]): r for r in _rows(out / "summary.csv") if r["measure"] == "area"
     }
     line = summary["slow", "success", "trained"]
-    assert line["seeds"] == "2" and float(line["value"]) == pytest.approx(sum(own) / 2)
-    assert (float(line["low"]), float(line["high"])) == (min(own), max(own))
+    assert line["seeds"] == "2" and float(line["value"]) == pytest.approx(sum(slow) / 2)
+    assert (float(line["low"]), float(line["high"])) == (min(slow), max(slow))
     assert 0 <= float(summary["quick", "area", "trained"]["value"]) <= 1
     quick = [float(scores["quick", seed, "trained", "all"]["success"]) for seed in "12"]
-    differences = [one - other for one, other in zip(own, quick, strict=True)]
+    differences = [one - other for one, other in zip(slow, quick, strict=True)]
     line = summary["slow", "difference", "trained"]
     assert float(line["value"]) == pytest.approx(sum(differences) / 2)
     ends = float(line["low"]), float(line["high"])
@@ -177,12 +177,12 @@ def test_the_results_are_those_of_the_runs(study: Path) -> None:
     page = (out / "README.md").read_text()
     difference = IntervalEstimate(sum(differences) / 2, min(differences), max(differences)).text("+.3f")
     differs = (min(differences) > 0 or max(differences) < 0) and min(differences) < max(differences)
-    told = f"**{difference}**" if differs else difference
-    assert "## Differences from quick\n" in page and f"| held-out | {told} |" in page
+    cell = f"**{difference}**" if differs else difference
+    assert "## Differences from quick\n" in page and f"| held-out | {cell} |" in page
     assert "random" in (out / "success.svg").read_text()  # a line beside the curves
     assert "groundling study" in page and "| quick | learns fast |" in page and "Unfinished" not in page
-    each = [IntervalEstimate(share, *wilson_interval(round(4 * share), 4)) for share in own]
-    together = IntervalEstimate(sum(own) / 2, *wilson_interval(round(4 * sum(own)), 8))
+    each = [IntervalEstimate(share, *wilson_interval(round(4 * share), 4)) for share in slow]
+    together = IntervalEstimate(sum(slow) / 2, *wilson_interval(round(4 * sum(slow)), 8))
     assert "| slow | " + " | ".join(one.text(".3f") for one in [*each, together]) + " |" in page
     assert len(json.loads((out / "summary.json").read_text())["figures"]) == len(_rows(out / "summary.csv"))
 
@@ -234,8 +234,8 @@ def test_a_baseline_that_cannot_play_is_left_out_and_nothing_is_played_twice(
     rows = _rows(study.parent / "out" / "evaluations.csv")
     assert {row["agent"] for row in rows} == {"trained", "zero-shot", "random"}
     assert "Unfinished" not in (study.parent / "out" / "README.md").read_text()
-    found = study.parent / "runs" / "quick-seed1" / "evaluation" / "held-out.json"
-    assert "knows BabyAI's envs only" in json.loads(found.read_text())["left_out"]["expert"]
+    path = study.parent / "runs" / "quick-seed1" / "evaluation" / "held-out.json"
+    assert "knows BabyAI's envs only" in json.loads(path.read_text())["left_out"]["expert"]
     monkeypatch.setattr(study_module, "evaluate", None)
     assert main(_words(study, *few)) == 0
     assert main(["report", str(study.parent / "runs" / "quick-seed1")]) == 0
@@ -258,8 +258,8 @@ def test_a_difference_in_one_test_of_several_is_not_cut_off() -> None:
 def test_a_costly_arm_has_fewer_seeds(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = _STUDY.replace("  slow:\n", "  slow:\n    seeds: [2]\n")
     study.write_text(text)
-    told, arms = read_study(str(study))
-    names = [job.name for job in make_jobs(told, arms, study.parent / "runs")]
+    spec, arms = read_study(str(study))
+    names = [job.name for job in make_jobs(spec, arms, study.parent / "runs")]
     assert names == ["quick-seed1", "random-seed1", "quick-seed2", "slow-seed2", "random-seed2"]
     assert main(_words(study, "arms=slow", "seeds=1")) != 0
     assert "slow have none of the seeds [1]" in capsys.readouterr().err
@@ -304,7 +304,7 @@ def test_results_of_another_machine_are_taken_over(
     assert main(["study", str(study), "--add", str(here), "--runs", f"{here}-no", "--output", str(here)]) == 0
     assert len(trained) == 2 and not Path(f"{here}-no").exists()
     assert main([*words, "arms=slow", "suites=held-out,other-nouns,controls"]) == 0
-    assert "slow-seed1 of" in (told := capsys.readouterr().out) and "was not tested in" in told
+    assert "slow-seed1 of" in (output := capsys.readouterr().out) and "was not tested in" in output
 
     # A file that was cut, or put together badly.
     evaluations = whole / "evaluations.csv"
@@ -312,7 +312,8 @@ def test_results_of_another_machine_are_taken_over(
     evaluations.write_text("".join(line for line in lines if not line.startswith("quick,1,trained")))
     assert main([*words[:-1], str(whole), "arms=quick"]) == 0
     assert (
-        "quick-seed1 of" in (told := capsys.readouterr().out) and "evaluations.csv lacks its held-out" in told
+        "quick-seed1 of" in (output := capsys.readouterr().out)
+        and "evaluations.csv lacks its held-out" in output
     )
     evaluations.write_text("".join([*lines, lines[1]]))
     assert main([*words[:-1], str(whole), "arms=quick"]) != 0
@@ -415,8 +416,8 @@ def test_several_processes_go_on_where_one_fails(
     assert "Unfinished or failed" in (study.parent / "out" / "README.md").read_text()
     (broken / "metrics.jsonl").unlink()
     assert main(_words(study, *few, "--jobs", "1")) == 0  # what is left needs no process of its own
-    told = capsys.readouterr().out
-    assert "[2/2] slow-seed1: training" in told and "quick-seed1: training" not in told
+    output = capsys.readouterr().out
+    assert "[2/2] slow-seed1: training" in output and "quick-seed1: training" not in output
 
 
 def test_an_interrupt_ends_all_processes_and_is_passed_on(
@@ -433,9 +434,9 @@ def test_an_interrupt_ends_all_processes_and_is_passed_on(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(beside, "_start", start)
-    found, arms = read_study(str(study))
+    spec, arms = read_study(str(study))
     with pytest.raises(KeyboardInterrupt):
-        run_jobs_beside(make_jobs(found, arms, study.parent / "runs"), lambda job: [job.name], 2, tell)
+        run_jobs_beside(make_jobs(spec, arms, study.parent / "runs"), lambda job: [job.name], 2, tell)
     assert len(started) == 2 and all(process.returncode == -signal.SIGTERM for process in started)
 
 
@@ -457,7 +458,7 @@ def test_a_clone_learns_from_as_many_transitions_as_were_asked_for(
     folder = tmp_path / "runs" / "clone-seed1"
     before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != "study.log"}
     assert main(_words(path, "arms=clone", "training.steps=640")) != 0
-    assert "learns from the " in (told := capsys.readouterr().out) and "--runs" in told
+    assert "learns from the " in (output := capsys.readouterr().out) and "--runs" in output
     assert before == {p: p.read_bytes() for p in before}
     assert main(_words(path)) == 0
     described = json.loads((tmp_path / "runs" / "of-clone-seed1" / "data" / "collection.json").read_text())
@@ -558,7 +559,7 @@ def test_a_study_of_which_nothing_is_finished_has_no_results(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         (["arms=quik"], "'quick'"),
         (["arms.quik.seed=1"], "'quick'"),
@@ -572,16 +573,16 @@ def test_a_study_of_which_nothing_is_finished_has_no_results(tmp_path: Path) -> 
     ],
 )
 def test_mistakes_are_told_in_one_line_before_anything_runs(
-    settings: list[str], told: str, study: Path, capsys: pytest.CaptureFixture[str]
+    settings: list[str], message: str, study: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(_words(study, *settings)) == 1
     error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1 and told in error
+    assert error.startswith("error: ") and error.count("\n") == 1 and message in error
     assert not (study.parent / "runs").exists()
 
 
 @pytest.mark.parametrize(
-    ("wrong", "right", "told"),
+    ("wrong", "right", "message"),
     [
         ("experiment: random", "experiment: randm", "randm"),
         ("about: learns fast", "abut: learns fast", "abut"),
@@ -599,12 +600,12 @@ def test_mistakes_are_told_in_one_line_before_anything_runs(
     ],
 )
 def test_a_wrong_file_is_told_in_one_line(
-    wrong: str, right: str, told: str, study: Path, capsys: pytest.CaptureFixture[str]
+    wrong: str, right: str, message: str, study: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study.write_text(_STUDY.replace(wrong, right))
     assert main(_words(study)) == 1
     error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1 and told in error
+    assert error.startswith("error: ") and error.count("\n") == 1 and message in error
 
 
 def test_a_run_of_another_configuration_is_not_taken(study: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,23 +32,23 @@ def _target(*overrides: str, given: tuple[str, ...] = ()) -> Target:
     return Target("trained", Path("nowhere"), compose("demo-easy", [*overrides, *given]), overrides=given)
 
 
-@pytest.mark.parametrize("own", [None, [*ACTIONS["english"]], _THREE, _THREE[::-1]])
-def test_the_french_suite_is_french_in_its_actions_too(own: list[str] | None) -> None:
+@pytest.mark.parametrize("actions", [None, [*ACTIONS["english"]], _THREE, _THREE[::-1]])
+def test_the_french_suite_is_french_in_its_actions_too(actions: list[str] | None) -> None:
     french = dict(zip(ACTIONS["english"], ACTIONS["french"], strict=True))
-    config = _target(f"world.actions={json.dumps(own)}").under("french").config
+    config = _target(f"world.actions={json.dumps(actions)}").under("french").config
     assert config.world.language == "french"
     assert list(actions_of(config.world).names or ()) == [
-        french[action] for action in own or ACTIONS["english"]
+        french[action] for action in actions or ACTIONS["english"]
     ]
 
 
 def test_actions_of_ones_own_must_be_told_in_french_by_the_caller() -> None:
-    own = "world.actions=[turn left, turn right, sleep]"
+    override = "world.actions=[turn left, turn right, sleep]"
     with pytest.raises(
         ConfigError, match=r"suite 'french' does not suit.*'sleep' in french.*world\.actions="
     ):
-        _target(own).under("french")
-    config = _target(own, given=("world.actions=[gauche, droite, dormir]",)).under("french").config
+        _target(override).under("french")
+    config = _target(override, given=("world.actions=[gauche, droite, dormir]",)).under("french").config
     assert (config.world.language, config.world.actions) == ("french", ["gauche", "droite", "dormir"])
     assert _target("world.language=french", "world.actions=[gauche, droite, dormir]").under(
         "french"
@@ -73,7 +73,7 @@ def _french_prompt(config: Config) -> str:
 
 
 @pytest.mark.parametrize(
-    ("suite", "told"),
+    ("suite", "phrases"),
     [
         ("other-nouns", ["la chaise rouge", "d'une table verte", "une voiture bleue", "fermée à clef"]),
         (
@@ -91,10 +91,10 @@ def _french_prompt(config: Config) -> str:
         ("synonym-actions", ["pivoter à gauche, pivoter à droite, avancer, prendre, relâcher, actionner"]),
     ],
 )
-def test_a_french_run_meets_other_french_words(suite: str, told: list[str]) -> None:
+def test_a_french_run_meets_other_french_words(suite: str, phrases: list[str]) -> None:
     config = _target("world.language=french").under(suite).config
     prompt = _french_prompt(config)
-    assert all(words in prompt for words in told), prompt
+    assert all(words in prompt for words in phrases), prompt
     assert config.world.language == "french" and "Actions possibles pour l'agent" in prompt
 
 
@@ -145,7 +145,7 @@ def test_a_world_that_no_suite_suits_is_told_as_an_error(
 
 
 @pytest.mark.parametrize(
-    ("overrides", "suite", "told"),
+    ("overrides", "suite", "message"),
     [
         (["policy.args.prompt=brief"], "introduction-1", "which the prompt 'brief' does not say"),
         (["world.env=test/Doors-v0"], "unseen-objects", "the run's env is test/Doors-v0"),
@@ -153,9 +153,9 @@ def test_a_world_that_no_suite_suits_is_told_as_an_error(
     ],
 )
 def test_a_suite_that_would_test_nothing_of_the_run_is_refused(
-    overrides: list[str], suite: str, told: str
+    overrides: list[str], suite: str, message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=f"suite '{suite}' does not suit this run: .*{told}"):
+    with pytest.raises(ConfigError, match=f"suite '{suite}' does not suit this run: .*{message}"):
         _target(*overrides).under(suite)
 
 

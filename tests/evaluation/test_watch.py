@@ -32,8 +32,8 @@ def test_an_episode_is_told_and_filmed(
     gif = tmp_path / "films" / "one.gif"
     words = ["watch", *_WORLDS[world], "--fast", "device=cpu", "--gif", str(gif)]
     assert main(words) == 0
-    told = capsys.readouterr().out
-    assert ("text 0 · " if world == "writing" else "episode 0 · ") in told and f"written to {gif}" in told
+    output = capsys.readouterr().out
+    assert ("text 0 · " if world == "writing" else "episode 0 · ") in output and f"written to {gif}" in output
     with Image.open(gif) as film:
         assert film.n_frames > 1
     assert main([*words[:-2], "--episodes", "2"]) == 0

@@ -105,8 +105,8 @@ def _captions(random: Random) -> tuple[str, str]:
 
 @cache
 def _questions() -> tuple[Question, ...]:
-    own = Question(instructions="Which is nicer? {goal}", world="nethack")
-    return (Question(world="nethack"), own, Question(world="text"), Question(world="writing"))
+    custom = Question(instructions="Which is nicer? {goal}", world="nethack")
+    return (Question(world="nethack"), custom, Question(world="text"), Question(world="writing"))
 
 
 _SPECIAL = ("⁂end⁂",)
@@ -138,11 +138,11 @@ def _observation(random: Random) -> tuple[TextObservation, str, int]:
         )
 
     steps = random.choice((1, 1, 2, 3, 8))
-    told = tuple(tuple(text() for _ in range(random.randint(0, 3))) for _ in range(steps))
+    descriptions = tuple(tuple(text() for _ in range(random.randint(0, 3))) for _ in range(steps))
     past = tuple(text() for _ in range(steps - 1))
     actions = tuple(text() for _ in range(random.randint(1, 4)))
     language = random.choice(("english", "french", "klingon", mutation.text(random, ("french",))))
-    return TextObservation(text(), told, past, actions, {}), language, random.randint(1, 4)
+    return TextObservation(text(), descriptions, past, actions, {}), language, random.randint(1, 4)
 
 
 def _prompted(made: tuple[TextObservation, str, int], folder: Path) -> None:
@@ -152,11 +152,11 @@ def _prompted(made: tuple[TextObservation, str, int], folder: Path) -> None:
     assert len(recent.past_actions) == len(recent.descriptions) - 1
     for id in ("glam", "brief", "present", "glam-original"):
         prompt = PromptReader(id, language)(recent)
-        told = recent.descriptions[-1:] if id == "present" else recent.descriptions
+        views = recent.descriptions[-1:] if id == "present" else recent.descriptions
         acted = recent.actions if id.startswith("glam") else ()
         goal = () if id == "glam-original" else (recent.goal,)
         # Each text stands in the prompt as often as in the observation, so nothing is lost or told for another.
-        for text in {*goal, *acted, *recent.past_actions, *(one for step in told for one in step)} - {""}:
+        for text in {*goal, *acted, *recent.past_actions, *(one for step in views for one in step)} - {""}:
             assert text in prompt
         assert PromptReader(id, language, {"\U000f0000": "x"})(recent) == prompt.replace("\U000f0000", "x")
 

@@ -53,8 +53,8 @@ def test_the_parts_are_what_the_template_prints(tokenizer):
 def test_a_template_without_a_system_prompt_gets_it_with_the_first_words(tokenizer):
     tokenizer.chat_template = GEMMA
     tokens = Chat(tokenizer).opening(SYSTEM, FIRST)
-    said = [{"role": "user", "content": f"{SYSTEM}\n\n{FIRST}"}]
-    printed = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
+    conversation = [{"role": "user", "content": f"{SYSTEM}\n\n{FIRST}"}]
+    printed = tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
     assert tokenizer.decode(tokens) == printed
 
 
@@ -148,8 +148,8 @@ def test_without_a_system_prompt_the_template_has_its_own(tokenizer):
         "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nThe usual.<|im_end|>\n{% endif %}"
         + CHATML
     )
-    said = [{"role": "user", "content": FIRST}]
-    printed = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
+    conversation = [{"role": "user", "content": FIRST}]
+    printed = tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
     assert tokenizer.decode(Chat(tokenizer).opening(None, FIRST)) == printed
     assert "The usual." in printed
     assert "The usual." not in tokenizer.decode(Chat(tokenizer).opening("Mine.", FIRST))
@@ -190,13 +190,15 @@ def test_today_is_the_same_day_on_every_day(tokenizer):
 
 def test_a_sample_can_be_a_conversation(tokenizer):
     tokenizer.chat_template = CHATML
-    said = messages(SYSTEM, FIRST, ANSWER, SECOND)
-    sample = Sample.of_messages("one", [*said, {"role": "assistant", "content": "go forward"}], meta={"n": 1})
+    conversation = messages(SYSTEM, FIRST, ANSWER, SECOND)
+    sample = Sample.of_messages(
+        "one", [*conversation, {"role": "assistant", "content": "go forward"}], meta={"n": 1}
+    )
     assert (sample.system, sample.earlier, sample.prompt) == (SYSTEM, ((FIRST, ANSWER),), SECOND)
     assert (sample.references, sample.meta) == (("go forward",), {"n": 1})
     assert Sample.of_messages("two", messages(None, FIRST)[1:]) == Sample("two", FIRST)
     (read,) = PromptEncoder(tokenizer, 200, chat=Chat(tokenizer), system="the run's")([sample])
-    printed = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
+    printed = tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
     assert tokenizer.decode(list(read.ids)) == printed
     # The first turns go where there is no room, and then the beginning of the last words.
     (short,) = PromptEncoder(tokenizer, len(read.ids) - 1, chat=Chat(tokenizer))([sample])
@@ -213,10 +215,12 @@ def test_messages_that_are_no_conversation(roles):
         Sample.of_messages("one", [{"role": role, "content": "a"} for role in roles])
 
 
-@pytest.mark.parametrize("said", ["hi", [None], [{"role": "user"}], [{"role": "user", "content": None}]])
-def test_messages_that_are_none(said):
+@pytest.mark.parametrize(
+    "conversation", ["hi", [None], [{"role": "user"}], [{"role": "user", "content": None}]]
+)
+def test_messages_that_are_none(conversation):
     with pytest.raises(GroundlingError, match="is no message"):
-        Sample.of_messages("one", said)
+        Sample.of_messages("one", conversation)
     with pytest.raises(GroundlingError, match="must be pairs"):
         Sample("one", "go", earlier=(("look",),))
 

@@ -30,9 +30,9 @@ def test_texts_are_read_the_same(make_lm, family, backend, value, monkeypatch):
     for count in (4, 7):  # the same program for both
         asked, numbers = prompts(count, seed=count), uniforms(count, 5)
         written = plain.write(asked, numbers)
-        expected, found = (_read(policy, written) for policy in (plain, compiled))
+        expected, outputs = (_read(policy, written) for policy in (plain, compiled))
         for name, tensor in expected.items():
-            torch.testing.assert_close(found[name], tensor, atol=1e-4, rtol=1e-4, msg=name)
+            torch.testing.assert_close(outputs[name], tensor, atol=1e-4, rtol=1e-4, msg=name)
         with torch.compiler.set_stance("fail_on_recompile"):
             decoded = compiled._decoder([p.ids for p in asked], compiled.sampling, numbers)
             assert _read(compiled, written).keys() == expected.keys()

@@ -148,10 +148,10 @@ def test_min_length_counts_as_transformers_does(make_lm):
         lm.model.generation_config.eos_token_id = list(range(VOCABULARY - 5))
         decoded = Decoder(lm)([[5, 6, 7]] * 20, Sampling(min_length=6), uniforms(20, 9))
         assert decoded.lengths.min() == 6 - given + 1  # as long, and then the end token
-        found = Decoder(lm)([[5, 6, 7]] * 20, Sampling(min_new_tokens=4), uniforms(20, 9))
+        sampled = Decoder(lm)([[5, 6, 7]] * 20, Sampling(min_new_tokens=4), uniforms(20, 9))
         generated = lm.generate([[5, 6, 7]] * 20, min_new_tokens=4, max_new_tokens=9, do_sample=True)
         lengths = [len(text.token_ids) for text in generated]
-        assert found.lengths.min() == min(lengths) == 4 + 1
+        assert sampled.lengths.min() == min(lengths) == 4 + 1
 
 
 def test_the_step_is_traced_in_inference_mode_too(make_lm, monkeypatch):

@@ -65,10 +65,10 @@ def test_log_probs_are_of_the_filtered_distribution(lms):
 def test_does_not_depend_on_batch_mates(lms, family):
     lm = lms(family)
     together = lm.generate(PROMPTS, max_new_tokens=5)
-    for prompt, found in zip(PROMPTS, together, strict=True):
+    for prompt, generation in zip(PROMPTS, together, strict=True):
         alone = lm.generate([prompt], max_new_tokens=5)[0]
-        assert torch.equal(alone.token_ids, found.token_ids)
-        torch.testing.assert_close(alone.token_log_probs, found.token_log_probs, atol=1e-4, rtol=0)
+        assert torch.equal(alone.token_ids, generation.token_ids)
+        torch.testing.assert_close(alone.token_log_probs, generation.token_log_probs, atol=1e-4, rtol=0)
 
 
 def test_same_seed_same_texts(lms):
@@ -107,8 +107,8 @@ def test_beams_and_several_sequences(lms, family):
 
 def test_checkpointing_gradients_does_not_change_generation(make_lm):
     plain, checkpointed = make_lm("gpt2"), make_lm("gpt2", gradient_checkpointing=True)
-    expected, found = (lm.generate(["turn"], max_new_tokens=5)[0] for lm in (plain, checkpointed))
-    assert torch.equal(expected.token_ids, found.token_ids)
+    expected, generation = (lm.generate(["turn"], max_new_tokens=5)[0] for lm in (plain, checkpointed))
+    assert torch.equal(expected.token_ids, generation.token_ids)
     assert checkpointed.model.training
 
 

@@ -39,14 +39,14 @@ def pair_of_layers(kind, inputs, outputs):
 )
 def test_a_layer_and_its_gradients_are_the_same(kind, shape, outputs):
     torch.manual_seed(0)
-    found = []
+    results = []
     x, pull = torch.randn(shape), torch.randn(*shape[:-1], outputs)
     for layer in pair_of_layers(kind, shape[-1], outputs):
-        own = x.clone().requires_grad_()
-        result = layer(own)
+        leaf = x.clone().requires_grad_()
+        result = layer(leaf)
         (result * pull).sum().backward()
-        found.append([result.detach(), own.grad, *(p.grad for p in layer.parameters())])
-    for expected, got in zip(*found, strict=True):
+        results.append([result.detach(), leaf.grad, *(p.grad for p in layer.parameters())])
+    for expected, got in zip(*results, strict=True):
         assert got.shape == expected.shape
         torch.testing.assert_close(got, expected, atol=1e-3, rtol=1e-4)
 
@@ -73,13 +73,13 @@ def test_frozen_weights_get_no_gradient_and_pass_one_on():
 @pytest.mark.usefixtures("onednn")
 def test_the_gradient_of_a_gradient_is_the_same():
     torch.manual_seed(0)
-    x, found = torch.randn(200, 128), []
+    x, gradients = torch.randn(200, 128), []
     for layer in pair_of_layers("bias", 128, 256):
         weights = list(layer.parameters())
         first = torch.autograd.grad(layer(x).tanh().pow(2).mean(), weights, create_graph=True)
         second = torch.autograd.grad(sum(g.pow(2).sum() for g in first), weights)
-        found.append([*first, *second])
-    for expected, got in zip(*found, strict=True):
+        gradients.append([*first, *second])
+    for expected, got in zip(*gradients, strict=True):
         torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-3)
 
 
@@ -115,8 +115,8 @@ def test_attention_takes_its_arguments_as_pytorch_does():
     arguments = (query, key, value, mask, 0.0, False)  # a dropout of 0, and no scale
     for options in ({}, {"scale": 0.3}):
         with FastKernels():
-            found = F.scaled_dot_product_attention(*arguments, **options)
-        torch.testing.assert_close(found, F.scaled_dot_product_attention(*arguments, **options))
+            output = F.scaled_dot_product_attention(*arguments, **options)
+        torch.testing.assert_close(output, F.scaled_dot_product_attention(*arguments, **options))
 
 
 def test_a_language_model_has_them_and_is_saved_as_before(make_lm, tmp_path):
@@ -187,7 +187,7 @@ def test_fast_kernels_compute_the_same():
     with torch.no_grad():
         expected = compute()
         with FastKernels():
-            found = compute()
-    for a, b in zip(found, expected, strict=True):
+            outputs = compute()
+    for a, b in zip(outputs, expected, strict=True):
         assert not torch.equal(a, b)  # else it is the same kernel
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-5)

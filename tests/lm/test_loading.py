@@ -88,7 +88,7 @@ def test_lora_trains_adapters_alone_and_starts_from_the_model_itself(lms, family
     trainable = {name for name, parameter in lm.named_parameters() if parameter.requires_grad}
     assert trainable
     assert all(".lora_" in name for name in trainable)
-    sum(own.sum() for own in lm.score(PROMPTS, ACTIONS)).backward()
+    sum(row.sum() for row in lm.score(PROMPTS, ACTIONS)).backward()
     assert all(p.grad is None for name, p in lm.named_parameters() if name not in trainable)
 
 
@@ -137,8 +137,10 @@ def test_an_adapter_that_names_no_model_is_told(folder, tmp_path, base):
     trained_lora(folder).save_pretrained(tmp_path)
     file = tmp_path / "adapter_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "base_model_name_or_path": base}))
-    told = rf"adapter_config.json does not say .*base_model_name_or_path is {re.escape(json.dumps(base))}\)"
-    with pytest.raises(GroundlingError, match=told):
+    message = (
+        rf"adapter_config.json does not say .*base_model_name_or_path is {re.escape(json.dumps(base))}\)"
+    )
+    with pytest.raises(GroundlingError, match=message):
         LanguageModel.from_pretrained(tmp_path)
 
 
@@ -166,7 +168,7 @@ def test_lora_with_gradient_checkpointing(folder):
     plain, checkpointed = (trained_lora(folder, gradient_checkpointing=on) for on in (False, True))
     checkpointed.load_state_dict(plain.state_dict())
     for lm in (plain, checkpointed):
-        sum(own.sum() for own in lm.score(PROMPTS, ACTIONS)).backward()
+        sum(row.sum() for row in lm.score(PROMPTS, ACTIONS)).backward()
     for (name, ours), theirs in zip(plain.named_parameters(), checkpointed.parameters(), strict=True):
         if ours.grad is not None:
             torch.testing.assert_close(ours.grad, theirs.grad, msg=name)
@@ -181,7 +183,7 @@ def test_four_bit_weights_score_like_the_whole_ones_and_train_an_adapter(tmp_pat
     linear = [m for m in lm.model.modules() if type(m).__name__ == "Linear4bit"]
     assert linear and all(m.weight.dtype == torch.uint8 for m in linear)
     assert (scores(lm) - scores(whole)).abs().mean() < 0.5  # nats; their spread is several
-    sum(own.sum() for own in lm.score(PROMPTS, ACTIONS)).backward()
+    sum(row.sum() for row in lm.score(PROMPTS, ACTIONS)).backward()
     trained = [p for p in lm.parameters() if p.requires_grad]
     assert trained and all(p.grad is not None for p in trained)
     with torch.no_grad():
@@ -208,13 +210,13 @@ def one_line(error):
 
 
 def test_a_bias_of_positions_learns_by_plain_attention():
-    own, fused = (LanguageModel.from_pretrained("starter", attention=name) for name in (None, "sdpa"))
-    assert own.model.config._attn_implementation == "eager"
-    scores = [lm.score(["go to the red ball"], ["left", "go forward"])[0] for lm in (own, fused)]
+    eager, fused = (LanguageModel.from_pretrained("starter", attention=name) for name in (None, "sdpa"))
+    assert eager.model.config._attn_implementation == "eager"
+    scores = [lm.score(["go to the red ball"], ["left", "go forward"])[0] for lm in (eager, fused)]
     torch.testing.assert_close(*scores, atol=1e-4, rtol=0)
     for score in scores:
         score.sum().backward()
-    for one, other in zip(own.parameters(), fused.parameters(), strict=True):
+    for one, other in zip(eager.parameters(), fused.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad, atol=1e-4, rtol=1e-3)
     assert LanguageModel.from_pretrained("starter-causal").model.config._attn_implementation == "sdpa"
 
@@ -294,7 +296,7 @@ def test_truncated_missing_and_incomplete_weights(folder):
 
 
 def test_wrong_options(folder):
-    for options, told in (
+    for options, message in (
         ({"device": "cuda"}, "cannot be used on this machine"),
         ({"device": "tpu9"}, "device=tpu9"),
         ({"dtype": "float8"}, "unknown dtype"),
@@ -304,9 +306,9 @@ def test_wrong_options(folder):
         ({"lora": {"r": 4, "target_modules": ["nonsense"]}}, "LoRA settings"),
         ({"attention": "nonsense"}, "cannot be loaded"),
     ):
-        if told == "cannot be used on this machine" and torch.cuda.is_available():
+        if message == "cannot be used on this machine" and torch.cuda.is_available():
             continue
-        with pytest.raises(GroundlingError, match=told) as error:
+        with pytest.raises(GroundlingError, match=message) as error:
             LanguageModel.from_pretrained(folder, **options)
         assert one_line(error)
 

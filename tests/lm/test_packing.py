@@ -18,8 +18,8 @@ def test_each_target_of_a_tree_is_predicted_by_the_row_that_read_what_comes_befo
     predicted = iter(layout.targets.T.tolist())
     for candidate in candidates:
         for position, token in enumerate(candidate):
-            row, found = next(predicted)
-            assert found == token
+            row, target = next(predicted)
+            assert target == token
             assert read_by(layout, row) == [-1, *candidate[:position]]
     assert not list(predicted)
 
@@ -30,8 +30,8 @@ def test_each_target_of_chains_is_predicted_by_the_row_that_read_what_comes_befo
     predicted = iter(layout.targets.T.tolist())
     for candidate in candidates:
         for position, token in enumerate(candidate):
-            row, found = next(predicted)
-            assert found == token
+            row, target = next(predicted)
+            assert target == token
             assert read_by(layout, row) == [9, *candidate[:position]]
     assert not list(predicted)
 
@@ -74,10 +74,12 @@ def test_batches_hold_every_index_once_within_their_limits(lengths, max_tokens, 
     groups = batches(lengths, max_tokens, max_waste, max_pairs)
     assert sorted(index for group in groups for index in group) == list(range(len(lengths)))
     for group in groups:
-        own = [lengths[index] for index in group]
-        cells = max(own) * len(own)
-        within = cells <= max_tokens and cells * max(own) <= max_pairs
-        assert len(own) == 1 or (within and cells - sum(own) <= max_waste * sum(own))
+        group_lengths = [lengths[index] for index in group]
+        cells = max(group_lengths) * len(group_lengths)
+        within = cells <= max_tokens and cells * max(group_lengths) <= max_pairs
+        assert len(group_lengths) == 1 or (
+            within and cells - sum(group_lengths) <= max_waste * sum(group_lengths)
+        )
 
 
 @given(token_lists, st.integers(1, 10))

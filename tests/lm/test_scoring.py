@@ -34,10 +34,10 @@ def test_equals_the_plain_computation(lms, family):
     lm = lms(family)
     with torch.no_grad():
         scores = lm.score(PROMPTS, CANDIDATES)
-        for prompt, found in zip(PROMPTS, scores, strict=True):
-            assert found.dtype == torch.float32
-            assert found.shape == (len(CANDIDATES),)
-            torch.testing.assert_close(found, plain_scores(lm, prompt, CANDIDATES), atol=1e-4, rtol=0)
+        for prompt, prompt_scores in zip(PROMPTS, scores, strict=True):
+            assert prompt_scores.dtype == torch.float32
+            assert prompt_scores.shape == (len(CANDIDATES),)
+            torch.testing.assert_close(prompt_scores, plain_scores(lm, prompt, CANDIDATES), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -47,8 +47,8 @@ def test_families_are_packed_but_for_those_that_cannot_be(make_lm, family):
         warnings.simplefilter("always")
         lm.score(["a"], ["b"])
         lm.score(["a"], ["b"])
-    told = [str(warning.message) for warning in caught if "cannot read several" in str(warning.message)]
-    assert len(told) == (family in {"bart", "mamba"})  # Mamba's steps have no gradients
+    messages = [str(warning.message) for warning in caught if "cannot read several" in str(warning.message)]
+    assert len(messages) == (family in {"bart", "mamba"})  # Mamba's steps have no gradients
     with torch.no_grad():
         assert lm._scorer.way_at(1) == UNPACKABLE.get(family, "tree")
 
@@ -60,8 +60,8 @@ def test_a_very_long_prompt_equals_the_plain_computation(lms, family):
     prompts = [" ".join(words * 6), "short", " ".join(words * 4)]
     assert 180 < lm.token_lengths(prompts)[0] < 250
     with torch.no_grad():
-        for prompt, found in zip(prompts, lm.score(prompts, ACTIONS), strict=True):
-            torch.testing.assert_close(found, plain_scores(lm, prompt, ACTIONS), atol=1e-4, rtol=0)
+        for prompt, prompt_scores in zip(prompts, lm.score(prompts, ACTIONS), strict=True):
+            torch.testing.assert_close(prompt_scores, plain_scores(lm, prompt, ACTIONS), atol=1e-4, rtol=0)
 
 
 SHARING = ["gpt2", "llama", "qwen2", "qwen3", "opt"]
@@ -77,14 +77,14 @@ def test_what_prompts_begin_with_is_read_once(lms, family, monkeypatch):
     body = lm._scorer.backbone.body
     monkeypatch.setattr(body, "forward", _counting(body.forward, read))
     with torch.no_grad():
-        found = lm.score(prompts, ACTIONS)
+        scores = lm.score(prompts, ACTIONS)
     tokens = sum(rows * length for rows, length in read)
     assert tokens < 0.6 * sum(lm.token_lengths(prompts))
     monkeypatch.undo()
     with torch.no_grad():
-        for prompt, own in zip(prompts, found, strict=True):
-            torch.testing.assert_close(own, plain_scores(lm, prompt, ACTIONS), atol=1e-4, rtol=0)
-            torch.testing.assert_close(own, lm.score([prompt], ACTIONS)[0], atol=1e-5, rtol=1e-6)
+        for prompt, prompt_scores in zip(prompts, scores, strict=True):
+            torch.testing.assert_close(prompt_scores, plain_scores(lm, prompt, ACTIONS), atol=1e-4, rtol=0)
+            torch.testing.assert_close(prompt_scores, lm.score([prompt], ACTIONS)[0], atol=1e-5, rtol=1e-6)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
@@ -182,8 +182,8 @@ def test_a_window_shorter_than_the_prompt_is_respected(lms):
     short, long = "go to", CORPUS[1]
     assert lm.token_lengths([short])[0] < 24 < lm.token_lengths([long])[0]
     with torch.no_grad():
-        for prompt, found in zip([long, short], lm.score([long, short], ACTIONS), strict=True):
-            torch.testing.assert_close(found, plain_scores(lm, prompt, ACTIONS), atol=1e-4, rtol=0)
+        for prompt, prompt_scores in zip([long, short], lm.score([long, short], ACTIONS), strict=True):
+            torch.testing.assert_close(prompt_scores, plain_scores(lm, prompt, ACTIONS), atol=1e-4, rtol=0)
 
 
 def test_token_zero_and_the_pad_token_count(lms):
@@ -217,8 +217,8 @@ def test_one_token_candidates_are_a_distribution(lms, family):
 
 def loss_of(scores: list[torch.Tensor]) -> torch.Tensor:
     """Something of which every score's gradient differs."""
-    return sum((own.log_softmax(0) * torch.linspace(0.3, 1.7, len(own))).sum() for own in scores) + sum(
-        own.mean() for own in scores
+    return sum((row.log_softmax(0) * torch.linspace(0.3, 1.7, len(row))).sum() for row in scores) + sum(
+        row.mean() for row in scores
     )
 
 
@@ -228,12 +228,12 @@ def gradients(lm: LanguageModel, loss: torch.Tensor) -> dict[str, torch.Tensor]:
     return {name: p.grad.clone() for name, p in lm.named_parameters() if p.grad is not None}
 
 
-def assert_gradients_equal(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
-    assert set(found) == set(expected)
+def assert_gradients_equal(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert set(actual) == set(expected)
     # A gradient that is zero but for rounding (a key's bias, say) is measured against all gradients.
     floor = 1e-3 * torch.stack([gradient.norm() for gradient in expected.values()]).max()
     for name, gradient in expected.items():
-        error = (found[name] - gradient).norm() / torch.maximum(gradient.norm(), floor)
+        error = (actual[name] - gradient).norm() / torch.maximum(gradient.norm(), floor)
         assert error <= 1e-5, (name, error)
 
 
@@ -243,9 +243,9 @@ def assert_gradients_equal(found: dict[str, torch.Tensor], expected: dict[str, t
 def test_gradients_equal_the_plain_computation(make_lm, family):
     lm = make_lm(family)
     prompts, candidates = PROMPTS[:3], [*ACTIONS, "", "turn left, then go"]
-    found = gradients(lm, loss_of(lm.score(prompts, candidates)))
+    actual = gradients(lm, loss_of(lm.score(prompts, candidates)))
     expected = gradients(lm, loss_of([plain_scores(lm, prompt, candidates) for prompt in prompts]))
-    assert_gradients_equal(found, expected)
+    assert_gradients_equal(actual, expected)
 
 
 @pytest.mark.parametrize("family", ["t5", "gpt2", "llama", "bart"])
@@ -345,23 +345,23 @@ def test_what_is_asked_twice_is_computed_once(make_lm, family, monkeypatch):
     distinct = (lm.score(prompts[:2] + prompts[3:], actions[:2] + actions[3:]), lm.encode(prompts[:2]))
     tokens = sum(rows * length for rows, length in read)
     read.clear()
-    found = torch.cat(lm.score(prompts, actions))
+    scores = torch.cat(lm.score(prompts, actions))
     states = lm.encode(prompts)
     assert sum(rows * length for rows, length in read) == tokens
     assert len(distinct[0]) == 3 and torch.equal(states, distinct[1][[0, 1, 0, 0]])
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-6)
-    for own, other in zip(
-        torch.autograd.grad(found.sum(), list(lm.parameters()), allow_unused=True), gradients, strict=True
+    torch.testing.assert_close(scores, expected, atol=1e-5, rtol=1e-6)
+    for gradient, other in zip(
+        torch.autograd.grad(scores.sum(), list(lm.parameters()), allow_unused=True), gradients, strict=True
     ):
-        torch.testing.assert_close(own, other, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(gradient, other, atol=1e-4, rtol=1e-4)
 
 
 def test_candidates_may_differ_from_prompt_to_prompt(lms):
     lm = lms("gpt2")
-    own = [["turn left"], ACTIONS, ["", "drop"]]
+    candidates = [["turn left"], ACTIONS, ["", "drop"]]
     with torch.no_grad():
-        scored = lm.score_candidates(PROMPTS[:3], own)
-        scores = lm.score(PROMPTS[:3], own)
+        scored = lm.score_candidates(PROMPTS[:3], candidates)
+        scores = lm.score(PROMPTS[:3], candidates)
     assert scored.log_probs.shape == scored.mask.shape == (3, 6)
     assert scored.mask.sum(1).tolist() == [1, 6, 2]
     assert (scored.log_probs[~scored.mask] == -torch.inf).all()
@@ -393,19 +393,24 @@ def test_compat_glam_sums_raw_logits_and_counts_padding(lms, family):
     lm = lms(family)
     candidates = ["turn left", "drop", "go to the red ball"]
     with torch.no_grad():
-        found = lm.score(["go"], candidates, compat="glam")[0]
+        scores = lm.score(["go"], candidates, compat="glam")[0]
         ids = [lm.tokenizer(c, add_special_tokens=False)["input_ids"] for c in candidates]
         prompt = lm.tokenizer("go")["input_ids"]
-        for score, own in zip(found, ids, strict=True):
+        for score, candidate_ids in zip(scores, ids, strict=True):
             if lm.is_encoder_decoder:
                 start = lm.model.config.decoder_start_token_id
                 logits = lm.model(
-                    input_ids=torch.tensor([prompt]), decoder_input_ids=torch.tensor([[start, *own]])
+                    input_ids=torch.tensor([prompt]),
+                    decoder_input_ids=torch.tensor([[start, *candidate_ids]]),
                 ).logits[0]
             else:
-                logits = lm.model(input_ids=torch.tensor([prompt + own])).logits[0, len(prompt) - 1 :]
+                logits = lm.model(input_ids=torch.tensor([prompt + candidate_ids])).logits[
+                    0, len(prompt) - 1 :
+                ]
             expected = (
-                sum(logits[place, token] for place, token in enumerate(own)) + max(map(len, ids)) - len(own)
+                sum(logits[place, token] for place, token in enumerate(candidate_ids))
+                + max(map(len, ids))
+                - len(candidate_ids)
             )
             torch.testing.assert_close(score, expected, atol=1e-4, rtol=0)
 
@@ -489,10 +494,12 @@ def test_a_prompt_too_long_is_told_with_its_mend(lms, make_lm):
     cut = make_lm("gpt2", max_prompt_tokens=10)
     assert cut.token_lengths(["go", long])[1] == 10
     ids = lm.tokenizer(long)["input_ids"][-10:]
-    own = lm.tokenizer("drop", add_special_tokens=False)["input_ids"]
+    candidate_ids = lm.tokenizer("drop", add_special_tokens=False)["input_ids"]
     with torch.no_grad():
-        found = cut.score([long], ["drop"])[0][0]
-        torch.testing.assert_close(found, plain_ids_log_probs(lm, ids, own).sum(), atol=1e-4, rtol=0)
+        score = cut.score([long], ["drop"])[0][0]
+        torch.testing.assert_close(
+            score, plain_ids_log_probs(lm, ids, candidate_ids).sum(), atol=1e-4, rtol=0
+        )
     with pytest.raises(GroundlingError, match="prompt 0 has"):
         lms("bart").encode([long])
     lms("t5").score([long], ACTIONS)  # relative positions have no end

@@ -189,7 +189,7 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
 
 
 def test_every_config_with_eyes_is_taken_or_refused_in_one_line(tmp_path: Path) -> None:
-    taken = 0
+    count = 0
     for kind in CONFIG_MAPPING_NAMES:
         try:
             config = AutoConfig.for_model(kind)
@@ -201,8 +201,8 @@ def test_every_config_with_eyes_is_taken_or_refused_in_one_line(tmp_path: Path) 
         config.save_pretrained(folder)
         with pytest.raises(GroundlingError):  # there are no weights
             LanguageModel.from_pretrained(folder)
-        taken += 1
-    assert taken > 40
+        count += 1
+    assert count > 40
 
 
 class Own(LlamaConfig):

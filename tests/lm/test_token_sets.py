@@ -46,10 +46,10 @@ def test_a_set_takes_at_most_a_bit_for_each_token_of_the_vocabulary():
     vocabulary = 128_000
     for share in (0.5, 0.0001):
         sets, was = kept([share] * 5, vocabulary)
-        taken = [of_text.ids.nbytes + of_text.bits.nbytes for of_text in sets]
+        sizes = [of_text.ids.nbytes + of_text.bits.nbytes for of_text in sets]
         most = min(vocabulary / 8, 4 * int(was.sum(1).max()))
-        assert all(size <= most * length for size, length in zip(taken, LENGTHS, strict=True))
-        assert sum(taken) > 0
+        assert all(size <= most * length for size, length in zip(sizes, LENGTHS, strict=True))
+        assert sum(sizes) > 0
 
 
 def test_a_text_takes_no_more_to_another_process_than_its_own_sets():

@@ -31,7 +31,7 @@ candidate_texts = st.sampled_from([*TEXTS, *ACTIONS, "turn le", "drop the red"])
 def told_by_table(texts, logits, temperature=1.0):
     """float32 (num_texts,) by the trie, of logits that a table tells by the tokens before and the token."""
     trie = Trie.of(texts, END)
-    asked = [logits[tuple(own[:i]), token] for own in trie.chosen for i, token in enumerate(own)]
+    asked = [logits[tuple(tokens[:i]), token] for tokens in trie.chosen for i, token in enumerate(tokens)]
     return written_log_probs([trie], torch.tensor(asked), temperature)
 
 
@@ -61,11 +61,11 @@ def test_a_trie_gives_the_probability_of_writing_each_text_token_by_token(texts,
         for before in sorted(beginnings)
         for token in range(4)
     }
-    found = told_by_table(texts, logits, temperature)
+    log_probs = told_by_table(texts, logits, temperature)
     expected = [written_by_table(texts, text, logits, temperature) for text in texts]
-    torch.testing.assert_close(found, torch.tensor(expected), atol=1e-4, rtol=1e-4)
-    assert found.isfinite().all()
-    assert found.exp().sum().item() == pytest.approx(1, abs=1e-5)
+    torch.testing.assert_close(log_probs, torch.tensor(expected), atol=1e-4, rtol=1e-4)
+    assert log_probs.isfinite().all()
+    assert log_probs.exp().sum().item() == pytest.approx(1, abs=1e-5)
 
 
 @settings(deadline=None)
@@ -86,7 +86,10 @@ def test_tries_do_not_depend_on_their_company(lists, seed):
     tries = [Trie.of(texts, END) for texts in lists]
     counts = [len(trie.edges) for trie in tries]
     logits = torch.randn(sum(counts), generator=torch.Generator().manual_seed(seed))
-    alone = [written_log_probs([trie], own) for trie, own in zip(tries, logits.split(counts), strict=True)]
+    alone = [
+        written_log_probs([trie], trie_logits)
+        for trie, trie_logits in zip(tries, logits.split(counts), strict=True)
+    ]
     assert torch.equal(written_log_probs(tries, logits), torch.cat(alone))
 
 
@@ -100,7 +103,7 @@ def plain_written(lm: LanguageModel, prompt: str, candidates: list[str], tempera
     """
     prompt_ids = lm.tokenizer(prompt)["input_ids"] or [lm.tokenizer.bos_token_id]
     texts = [lm.tokenizer(c, add_special_tokens=False)["input_ids"] for c in candidates]
-    found = []
+    log_probs = []
     for text in texts if of is None else [texts[index] for index in of]:
         total = torch.zeros(())
         for position, token in enumerate([*text, lm.end_token]):
@@ -111,17 +114,17 @@ def plain_written(lm: LanguageModel, prompt: str, candidates: list[str], tempera
                     allowed[[*other, lm.end_token][position]] = True
             if lm.is_encoder_decoder:
                 start = lm.model.config.decoder_start_token_id
-                told = lm.model(
+                output = lm.model(
                     input_ids=torch.tensor([prompt_ids]),
                     decoder_input_ids=torch.tensor([[start, *before]]),
                     use_cache=False,
                 )
             else:
-                told = lm.model(input_ids=torch.tensor([prompt_ids + before]), use_cache=False)
-            logits = told.logits[0, -1].float() / temperature
+                output = lm.model(input_ids=torch.tensor([prompt_ids + before]), use_cache=False)
+            logits = output.logits[0, -1].float() / temperature
             total = total + logits.masked_fill(~allowed, -torch.inf).log_softmax(-1)[token]
-        found.append(total - math.log(texts.count(text)))
-    return torch.stack(found)
+        log_probs.append(total - math.log(texts.count(text)))
+    return torch.stack(log_probs)
 
 
 @pytest.mark.parametrize("family", SOME)
@@ -132,9 +135,9 @@ def test_equals_token_by_token_masking(lms, family, temperature):
         guided = lm.score_guided(PROMPTS, TEXTS, temperature)
         assert guided.log_probs.dtype == guided.state.dtype == torch.float32
         torch.testing.assert_close(guided.log_probs.exp().sum(-1), torch.ones(3), atol=1e-5, rtol=0)
-        for prompt, found in zip(PROMPTS, guided.log_probs, strict=True):
+        for prompt, log_probs in zip(PROMPTS, guided.log_probs, strict=True):
             expected = plain_written(lm, prompt, TEXTS, temperature)
-            torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+            torch.testing.assert_close(log_probs, expected, atol=1e-4, rtol=0)
         torch.testing.assert_close(guided.state, lm.encode(PROMPTS), atol=1e-5, rtol=1e-5)
 
 
@@ -150,11 +153,11 @@ def test_any_lists_in_any_company(lms, family, data):
     with torch.no_grad():
         guided = lm.score_guided(prompts, lists)
         shuffled = lm.score_guided(prompts[:1], [[lists[0][index] for index in order]]).log_probs[0]
-        assert guided.mask.sum(-1).tolist() == [len(own) for own in lists]
-        for prompt, own, row, mask in zip(prompts, lists, guided.log_probs, guided.mask, strict=True):
+        assert guided.mask.sum(-1).tolist() == [len(candidates) for candidates in lists]
+        for prompt, candidates, row, mask in zip(prompts, lists, guided.log_probs, guided.mask, strict=True):
             assert row[mask].isfinite().all()  # each can be written
             assert (row[~mask] == -torch.inf).all()  # and nothing else
-            torch.testing.assert_close(row[mask], plain_written(lm, prompt, own), atol=1e-4, rtol=0)
+            torch.testing.assert_close(row[mask], plain_written(lm, prompt, candidates), atol=1e-4, rtol=0)
     torch.testing.assert_close(guided.log_probs[0][: len(order)][list(order)], shuffled, atol=1e-5, rtol=1e-6)
 
 
@@ -185,16 +188,16 @@ def test_what_transformers_writes_under_the_same_guide_has_these_probabilities(l
         return_dict_in_generate=True,
         output_scores=True,
     )
-    told = lm.score_guided([PROMPTS[0]], candidates).log_probs[0].detach()
+    log_probs = lm.score_guided([PROMPTS[0]], candidates).log_probs[0].detach()
     scores = torch.stack(written.scores, 1).log_softmax(-1)  # (60, num_tokens, 320)
-    met = set()
+    indices = set()
     for tokens, rows in zip(written.sequences[:, given:].tolist(), scores, strict=True):
         length = tokens.index(END)
         index = texts.index(tokens[:length])
-        met.add(index)
-        said = sum(rows[place, token] for place, token in enumerate([*tokens[:length], END]))
-        torch.testing.assert_close(told[index], said, atol=1e-4, rtol=0)
-    assert len(met) > 3
+        indices.add(index)
+        expected = sum(rows[place, token] for place, token in enumerate([*tokens[:length], END]))
+        torch.testing.assert_close(log_probs[index], expected, atol=1e-4, rtol=0)
+    assert len(indices) > 3
 
 
 @pytest.mark.parametrize("family", ["t5", "gpt2", "bart"])
@@ -207,11 +210,11 @@ def test_gradients_equal_those_of_token_by_token_masking(make_lm, family):
         (log_probs * weights).sum().backward()
         return {name: p.grad.clone() for name, p in lm.named_parameters() if p.grad is not None}
 
-    found = gradients(lm.score_guided(PROMPTS[:1], TEXTS).log_probs[0])
+    actual = gradients(lm.score_guided(PROMPTS[:1], TEXTS).log_probs[0])
     expected = gradients(plain_written(lm, PROMPTS[0], TEXTS))
     largest = max(gradient.norm() for gradient in expected.values())
     for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient, atol=1e-5 * largest.item(), rtol=1e-3, msg=name)
+        torch.testing.assert_close(actual[name], gradient, atol=1e-5 * largest.item(), rtol=1e-3, msg=name)
 
 
 @pytest.mark.parametrize("family", ["t5", "gpt2", "bart"])
@@ -233,8 +236,8 @@ def test_hundreds_of_actions_are_read_in_parts(lms, family, monkeypatch):
 
 def test_what_is_certain_is_not_read(make_lm, monkeypatch):
     lm = make_lm("gpt2")
-    told = ["take the red ball from the table", "put the red ball on the table"]
-    lm.score(PROMPTS, told)  # the trials are over
+    candidates = ["take the red ball from the table", "put the red ball on the table"]
+    lm.score(PROMPTS, candidates)  # the trials are over
     read = []
     forward = lm._scorer.backbone.body.forward
 
@@ -243,9 +246,9 @@ def test_what_is_certain_is_not_read(make_lm, monkeypatch):
         return forward(*arguments, **options)
 
     monkeypatch.setattr(lm._scorer.backbone.body, "forward", counted)
-    lm.score_guided(PROMPTS[:1], told)
+    lm.score_guided(PROMPTS[:1], candidates)
     assert read == lm.token_lengths(PROMPTS[:1])  # the first token decides
-    certain = lm.score_guided(PROMPTS[:1], told[:1]).log_probs
+    certain = lm.score_guided(PROMPTS[:1], candidates[:1]).log_probs
     assert certain.tolist() == [[0.0]]
     certain.sum().backward()  # algorithms may meet nothing else in a minibatch
     assert not any(p.grad.any() for p in lm.parameters() if p.grad is not None)

@@ -63,8 +63,10 @@ def row_of(family: str, variant: str, lm: LanguageModel) -> Row:
     """Everything that the table tells of a variant."""
     # On both sides of windows and of original contexts, and so near that candidates cross it.
     lengths, alike = [7, 12, 3, 64, 50, 38, 44], [35, 39, 33, 38, 64]
-    told: list[str] = []
-    score = _outcome(lambda: score_error(lm, [_ids(index, n) for index, n in enumerate(lengths)]), told)
+    announcements: list[str] = []
+    score = _outcome(
+        lambda: score_error(lm, [_ids(index, n) for index, n in enumerate(lengths)]), announcements
+    )
     start = _ids(99, 30)
     shared = _outcome(
         lambda: max(
@@ -73,10 +75,14 @@ def row_of(family: str, variant: str, lm: LanguageModel) -> Row:
                 lm, [(_ids(98, 45) + _ids(70 + index, n))[:n] for index, n in enumerate([60, 65, 50])]
             ),
         ),
-        told,
+        announcements,
     )
-    padded = _outcome(lambda: max(written_error(lm, lengths[:3]), written_error(lm, [38, 22, 45, 22])), told)
-    sampled = _outcome(lambda: max(sampled_error(lm, lengths[:3]), sampled_error(lm, [36, 22, 45, 22])), told)
+    padded = _outcome(
+        lambda: max(written_error(lm, lengths[:3]), written_error(lm, [38, 22, 45, 22])), announcements
+    )
+    sampled = _outcome(
+        lambda: max(sampled_error(lm, lengths[:3]), sampled_error(lm, [36, 22, 45, 22])), announcements
+    )
     read = 0.0 if "refused" in score else read_share(lm, _ids(7, 64))
     return Row(
         family,
@@ -87,11 +93,11 @@ def row_of(family: str, variant: str, lm: LanguageModel) -> Row:
         padded,
         sampled,
         round(read, 2),
-        " | ".join(told),
+        " | ".join(announcements),
     )
 
 
-def _outcome(error: Callable[[], float], told: list[str]) -> str:
+def _outcome(error: Callable[[], float], announcements: list[str]) -> str:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -99,10 +105,10 @@ def _outcome(error: Callable[[], float], told: list[str]) -> str:
         except GroundlingError as refusal:
             assert "\n" not in str(refusal)
             outcome = f"refused: {refusal}"
-    told += [
+    announcements += [
         line
         for line in dict.fromkeys(str(w.message) for w in caught)
-        if "slower" in line and line not in told
+        if "slower" in line and line not in announcements
     ]
     return outcome
 

@@ -28,10 +28,10 @@ def measured(name: str, case: dict[str, Any], compat: str | None) -> dict[str, M
     return metric.compute([case["prompt"]], [case["generation"]], [case["references"]])
 
 
-def agrees(found: MetricResult, sentences: list[float] | None, corpus: float | str) -> bool:
+def agrees(result: MetricResult, sentences: list[float] | None, corpus: float | str) -> bool:
     wanted = math.nan if corpus == "n/a" else corpus
-    same = found.corpus == pytest.approx(wanted, abs=1e-9, nan_ok=True)
-    return same and (sentences is None or found.sentences == pytest.approx(sentences, abs=1e-9))
+    same = result.corpus == pytest.approx(wanted, abs=1e-9, nan_ok=True)
+    return same and (sentences is None or result.sentences == pytest.approx(sentences, abs=1e-9))
 
 
 @pytest.mark.usefixtures("with_wordnet")
@@ -43,52 +43,52 @@ def test_compat_gives_the_figures_of_the_original(name: str) -> None:
             with pytest.raises(RunError):
                 measured(name, case, "rl4lms")
             continue
-        found = measured(name, case, "rl4lms")
-        assert set(found) == set(wanted), case["id"]
+        results = measured(name, case, "rl4lms")
+        assert set(results) == set(wanted), case["id"]
         for key, figures in wanted.items():
-            assert agrees(found[key], *figures), (case["id"], key, found[key], figures)
+            assert agrees(results[key], *figures), (case["id"], key, results[key], figures)
 
 
 @pytest.mark.parametrize("name", sorted(set(SINGLES[0]["metrics"]) - set(FAULTY)))
 def test_where_the_original_is_right_the_default_is_the_same(name: str) -> None:
     for case in SINGLES:
-        found = measured(name, case, None)
+        results = measured(name, case, None)
         for key, figures in case["metrics"][name].items():
-            assert agrees(found[key], *figures), (case["id"], key, found[key], figures)
+            assert agrees(results[key], *figures), (case["id"], key, results[key], figures)
 
 
 @pytest.mark.usefixtures("with_wordnet")
 def test_by_default_meteor_is_what_the_original_meant() -> None:
     for intended in golden("intended"):
         if (case := BY_ID.get(intended["id"])) is not None:
-            found = measured("meteor", case, None)["lexical/meteor"]
-            assert found.corpus == pytest.approx(intended["meteor_max"], abs=1e-9), case
+            result = measured("meteor", case, None)["lexical/meteor"]
+            assert result.corpus == pytest.approx(intended["meteor_max"], abs=1e-9), case
 
 
 def test_by_default_rouge_is_what_the_original_meant() -> None:
     for intended in golden("intended"):
         if (case := BY_ID.get(intended["id"])) is not None:
-            found = measured("rouge", case, None)
+            results = measured("rouge", case, None)
             for name, figure in intended["rouge_max"].items():
-                assert found[f"lexical/rouge_{name}"].corpus == pytest.approx(figure, abs=1e-9), case
+                assert results[f"lexical/rouge_{name}"].corpus == pytest.approx(figure, abs=1e-9), case
 
 
 @pytest.mark.parametrize("case", golden("increasing_numbers"), ids=lambda case: repr(case["text"]))
 def test_increasing_numbers(case: dict[str, Any]) -> None:
     metric = metrics.create("increasing_numbers", min_tokens=case["min_tokens"])
-    found = metric.compute([""], [case["text"]], [[]])["synthetic/increasing_numbers_in_text"]
-    assert found.corpus == pytest.approx(case["value"], abs=1e-12)
+    result = metric.compute([""], [case["text"]], [[]])["synthetic/increasing_numbers_in_text"]
+    assert result.corpus == pytest.approx(case["value"], abs=1e-12)
 
 
 @pytest.mark.parametrize("case", golden("dates"), ids=lambda case: repr(case["text"]))
 def test_dates(case: dict[str, Any]) -> None:
-    found = metrics.create("dates").compute([""], [case["text"]], [[]])
-    assert found["synthetic/dates_in_text"].corpus == case["value"]
+    results = metrics.create("dates").compute([""], [case["text"]], [[]])
+    assert results["synthetic/dates_in_text"].corpus == case["value"]
 
 
 @pytest.mark.parametrize("case", golden("parent"), ids=lambda case: case["generation"])
 def test_parent(case: dict[str, Any]) -> None:
     metric = metrics.create("parent_totto", lambda_weight=case["lambda_weight"], smoothing=case["smoothing"])
-    found = metric.compute([""], [case["generation"]], [case["references"]], [{"raw_table": case["table"]}])
+    results = metric.compute([""], [case["generation"]], [case["references"]], [{"raw_table": case["table"]}])
     for name in ("precision", "recall", "f_score"):
-        assert found[f"table_to_text/parent_overall_{name}"].corpus == pytest.approx(case[name], abs=1e-12)
+        assert results[f"table_to_text/parent_overall_{name}"].corpus == pytest.approx(case[name], abs=1e-12)

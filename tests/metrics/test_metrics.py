@@ -91,26 +91,26 @@ def test_rouge_l_max_takes_the_best_reference_and_stems() -> None:
     assert corpus("rouge_l_max", ["a b c d"], [["a x b y"]]) == pytest.approx(0.5 ** (1 / 1.2))
     assert corpus("rouge_l_max", ["a b c d"], [["a x b y"]], weight_factor=1.0) == pytest.approx(0.5)
     assert corpus("rouge_l_max", ["a b c d"], [["a b y z"]], length_limit=2) == 1.0
-    for told in ({"apply_avg": False}, {"apply_best": False}):  # the original's keys, which decide nothing
-        assert corpus("rouge_l_max", ["a b"], [["a b", "c"]], **told) == 1.0
+    for args in ({"apply_avg": False}, {"apply_best": False}):  # the original's keys, which decide nothing
+        assert corpus("rouge_l_max", ["a b"], [["a b", "c"]], **args) == 1.0
 
 
 def test_cider_by_hand() -> None:
     # Three documents; "a" in two of them, all else in one: idf(a) = log 3/2, others log 3.
     generations, references = ["a b", "c d e f", "g"], [["a b"], ["c d e f"], ["a"]]
     assert corpus("cider", generations, references) == pytest.approx((5 + 10 + 0) / 3)
-    found = metrics.create("cider").compute(["p"] * 3, generations, references)["lexical/cider"].sentences
-    assert found == pytest.approx(
+    scores = metrics.create("cider").compute(["p"] * 3, generations, references)["lexical/cider"].sentences
+    assert scores == pytest.approx(
         [5, 10, 0]
     )  # "a b" has unigrams and a bigram: two of four orders match fully
     # Of "a x": cosine of unigrams idf(a)² / (√(idf(a)² + idf(x)²) √(idf(a)² + idf(b)²)), x unseen: idf log 3.
     low, high = math.log(3 / 2) ** 2, math.log(3) ** 2
-    found = (
+    scores = (
         metrics.create("cider").compute(["p"] * 3, ["a x", "c", "g"], references)["lexical/cider"].sentences
     )
-    assert found is not None and found[0] == pytest.approx(10 * low / (low + high) / 4)
+    assert scores is not None and scores[0] == pytest.approx(10 * low / (low + high) / 4)
     # "c" of "c d e f": unigram cosine 1/2, three words shorter.
-    assert found[1] == pytest.approx(10 * 0.5 / 4 * math.exp(-9 / 72))
+    assert scores[1] == pytest.approx(10 * 0.5 / 4 * math.exp(-9 / 72))
 
 
 def test_cider_keeps_samples_with_equal_prompts() -> None:
@@ -145,11 +145,11 @@ def test_parent_reads_tottos_own_tables() -> None:
     pairs = [["page", "Queens"], ["name", "Ann"]]
     args = ([""], ["ann of 1901"], [["ann was a queen"]])
     metric = metrics.create("parent_totto")
-    found = metric.compute(*args, [{"raw_table": table}])
-    assert found == metric.compute(*args, [{"raw_table": pairs}])
+    results = metric.compute(*args, [{"raw_table": table}])
+    assert results == metric.compute(*args, [{"raw_table": pairs}])
     everything = metric.compute(*args, [{"raw_table": table | {"highlighted_cells": []}}])
     precision = "table_to_text/parent_overall_precision"
-    assert everything[precision].corpus > found[precision].corpus  # now the table entails 1901
+    assert everything[precision].corpus > results[precision].corpus  # now the table entails 1901
 
 
 def test_parent_without_a_table_is_one_clear_line() -> None:
@@ -276,8 +276,8 @@ def test_metrics_know_nothing_of_rewards() -> None:
 def test_a_library_that_is_missing_is_told_without_measuring(
     id: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = importlib.util.find_spec
-    monkeypatch.setattr("importlib.util.find_spec", lambda n, *a: None if n == name else found(n, *a))
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda n, *a: None if n == name else find_spec(n, *a))
     with pytest.raises(
         GroundlingError, match=rf"{name} is not installed: pip install 'groundling\[metrics\]'"
     ):

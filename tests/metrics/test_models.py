@@ -36,14 +36,14 @@ def test_learned_reward_is_the_labels_probability(
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     args = {"model_name": folder, "label_ix": 2, "include_prompt_for_eval": with_prompt, "device": device}
     metric = metrics.create("learned_reward", batch_size=1, **args)
-    found = metric.compute(PROMPTS, GENERATIONS, [[], []])["semantic/learned_automodel_metric"]
+    result = metric.compute(PROMPTS, GENERATIONS, [[], []])["semantic/learned_automodel_metric"]
     with torch.no_grad():
-        for prompt, generation, score in zip(PROMPTS, GENERATIONS, found.sentences or [], strict=True):
+        for prompt, generation, score in zip(PROMPTS, GENERATIONS, result.sentences or [], strict=True):
             text = prompt + generation if with_prompt else generation
             logits = model(torch.tensor([ids(text)])).logits[0]
             assert score == pytest.approx(logits.softmax(-1)[2].item(), abs=1e-5)
     reward = rewards.create("learned_reward", batch_size=2, **args)  # padded together
-    assert reward(PROMPTS, GENERATIONS, [[], []]).tolist() == pytest.approx(found.sentences, abs=1e-5)
+    assert reward(PROMPTS, GENERATIONS, [[], []]).tolist() == pytest.approx(result.sentences, abs=1e-5)
 
 
 def test_too_long_a_text_loses_its_beginning(classifier: Callable[..., str]) -> None:
@@ -77,10 +77,10 @@ def test_a_model_that_is_not_there_is_told_when_it_is_needed(tmp_path: Path) -> 
 @pytest.mark.parametrize("intent", [3, [3]])
 def test_intents_are_acts_less_one(classifier: Callable[..., str], intent: object) -> None:
     metric = metrics.create("intent_accuracy", model_name=classifier([0.0, 0, 9, 0]), device="cpu")
-    found = metric.compute(
+    results = metric.compute(
         ["the cat<EOU>"] * 2, ["sat", "ran"], [[], []], [{"intent": intent}, {"intent": 1}]
     )
-    assert found["intent/accuracy"] == metrics.MetricResult(0.5, [1.0, 0.0])
+    assert results["intent/accuracy"] == metrics.MetricResult(0.5, [1.0, 0.0])
     with pytest.raises(RunError, match="'intent'"):
         metric.compute(["p"], ["g"], [[]])
 
@@ -116,7 +116,7 @@ def test_bleurt_is_the_regression_of_the_best_reference(classifier: Callable[...
     folder = classifier(size=1)
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     references = [["the dog ran", "the cat"], ["bad film"]]
-    found = metrics.create("bleurt", model_name=folder, device="cpu").compute(
+    results = metrics.create("bleurt", model_name=folder, device="cpu").compute(
         PROMPTS, ["cat sat", "film was bad"], references
     )
     pairs = [("the dog ran", "cat sat"), ("the cat", "cat sat"), ("bad film", "film was bad")]
@@ -126,7 +126,7 @@ def test_bleurt_is_the_regression_of_the_best_reference(classifier: Callable[...
         with torch.no_grad():
             scores.append(model(tokens).logits.item())
     wanted = [max(scores[:2]), scores[2]]
-    assert found["semantic/bleurt"].sentences == pytest.approx(wanted, abs=1e-5)
+    assert results["semantic/bleurt"].sentences == pytest.approx(wanted, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -139,8 +139,8 @@ def test_of_a_couple_too_long_the_longer_text_is_cut(
     metric = metrics.create("bleurt", model_name=classifier(size=1), device="cpu")
     scores = []
     for reference, written in (given, kept):
-        found = metric.compute(["p"], ["dog " * written], [["cat " * reference]])
-        scores.append(found["semantic/bleurt"].corpus)
+        results = metric.compute(["p"], ["dog " * written], [["cat " * reference]])
+        scores.append(results["semantic/bleurt"].corpus)
     assert scores[0] == pytest.approx(scores[1], abs=1e-6)
 
 
@@ -164,10 +164,10 @@ SOURCE = "The cat sat on the mat. The dog ran on the mat! It was good"
 
 def test_summac_zero_shot_is_entailment_less_contradiction(classifier: Callable[..., str]) -> None:
     metric = metrics.create("summaCZS", model_name=classifier([2.0, 0, 1], labels=NLI), device="cpu")
-    found = metric.compute([SOURCE] * 2, ["The cat sat there. The dog ran.", "short"], [[], []])
+    results = metric.compute([SOURCE] * 2, ["The cat sat there. The dog ran.", "short"], [[], []])
     probabilities = torch.tensor([2.0, 0, 1]).softmax(-1)
     wanted = (probabilities[0] - probabilities[2]).item()
-    assert found["consistency/summaczs"].sentences == pytest.approx([wanted, 0.0], abs=1e-6)
+    assert results["consistency/summaczs"].sentences == pytest.approx([wanted, 0.0], abs=1e-6)
 
 
 def test_summac_takes_the_strongest_of_the_sources_sentences(classifier: Callable[..., str]) -> None:
@@ -201,10 +201,10 @@ def test_summac_conv_by_hand(classifier: Callable[..., str], tmp_path: Path, kin
         save_file(weights, file)
     folder = classifier([1.0, 0, 0], labels=NLI)  # entailment 0.576
     metric = metrics.create("summaCConv", model_name=folder, weights=str(file), device="cpu")
-    found = metric.compute([SOURCE] * 2, ["The cat sat there. The dog ran on.", ""], [[], []])
+    results = metric.compute([SOURCE] * 2, ["The cat sat there. The dog ran on.", ""], [[], []])
     mean = 0.25 * 3 + 0.5  # three source sentences fall into the bin, for each of two sentences written
     wanted = [1 / (1 + math.exp(-(6 * mean - 1))), 1 / (1 + math.exp(1))]
-    assert found["consistency/summacconv"].sentences == pytest.approx(wanted, abs=1e-6)
+    assert results["consistency/summacconv"].sentences == pytest.approx(wanted, abs=1e-6)
 
 
 def test_summac_conv_asks_for_its_weights(classifier: Callable[..., str]) -> None:
@@ -232,8 +232,8 @@ def test_perplexity_is_that_of_each_token_given_what_its_window_shows(
             losses.append(-logits.log_softmax(-1)[tokens[place]].item())
     args = {} if width == 12 else {"width": width}
     metric = metrics.create("causal_perplexity", lm=lm, stride=stride, **args)
-    found = metric.compute(["p"], ["g"], references)["fluency_metrics/perplexity"]
-    assert found.corpus == pytest.approx(math.exp(sum(losses) / len(losses)), rel=1e-5)
+    result = metric.compute(["p"], ["g"], references)["fluency_metrics/perplexity"]
+    assert result.corpus == pytest.approx(math.exp(sum(losses) / len(losses)), rel=1e-5)
 
 
 def test_perplexity_has_no_logits_but_of_what_it_predicts(
@@ -259,8 +259,8 @@ def test_perplexity_of_a_model_that_knows_nothing_is_its_vocabulary(causal: str)
         lm.model.transformer.wte.weight.zero_()
     for compat in (None, "rl4lms"):
         metric = metrics.create("causal_perplexity", lm=lm, stride=4, compat=compat)
-        found = metric.compute(["p"], ["g"], [["the cat sat on the mat ."] * 3])
-        assert found["fluency_metrics/perplexity"].corpus == pytest.approx(len(WORDS), rel=1e-5)
+        results = metric.compute(["p"], ["g"], [["the cat sat on the mat ."] * 3])
+        assert results["fluency_metrics/perplexity"].corpus == pytest.approx(len(WORDS), rel=1e-5)
 
 
 def test_perplexity_reads_a_folder_and_refuses_what_reads_both_ways(
@@ -285,13 +285,13 @@ def test_the_preference_model_is_asked_for_good_or_bad(encoder_decoder: str) -> 
         "template": "{concepts} {generation}",
         "batch_size": 1,
     }
-    found = rewards.create("common_gen_preference_model", missing_coeff=0.5, **args)(
+    scores = rewards.create("common_gen_preference_model", missing_coeff=0.5, **args)(
         ["p", "p"], generations, [[], []], meta
     )
     model = T5ForConditionalGeneration.from_pretrained(encoder_decoder).eval()
     texts = ["cat mat the [UNK] sat on the mat", "dog mat [UNK] the dog ran"]
     for score, text, missing in zip(
-        found.tolist(), texts, (0, 2), strict=True
+        scores.tolist(), texts, (0, 2), strict=True
     ):  # no "mat", no "run" in the second
         with torch.no_grad():
             logits = model(input_ids=torch.tensor([ids(text)]), decoder_input_ids=torch.tensor([[0]])).logits[

@@ -17,8 +17,8 @@ from tests.building import policy_of
 
 _ACTIONS = ("turn left", "go forward", "drop")
 _SEEN = [
-    TextObservation("go to the red ball", ((told,),), (), _ACTIONS, {})
-    for told in ("You see a red ball 2 steps forward", "You see a wall 1 step left")
+    TextObservation("go to the red ball", ((description,),), (), _ACTIONS, {})
+    for description in ("You see a red ball 2 steps forward", "You see a wall 1 step left")
 ]
 
 

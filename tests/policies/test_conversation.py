@@ -195,13 +195,13 @@ def test_lists_that_change_are_told_where_they_change() -> None:
         observation = envs.step([0]).observations[0]
         shown = [observation.actions] if not observation.past_actions else [*shown, observation.actions]
     assert observation.past_choices == tuple(shown[:-1])
-    told = prompts.get("conversation")(observation, "english")
-    assert isinstance(told, Conversation)
-    assert f"Actions: {', '.join(shown[0])}" in told.opening()
+    conversation = prompts.get("conversation")(observation, "english")
+    assert isinstance(conversation, Conversation)
+    assert f"Actions: {', '.join(shown[0])}" in conversation.opening()
     for turn in range(1, 4):
         changes = shown[turn] != shown[turn - 1]
-        assert (f"Actions: {', '.join(shown[turn])}" in told.words(turn)) is changes
-    assert f"Actions: {', '.join(shown[2])}" in told.opening(2)
+        assert (f"Actions: {', '.join(shown[turn])}" in conversation.words(turn)) is changes
+    assert f"Actions: {', '.join(shown[2])}" in conversation.opening(2)
     assert observation.recent(2).past_choices == (shown[2],)
 
 
@@ -219,10 +219,12 @@ def test_the_system_prompt_is_the_experiments() -> None:
 
 
 def test_the_plain_form_is_for_those_that_read_texts() -> None:
-    told = Conversation(
+    conversation = Conversation(
         "Be quick.", "Goal: go", ("a wall", "a door"), ("Actions: wait", "Actions: open"), ("wait",)
     )
-    assert str(told) == "Be quick.\n\nGoal: go\nActions: wait\n\na wall\nwait\na door\nActions: open\n"
+    assert (
+        str(conversation) == "Be quick.\n\nGoal: go\nActions: wait\n\na wall\nwait\na door\nActions: open\n"
+    )
 
 
 def test_a_view_that_is_too_long_loses_its_beginning() -> None:

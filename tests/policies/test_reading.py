@@ -44,10 +44,10 @@ def test_what_is_remembered_is_what_would_be_computed(policies: dict[str, Policy
     assert plain is not None
     with policy.unchanged():
         for asked in ([0], [0, 1, 2], [2, 1]):
-            found = policy.outputs([shown[i] for i in asked])
-            assert found is not None
-            torch.testing.assert_close(found.log_probs, plain.log_probs[asked], atol=1e-5, rtol=0)
-            torch.testing.assert_close(found.values, plain.values[asked], atol=1e-5, rtol=0)
+            outputs = policy.outputs([shown[i] for i in asked])
+            assert outputs is not None
+            torch.testing.assert_close(outputs.log_probs, plain.log_probs[asked], atol=1e-5, rtol=0)
+            torch.testing.assert_close(outputs.values, plain.values[asked], atol=1e-5, rtol=0)
 
 
 class _Counting(ReadingPolicy):

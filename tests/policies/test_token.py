@@ -35,15 +35,15 @@ def ending_often(lm):
 
 def observation(prompt, context, side, size=12):
     """As the token env gives it; ``side`` says where padding is."""
-    found = {}
+    arrays = {}
     for name, ids in (("prompt", prompt), ("context", context)):
         padding = [0] * (size - len(ids))
         marks = [1] * len(ids)
-        found[f"{name}_ids"] = torch.tensor([*padding, *ids] if side == "left" else [*ids, *padding]).numpy()
-        found[f"{name}_mask"] = torch.tensor(
+        arrays[f"{name}_ids"] = torch.tensor([*padding, *ids] if side == "left" else [*ids, *padding]).numpy()
+        arrays[f"{name}_mask"] = torch.tensor(
             [*padding, *marks] if side == "left" else [*marks, *padding]
         ).numpy()
-    return found
+    return arrays
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -57,11 +57,11 @@ def test_texts_have_the_log_probs_of_the_plain_computation(make_lm, family):
     assert min(lengths) < max(lengths)
     for column, (prompt, ids) in enumerate(zip(asked, written.token_ids(), strict=True)):
         with torch.no_grad():
-            own = plain_ids_log_probs(lm, list(prompt.ids), ids.tolist())
+            log_probs = plain_ids_log_probs(lm, list(prompt.ids), ids.tolist())
             reference = plain_ids_log_probs(other, list(prompt.ids), ids.tolist())
         length = len(ids)
-        torch.testing.assert_close(written.log_probs[:length, column], own, atol=1e-4, rtol=0)
-        torch.testing.assert_close(written.kl[:length, column], own - reference, atol=2e-4, rtol=0)
+        torch.testing.assert_close(written.log_probs[:length, column], log_probs, atol=1e-4, rtol=0)
+        torch.testing.assert_close(written.kl[:length, column], log_probs - reference, atol=2e-4, rtol=0)
         assert written.mask[:, column].tolist() == [step < length for step in range(6)]
         assert written.dones[:, column].nonzero().tolist() == [[length - 1]]
         for tensor in (written.actions, written.log_probs, written.values, written.kl):
@@ -185,9 +185,9 @@ def test_grpo_takes_the_penalty_before_any_filter(make_lm, family):
     ratios, raw = [], policy.evaluate(written.observations, written.actions.T).raw_log_probs()
     for row, (prompt, ids) in enumerate(zip(asked, written.token_ids(), strict=True)):
         with torch.no_grad():
-            own = plain_ids_log_probs(lm, list(prompt.ids), ids.tolist())
-            ratios.append(own - plain_ids_log_probs(reference, list(prompt.ids), ids.tolist()))
-        torch.testing.assert_close(raw[row, : len(ids)], own, atol=1e-4, rtol=0)
+            log_probs = plain_ids_log_probs(lm, list(prompt.ids), ids.tolist())
+            ratios.append(log_probs - plain_ids_log_probs(reference, list(prompt.ids), ids.tolist()))
+        torch.testing.assert_close(raw[row, : len(ids)], log_probs, atol=1e-4, rtol=0)
         assert not raw[row, len(ids) :].any()
     d = torch.cat(ratios)
     nothing = torch.zeros(written.mask.shape)
@@ -340,10 +340,10 @@ def test_only_what_is_trained_has_gradients(make_lm):
     policy = TokenPolicy(make_lm("gpt2"), reference=reference, mask_type="learned_top_k", top_mask=5)
     assert not any(p.requires_grad for p in reference.parameters())
     trained = sum(p.numel() for p in policy.parameters() if p.requires_grad)
-    own = sum(p.numel() for p in policy.lm.parameters())
-    assert trained == 2 * own + policy.lm.hidden_size
+    num_parameters = sum(p.numel() for p in policy.lm.parameters())
+    assert trained == 2 * num_parameters + policy.lm.hidden_size
     shared = TokenPolicy(make_lm("gpt2"), value="shared")
-    assert sum(p.numel() for p in shared.parameters()) == own + shared.lm.hidden_size
+    assert sum(p.numel() for p in shared.parameters()) == num_parameters + shared.lm.hidden_size
 
 
 @pytest.mark.parametrize("value", ["separate", "shared"])
@@ -397,7 +397,7 @@ def test_adapters_off_are_the_reference(make_lm, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments, told",
+    "arguments, message",
     [
         ({"generation": {"top_kk": 3}}, "unknown generation setting 'top_kk': did you mean 'top_k'"),
         ({"generation": {"temperature": 0}}, "temperature must be greater than 0"),
@@ -416,8 +416,8 @@ def test_adapters_off_are_the_reference(make_lm, tmp_path):
         ({"context_start_token": 0}, "context_start_token=0"),
     ],
 )
-def test_what_cannot_be_is_told(make_lm, arguments, told):
-    with pytest.raises(ConfigError, match=told):
+def test_what_cannot_be_is_told(make_lm, arguments, message):
+    with pytest.raises(ConfigError, match=message):
         TokenPolicy(make_lm("gpt2"), **arguments)
 
 

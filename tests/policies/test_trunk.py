@@ -74,9 +74,9 @@ def test_each_adapter_changes_its_own_part_alone(make_policy, family):
     # The decoder writes with the policy's adapter, and values are those of the same texts by the other one.
     ids = both_moved.token_ids()[0]
     with torch.no_grad():
-        own = plain_ids_log_probs(policy.lm, list(prompts()[0].ids), ids.tolist())
+        log_probs = plain_ids_log_probs(policy.lm, list(prompts()[0].ids), ids.tolist())
         seen = policy.evaluate(values_moved.observations, values_moved.actions.T)
-    torch.testing.assert_close(both_moved.log_probs[: len(ids), 0], own, atol=1e-4, rtol=0)
+    torch.testing.assert_close(both_moved.log_probs[: len(ids), 0], log_probs, atol=1e-4, rtol=0)
     torch.testing.assert_close(seen.values, values_moved.values.T, atol=1e-5, rtol=0)
 
 
@@ -95,9 +95,9 @@ def test_gradients_reach_their_own_adapter_alone(make_policy, family, checkpoint
     if checkpointing:  # what is computed again in the backward pass is computed with the same adapter
         plain = make_policy(family)
         moved(plain)
-        for part, found in (("values", of_values), ("log_probs", of_choice)):
+        for part, actual in (("values", of_values), ("log_probs", of_choice)):
             for name, expected in gradients(plain, part).items():
-                torch.testing.assert_close(found[name], expected, atol=1e-5, rtol=1e-4)
+                torch.testing.assert_close(actual[name], expected, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -108,8 +108,8 @@ def test_a_step_parts_the_values_from_those_of_the_shared_trunk(make_policy, fam
         write(policy).values, write(shared).values
     )  # the adapter has learnt nothing yet
     for each in (policy, shared):
-        own = [p for p in each.parameters() if p.requires_grad]
-        optimizer = torch.optim.Adam(own, lr=1e-2)
+        parameters = [p for p in each.parameters() if p.requires_grad]
+        optimizer = torch.optim.Adam(parameters, lr=1e-2)
         written = write(each)
         for _ in range(2):
             optimizer.zero_grad()

@@ -40,13 +40,13 @@ def test_a_form_says_all_in_its_order(form: str, language: str) -> None:
 
 
 def test_the_forms_to_the_letter() -> None:
-    told = (_SEEN.goal, _SEEN.actions, _SEEN.descriptions, _SEEN.past_actions)
-    assert tagged_prompt(*told) == (
+    parts = (_SEEN.goal, _SEEN.actions, _SEEN.descriptions, _SEEN.past_actions)
+    assert tagged_prompt(*parts) == (
         "<goal>go to a red ball</goal>\n<actions>turn left, go forward</actions>\n"
         "<view>You see a wall; You see a key</view>\n<action>turn left</action>\n"
         "<view>You see a red ball</view>\n<action>"
     )
-    assert narrative_prompt(*told) == (
+    assert narrative_prompt(*parts) == (
         "You see a wall. You see a key. You choose to turn left. You see a red ball. "
         "You can turn left, go forward. Your task is to go to a red ball. You choose to"
     )
@@ -56,11 +56,11 @@ def test_an_episode_is_told_in_one_form_and_episodes_in_all() -> None:
     reader = PromptReader(_FORMS)
     texts = [PromptReader(form)(_SEEN) for form in _FORMS]
     for seeds in ([training_seed(1, 0, n) for n in range(400)], [held_out_seed(n) for n in range(400)]):
-        told = [texts.index(reader(replace(_SEEN, episode=seed))) for seed in seeds]
+        forms = [texts.index(reader(replace(_SEEN, episode=seed))) for seed in seeds]
         # Shares of a quarter, each with a deviation of 0.022 of 400.
-        assert all(0.15 < told.count(form) / 400 < 0.35 for form in range(4))
+        assert all(0.15 < forms.count(form) / 400 < 0.35 for form in range(4))
     later = replace(_SEEN, goal="open a door", episode=seeds[0])
-    assert reader(later) == PromptReader(_FORMS[told[0]])(later)
+    assert reader(later) == PromptReader(_FORMS[forms[0]])(later)
 
 
 def test_envs_tell_the_episode_that_they_are_in() -> None:
@@ -97,7 +97,7 @@ def test_texts_and_conversations_are_not_mixed() -> None:
 
 
 def test_every_policy_that_reads_takes_several(chat: str = "http://localhost:1/v1") -> None:
-    told = {"chat_server": {"base_url": chat, "model": "m"}, "action_head": {"num_actions": 2}}
+    args = {"chat_server": {"base_url": chat, "model": "m"}, "action_head": {"num_actions": 2}}
     for name in (
         "action_scoring",
         "action_writing",
@@ -108,7 +108,7 @@ def test_every_policy_that_reads_takes_several(chat: str = "http://localhost:1/v
     ):
         check_component(
             policies,
-            ComponentConfig(name, {"prompt": ["glam", "brief"], **told.get(name, {})}),
+            ComponentConfig(name, {"prompt": ["glam", "brief"], **args.get(name, {})}),
             "policy",
             filled_in=("lm",),
         )

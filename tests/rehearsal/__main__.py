@@ -26,8 +26,8 @@ def main() -> int:
     done, began = list[Rehearsal](), time.process_time()
     for name, play in everything(whole=arguments.output is not None):
         done.append(rehearse(name, play))
-        told = "; ".join(done[-1].problems)
-        print(f"{name}: {'WRONG: ' + told if told else f'{done[-1].difference:.1e}'}", flush=True)
+        problems = "; ".join(done[-1].problems)
+        print(f"{name}: {'WRONG: ' + problems if problems else f'{done[-1].difference:.1e}'}", flush=True)
     wrong = sum(bool(one.problems) for one in done)
     further = for_a_further_token(done)
     if further > 0.5:  # the host looks every 16 tokens at what was written

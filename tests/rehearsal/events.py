@@ -66,11 +66,11 @@ def note(kind: Kind, operator: str) -> None:
 
 def _place() -> tuple[str, int]:
     """The function of ours that is under way, and its line; in a thread of autograd's, where the main one waits."""
-    found = _first(sys._getframe(1))
+    location = _first(sys._getframe(1))
     main = threading.main_thread().ident
-    if found is None and threading.get_ident() != main:
-        found = _first(sys._current_frames().get(main or 0))
-    return found or (_ELSEWHERE, 0)
+    if location is None and threading.get_ident() != main:
+        location = _first(sys._current_frames().get(main or 0))
+    return location or (_ELSEWHERE, 0)
 
 
 def _first(frame: FrameType | None) -> tuple[str, int] | None:

@@ -91,12 +91,12 @@ def main() -> None:
         paths.trained, paths.settings(Combination("text", "action_scoring", "ppo", PAID)), updates=1
     )
     writing = {mixed_and_swallowed, copied_in_a_loop}
-    found = {}
+    problems = {}
     for mistake in MISTAKES:
         name, play = ("decoding", paths.decoded) if mistake in writing else ("acting", acting)
         with mistake():
-            found[mistake.__name__] = rehearse(name, play).problems
-    json.dump(found, sys.stdout)
+            problems[mistake.__name__] = rehearse(name, play).problems
+    json.dump(problems, sys.stdout)
 
 
 if __name__ == "__main__":

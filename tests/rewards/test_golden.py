@@ -25,8 +25,8 @@ def test_compat_gives_the_rewards_of_the_original(name: str) -> None:
     reward = rewards.create(id, compat="rl4lms", **args)
     for case in CASES:
         text = TEXTS[case["id"]]
-        found = reward([text["prompt"]], [text["generation"]], [text["references"]])
-        assert found.item() == pytest.approx(case["values"][name]["done"], abs=1e-6), case["id"]
+        score = reward([text["prompt"]], [text["generation"]], [text["references"]])
+        assert score.item() == pytest.approx(case["values"][name]["done"], abs=1e-6), case["id"]
 
 
 @pytest.mark.usefixtures("with_wordnet")
@@ -34,12 +34,12 @@ def test_a_batch_is_rewarded_sample_by_sample() -> None:
     texts = [TEXTS[case["id"]] for case in CASES]
     batch = [[text[key] for text in texts] for key in ("prompt", "generation", "references")]
     for name in ("chrf", "ter", "sacre_bleu", "meteor", "rouge_combined"):
-        found = rewards.create(name, compat="rl4lms" if name == "meteor" else None)(*batch)
+        scores = rewards.create(name, compat="rl4lms" if name == "meteor" else None)(*batch)
         if name in ("chrf", "meteor"):
             wanted = [case["values"][name]["done"] for case in CASES]
-            assert found.tolist() == pytest.approx(wanted, abs=1e-6)
+            assert scores.tolist() == pytest.approx(wanted, abs=1e-6)
         one_by_one = [
             rewards.create(name, compat="rl4lms" if name == "meteor" else None)([p], [g], [r]).item()
             for p, g, r in zip(*batch, strict=True)
         ]
-        assert found.tolist() == pytest.approx(one_by_one, abs=1e-7)
+        assert scores.tolist() == pytest.approx(one_by_one, abs=1e-7)

@@ -59,9 +59,11 @@ def _sum(world: WorldSpec = PLACE, **parts: Any) -> RewardSum:
     return make_parts(settings, world)
 
 
-def _lived(env: Sequence[Sequence[float]], told: Sequence[Sequence[str]], goal: str = "go") -> Stretch:
+def _lived(
+    env: Sequence[Sequence[float]], step_captions: Sequence[Sequence[str]], goal: str = "go"
+) -> Stretch:
     """Steps by envs; each caption came up for the first time."""
-    texts = [text for step in told for text in step]
+    texts = [text for step in step_captions for text in step]
     captions = Captions(
         _reading(texts), [goal] * len(texts), torch.from_numpy(caption_ids(texts)), torch.ones(len(texts))
     )
@@ -118,12 +120,12 @@ def test_motif_s_formula_by_hand() -> None:
     assert _motif(env, raw, counts, extrinsic=10.0)[0].item() == pytest.approx(50 + 0.2)
     assert _motif(env, raw, counts, extrinsic=0.0).tolist() == pytest.approx([0.2, 20.0, 0.025])
     # What equals the threshold is cut off: normalised 1, 2, -0.1; 0, -2, 0.5, of which 0 is the median.
-    found = _motif([0.0] * 6, [2.5, 4.5, 0.3, 0.5, -3.5, 1.5], [1, 2, 1, 1, 1, 3.0], intrinsic=1.0)
-    assert found.tolist() == pytest.approx([1.0, 2 / 8, 0, 0, 0, 0.5 / 27])
+    totals = _motif([0.0] * 6, [2.5, 4.5, 0.3, 0.5, -3.5, 1.5], [1, 2, 1, 1, 1, 3.0], intrinsic=1.0)
+    assert totals.tolist() == pytest.approx([1.0, 2 / 8, 0, 0, 0, 0.5 / 27])
     # β = 0: repetition costs nothing; β = 1: 1 / n.
     for exponent, value in ((0, 6.0), (1, 2.0), (0.5, 6 / math.sqrt(3))):
-        found = _motif([0.0], [12.5], [3.0], intrinsic=1.0, count_exponent=exponent)
-        assert found.item() == pytest.approx(value)
+        totals = _motif([0.0], [12.5], [3.0], intrinsic=1.0, count_exponent=exponent)
+        assert totals.item() == pytest.approx(value)
 
 
 @given(
@@ -138,8 +140,8 @@ def test_it_is_motif_s_formula_to_the_last_bit(
     normal = (raw - 0.5) / math.sqrt(4.0)
     kept = torch.where(normal > (NORMALIZATION.threshold(quantile) if quantile else -math.inf), normal, 0.0)
     expected = 0.1 * (0.1 * env).clamp(-10.0, 10.0) + 0.1 * (kept / counts**3.0)
-    found = _motif(env.tolist(), raw.tolist(), counts.tolist(), threshold_quantile=quantile)
-    assert torch.equal(found, expected)
+    totals = _motif(env.tolist(), raw.tolist(), counts.tolist(), threshold_quantile=quantile)
+    assert torch.equal(totals, expected)
 
 
 @pytest.mark.parametrize("normalize", [True, False])
@@ -147,15 +149,15 @@ def test_the_threshold_is_the_same_caption_with_and_without_normalisation(normal
     raw = torch.tensor([-3.0, 0.49, 0.51, 1.69, 1.71])  # quantile 0.8 is 0.6 normalised, 1.7 raw
     for quantile, kept in ((0, 5), (0.5, 3), (0.8, 1), (0.55, 2)):  # 0.55: 0.7 raw
         part = RewardModelPart(threshold_quantile=quantile, normalize=normalize)
-        found = part.worth(raw, torch.ones(5), NORMALIZATION)
-        assert (found != 0).sum() == kept
-        assert torch.allclose(found[-1], torch.tensor(0.605 if normalize else 1.71))
+        worth = part.worth(raw, torch.ones(5), NORMALIZATION)
+        assert (worth != 0).sum() == kept
+        assert torch.allclose(worth[-1], torch.tensor(0.605 if normalize else 1.71))
 
 
 def test_labels_need_no_normalisation() -> None:
     as_they_are = {"normalize": False, "threshold_quantile": 0}
-    found = _motif([0.0] * 3, [0.0, 1.0, 1.0], [1.0, 1.0, 2.0], None, intrinsic=0.4, **as_they_are)
-    assert found.tolist() == pytest.approx([0, 0.4, 0.05])
+    totals = _motif([0.0] * 3, [0.0, 1.0, 1.0], [1.0, 1.0, 2.0], None, intrinsic=0.4, **as_they_are)
+    assert totals.tolist() == pytest.approx([0, 0.4, 0.05])
     with pytest.raises(ConfigError, match="normalize=false"):
         _motif([0.0], [0.0], [1.0], None)
 
@@ -200,10 +202,10 @@ def test_a_plain_function_rewards_what_steps_led_to() -> None:
 
 def test_written_texts_are_rewarded_at_their_tokens() -> None:
     written = _written(("p", ["a", "a b"], ["a b"]), ("q", ["1", "1 2", "1 2 3"], ["x"]))
-    found = _sum(
+    reward = _sum(
         POOL, rouge={}, numbers={"id": "increasing_numbers", "args": {"min_tokens": 6}, "coefficient": 2}
     )
-    assert found(written).total.T.tolist() == [[0, 1, 0], [0, 0, 2]]
+    assert reward(written).total.T.tolist() == [[0, 1, 0], [0, 0, 2]]
     model = RewardModelPart(normalize=False, threshold_quantile=0)
     model.use(Scripted({"p\na b": 5.0, "q\n1 2 3": 7.0}, None))  # type: ignore[arg-type]
     assert model.rewards(written).T.tolist() == [[0, 5, 0], [0, 0, 7]]
@@ -352,8 +354,8 @@ def test_a_judge_teaches_a_new_model_in_one_process() -> None:
 
 
 def test_a_reward_model_is_refused_in_another_world_than_it_was_distilled_in(tmp_path: Path) -> None:
-    for told, refused in ({"world": "writing"}, True), ({"world": "text"}, False), ({}, False):
-        reward_models.create("characters", channels=8, hidden_size=8).save(tmp_path, told)
+    for about, refused in ({"world": "writing"}, True), ({"world": "text"}, False), ({}, False):
+        reward_models.create("characters", channels=8, hidden_size=8).save(tmp_path, about)
         reason = RewardModelPart(path=str(tmp_path)).accepts(worlds.get("text").offers)
         assert (reason is not None and "'writing'" in reason) == refused
     (tmp_path / "reward_model.json").write_text("[]")

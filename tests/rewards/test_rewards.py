@@ -44,8 +44,8 @@ class Longer(TokenReward):
 
 def test_every_metric_is_a_reward() -> None:
     assert set(metrics.metrics) <= set(rewards.rewards) and "chrf" in rewards.rewards
-    found = rewards.create("increasing_numbers", min_tokens=6)(*BATCH)
-    assert found.dtype == torch.float32 and found.tolist() == [1.0, 0.0]
+    scores = rewards.create("increasing_numbers", min_tokens=6)(*BATCH)
+    assert scores.dtype == torch.float32 and scores.tolist() == [1.0, 0.0]
 
 
 def test_every_reward_is_a_metric() -> None:
@@ -53,8 +53,8 @@ def test_every_reward_is_a_metric() -> None:
         set(rewards.measures) == {*metrics.metrics, *rewards.rewards} and "rouge_combined" in rewards.measures
     )
     assert rewards.measures.get("ter") is metrics.Ter  # and not the reward of this name
-    found = rewards.measures.create("rouge_combined")
-    assert found.compute(["p", "q"], ["a b", "x"], [["a b"], ["a b"]]) == {
+    measure = rewards.measures.create("rouge_combined")
+    assert measure.compute(["p", "q"], ["a b", "x"], [["a b"], ["a b"]]) == {
         "reward/rouge_combined": MetricResult(0.5, [1.0, 0.0])
     }
 
@@ -140,8 +140,8 @@ def test_spider_weighs_spice_and_cider(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(metrics.Spice, "measure", spice)
     cider = metrics.create("cider").compute(*BATCH)["lexical/cider"].sentences or []
-    found = rewards.create("spider", spice_coeff=2.0, cider_coeff=0.1)(*BATCH)
-    assert found.tolist() == pytest.approx([0.5 + 0.1 * cider[0], 1.5 + 0.1 * cider[1]])
+    scores = rewards.create("spider", spice_coeff=2.0, cider_coeff=0.1)(*BATCH)
+    assert scores.tolist() == pytest.approx([0.5 + 0.1 * cider[0], 1.5 + 0.1 * cider[1]])
 
 
 @pytest.mark.parametrize("id", ["common_gen_repeat_penalty", "common_gen_repeat_penalty_batched"])
@@ -158,8 +158,8 @@ def test_spider_weighs_spice_and_cider(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_repeating_the_prompt_costs_one(id: str, generation: str, penalty: int) -> None:
     prompt = "generate a sentence with: dog run field."
-    found = rewards.create(id)([prompt], [generation], [[]], [{"concepts": ["ball", "throw"]}])
-    assert found.item() == penalty
+    score = rewards.create(id)([prompt], [generation], [[]], [{"concepts": ["ball", "throw"]}])
+    assert score.item() == penalty
 
 
 def test_a_prompt_without_the_prefix_forbids_no_text() -> None:
@@ -212,8 +212,8 @@ def test_tokens_are_rewarded_by_what_stood_before_and_after_them() -> None:
 def test_a_sum_is_per_token_where_one_of_its_parts_is() -> None:
     both = WeightedSum(parts=[(Longer(), 1.0), (Given(values=[10.0, 20.0]), 0.5)])
     assert both.per_token
-    found = both.at_tokens(["p", "q"], [["a", "abc"], ["x"]], [[], []])
-    assert found.tolist() == [[1, 102 + 5], [101 + 10, 0]]
+    token_rewards = both.at_tokens(["p", "q"], [["a", "abc"], ["x"]], [[], []])
+    assert token_rewards.tolist() == [[1, 102 + 5], [101 + 10, 0]]
     assert both(["p", "q"], ["abc", "x"], [[], []]).tolist() == [108, 111]
 
 
@@ -224,10 +224,10 @@ def test_a_token_reward_sees_the_meta_of_its_sample() -> None:
         ) -> float:
             return meta["weight"] * len(references)
 
-    found = Seen().at_tokens(
+    token_rewards = Seen().at_tokens(
         ["p", "q"], [["a"], ["b"]], [["x"], ["y", "z"]], [{"weight": 1.0}, {"weight": 3.0}]
     )
-    assert found.tolist() == [[1], [6]]
+    assert token_rewards.tolist() == [[1], [6]]
 
 
 @pytest.mark.parametrize(
@@ -274,8 +274,8 @@ def test_ones_own_metric_is_a_reward_and_ones_own_reward_a_metric() -> None:
     rewards.register("test-given")(Given)
     assert rewards.create("test-vowels", letters="b", scale=2.0)(["p"], ["abba"], [[]]).item() == 4.0
     assert isinstance(rewards.create("test-vowels"), MetricReward)
-    found = rewards.measures.create("test-given", values=[1.0, 3.0]).compute(*BATCH)
-    assert found == {"reward/test-given": MetricResult(2.0, [1.0, 3.0])}
+    results = rewards.measures.create("test-given", values=[1.0, 3.0]).compute(*BATCH)
+    assert results == {"reward/test-given": MetricResult(2.0, [1.0, 3.0])}
 
 
 def test_ones_own_constructor_needs_no_compat() -> None:

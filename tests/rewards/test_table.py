@@ -46,10 +46,10 @@ def test_shapes_are_kept() -> None:
         asked.append(places)
         return [captions[place] for place in places]
 
-    found = RewardTable(Counting())(ids.view(2, 3), read)
+    rewards = RewardTable(Counting())(ids.view(2, 3), read)
     assert asked == [[5, 0, 1, 2]]  # each id once
-    assert found.dtype == torch.float32
-    assert found.tolist() == [[1, 2, 3], [1, 2, 0]]
+    assert rewards.dtype == torch.float32
+    assert rewards.tolist() == [[1, 2, 3], [1, 2, 0]]
 
 
 def test_what_the_model_has_learnt_since_counts() -> None:

@@ -59,8 +59,8 @@ def test_an_agent_trains_is_evaluated_and_reported(agent: str, tmp_path: Path) -
     assert _train(run_dir, agent) == 0
     assert len(_rows(run_dir)) == 2
     assert main(["evaluate", str(run_dir)]) == 0
-    found = json.loads((run_dir / "evaluation" / "held-out.json").read_text())
-    assert set(found["agents"]) == {"trained", "zero-shot", "random"}
+    evaluation = json.loads((run_dir / "evaluation" / "held-out.json").read_text())
+    assert set(evaluation["agents"]) == {"trained", "zero-shot", "random"}
     steps = json.loads((run_dir / "samples" / "held-out.json").read_text())[0]["steps"]
     for step in steps:
         assert step["action"] in step["probabilities"]

@@ -110,9 +110,9 @@ def test_what_is_held_out_is_measured_and_not_learnt(tmp_path: Path) -> None:
     policy = policy_of(config, latest(run_dir / "checkpoints", print))
     log_probs = policy.outputs(held_out.observations).log_probs  # type: ignore[union-attr]
     shown = held_out.actions.flatten()
-    told = rows[-1]["metrics"]
-    assert told["loss"] == pytest.approx(-log_probs[torch.arange(count), shown].mean().item(), rel=1e-4)
-    assert told["accuracy"] == pytest.approx((log_probs.argmax(-1) == shown).float().mean().item())
+    metrics = rows[-1]["metrics"]
+    assert metrics["loss"] == pytest.approx(-log_probs[torch.arange(count), shown].mean().item(), rel=1e-4)
+    assert metrics["accuracy"] == pytest.approx((log_probs.argmax(-1) == shown).float().mean().item())
 
 
 def test_every_epoch_shows_each_transition_once(dataset: Path) -> None:
@@ -121,9 +121,9 @@ def test_every_epoch_shows_each_transition_once(dataset: Path) -> None:
     first = rows.rollout(3)
     state = json.loads(json.dumps(rows.state_dict()))
     rest = rows.rollout(2 * total - 3)
-    told = [*first.observations, *rest.observations]
+    observations = [*first.observations, *rest.observations]
     actions = [*first.actions.flatten().tolist(), *rest.actions.flatten().tolist()]
-    epochs = [list(zip(told, actions, strict=True))[i : i + total] for i in (0, total)]
+    epochs = [list(zip(observations, actions, strict=True))[i : i + total] for i in (0, total)]
 
     def sorted_(epoch: list) -> list:
         return sorted((o.goal, o.descriptions, o.past_actions, action) for o, action in epoch)
@@ -184,11 +184,11 @@ def test_what_cannot_be_cloned_is_told(
 ) -> None:
     def error(*overrides: str, experiment: str = "glam/bc") -> str:
         capsys.readouterr()
-        own = ["world.env=BabyAI-GoToObj-v0", "world.history=2", f"run_dir={tmp_path / 'run'}", "device=cpu"]
-        assert main(["train", experiment, *own, "model.path=starter", *overrides]) == 1
-        told = capsys.readouterr().err
-        assert told.startswith("error: ") and told.count("\n") == 1, told
-        return told
+        args = ["world.env=BabyAI-GoToObj-v0", "world.history=2", f"run_dir={tmp_path / 'run'}", "device=cpu"]
+        assert main(["train", experiment, *args, "model.path=starter", *overrides]) == 1
+        output = capsys.readouterr().err
+        assert output.startswith("error: ") and output.count("\n") == 1, output
+        return output
 
     data = f"world.dataset={dataset}"
     assert "world.dataset=FOLDER" in error()

@@ -41,10 +41,10 @@ class _Silent(Corridor):
 
 
 @pytest.mark.parametrize(
-    ("env", "told"), [(_Unseeded, "seed"), (_Continuous, "Discrete"), (_Silent, "descriptions")]
+    ("env", "message"), [(_Unseeded, "seed"), (_Continuous, "Discrete"), (_Silent, "descriptions")]
 )
-def test_an_env_that_breaks_a_rule_is_told(env, told) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_an_env_that_breaks_a_rule_is_told(env, message) -> None:
+    with pytest.raises(ConfigError, match=message):
         TextVectorEnv(env, 2, _ACTIONS, seed_of=lambda i, k: 0).reset()
 
 
@@ -131,17 +131,17 @@ class _Heard(Part):
 
 
 def test_a_step_s_caption_is_what_it_led_to_counted_within_its_episode() -> None:
-    heard = _Heard()
+    part = _Heard()
     envs = TextVectorEnv(Corridor, 1, _ACTIONS, seed_of=lambda i, k: k)
     (first,) = envs.reset()
-    collector = EnvCollector(envs, 14, reward=RewardSum({"heard": heard}))
+    collector = EnvCollector(envs, 14, reward=RewardSum({"heard": part}))
     collector.collect(_Fixed(2), generator=torch.Generator())  # who stays is cut off after 12 steps
     (second,) = envs.observations()
-    told = [(o.goal, "\n".join(o.descriptions[-1])) for o in (first, second)]
-    assert heard.read == [(*told[0], n) for n in range(1, 13)] + [(*told[1], n) for n in (1, 2)]
+    captions = [(o.goal, "\n".join(o.descriptions[-1])) for o in (first, second)]
+    assert part.read == [(*captions[0], n) for n in range(1, 13)] + [(*captions[1], n) for n in (1, 2)]
     again = EnvCollector(
-        TextVectorEnv(Corridor, 1, _ACTIONS, lambda i, k: k), 1, reward=RewardSum({"heard": heard})
+        TextVectorEnv(Corridor, 1, _ACTIONS, lambda i, k: k), 1, reward=RewardSum({"heard": part})
     )
     again.load_state_dict(collector.state_dict())
     again.collect(_Fixed(2), generator=torch.Generator())
-    assert heard.read[-1] == (*told[1], 3)
+    assert part.read[-1] == (*captions[1], 3)

@@ -102,10 +102,13 @@ def test_the_whole_product_is_settled_before_anything_is_loaded(parts: Parts) ->
     for learner in _LEARNERS:
         trains = verdict(parts.config_of(learner)) is None
         for reward in REWARDS:
-            told = verdict(parts.config_of(replace(learner, reward=reward)))
+            refusal = verdict(parts.config_of(replace(learner, reward=reward)))
             asked = not learner.clones or learner.world == "writing" or reward == PAID
-            assert (told is None) == (trains and asked and (learner.world, reward) in suited), (learner, told)
-            assert told is None or (told and "\n" not in told)
+            assert (refusal is None) == (trains and asked and (learner.world, reward) in suited), (
+                learner,
+                refusal,
+            )
+            assert refusal is None or (refusal and "\n" not in refusal)
 
 
 @pytest.mark.parametrize("one", [*_LEARNERS, *(one for one in _REWARDED if one not in _LEARNERS)], ids=_named)
@@ -113,8 +116,8 @@ def test_two_updates_change_the_weights_or_a_run_is_refused(
     one: Combination, parts: Parts, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     config = parts.config_of(one)
-    told = verdict(config)
-    if told is not None:
+    refusal = verdict(config)
+    if refusal is not None:
         request.getfixturevalue("unloadable")
         with pytest.raises(GroundlingError) as refused:
             Run(config, tmp_path, warn=pytest.fail)

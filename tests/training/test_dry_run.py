@@ -49,36 +49,36 @@ def test_a_dry_run_asks_no_judge(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         ("{model: m, base_url: nowhere}", "base_url 'nowhere'"),
         ("{model: m, timeout: abc}", "timeout must be of type float, got 'abc'"),
     ],
 )
 def test_a_dry_run_tells_what_is_wrong_with_the_judge(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], args: str, said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], args: str, message: str
 ) -> None:
     wrong = ["reward.reward_model.args.online.judge=openai", f"reward.reward_model.args.online.args={args}"]
     assert main(["train", *_RUN, f"run_dir={tmp_path / 'dry'}", *wrong, "--dry-run"]) != 0
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("steps_per_gradient", [5, 16])
 def test_the_gradient_steps_of_one_that_replays_take_their_time(
     steps_per_gradient: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step, taken = DRRN._step, []
+    step, calls = DRRN._step, []
 
     def slow(*args: Any) -> Any:
-        taken.append(args)
+        calls.append(args)
         return step(*args)
 
-    clock = SimpleNamespace(monotonic=lambda: 0.5 * len(taken))  # nothing else takes time
+    clock = SimpleNamespace(monotonic=lambda: 0.5 * len(calls))  # nothing else takes time
     monkeypatch.setattr("groundling.training.dry_run.time", clock)
     monkeypatch.setattr(DRRN, "_step", slow)
     few = ["world.num_envs=2", f"algorithm.args.steps_per_gradient={steps_per_gradient}", "device=cpu"]
     figures = dry_run(compose("glam/drrn", [*few, "training.steps=800"]))
-    assert len(taken) == 1 and figures.seconds == pytest.approx(0.5 * 800 / steps_per_gradient)
+    assert len(calls) == 1 and figures.seconds == pytest.approx(0.5 * 800 / steps_per_gradient)
 
 
 def test_a_dry_run_tells_what_validation_lacks(

@@ -132,12 +132,12 @@ class _Listening(Part):
     needs = frozenset({"captions"})
 
     def __init__(self) -> None:
-        self.heard: list[tuple[list[str], list[int]]] = []
+        self.records: list[tuple[list[str], list[int]]] = []
 
     def rewards(self, stretch: Stretch) -> torch.Tensor:
         captions = stretch.captions
         assert captions is not None and captions.places is not None
-        self.heard.append((list(captions.read(range(len(captions.goals)))), captions.places.tolist()))
+        self.records.append((list(captions.read(range(len(captions.goals)))), captions.places.tolist()))
         return stretch.spread(captions, torch.ones(len(captions.goals)))
 
 
@@ -145,7 +145,7 @@ def test_rewards_read_of_steps_that_were_taken_alone() -> None:
     part = _Listening()
     collector = _collector(12, reward=RewardSum({"listening": part}))
     rollout, _ = collector.collect(_policy(), generator=torch.Generator().manual_seed(0))
-    ((read, places),) = part.heard
+    ((read, places),) = part.records
     assert rollout.mask is not None
     assert places == rollout.mask.flatten().nonzero().flatten().tolist()
     assert all("You see a wall" in text for text in read)

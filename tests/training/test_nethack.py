@@ -58,9 +58,9 @@ class ScriptedEnvs:
     def receive(self, group: int) -> Frames:
         del self.sent[group]
         self.log.append(("receive", group))
-        own = np.arange(self.group_size) + group * self.group_size
-        self.t[own] += 1
-        return self._frames(own, True)
+        indices = np.arange(self.group_size) + group * self.group_size
+        self.t[indices] += 1
+        return self._frames(indices, True)
 
     def state_dict(self) -> dict[str, Any]:
         return {"seed": 7, "next_episode": self.begun.tolist(), "incidents": asdict(self.incidents)}
@@ -73,25 +73,25 @@ class ScriptedEnvs:
     def close(self) -> None:
         self.closed = True
 
-    def _frames(self, own: np.ndarray, stepped: bool) -> Frames:
-        n, t = len(own), self.t[own]
+    def _frames(self, indices: np.ndarray, stepped: bool) -> Frames:
+        n, t = len(indices), self.t[indices]
         messages = np.zeros((n, 256), dtype=np.uint8)
         for row, at in zip(messages, t, strict=True):
             text = _MESSAGES[at % 4]
             row[: len(text)] = np.frombuffer(text, np.uint8)
-        dones = (t % (own + 2) == 0) & stepped
-        self.begun[own] += dones
+        dones = (t % (indices + 2) == 0) & stepped
+        self.begun[indices] += dones
         return Frames(
             chars=np.full((n, 12, 12), 64, np.uint8) + (t % 4)[:, None, None].astype(np.uint8),
             colours=np.zeros((n, 12, 12), np.uint8),
-            vector=np.repeat((t + own / 10)[:, None], 27, 1).astype(np.float32),
+            vector=np.repeat((t + indices / 10)[:, None], 27, 1).astype(np.float32),
             messages=messages,
             message_ids=np.array([message_id(m.tobytes()) for m in messages]),
-            counts=(t % (own + 2) // 4 + 1).astype(np.float32),
-            rewards=(10 * (t - 1) + own).astype(np.float32) * stepped,
+            counts=(t % (indices + 2) // 4 + 1).astype(np.float32),
+            rewards=(10 * (t - 1) + indices).astype(np.float32) * stepped,
             dones=dones,
             cut=np.zeros(n, bool),
-            episodes=[self._episode(i) for i in own[dones].tolist()],
+            episodes=[self._episode(i) for i in indices[dones].tolist()],
         )
 
     def _episode(self, i: int) -> NetHackEpisode:
@@ -358,8 +358,8 @@ def test_a_judge_teaches_the_model_while_training_runs_and_a_restart_keeps_it(tm
         taste._online.update()  # type: ignore[union-attr]
         time.sleep(0.01)
     rollout, _ = _collect(one, _policy())
-    told = one.incidents()
-    assert (told["online_messages"], told["online_answers"]) == (4, 4) and told["dead_workers"] == 0
+    counts = one.incidents()
+    assert (counts["online_messages"], counts["online_answers"]) == (4, 4) and counts["dead_workers"] == 0
     gold = taste._table.model.rewards(list(map(decode, rollout.observations.messages)))  # type: ignore[union-attr]
     assert torch.allclose(rollout.rewards.flatten(), 0.1 * gold) and gold.sum() == 8
     one.save_shared(tmp_path)

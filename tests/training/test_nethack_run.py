@@ -118,7 +118,7 @@ def test_two_processes_train_and_one_goes_on(tmp_path: Path, reward_model: Path)
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "message"),
     [
         ([], "set path=FOLDER"),
         ([f"{_PART}.count_exponents=2"], "count_exponent"),
@@ -153,8 +153,8 @@ def test_two_processes_train_and_one_goes_on(tmp_path: Path, reward_model: Path)
         ),
     ],
 )
-def test_mistakes_are_told(overrides: list[str], told: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_mistakes_are_told(overrides: list[str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
         Run(_config(*overrides), tmp_path, warn=print)
 
 

@@ -58,7 +58,7 @@ def test_the_situations_are_told_as_the_env_tells_them(number: int) -> None:
     for probe in PROBES[number]:
         assert len(probe.past_actions) == len(probe.descriptions) - 1
         assert {*probe.past_actions, *probe.right} <= {*ACTIONS["english"]}
-        for sentence in (s for told in probe.descriptions for s in told):
+        for sentence in (s for description in probe.descriptions for s in description):
             assert _SENTENCE.fullmatch(sentence), sentence
             assert not re.search(r"\b1 steps|[2-9] step\b", sentence)
         present = " ".join(probe.descriptions[-1])
@@ -86,10 +86,14 @@ def test_they_are_logged_at_each_update_and_change_nothing(probed: Path, tmp_pat
     assert [(row["update"], row["step"]) for row in rows] == [(0, 0), (1, 16), (2, 32), (3, 48)]
     for row in rows:
         assert list(row["probabilities"]) == [probe.title for probe in PROBES[1]]
-        for own in row["probabilities"].values():
-            assert list(own) == list(ACTIONS["english"]) and sum(own.values()) == pytest.approx(1, abs=1e-4)
+        for distribution in row["probabilities"].values():
+            assert list(distribution) == list(ACTIONS["english"]) and sum(
+                distribution.values()
+            ) == pytest.approx(1, abs=1e-4)
     began = policy_of(_config(tmp_path)).outputs(observations(PROBES[1], ACTIONS["english"], 2)).log_probs
-    zero_shot = torch.tensor([list(own.values()) for own in rows[0]["probabilities"].values()])
+    zero_shot = torch.tensor(
+        [list(distribution.values()) for distribution in rows[0]["probabilities"].values()]
+    )
     torch.testing.assert_close(began.exp(), zero_shot, atol=1e-5, rtol=0)
     assert rows[0]["probabilities"] != rows[1]["probabilities"] != rows[3]["probabilities"]
     assert not (without / "probes.jsonl").exists() and not read_probes(without)
@@ -102,8 +106,10 @@ def test_they_are_logged_at_each_update_and_change_nothing(probed: Path, tmp_pat
     policy = policy_of(_config(tmp_path), last)
     log_probs = policy.outputs(observations(PROBES[1], ACTIONS["english"], 2)).log_probs
     assert log_probs is not None
-    told = torch.tensor([list(own.values()) for own in rows[-1]["probabilities"].values()])
-    torch.testing.assert_close(log_probs.exp(), told, atol=1e-5, rtol=0)
+    probabilities = torch.tensor(
+        [list(distribution.values()) for distribution in rows[-1]["probabilities"].values()]
+    )
+    torch.testing.assert_close(log_probs.exp(), probabilities, atol=1e-5, rtol=0)
 
 
 def test_a_resumed_run_drops_what_it_does_again(probed: Path, tmp_path: Path) -> None:
@@ -136,13 +142,13 @@ def test_the_report_draws_them(probed: Path, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_probed_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for wrong, told in (
+    for wrong, message in (
         (["world.probes=3"], "1, 2, both or null"),
         (["world.probes=1", "world.language=french"], "English"),
     ):
         assert main(["train", "demo-easy", f"run_dir={tmp_path / 'run'}", "device=cpu", *wrong]) == 1
         error = capsys.readouterr().err
-        assert error.startswith("error: ") and error.count("\n") == 1 and told in error
+        assert error.startswith("error: ") and error.count("\n") == 1 and message in error
     config = _config(tmp_path)
     config.policy = ComponentConfig("symbolic", {"channels": 8, "hidden_size": 8, "recurrence": 2})
     with pytest.raises(ConfigError, match=r"world\.probes=null"):
@@ -167,5 +173,5 @@ def test_other_actions_have_their_own_names(tmp_path: Path) -> None:
     assert (
         right_actions(config)["ball ahead"] == ["ahead"] and not right_actions(config)["sequence, first half"]
     )
-    own = read_probes(tmp_path)[0]["probabilities"]["ball ahead"]
-    assert own == pytest.approx({"left": 1 / 3, "right": 1 / 3, "ahead": 1 / 3}, abs=1e-6)
+    probabilities = read_probes(tmp_path)[0]["probabilities"]["ball ahead"]
+    assert probabilities == pytest.approx({"left": 1 / 3, "right": 1 / 3, "ahead": 1 / 3}, abs=1e-6)

@@ -72,10 +72,10 @@ def _train_here(run_dir: Path, *overrides: str, experiment: str = "demo-easy") -
 
 def _train(processes: int, run_dir: Path, *overrides: str, experiment: str = "demo-easy") -> None:
     child = _start(processes, run_dir, *overrides, experiment=experiment)
-    told, _ = child.communicate(timeout=300)
-    assert child.returncode == 0, told
-    assert told.count("done:") == 1  # the main process alone speaks
-    assert "runloop" not in told, told
+    output, _ = child.communicate(timeout=300)
+    assert child.returncode == 0, output
+    assert output.count("done:") == 1  # the main process alone speaks
+    assert "runloop" not in output, output
 
 
 def _train_forked(run_dir: Path, *overrides: str, processes: int = 2, experiment: str = "demo-easy") -> None:
@@ -156,7 +156,7 @@ _OF_THE_BATCH = ["~reward", "reward.weighted_sum={args:{parts:[{id:cider},{id:nt
 
 
 @pytest.mark.parametrize(
-    "algorithm, own, sharded, overrides",
+    "algorithm, extra_args, sharded, overrides",
     [
         (
             "grpo",
@@ -172,7 +172,7 @@ _OF_THE_BATCH = ["~reward", "reward.weighted_sum={args:{parts:[{id:cider},{id:nt
 )
 def test_two_processes_write_and_learn_what_one_does(
     algorithm: str,
-    own: str,
+    extra_args: str,
     sharded: bool,
     overrides: list[str],
     tmp_path: Path,
@@ -192,7 +192,7 @@ def test_two_processes_write_and_learn_what_one_does(
     pool = f"world={{pool:jsonl,args:{{path:{{train:{data},val:{data}}},reference_column:say}}}}"
     # Adam makes rounding as large as a step: small ones are taken.
     sizes = "minibatch_size:4" if algorithm == "supervised" else "minibatch_size:15,kl_coefficient:0.1"
-    args = ",".join(filter(None, ["learning_rate:1e-5", sizes, own]))
+    args = ",".join(filter(None, ["learning_rate:1e-5", sizes, extra_args]))
     overrides = [*_WRITING, pool, f"algorithm={{id:{algorithm},args:{{{args}}}}}", *overrides]
     experiment = "rl4lms/increasing_numbers_ppo"
     _train_here(tmp_path / "1", "training.steps=80", *overrides, experiment=experiment)
@@ -212,10 +212,10 @@ def test_two_processes_write_and_learn_what_one_does(
     (rows, one), (others, two) = runs
     assert len(rows) == len(others) >= 3
     for row, other in zip(rows, others, strict=True):
-        told, same = (
+        figures, same = (
             {k: v for k, v in r.items() if k not in TIME_KEYS and v is not None} for r in (row, other)
         )
-        assert told == pytest.approx(same, abs=1e-5, rel=1e-4)
+        assert figures == pytest.approx(same, abs=1e-5, rel=1e-4)
     for file, tensors in one.items():
         assert tensors.keys() == two[file].keys()
         for name, tensor in tensors.items():
@@ -229,8 +229,8 @@ def test_a_process_that_dies_ends_the_run_which_can_be_resumed(tmp_path: Path) -
         time.sleep(0.1)
     ranks = subprocess.run(["pgrep", "-P", str(child.pid)], capture_output=True, text=True).stdout.split()
     os.kill(int(ranks[-1]), signal.SIGKILL)
-    told, _ = child.communicate(timeout=120)  # and does not hang
-    assert child.returncode != 0 and "SIGKILL" in told
+    output, _ = child.communicate(timeout=120)  # and does not hang
+    assert child.returncode != 0 and "SIGKILL" in output
     done = json.loads((max((tmp_path / "checkpoints").glob("[0-9]*")) / "run.json").read_text())["counters"]
     _train_forked(tmp_path, f"training.steps={done['step'] + 40}")
     assert read_metrics(tmp_path)[-1]["update"] == done["update"] + 1
@@ -238,8 +238,8 @@ def test_a_process_that_dies_ends_the_run_which_can_be_resumed(tmp_path: Path) -
 
 def test_a_mistake_is_told_and_hangs_none(tmp_path: Path) -> None:
     child = _start(2, tmp_path, "world.num_envs=1")
-    told, _ = child.communicate(timeout=120)
-    assert child.returncode != 0 and "too few for 2 processes" in told
+    output, _ = child.communicate(timeout=120)
+    assert child.returncode != 0 and "too few for 2 processes" in output
 
 
 def test_a_mistake_that_the_main_process_alone_meets_ends_all(tmp_path: Path) -> None:
@@ -283,12 +283,14 @@ def test_heads_that_were_drawn_differently_are_refused(
 
     def sums(parameters: list[torch.Tensor], others: list[int] | None) -> list[list[int]]:
         """What a process of two tells the other, of whom it hears ``others``, when it sums gradients twice."""
-        told: list[list[int]] = []
-        monkeypatch.setattr(Processes, "gather", lambda self, own: told.append(own) or [own, others or own])
+        checksums: list[list[int]] = []
+        monkeypatch.setattr(
+            Processes, "gather", lambda self, value: checksums.append(value) or [value, others or value]
+        )
         process = Processes(0, 2)
         for _ in range(2):
             process.sum_gradients(parameters)
-        return told
+        return checksums
 
     monkeypatch.setattr(distributed, "all_reduce", lambda flat: None)
     (first,) = sums(head(0), None)  # compared once
@@ -365,7 +367,7 @@ def test_the_processes_shares_are_all_there_is(size: int) -> None:
     assert [i for w in worlds for i in range(32)[w.share(32)]] == list(range(32))
     work = [Work((7 * i) % 11, (7 * i) % 11 if i < 12 else i) for i in range(20)]
     pieces = [list(micro_batches(torch.arange(20), 4, work, w)) for w in worlds]
-    assert sorted(torch.cat([m for own in pieces for m in own]).tolist()) == list(range(20))
-    distinct = [{work[i] for m in own for i in m.tolist()} for own in pieces]
+    assert sorted(torch.cat([m for share in pieces for m in share]).tolist()) == list(range(20))
+    distinct = [{work[i] for m in share for i in m.tolist()} for share in pieces]
     assert sum(map(len, distinct)) == len(set(work))  # equal ones lie in one process, …
     assert max(map(len, distinct)) - min(map(len, distinct)) <= 1  # and each computes as many

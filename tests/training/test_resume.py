@@ -276,8 +276,8 @@ def test_a_broken_checkpoint_is_passed_over_and_said_so(
     else:
         file.write_bytes(content[: len(content) // 2])
     warnings: list[str] = []
-    found = checkpoint.latest(last.parent, warnings.append)
-    assert found is not None and found.name == f"{_UPDATES - 1:06d}"
+    fallback = checkpoint.latest(last.parent, warnings.append)
+    assert fallback is not None and fallback.name == f"{_UPDATES - 1:06d}"
     assert len(warnings) == 1 and str(last) in warnings[0]
     _train(_corridor(tmp_path / "broken"))
     _assert_equal_runs(whole_corridor, tmp_path / "broken")
@@ -511,8 +511,8 @@ def test_checkpoints_are_ordered_by_number(tmp_path: Path) -> None:
             tmp_path, update, lambda folder: checkpoint.write_json(folder / "run.json", {}), keep=2
         )
     assert {p.name for p in tmp_path.iterdir()} == {"1000000", "1000001"}
-    found = checkpoint.latest(tmp_path, print)
-    assert found is not None and found.name == "1000001"
+    latest = checkpoint.latest(tmp_path, print)
+    assert latest is not None and latest.name == "1000001"
 
 
 def test_an_env_that_does_not_repeat_its_episodes_is_refused(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from groundling.training.tracking import TIME_KEYS, read_metrics
 
 
 def _rollout(rewards: list[list[float]], dones: list[list[int]]) -> Rollout:
-    own = torch.tensor(rewards)
-    last = torch.zeros(own.shape[1])
-    return Rollout([], own.long(), own, own, own, torch.tensor(dones).bool(), last, [])
+    values = torch.tensor(rewards)
+    last = torch.zeros(values.shape[1])
+    return Rollout([], values.long(), values, values, values, torch.tensor(dones).bool(), last, [])
 
 
 def test_an_episode_is_summed_over_the_ends_of_rollouts() -> None:
@@ -38,11 +38,11 @@ def test_an_episode_is_summed_over_the_ends_of_rollouts() -> None:
     nothing = _rollout([[0.0, 0.0]], [[0, 0]])
     assert set(returns.add(nothing, nothing.rewards).values()) == {None}
     second = _rollout([[4.0, 8.0]], [[1, 1]])
-    found = returns.add(second, second.rewards - 0.25)
+    figures = returns.add(second, second.rewards - 0.25)
     # The first env: 2 - 0.5 + 4 - 0.25; the second: -0.5 - 0.5 + 8 - 0.25.
-    assert (found["shaped_return_min"], found["shaped_return_max"]) == (5.25, 6.75)
-    assert (found["shaping_min"], found["shaping_max"]) == (-1.25, -0.75)
-    assert found["shaped_return_mean"] == 6 and found["shaped_return_std"] == 0.75
+    assert (figures["shaped_return_min"], figures["shaped_return_max"]) == (5.25, 6.75)
+    assert (figures["shaping_min"], figures["shaping_max"]) == (-1.25, -0.75)
+    assert figures["shaped_return_mean"] == 6 and figures["shaped_return_std"] == 0.75
     assert not returns.sums.any()
 
 
@@ -62,8 +62,8 @@ def test_a_shaped_run_logs_them_and_goes_on_in_the_middle_of_an_episode(tmp_path
         for steps in stops:
             config = compose("demo-easy", [*small, f"training.steps={steps}", f"run_dir={tmp_path / name}"])
             assert train(config, Console(quiet=True))
-        told = read_metrics(tmp_path / name)
-        return [{k: v for k, v in row.items() if k not in TIME_KEYS} for row in told]
+        metrics = read_metrics(tmp_path / name)
+        return [{k: v for k, v in row.items() if k not in TIME_KEYS} for row in metrics]
 
     whole = rows("whole", 384)
     assert whole == rows("resumed", 192, 384)

@@ -44,7 +44,7 @@ def test_each_process_has_its_part_of_the_layers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("experiment", "overrides", "told"),
+    ("experiment", "overrides", "message"),
     [
         ("demo-easy", [], "ActionScoringPolicy chooses actions"),
         ("rl4lms/increasing_numbers_ppo", ["~algorithm.args", "algorithm={id:trpo,args:{}}"], "trpo"),
@@ -52,10 +52,10 @@ def test_each_process_has_its_part_of_the_layers() -> None:
         ("rl4lms/increasing_numbers_ppo", ["model.device_map=auto"], "model.device_map=auto"),
     ],
 )
-def test_what_cannot_be_dealt_out_is_told(experiment: str, overrides: list[str], told: str) -> None:
+def test_what_cannot_be_dealt_out_is_told(experiment: str, overrides: list[str], message: str) -> None:
     config = compose(experiment, ["model.fsdp=true", *overrides])
     policy = policy_of(compose(experiment, ["device=cpu"]))
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         shard(config.model, config.algorithm.id, policy, Processes(0, 2))
 
 
@@ -77,7 +77,7 @@ def test_one_process_has_nobody_to_deal_them_out_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tie", "told"),
+    ("tie", "message"),
     [
         (
             lambda layers, model: setattr(layers[1], "input_layernorm", layers[0].input_layernorm),
@@ -87,10 +87,10 @@ def test_one_process_has_nobody_to_deal_them_out_to(tmp_path: Path) -> None:
         (lambda layers, model: setattr(model, "_no_split_modules", []), "does not tell its layers"),
     ],
 )
-def test_layers_that_cannot_be_parted_are_told(tie: Callable[[Any, Any], None], told: str) -> None:
+def test_layers_that_cannot_be_parted_are_told(tie: Callable[[Any, Any], None], message: str) -> None:
     config = compose("rl4lms/increasing_numbers_ppo", ["device=cpu"])
     model = policy_of(config).lm.model
     assert len(_layers_of(model)) == len(model.model.layers)
     tie(model.model.layers, model)
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         _layers_of(model)

@@ -210,7 +210,7 @@ def test_the_job_repeats_the_command_as_it_was_typed(
 
 
 @pytest.mark.parametrize(
-    ("setting", "told"),
+    ("setting", "message"),
     [
         ("partitio=gpu", "'partition'.*sbatch.partitio=gpu"),
         ("seed=3", "before --slurm"),
@@ -225,8 +225,8 @@ def test_the_job_repeats_the_command_as_it_was_typed(
         ("sbatch.ntasks_per_node=4", "give tasks_per_node=4"),
     ],
 )
-def test_a_wrong_setting_is_told_in_one_line(setting: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told) as caught:
+def test_a_wrong_setting_is_told_in_one_line(setting: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
         slurm.parse([setting])
     assert "\n" not in str(caught.value)
 
@@ -234,19 +234,19 @@ def test_a_wrong_setting_is_told_in_one_line(setting: str, told: str) -> None:
 def test_what_stands_in_the_way_is_told_in_one_line(
     cluster: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def told(*arguments: str) -> str:
+    def error_of(*arguments: str) -> str:
         assert main(["train", "demo-easy", *arguments]) == 1
         error = capsys.readouterr().err
         assert error.startswith("error: ") and error.count("\n") == 1
         return error
 
-    assert "seed=1,2,3" in told("--slurm", "array=seeds")
+    assert "seed=1,2,3" in error_of("--slurm", "array=seeds")
     sbatch = cluster.parent / "bin" / "sbatch"
     sbatch.write_text("#!/bin/bash\necho 'invalid partition' >&2\nexit 1\n")
-    assert "invalid partition" in told("--slurm", "partition=none")
+    assert "invalid partition" in error_of("--slurm", "partition=none")
     sbatch.write_text("#!/bin/bash\necho queued\n")
-    assert "queued" in told("--slurm")
+    assert "queued" in error_of("--slurm")
     sbatch.unlink()
-    assert "--dry-run" in told("--slurm")
+    assert "--dry-run" in error_of("--slurm")
     monkeypatch.setitem(sys.modules, "submitit", None)
-    assert "groundling[slurm]" in told("--slurm")
+    assert "groundling[slurm]" in error_of("--slurm")

@@ -102,7 +102,7 @@ def test_logging_starts_no_thread(tmp_path: Path) -> None:
 def test_weights_and_biases_is_told_as_one_run_that_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, told = [], []
+    begun, events = [], []
 
     class StandIn(types.ModuleType):
         Settings = dict
@@ -111,7 +111,7 @@ def test_weights_and_biases_is_told_as_one_run_that_goes_on(
         def init(**options: object) -> object:
             begun.append(options)
             return types.SimpleNamespace(
-                log=lambda figures, step: told.append((step, figures)), finish=lambda: told.append("end")
+                log=lambda figures, step: events.append((step, figures)), finish=lambda: events.append("end")
             )
 
     monkeypatch.setitem(sys.modules, "wandb", StandIn("wandb"))
@@ -120,8 +120,8 @@ def test_weights_and_biases_is_told_as_one_run_that_goes_on(
         log.log({"update": update, "step": 10 * update, "loss": 0.5, "success_rate": None})
         log.close()
     log.tell({"validation/reward": 0.5, "validation/bleu": float("nan")}, 2, 20)
-    assert told.pop() == (2, {"validation/reward": 0.5})
-    assert told == [(1, {"step": 10, "loss": 0.5}), "end", (2, {"step": 20, "loss": 0.5}), "end"]
+    assert events.pop() == (2, {"validation/reward": 0.5})
+    assert events == [(1, {"step": 10, "loss": 0.5}), "end", (2, {"step": 20, "loss": 0.5}), "end"]
     assert begun[0] == begun[1] and begun[0]["resume"] == "allow" and begun[0]["project"] == "language"
     settings = begun[0]["settings"]  # which would else tell of the command and of the machine
     assert isinstance(settings, dict) and settings["x_disable_meta"] and settings["console"] == "off"

@@ -84,10 +84,10 @@ def test_settings_of_generate_begin_and_end_texts_as_training_does(
 ) -> None:
     """Whatever the model's own generation config says."""
     lm = make_lm(family)
-    own = lm.model.generation_config
-    own.no_repeat_ngram_size, own.temperature, own.suppress_tokens = 1, 0.01, [5, 6, 7]
+    config = lm.model.generation_config
+    config.no_repeat_ngram_size, config.temperature, config.suppress_tokens = 1, 0.01, [5, 6, 7]
     if family == "bart":
-        own.forced_bos_token_id = 9
+        config.forced_bos_token_id = 9
     start = 40 if family == "bart" else None
     prompts = PromptEncoder(lm.tokenizer)(SAMPLES)
 
@@ -98,15 +98,15 @@ def test_settings_of_generate_begin_and_end_texts_as_training_does(
     texts = (
         greedy(terminate_on_eos=False).write(prompts, torch.zeros(4, 12, dtype=torch.float64), 12).token_ids()
     )
-    own.eos_token_id = int(texts[0][3])  # an end token beside the tokenizer's
+    config.eos_token_id = int(texts[0][3])  # an end token beside the tokenizer's
     policy = greedy()
     ended = policy.write(prompts, torch.zeros(4, 12, dtype=torch.float64), 12).token_ids()
     assert len(ended[0]) <= 4
     world = _world("world.num_tokens=12", "evaluation.generation={do_sample:false}")
     for each, wanted in ((policy, ended), (greedy(terminate_on_eos=False), texts)):
-        found = write_and_measure(each, world, SAMPLES, [], None)
-        assert found.generations == lm.tokenizer.batch_decode(wanted, skip_special_tokens=True)
-    assert lm.model.generation_config is own
+        written = write_and_measure(each, world, SAMPLES, [], None)
+        assert written.generations == lm.tokenizer.batch_decode(wanted, skip_special_tokens=True)
+    assert lm.model.generation_config is config
 
 
 def test_several_texts_to_a_prompt_are_refused(make_lm: Callable[..., LanguageModel]) -> None:
@@ -192,17 +192,17 @@ def test_validation_is_told_to_others_after_the_last_update_too(
 ) -> None:
     policy = TokenPolicy(make_lm("gpt2"), value="shared")
     world = _world("evaluation.every=2", "~reward", "reward.test-counting={}", "evaluation.metrics=[]")
-    told: list[Any] = []
+    records: list[Any] = []
 
     class Recorder:
         def tell(self, figures: Mapping[str, float], update: int, step: int) -> None:
-            told.append((dict(figures), update, step))
+            records.append((dict(figures), update, step))
 
     log = ValidationLog(world, policy, tmp_path, 0, 60, [Recorder()])
     for update in (1, 2, 3):
         log.log({"update": update, "step": 20 * update})
     # Of a reward that remembers, each measurement of the 3 samples begins afresh: 0, 1, 2.
-    assert told == [({"validation/reward": 1.0}, u, s) for u, s in ((0, 0), (2, 40), (3, 60))]
+    assert records == [({"validation/reward": 1.0}, u, s) for u, s in ((0, 0), (2, 40), (3, 60))]
     assert [row["update"] for row in read_rows(tmp_path / "validation.jsonl")] == [0, 2, 3]
 
 
@@ -229,7 +229,7 @@ def test_what_a_reward_remembers_is_part_of_where_a_collector_stands(
 
 
 @pytest.mark.parametrize(
-    ("metric", "error", "told"),
+    ("metric", "error", "message"),
     [
         ("{id:summaCConv}", GroundlingError, "needs its trained layers"),
         (
@@ -252,10 +252,10 @@ def test_what_a_reward_remembers_is_part_of_where_a_collector_stands(
     ],
 )
 def test_what_a_metric_lacks_is_told_before_anything_is_written(
-    metric: str, error: type[Exception], told: str, make_lm: Callable[..., LanguageModel]
+    metric: str, error: type[Exception], message: str, make_lm: Callable[..., LanguageModel]
 ) -> None:
     policy = TokenPolicy(make_lm("t5"), value="shared")
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         make_metrics(_config(f"evaluation.metrics=[{metric}]").evaluation.metrics, policy)
 
 
@@ -268,8 +268,8 @@ def test_no_metric_hides_anothers_figures(make_lm: Callable[..., LanguageModel])
     ):
         write_and_measure(policy, world, SAMPLES, make_metrics(world.evaluation.metrics, policy), None)
     world = _world(f"evaluation.metrics=[{one},{{id:dates}},{one}]")  # a repeated one hides nothing
-    found = write_and_measure(policy, world, SAMPLES, make_metrics(world.evaluation.metrics, policy), None)
-    assert len(found.results) == 2
+    written = write_and_measure(policy, world, SAMPLES, make_metrics(world.evaluation.metrics, policy), None)
+    assert len(written.results) == 2
 
 
 def test_a_dry_run_counts_the_frozen_reference(make_lm: Callable[..., LanguageModel]) -> None:

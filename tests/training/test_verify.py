@@ -196,8 +196,8 @@ def test_what_one_may_only_read_is_checked_all_the_same(
 
 
 def test_a_checkpoint_alone_is_whole(run_dir: Path) -> None:
-    (found,) = verify(checkpoint.numbered(run_dir / "checkpoints")[-1])
-    assert found.problem is None
+    (finding,) = verify(checkpoint.numbered(run_dir / "checkpoints")[-1])
+    assert finding.problem is None
 
 
 def test_of_two_in_one_folder_one_is_told_so(run_dir: Path, tmp_path: Path) -> None:

@@ -50,8 +50,8 @@ def _config(run_dir: Path, *overrides: str) -> Config:
 def _rollout(config: Config, processes: Processes | None = None):
     policy = policy_of(config, learns=True)
     algorithm = algorithm_of(config, policy)
-    own = (processes or Processes()).share(config.world.num_texts)
-    collector = world_of(config).collector(policy, algorithm, own)
+    share = (processes or Processes()).share(config.world.num_texts)
+    collector = world_of(config).collector(policy, algorithm, share)
     return policy, collector.collect(policy, generator=torch.Generator().manual_seed(0))
 
 
@@ -73,7 +73,7 @@ def test_processes_write_what_one_would(tmp_path: Path) -> None:
     _, (whole, texts) = _rollout(config)
     shares = [_rollout(config, Processes(rank, 2))[1] for rank in (0, 1)]
     assert torch.equal(torch.cat([r.actions for r, _ in shares], dim=1), whole.actions)
-    assert [t.generation for _, own in shares for t in own] == [t.generation for t in texts]
+    assert [t.generation for _, local_texts in shares for t in local_texts] == [t.generation for t in texts]
 
 
 def test_groups_are_texts_to_one_prompt(tmp_path: Path) -> None:
@@ -113,8 +113,8 @@ def test_references_are_learnt_word_for_word(tmp_path: Path) -> None:
     policy, (rollout, _) = _rollout(config)
     tokenizer = policy.lm.tokenizer
     assert rollout.mask is not None
-    own = rollout.actions[rollout.mask[:, 0], 0].tolist()
-    assert tokenizer.decode(own) == "turn left" + tokenizer.eos_token
+    ids = rollout.actions[rollout.mask[:, 0], 0].tolist()
+    assert tokenizer.decode(ids) == "turn left" + tokenizer.eos_token
     train(config, Console(quiet=True))
     losses = [row["loss"] for row in read_metrics(tmp_path / "run")]
     assert losses[-1] < losses[0] / 4
@@ -187,17 +187,17 @@ def test_a_reference_has_its_models_special_tokens_and_ends_only_if_it_is_whole(
     order = SampleOrder([Sample("a", "turn", ("turn left now",))], 0, replacement=False)
     for num_tokens in range(1, 8):
         references = References(order, PromptEncoder(tokenizer), 1, slice(0, 1), num_tokens, has_decoder)
-        found = references._tokens("turn left now")
-        assert tokenizer.convert_ids_to_tokens(found) == learnt[:num_tokens]
+        ids = references._tokens("turn left now")
+        assert tokenizer.convert_ids_to_tokens(ids) == learnt[:num_tokens]
         assert references.steps_of(2) == 2 * min(num_tokens, len(learnt))
 
 
 def test_metrics_and_rewards_get_the_language_model_under_training_or_the_one_they_name(
     tmp_path: Path,
 ) -> None:
-    own = _config(tmp_path, "~reward", "reward.causal_perplexity={}")
-    policy = policy_of(own)
-    reward = _measured(own, policy).parts["causal_perplexity"].reward
+    config = _config(tmp_path, "~reward", "reward.causal_perplexity={}")
+    policy = policy_of(config)
+    reward = _measured(config, policy).parts["causal_perplexity"].reward
     assert isinstance(reward, MetricReward) and reward.metric.lm is policy.lm  # type: ignore[attr-defined]
     judge = "{id:causal_perplexity,args:{lm:starter-causal,device:cpu}}"
     named = _config(
@@ -209,13 +209,13 @@ def test_metrics_and_rewards_get_the_language_model_under_training_or_the_one_th
     )
     policy = policy_of(named)
     samples = (["go"], ["left"], [["go left and then go right"]])
-    found = (
+    perplexity = (
         make_metrics(named.evaluation.metrics, policy)[0]
         .compute(*samples)["fluency_metrics/perplexity"]
         .corpus
     )
     reward = _measured(named, policy).parts["judged"].reward
-    assert policy.lm.is_encoder_decoder and reward(*samples).item() == pytest.approx(found)
+    assert policy.lm.is_encoder_decoder and reward(*samples).item() == pytest.approx(perplexity)
 
 
 def _measured(config: Config, policy: Any) -> Any:
@@ -227,9 +227,9 @@ def test_what_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.CaptureFi
         capsys.readouterr()
         words = ["train", "rl4lms/increasing_numbers_ppo", f"run_dir={tmp_path / 'run'}", "device=cpu"]
         assert main([*words, *overrides]) == 1
-        told = capsys.readouterr().err
-        assert told.startswith("error: ") and told.count("\n") == 1, told
-        return told
+        output = capsys.readouterr().err
+        assert output.startswith("error: ") and output.count("\n") == 1, output
+        return output
 
     assert "did you mean 'increasing_numbers'" in error("reward.increasing_number={}")
     assert "unknown pool" in error("world.pool=nowhere")

@@ -27,8 +27,8 @@ class Own(Reward):
     def score(self, prompts, generations, references, meta):
         global calls
         calls += 1
-        found = [float(len(g)) for g in generations]
-        return found if calls <= {good_calls} else {bad}
+        scores = [float(len(g)) for g in generations]
+        return scores if calls <= {good_calls} else {bad}
 
 @rewards.register("own-token-{name}")
 @dataclass(kw_only=True)
@@ -74,9 +74,9 @@ def train(
 
 def _line(result: tuple[int, str]) -> str:
     """The one line that a failed command told."""
-    status, told = result
-    assert status == 1 and told.startswith("error: ") and told.count("\n") == 1, told
-    return told
+    status, error = result
+    assert status == 1 and error.startswith("error: ") and error.count("\n") == 1, error
+    return error
 
 
 def _pool(path: Path, prompts: list[str], references: str = "") -> list[str]:
@@ -87,7 +87,7 @@ def _pool(path: Path, prompts: list[str], references: str = "") -> list[str]:
 
 
 def _own_reward(
-    folder: Path, name: str, bad: str = "found", good_calls: int = 0, bad_token: str = "0.0"
+    folder: Path, name: str, bad: str = "scores", good_calls: int = 0, bad_token: str = "0.0"
 ) -> list[str]:
     """A user's module; it is imported anew, as by another process."""
     code = _OWN_REWARD.format(name=name, bad=bad, good_calls=good_calls, bad_token=bad_token)
@@ -103,8 +103,8 @@ def _weights(run: Path) -> dict[str, torch.Tensor]:
 
 def test_an_empty_prompt_among_others(train: Train, tmp_path: Path) -> None:
     prompts, once = ["go left"] * 19, "world.replacement=false"
-    told = _line(train(*_pool(tmp_path / "rows.jsonl", [*prompts, ""]), once))
-    assert "train_19 has an empty prompt" in told
+    error = _line(train(*_pool(tmp_path / "rows.jsonl", [*prompts, ""]), once))
+    assert "train_19 has an empty prompt" in error
     done = [row["update"] for row in read_metrics(tmp_path / "run")]
     assert train(*_pool(tmp_path / "rows.jsonl", [*prompts, "go right"]), once) == (0, "")
     rows = [row["update"] for row in read_metrics(tmp_path / "run")]
@@ -114,11 +114,11 @@ def test_an_empty_prompt_among_others(train: Train, tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", ["gpt2", "bart"])
 def test_prompts_longer_than_the_model(family: str, train: Train, tmp_path: Path) -> None:
     pool = _pool(tmp_path / "rows.jsonl", ["go left " * 300] * 4, "turn right " * 300)
-    told = _line(train(*pool, "world.max_prompt_length=300", family=family))
-    assert "300 tokens" in told and "256 positions" in told and "world.max_prompt_length" in told
+    error = _line(train(*pool, "world.max_prompt_length=300", family=family))
+    assert "300 tokens" in error and "256 positions" in error and "world.max_prompt_length" in error
     supervised = ["algorithm.id=supervised", "~algorithm.args", "world.num_tokens=270"]
-    told = _line(train(*pool, *supervised, family=family))
-    assert "a text of 270" in told and "world.num_tokens" in told
+    error = _line(train(*pool, *supervised, family=family))
+    assert "a text of 270" in error and "world.num_tokens" in error
     assert train(*pool, "world.max_prompt_length=200", family=family) == (
         0,
         "",
@@ -126,11 +126,11 @@ def test_prompts_longer_than_the_model(family: str, train: Train, tmp_path: Path
 
 
 def test_what_cannot_be_meant_of_lengths(train: Train) -> None:
-    told = _line(train("world.max_prompt_length=many"))
-    assert "world.max_prompt_length" in told and "'many'" in told
+    error = _line(train("world.max_prompt_length=many"))
+    assert "world.max_prompt_length" in error and "'many'" in error
     assert "world.max_prompt_length must be at least 1" in _line(train("world.max_prompt_length=0"))
-    told = _line(train("policy.args.generation.max_new_tokens=9"))
-    assert "max_new_tokens=9" in told and "world.num_tokens=4" in told
+    error = _line(train("policy.args.generation.max_new_tokens=9"))
+    assert "max_new_tokens=9" in error and "world.num_tokens=4" in error
 
 
 def test_references_that_are_missing(train: Train, tmp_path: Path) -> None:
@@ -147,28 +147,30 @@ def test_a_metric_that_is_wrong_only_later_is_mended(train: Train, tmp_path: Pat
     assert train(*pool, "training.steps=32") == (0, "")
     done = read_metrics(tmp_path / "run")
     measured = [*pool, "evaluation.every=2"]
-    told = _line(train(*measured, "evaluation.metrics=[{id:chrf}]"))
-    assert "Chrf needs a reference" in told or "reference" in told
+    error = _line(train(*measured, "evaluation.metrics=[{id:chrf}]"))
+    assert "Chrf needs a reference" in error or "reference" in error
     assert train(*measured, "evaluation.metrics=[{id:diversity}]") == (0, "")
     assert read_metrics(tmp_path / "run")[: len(done)] == done
     assert "'beams'" in _line(train("evaluation.generation={beams:2}", "evaluation.every=1", run="new"))
 
 
 @pytest.mark.parametrize(
-    ("bad", "told"),
+    ("bad", "message"),
     [
-        ("[float('nan')] * len(found)", "gave nan for sample 0"),
-        ("found[:-1]", "one reward for each of 4 samples"),
+        ("[float('nan')] * len(scores)", "gave nan for sample 0"),
+        ("scores[:-1]", "one reward for each of 4 samples"),
         ("None", "must give one number for each sample, got None"),
-        ("['good'] * len(found)", "must give one number for each sample"),
+        ("['good'] * len(scores)", "must give one number for each sample"),
     ],
 )
-def test_a_reward_that_breaks_in_the_third_update(bad: str, told: str, train: Train, tmp_path: Path) -> None:
+def test_a_reward_that_breaks_in_the_third_update(
+    bad: str, message: str, train: Train, tmp_path: Path
+) -> None:
     name = tmp_path.name
     reward = ["~reward", f"reward.own-{name}={{}}"]
     assert train(*reward, *_own_reward(tmp_path, name), run="whole") == (0, "")
     whole = read_metrics(tmp_path / "whole")
-    assert told in _line(train(*reward, *_own_reward(tmp_path, name, bad, good_calls=2)))
+    assert message in _line(train(*reward, *_own_reward(tmp_path, name, bad, good_calls=2)))
     assert [row["update"] for row in read_metrics(tmp_path / "run")] == [1, 2]
     assert train(*reward, *_own_reward(tmp_path, name)) == (0, "")
     again = read_metrics(tmp_path / "run")
@@ -183,10 +185,10 @@ def test_a_reward_that_breaks_in_the_third_update(bad: str, told: str, train: Tr
 @pytest.mark.parametrize("bad", ["float('inf')", "None", "'good'"])
 def test_a_token_reward_that_is_no_number(bad: str, train: Train, tmp_path: Path) -> None:
     name = tmp_path.name
-    told = _line(
+    error = _line(
         train("~reward", f"reward.own-token-{name}={{}}", *_own_reward(tmp_path, name, bad_token=bad))
     )
-    assert "OwnToken" in told and "number" in told
+    assert "OwnToken" in error and "number" in error
 
 
 def test_ids_that_there_are_not(train: Train) -> None:
@@ -198,8 +200,8 @@ def test_ids_that_there_are_not(train: Train) -> None:
 
 
 def test_a_hub_that_cannot_be_reached(train: Train, tmp_path: Path) -> None:
-    told = _line(train("~world.args", "world={pool:imdb,args:{}}"))
-    assert "cannot be had from the hub" in told and "offline=true" in told
+    error = _line(train("~world.args", "world={pool:imdb,args:{}}"))
+    assert "cannot be had from the hub" in error and "offline=true" in error
     assert "the hub does not give it" in _line(train("model.path=nobody/nothing"))
     reward = ["reward.learned_reward={args:{model_name:nobody/nothing,label_ix:0}}"]
     assert "nobody/nothing cannot be loaded" in _line(train(*reward))

@@ -176,7 +176,7 @@ def test_nlpos_mask_is_refreshed_in_time_and_obeyed(family: str, make_run: Calla
     assert _equal(first, second) and not _equal(second, third)
     assert _equal(third, policies[2])  # refreshed after the second update: it is the policy as it was then
     special = set(policy.lm.tokenizer.all_special_ids)
-    own = 0
+    matches = 0
     for mask, writer, rollout in zip(masks, policies, rollouts, strict=True):
         assert rollout.mask is not None
         for column, text in enumerate(rollout.observations[:3]):
@@ -185,9 +185,9 @@ def test_nlpos_mask_is_refreshed_in_time_and_obeyed(family: str, make_run: Calla
                 written = rollout.actions[:step, column].tolist()
                 assert allowed == _nucleus(mask, text.prompt, written) | special
                 assert rollout.actions[step, column].item() in allowed
-                own += allowed == _nucleus(writer, text.prompt, written) | special and mask is second
+                matches += allowed == _nucleus(writer, text.prompt, written) | special and mask is second
     # The policy had moved on by the second rollout: its own nucleus was not what it was held to.
-    assert own < sum(len(text.sets.counts) for text in rollouts[1].observations[:3])
+    assert matches < sum(len(text.sets.counts) for text in rollouts[1].observations[:3])
 
 
 def _kept_rollouts(run: Run) -> list[Rollout]:

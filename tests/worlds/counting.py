@@ -62,8 +62,8 @@ class Counter:
         self.number, self.steps = self.number + (1 if action else -1), self.steps + 1
         if self.number != self.target and self.steps < _LONGEST:
             return None
-        found = self.number == self.target
-        return Counted(float(found), self.steps, found, {"last_number": float(self.number)})
+        success = self.number == self.target
+        return Counted(float(success), self.steps, success, {"last_number": float(self.number)})
 
 
 @policies.register("counting_policy")

@@ -60,9 +60,9 @@ def test_it_trains_and_is_evaluated_reported_and_watched(
     assert list(evaluated["agents"]) == ["trained", "zero-shot", "upwards"]
     assert evaluated["agents"]["upwards"]["figures"]["success"]["value"] == 1
     assert main(["report", str(run_dir), "--output", str(page), *_IMPORT]) == 0
-    told = page.read_text()
+    report = page.read_text()
     for words_of_it in ("Evaluation: far", "last number", "counts", "held-out countings", "<h3>Numbers</h3>"):
-        assert words_of_it in told
+        assert words_of_it in report
     capsys.readouterr()
     assert main(["watch", str(run_dir), "--fast", *_IMPORT]) == 0
     assert "at " in capsys.readouterr().out

@@ -126,17 +126,17 @@ def test_who_takes_the_likeliest_actions_makes_another_recording(
     words = ["collect", "random", *env, "--pairs", "2", "--output", str(tmp_path / "pairs")]
     assert main(words) == 0
     about = tmp_path / "pairs" / "recording.json"
-    told = json.loads(about.read_text())
-    before = {key: value for key, value in told.items() if key != "deterministic"}
-    for there, said in (
-        (told, "deterministic=False (now True)"),
+    recording = json.loads(about.read_text())
+    before = {key: value for key, value in recording.items() if key != "deterministic"}
+    for there, message in (
+        (recording, "deterministic=False (now True)"),
         (before, "deterministic=None (now True)"),
     ):
         about.write_text(json.dumps(there))
         assert main(words) == 0
         capsys.readouterr()
         assert main([*words, "evaluation.deterministic=true"]) == 1
-        assert said in " ".join(capsys.readouterr().err.split())
+        assert message in " ".join(capsys.readouterr().err.split())
 
 
 def test_what_cannot_be_recorded_is_named(tmp_path: Path) -> None:

@@ -92,26 +92,26 @@ def test_a_segment_is_what_the_env_showed(tmp_path: Path) -> None:
     folder = tmp_path / "pairs"
     assert main([*SHELF, "--pairs", "8", "--output", str(folder)]) == 0
     pairs = _pairs(folder)
-    told = {one.captions[0]: (one, pairs.info["return"][row][side], pairs.info["steps"][row][side])
-            for row, pair in enumerate(pairs.texts) for side, one in enumerate(pair)}  # fmt: skip
-    assert len(told) == 16
+    segments = {one.captions[0]: (one, pairs.info["return"][row][side], pairs.info["steps"][row][side])
+                for row, pair in enumerate(pairs.texts) for side, one in enumerate(pair)}  # fmt: skip
+    assert len(segments) == 16
 
     config = _config()
     envs = make_envs(config.world, 1, lambda env, k: training_seed(config.seed, 0, k))
     observation = envs.reset()[0]
     first = next(
-        action for action, name in enumerate(observation.actions) if caption(observation, name) in told
+        action for action, name in enumerate(observation.actions) if caption(observation, name) in segments
     )
-    segment, paid, steps = told[caption(observation, observation.actions[first])]
+    segment, paid, steps = segments[caption(observation, observation.actions[first])]
     assert segment.context == context(observation)
     read = pairs.segments().captions
     assert caption_in_context(observation, observation.actions[first]) in read
-    total, taken = 0.0, 0
+    total, num_steps = 0.0, 0
     for text in segment.captions:
         action = next(a for a, name in enumerate(observation.actions) if caption(observation, name) == text)
         step = envs.step([action])
-        total, taken, observation = total + float(step.rewards[0]), taken + 1, step.observations[0]
-    assert (total, taken) == (paid, steps) and step.final_observations
+        total, num_steps, observation = total + float(step.rewards[0]), num_steps + 1, step.observations[0]
+    assert (total, num_steps) == (paid, steps) and step.final_observations
     assert segment.outcome == "\n".join(step.final_observations[0].descriptions[-1])
     envs.close()
 
@@ -151,16 +151,16 @@ class Heard(Part):
 
 
 def test_a_run_is_rewarded_for_captions_as_the_pairs_have_them(tmp_path: Path) -> None:
-    config, heard = _config(), Heard()
+    config, part = _config(), Heard()
     player = _first_action()
     record([player], Recording(tmp_path / "pairs", "first", 8, length=1))
     envs = make_envs(config.world, 1, lambda env, k: training_seed(config.seed, 0, k))
     envs.reset()
-    collector = EnvCollector(envs, 5, reward=RewardSum({"heard": heard}))
+    collector = EnvCollector(envs, 5, reward=RewardSum({"heard": part}))
     collector.collect(FirstAction(), generator=torch.Generator().manual_seed(0))
     collector.close()
-    assert len(heard.captions) == 5
-    assert set(heard.captions) <= set(_pairs(tmp_path / "pairs").segments().captions)
+    assert len(part.captions) == 5
+    assert set(part.captions) <= set(_pairs(tmp_path / "pairs").segments().captions)
 
 
 def test_several_agents_take_turns_and_segments_have_their_length(tmp_path: Path) -> None:
@@ -248,20 +248,23 @@ def test_texts_that_are_answers_are_another_recording(
     asked = ["world.chat=true", "world.system=Count."]
     assert main(words) == 0
     about = tmp_path / "pairs" / "recording.json"
-    told = json.loads(about.read_text())
-    before_there_were_any = {key: value for key, value in told.items() if key not in ("chat", "system")}
-    for there, said in ((told, "chat=False (now True)"), (before_there_were_any, "chat=None (now True)")):
+    recording = json.loads(about.read_text())
+    before_there_were_any = {key: value for key, value in recording.items() if key not in ("chat", "system")}
+    for there, message in (
+        (recording, "chat=False (now True)"),
+        (before_there_were_any, "chat=None (now True)"),
+    ):
         about.write_text(json.dumps(there))
         assert main(words) == 0
         capsys.readouterr()
         assert main([*words, *asked]) == 1
-        assert said in " ".join(capsys.readouterr().err.split())
+        assert message in " ".join(capsys.readouterr().err.split())
     settings = [find(NUMBERS[1], changes, pytest.fail).world.settings for changes in ([], asked[:1], asked)]
     assert "chat" not in settings[0] and settings[0] != settings[1] != settings[2]
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ([*SHELF, "--stride", "3"], "--stride 3 does nothing where segments are whole episodes"),
         ([*SHELF, "--length", "3", "--stride", "2"], "--stride 2 is less than"),
@@ -276,9 +279,9 @@ def test_texts_that_are_answers_are_another_recording(
     ],
 )
 def test_what_does_nothing_is_refused_in_one_line(
-    words: Sequence[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: Sequence[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*words, "--pairs", "2", "--output", str(tmp_path / "pairs")]) != 0
-    said = capsys.readouterr().err
-    assert said.startswith("error: ") and said.count("\n") == 1 and told in said
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1 and message in error
     assert not any(tmp_path.iterdir())

@@ -15,8 +15,8 @@ def _observation(
         chars[5 + i, 10 : 10 + len(row)] = list(row.encode())
     colours[np.isin(chars, list(brown.encode()))] = 3
     if hero is None:
-        found = np.argwhere(chars == ord("@"))[0]
-        hero = int(found[0]), int(found[1])
+        position = np.argwhere(chars == ord("@"))[0]
+        hero = int(position[0]), int(position[1])
     blstats = np.zeros(27, dtype=np.int64)
     blstats[:2], blstats[21], blstats[24] = (hero[1], hero[0] - 1), hunger, 1
     text = np.frombuffer(message.encode().ljust(256, b"\0"), dtype=np.uint8)

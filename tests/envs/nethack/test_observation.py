@@ -45,8 +45,10 @@ def test_vector_features_are_scaled_and_clipped() -> None:
     blstats[1, names.index("armour_class")], blstats[1, names.index("alignment")] = -(10**6), -1
     out = np.empty((2, 27), dtype=np.float32)
     vector_features(blstats, out)
-    told = [{name: value for name, value in zip(names, row.tolist(), strict=True) if value} for row in out]
-    assert told == [{"x": 1.0, "gold": 5.0}, {"armour_class": -5.0, "alignment": -1.0}]
+    features = [
+        {name: value for name, value in zip(names, row.tolist(), strict=True) if value} for row in out
+    ]
+    assert features == [{"x": 1.0, "gold": 5.0}, {"armour_class": -5.0, "alignment": -1.0}]
 
 
 def test_the_originals_vector_hides_score_and_depth_but_on_the_map() -> None:

@@ -118,19 +118,19 @@ def test_nles_own_seeding_still_has_its_way() -> None:
 def test_the_score_task_is_nles_where_nothing_was_added() -> None:
     """Equal seeds and keys, no meals (the one thing that differs), step for step."""
     keys = ("tty_chars", "tty_colors", "tty_cursor", "blstats", "message")
-    own = make_task("NetHackScore-v1", observation_keys=keys, max_episode_steps=400)
+    env = make_task("NetHackScore-v1", observation_keys=keys, max_episode_steps=400)
     raw = nle_tasks.NetHackScore(observation_keys=keys, max_episode_steps=400, fix_moon_phase=True)
     rng = np.random.default_rng(0)
     ends, rewards = [], []
     for seed in range(5):
-        observation, _ = own.reset(seed=seed)
+        observation, _ = env.reset(seed=seed)
         core, disp, lgen = np.random.default_rng(seed).integers(2**31, size=3).tolist()
         raw.seed(core, disp, reseed=False, lgen=lgen)
         raw.reset()
         while True:
             action = int(rng.integers(23))
             action = NORTH if action == EAT else action
-            observation, reward, terminated, truncated, _ = own.step(action)
+            observation, reward, terminated, truncated, _ = env.step(action)
             expected, raw_reward, raw_done, *_ = raw.step(action)
             assert reward == pytest.approx(raw_reward)
             assert raw_done == (terminated or truncated)

@@ -41,12 +41,12 @@ def _copied(frames: Frames) -> dict[str, Any]:
 def _play(envs: NetHackVectorEnv, rounds: int, seed: int = 0) -> list[dict[str, Any]]:
     """What a reset and some rounds of random actions give, group after group, both groups under way at once."""
     rng = np.random.default_rng(seed)
-    told = [_copied(envs.reset())]
+    all_frames = [_copied(envs.reset())]
     for _ in range(rounds):
         for group in range(envs.num_groups):
             envs.send(group, rng.integers(envs.num_actions, size=envs.group_size))
-        told += [_copied(envs.receive(group)) for group in range(envs.num_groups)]
-    return told
+        all_frames += [_copied(envs.receive(group)) for group in range(envs.num_groups)]
+    return all_frames
 
 
 def _same(first: list[dict[str, Any]], second: list[dict[str, Any]]) -> bool:
@@ -60,22 +60,22 @@ def test_a_frame_is_what_the_env_shows() -> None:
     """The vector's frames beside the same episodes played one by one through Gymnasium's interface."""
     num_envs, rounds = 4, 60
     with _vector(num_envs, num_groups=2, seed=5) as envs:
-        told = _play(envs, rounds)
+        all_frames = _play(envs, rounds)
     rng = np.random.default_rng(0)
     actions = [[rng.integers(23, size=2) for _ in range(2)] for _ in range(rounds)]
     truncations = 0
     for index in range(num_envs):
-        group, own = divmod(index, 2)
+        group, row = divmod(index, 2)
         env, episode, counts = make_task("NetHackScore-v1", **SHORT), 0, dict[bytes, int]()
         observation, _ = env.reset(seed=training_seed(5, index, 0))
-        _expect(told[0], index, observation, counts)
+        _expect(all_frames[0], index, observation, counts)
         episode_return, length = 0.0, 0
         for number in range(rounds):
-            frames = told[1 + 2 * number + group]
-            observation, reward, terminated, truncated, info = env.step(int(actions[number][group][own]))
+            frames = all_frames[1 + 2 * number + group]
+            observation, reward, terminated, truncated, info = env.step(int(actions[number][group][row]))
             episode_return, length = episode_return + reward, length + 1
-            assert frames["rewards"][own] == np.float32(reward)
-            assert frames["dones"][own] == (terminated or truncated)
+            assert frames["rewards"][row] == np.float32(reward)
+            assert frames["dones"][row] == (terminated or truncated)
             ended = [e for e in frames["episodes"] if e.env_index == index]
             assert bool(ended) == (terminated or truncated)
             if ended:
@@ -89,7 +89,7 @@ def test_a_frame_is_what_the_env_shows() -> None:
                 episode, episode_return, length = episode + 1, 0.0, 0
                 counts.clear()
                 observation, _ = env.reset(seed=training_seed(5, index, episode))
-            _expect(frames, own, observation, counts)
+            _expect(frames, row, observation, counts)
         assert episode >= 2
     assert truncations >= 2
 
@@ -134,8 +134,8 @@ def test_an_env_shows_the_originals_numbers_where_they_are_wanted() -> None:
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_wrong_argument_is_told_at_once(num_workers: int, tmp_path: Path) -> None:
     warnings: list[str] = []
-    for args, told in (({"max_steps": 5}, "max_steps"), ({"compat": ["crops"]}, "crops")):
-        with pytest.raises(ConfigError, match=told):
+    for args, message in (({"max_steps": 5}, "max_steps"), ({"compat": ["crops"]}, "crops")):
+        with pytest.raises(ConfigError, match=message):
             NetHackVectorEnv("NetHackScore-v1", 4, num_workers, args=args, warn=warnings.append)
     assert not warnings
     recorded = {"savedir": str(tmp_path / "games"), "save_ttyrec_every": 1}
@@ -148,16 +148,17 @@ def test_workers_give_what_this_process_gives() -> None:
     with _vector(6, 0, num_groups=2, seed=3) as here:
         expected = _play(here, 40)
     with _vector(6, 2, num_groups=2, seed=3) as envs:
-        told = _play(envs, 40)
+        all_frames = _play(envs, 40)
         assert len(envs.process_ids) == 2
-    assert _same(told, expected)
+    assert _same(all_frames, expected)
     lasts = [
-        [e.last for frames in played for e in frames["episodes"] if e.last] for played in (told, expected)
+        [e.last for frames in played for e in frames["episodes"] if e.last]
+        for played in (all_frames, expected)
     ]
     assert lasts[0]
     for one, other in zip(*lasts, strict=True):
         assert all((one[name] == other[name]).all() for name in one)
-    assert sum(len(frames["episodes"]) for frames in told) >= 6
+    assert sum(len(frames["episodes"]) for frames in all_frames) >= 6
 
 
 def test_groups_need_not_be_received_in_the_order_they_were_sent() -> None:
@@ -166,8 +167,8 @@ def test_groups_need_not_be_received_in_the_order_they_were_sent() -> None:
             each.reset()
             each.send(0, np.array([1, 2]))
             each.send(1, np.array([3, 4]))
-        told = _copied(envs.receive(1)), _copied(envs.receive(0))
-        assert _same([*told], [_copied(here.receive(1)), _copied(here.receive(0))])
+        frames = _copied(envs.receive(1)), _copied(envs.receive(0))
+        assert _same([*frames], [_copied(here.receive(1)), _copied(here.receive(0))])
 
 
 def test_held_out_episodes_are_dealt_in_turn() -> None:
@@ -208,8 +209,8 @@ def test_an_env_that_raises_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> Non
         return advance(self, action)
 
     monkeypatch.setattr(NetHackTask, "advance", crash)
-    told: list[str] = []
-    with _vector(4, seed=1, warn=told.append) as envs, _vector(4, seed=1) as healthy:
+    warnings: list[str] = []
+    with _vector(4, seed=1, warn=warnings.append) as envs, _vector(4, seed=1) as healthy:
         both = envs, healthy
         for each in both:
             each.reset()
@@ -221,7 +222,7 @@ def test_an_env_that_raises_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> Non
         assert frames.rewards[1] == 0 and frames.counts[1] == 1 and not frames.episodes
         assert (frames.chars[0] == expected.chars[0]).all()  # the other env noticed nothing
         assert envs.incidents.crashed_envs == envs.incidents.cut_episodes == 1
-        assert len(told) == 1 and "env 1: RuntimeError: the dungeon collapses" in told[0]
+        assert len(warnings) == 1 and "env 1: RuntimeError: the dungeon collapses" in warnings[0]
         assert envs.state_dict()["next_episode"] == [1, 2, 1, 1]
         fresh = make_task("NetHackScore-v1")
         observation, _ = fresh.reset(seed=training_seed(1, 1, 1))
@@ -233,8 +234,8 @@ def test_an_env_that_raises_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGBUS, signal.SIGSEGV])
 def test_a_dead_worker_costs_its_episodes_and_nothing_else(number: int) -> None:
-    told: list[str] = []
-    with _vector(8, 2, seed=1, warn=told.append) as envs, _vector(8, 0, seed=1) as healthy:
+    warnings: list[str] = []
+    with _vector(8, 2, seed=1, warn=warnings.append) as envs, _vector(8, 0, seed=1) as healthy:
         both = envs, healthy
         for each in both:
             each.reset()
@@ -253,7 +254,7 @@ def test_a_dead_worker_costs_its_episodes_and_nothing_else(number: int) -> None:
         assert (frames.messages[2:] == expected.messages[2:]).all()
         assert envs.state_dict()["next_episode"] == [2, 2, 1, 1, 2, 2, 1, 1]
         assert (envs.incidents.dead_workers, envs.incidents.cut_episodes) == (1, 4)
-        assert len(told) == 1 and "signal" in told[0]
+        assert len(warnings) == 1 and "signal" in warnings[0]
         envs.send(0, np.full(4, 3))
         assert not envs.receive(0).cut.any()
 

@@ -321,12 +321,12 @@ def compare(checkout: Path) -> tuple[dict[str, Any], list[str]]:
             made[id] = {}
             for args in cases:
                 for split in SPLITS:
-                    expected, found = theirs(id, args, split), ours(id, args, split)
+                    expected, samples = theirs(id, args, split), ours(id, args, split)
                     made[id][f"{split} {json.dumps(args, sort_keys=True)}"] = fingerprint(expected)
                     count += len(expected)
-                    missing = abs(len(expected) - len(found))
+                    missing = abs(len(expected) - len(samples))
                     for part in range(4):
-                        pairs = zip(expected, found, strict=False)
+                        pairs = zip(expected, samples, strict=False)
                         differing[part] += missing + sum(a[part] != b[part] for a, b in pairs)
             lines.append(f"| `{id}` | {len(cases)} | {count} | {' | '.join(map(str, differing))} |")
     return made, lines

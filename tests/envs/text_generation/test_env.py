@@ -235,12 +235,12 @@ def test_a_reward_per_token_that_cannot_be_asked_is_told(
 
 
 def test_text_is_decoded_when_it_is_asked_for_only(samples: list[Sample], causal_tokenizer: Any) -> None:
-    told = []
+    has_text = []
     for every_step in (False, True):
         env = TextGenerationEnv(samples, causal_tokenizer, max_episode_length=2, decode_every_step=every_step)
         infos = [env.reset(seed=0)[1], env.step(9)[4], env.step(9)[4]]
-        told.append(["context_text" in info for info in infos])
-    assert told == [[False, False, True], [True, True, True]]
+        has_text.append(["context_text" in info for info in infos])
+    assert has_text == [[False, False, True], [True, True, True]]
 
 
 def test_an_end_token_that_does_not_end(samples: list[Sample], causal_tokenizer: Any) -> None:
@@ -275,7 +275,7 @@ def test_a_reward_is_no_name(samples: list[Sample], causal_tokenizer: Any) -> No
 
 
 @pytest.mark.parametrize(
-    ("found", "message"),
+    ("rewards", "message"),
     [
         ([float("nan")], "the reward of sample . is nan"),
         ([float("inf")], "is inf"),
@@ -284,9 +284,9 @@ def test_a_reward_is_no_name(samples: list[Sample], causal_tokenizer: Any) -> No
     ],
 )
 def test_bad_rewards_are_told(
-    found: list[float], message: str, samples: list[Sample], causal_tokenizer: Any
+    rewards: list[float], message: str, samples: list[Sample], causal_tokenizer: Any
 ) -> None:
-    env = TextGenerationEnv(samples, causal_tokenizer, lambda *_, meta: found, max_episode_length=1)
+    env = TextGenerationEnv(samples, causal_tokenizer, lambda *_, meta: rewards, max_episode_length=1)
     env.reset(seed=0)
     with pytest.raises(GroundlingError, match=message):
         env.step(3)

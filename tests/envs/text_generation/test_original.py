@@ -20,13 +20,13 @@ KNOWN = json.loads(oracle.TABLE.read_text("utf-8"))
 @pytest.mark.parametrize("id", oracle.CASES)
 def test_a_pool_gives_what_the_original_gave(id: str) -> None:
     with oracle.awkward_rows(), oracle.words_of_nltk():
-        found = {
+        fingerprints = {
             f"{split} {json.dumps(args, sort_keys=True)}": oracle.fingerprint(oracle.ours(id, args, split))
             for args in oracle.CASES[id]
             for split in oracle.SPLITS
         }
-    assert found == KNOWN["pools"][id]
-    assert all(kept["samples"] for kept in found.values())
+    assert fingerprints == KNOWN["pools"][id]
+    assert all(kept["samples"] for kept in fingerprints.values())
 
 
 def test_all_pools_of_the_original_are_known() -> None:

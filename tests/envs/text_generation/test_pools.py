@@ -279,13 +279,13 @@ def test_any_workshop_and_pair_has_its_files() -> None:
 
 def test_daily_dialog_asks_for_the_utterance_after_a_window() -> None:
     row = {"dialog": list("abcd"), "act": [1, 2, 3, 4], "emotion": [0, 0, 4, 6]}
-    found = list(_pool("daily_dialog", context_size=2).samples([row, row], "train"))
-    assert [(s.id, s.prompt, s.references) for s in found[:2]] == [
+    samples = list(_pool("daily_dialog", context_size=2).samples([row, row], "train"))
+    assert [(s.id, s.prompt, s.references) for s in samples[:2]] == [
         ("2", "a<EOU>b <EOU>", ("c<EOU>",)),
         ("3", "b<EOU>c <EOU>", ("d<EOU>",)),
     ]
-    assert found[1].meta == {"emotion": [6], "intent": [4]}
-    assert found[3].id == "7"  # utterances that are not asked count
+    assert samples[1].meta == {"emotion": [6], "intent": [4]}
+    assert samples[3].id == "7"  # utterances that are not asked count
     with pytest.raises(ConfigError, match="context_size=0"):
         _pool("daily_dialog", context_size=0)
 
@@ -296,8 +296,8 @@ def _turns(*names: str) -> list[dict[str, object]]:
 
 def test_crd3_asks_for_the_turns_after_the_second() -> None:
     rows = [{"turns": _turns("A", "BX", "C", "DE")}, {"turns": _turns("A", "BX", "C")}]
-    found = list(_pool("crd3").samples(rows, "train"))
-    assert [(s.id, s.prompt, s.references) for s in found] == [
+    samples = list(_pool("crd3").samples(rows, "train"))
+    assert [(s.id, s.prompt, s.references) for s in samples] == [
         ("train_ep_0_turn_2", "A: a !\nB: bx !\nC: ", ("c !",)),
         ("train_ep_0_turn_3", "A: a !\nB: bx !\nC: c !\nD: ", ("de !",)),
         (
@@ -324,9 +324,9 @@ def test_crd3_makes_episodes_of_stretches() -> None:
         stretch(two, 0, 2),
         stretch(two, 3, 4),
     ]  # again, cut otherwise
-    found = list(_pool("crd3").samples(rows, "train"))
+    samples = list(_pool("crd3").samples(rows, "train"))
     whole = [{"turns": one}, {"turns": two}]
-    assert found == list(_pool("crd3").samples(whole, "train"))
+    assert samples == list(_pool("crd3").samples(whole, "train"))
 
 
 def _cell(value: str, header: bool = False, columns: int = 1) -> dict[str, object]:
@@ -362,19 +362,23 @@ def test_totto_cells_find_their_headers_across_columns() -> None:
     assert totto.subtable(TABLE, []) == "<table> </table>"
 
 
-@pytest.mark.parametrize(("representation", "told"), [("subtable", "subtable"), ("fulltable", "full_table")])
-def test_totto_tells_the_table_twice(representation: str, told: str) -> None:
+@pytest.mark.parametrize(
+    ("representation", "function_name"), [("subtable", "subtable"), ("fulltable", "full_table")]
+)
+def test_totto_tells_the_table_twice(representation: str, function_name: str) -> None:
     pool = _pool("totto", representation=representation)
     sample = pool.prepare("train")[1]
     raw = sample.meta["raw_table"]
-    table = getattr(totto, told)(raw["table"], list(map(tuple, raw["highlighted_cells"])))
+    table = getattr(totto, function_name)(raw["table"], list(map(tuple, raw["highlighted_cells"])))
     titles = "<page_title> Hella Strand </page_title> <section_title> Filmography </section_title>"
     assert sample.prompt == f"{table}{titles} {table}"
     assert sample.references == ("Hella Strand played Captain Berg in Ivo Lind's film Snowline.",)
     (row, *_) = pool.source("train").rows(offline=True)
     row |= {"table_page_title": "", "table_section_title": ""}
     (bare,) = pool.samples([row], "train")
-    assert bare.prompt == 2 * getattr(totto, told)(row["table"], list(map(tuple, row["highlighted_cells"])))
+    assert bare.prompt == 2 * getattr(totto, function_name)(
+        row["table"], list(map(tuple, row["highlighted_cells"]))
+    )
 
 
 def test_totto_keeps_the_row_in_the_columns_of_the_original() -> None:

@@ -86,8 +86,8 @@ def _on_the_right(observation: Observation) -> Observation:
         mask = observation[f"{part}_mask"]
         empty = int((mask == 0).sum())
         for kind in ("ids", "mask"):
-            own = observation[f"{part}_{kind}"]
-            turned[f"{part}_{kind}"] = torch.tensor([*own[empty:], *own[:empty]]).numpy()
+            values = observation[f"{part}_{kind}"]
+            turned[f"{part}_{kind}"] = torch.tensor([*values[empty:], *values[:empty]]).numpy()
     return turned
 
 
@@ -185,7 +185,7 @@ def test_tokens_one_by_one_teach_what_whole_texts_do(
 ) -> None:
     """As RL4LMs learns, from observations of the env: to every algorithm this is one world more."""
     arguments, mask = ALGORITHMS[algorithm]
-    found = []
+    updates = []
     for stepped in (True, False):
         policy = _policy(make_lm(family), mask)
         learner = algorithms.create(algorithm, **arguments)
@@ -194,12 +194,12 @@ def test_tokens_one_by_one_teach_what_whole_texts_do(
         if stepped:
             rollout = _stepped(policy, rollout, _samples(8))
         figures = learner.update(policy, rollout, generator=torch.Generator().manual_seed(0))
-        found.append((figures, [p.detach() for p in policy.parameters() if p.requires_grad]))
-    (tokens, own), (texts, others) = found
+        updates.append((figures, [p.detach() for p in policy.parameters() if p.requires_grad]))
+    (tokens, weights), (texts, others) = updates
     assert tokens == pytest.approx(texts, rel=2e-3, abs=2e-5) and tokens["grad_norm"] > 0
     before = [p for p in _policy(make_lm(family), mask).parameters() if p.requires_grad]
-    moved = sum((p - q).square().sum() for p, q in zip(own, before, strict=True)).sqrt()
-    apart = sum((p - q).square().sum() for p, q in zip(own, others, strict=True)).sqrt()
+    moved = sum((p - q).square().sum() for p, q in zip(weights, before, strict=True)).sqrt()
+    apart = sum((p - q).square().sum() for p, q in zip(weights, others, strict=True)).sqrt()
     assert moved > 0 and apart < 0.02 * moved
 
 

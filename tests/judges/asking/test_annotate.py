@@ -59,8 +59,8 @@ class LongerJudge(Judge):
     def answer(self, request: Request) -> Reply:
         first, second = fence.read_both(request.conversation[1]["content"])
         self.asked.append((first, second))
-        said = self.bias or verdict(first, second)
-        return Reply(f"Verdict: {said}", prompt_tokens=10, completion_tokens=2)
+        word = self.bias or verdict(first, second)
+        return Reply(f"Verdict: {word}", prompt_tokens=10, completion_tokens=2)
 
 
 ROWS = [
@@ -355,11 +355,11 @@ def _processes() -> Any:
 def _known(pairs: Pairs, url: str) -> set[frozenset[str]]:
     """The pairs whose answers are on the disk."""
     store = Annotation(pairs, OpenAIJudge("model", url), Question(world="nethack")).store
-    found = set()
+    answered_pairs = set()
     for path in (store.folder / "answers" / store.hash).glob("*.jsonl"):
         for line in path.read_bytes().split(b"\n")[:-1]:
-            found.add(frozenset(json.loads(line)["captions"]))
-    return found
+            answered_pairs.add(frozenset(json.loads(line)["captions"]))
+    return answered_pairs
 
 
 @pytest.mark.parametrize("chunks", [1, 2])
@@ -373,7 +373,7 @@ def test_twenty_kills_cost_only_what_was_in_flight(tmp_path: Path, chunks: int) 
         useful = kills = 0
         while kills < 20:
             known, asked = _known(pairs, server.url), len(server.bodies)
-            processes = [context.Process(target=_annotate, args=own) for own in arguments]
+            processes = [context.Process(target=_annotate, args=args) for args in arguments]
             for process in processes:
                 process.start()
             while len(server.bodies) == asked and all(process.is_alive() for process in processes):
@@ -394,7 +394,7 @@ def test_twenty_kills_cost_only_what_was_in_flight(tmp_path: Path, chunks: int) 
         assert useful >= 18 / chunks
         in_flight = len(server.bodies) - len(_known(pairs, server.url))
         assert in_flight <= kills * 4, "at most the requests that were in flight at each kill"
-        processes = [context.Process(target=_annotate, args=own) for own in arguments]
+        processes = [context.Process(target=_annotate, args=args) for args in arguments]
         for process in processes:
             process.start()
         for process in processes:
@@ -411,7 +411,7 @@ def test_two_chunks_at_once_ask_everything_once(tmp_path: Path) -> None:
     pairs = dataset(tmp_path / "pairs", rows + [(b, a) for a, b in rows])
     with serving(ChatServer()) as server:
         arguments = [(str(pairs.folder), server.url, chunk, 2) for chunk in range(2)]
-        processes = [_processes().Process(target=_annotate, args=own) for own in arguments]
+        processes = [_processes().Process(target=_annotate, args=args) for args in arguments]
         for process in processes:
             process.start()
         for process in processes:
@@ -439,16 +439,16 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "1 requests here" in capsys.readouterr().out
     assert open_pairs(folder).annotators() == []
     assert command(folder) == 0
-    told = capsys.readouterr().out
-    assert "labels      first 1 · second 1 · tie 1 · unknown 0 (of 3)" in told
+    output = capsys.readouterr().out
+    assert "labels      first 1 · second 1 · tie 1 · unknown 0 (of 3)" in output
     name = "rules_msg_defaultgoal_default"
     assert open_pairs(folder).preferences(name).tolist() == [0, 1, 2]
     assert command(folder, "--goal", "gold", "--prompt", "reworded", "--both-orders") == 0
     assert "both orders 0.0%" in capsys.readouterr().out
     assert open_pairs(folder).preferences("rules_msg_gold_reworded").tolist() == [2, 2, 2]
-    own = tmp_path / "question.txt"
-    own.write_text("Which is better? {goal}")
-    assert command(folder, "--question", str(own), "--name", "own", "--store", str(tmp_path / "store")) == 0
+    path = tmp_path / "question.txt"
+    path.write_text("Which is better? {goal}")
+    assert command(folder, "--question", str(path), "--name", "own", "--store", str(tmp_path / "store")) == 0
     assert (tmp_path / "store" / "answers").is_dir()
     for chunk in "01":
         assert command(folder, "--name", "chunked", "--chunks", "2", "--chunk", chunk) == 0
@@ -486,7 +486,7 @@ def test_the_command_with_a_server_that_fails(tmp_path: Path, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--judge", "ruels"], "did you mean 'rules'"),
         (["--judge", "rules", "tbl=3"], "unknown argument of judge 'rules' 'tbl'"),
@@ -517,9 +517,9 @@ def test_the_command_with_a_server_that_fails(tmp_path: Path, capsys: pytest.Cap
         (["--blstats"], "no blstats"),
     ],
 )
-def test_mistakes_are_named(tmp_path: Path, words: list[str], said: str) -> None:
+def test_mistakes_are_named(tmp_path: Path, words: list[str], message: str) -> None:
     folder = str(dataset(tmp_path / "pairs", [("a", "bb")]).folder)
-    with pytest.raises(GroundlingError, match=said) as error:
+    with pytest.raises(GroundlingError, match=message) as error:
         command(folder, *words)
     assert "123456789012" not in str(error.value), "what may be a key is not repeated"
     assert "\n" not in str(error.value)
@@ -573,5 +573,5 @@ def test_a_converted_dataset_is_gone_on_with(tmp_path: Path) -> None:
 
 
 def test_durations_are_told_in_what_suits_them() -> None:
-    told = [duration(seconds) for seconds in (0.4, 119, 120, 7199, 7200, 9000)]
-    assert told == ["0 s", "119 s", "2 min", "120 min", "2.0 h", "2.5 h"]
+    durations = [duration(seconds) for seconds in (0.4, 119, 120, 7199, 7200, 9000)]
+    assert durations == ["0 s", "119 s", "2 min", "120 min", "2.0 h", "2.5 h"]

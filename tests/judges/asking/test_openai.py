@@ -104,12 +104,12 @@ def test_no_server_no_access_and_no_such_model_stop_the_run(tmp_path: Path) -> N
         nowhere = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
     with pytest.raises(RunError, match=r"no connection .* 4 times: is the server running\?"):
         ask(OpenAIJudge("model", nowhere, max_retries=3, backoff=0.01))
-    for status, said in (
+    for status, message in (
         ("401", "no API key in the environment variable OPENAI_API_KEY"),
         ("404", "check base_url and model"),
     ):
         with serving(ChatServer(treat=lambda number, status=status: status)) as server:
-            with pytest.raises(RunError, match=said):
+            with pytest.raises(RunError, match=message):
                 ask(judge(server, concurrency=1))
             assert len(server.bodies) == 1, "a repetition would mend nothing"
 
@@ -147,11 +147,11 @@ def test_the_key_is_sent_and_stands_nowhere(
     monkeypatch.setenv("MY_KEY", KEY)
     # The server repeats the key: in the model's words, and in its errors.
     write = lambda body: f"I was given {KEY}.\nVerdict: {verdict(*captions(body))}"  # noqa: E731
-    told = []
+    notices = []
     with serving(ChatServer(write=write)) as server:
         pairs = dataset(tmp_path / "pairs", 4)
         annotation = Annotation(
-            pairs, judge(server, api_key_env="MY_KEY"), Question(world="nethack"), notice=told.append
+            pairs, judge(server, api_key_env="MY_KEY"), Question(world="nethack"), notice=notices.append
         )
         summary = annotation.run("llm")
         assert {headers["Authorization"] for headers in server.headers} == {f"Bearer {KEY}"}
@@ -159,7 +159,7 @@ def test_the_key_is_sent_and_stands_nowhere(
         ask(judge(server, api_key_env="MY_KEY"))
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert b"I was given [key]." in written
-    for text in (caplog.text, str(error.value), repr(summary), repr(told), written.decode("latin-1")):
+    for text in (caplog.text, str(error.value), repr(summary), repr(notices), written.decode("latin-1")):
         assert KEY not in text
     assert "Bearer [key]" in str(error.value) and "the API key in MY_KEY" in str(error.value)
     assert KEY not in repr(vars(annotation.judge)["server"]), "the client's repr shows its fields"
@@ -220,10 +220,18 @@ def test_an_error_that_repeats_the_key_is_scrubbed_before_it_is_cut(monkeypatch:
 def test_a_key_where_reading_stops_shows_no_part(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     monkeypatch.setenv("MY_KEY", key)
     server = judge(ChatServer(url="http://127.0.0.1:1/v1"), api_key_env="MY_KEY").server
-    told = json.dumps(key)[1:-1].replace("/", "\\/").encode()
-    for lead in range(2**16 - len(told) - 2, 2**16 + 2):
-        assert server._excerpt(b" " * lead + told + b"!") in ("", "[key]", "[key]!", "[key", "[ke", "[k", "[")
-    assert server._excerpt(b"wrong key " + told) == "wrong key [key]"
+    escaped_key = json.dumps(key)[1:-1].replace("/", "\\/").encode()
+    for lead in range(2**16 - len(escaped_key) - 2, 2**16 + 2):
+        assert server._excerpt(b" " * lead + escaped_key + b"!") in (
+            "",
+            "[key]",
+            "[key]!",
+            "[key",
+            "[ke",
+            "[k",
+            "[",
+        )
+    assert server._excerpt(b"wrong key " + escaped_key) == "wrong key [key]"
 
 
 def test_a_dummy_key_is_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,9 +240,9 @@ def test_a_dummy_key_is_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(ChatServer(write=write)) as server:
         assert ask(judge(server))[0].text == "Of 1 and 2.\nVerdict: 1"
         assert server.headers[0]["Authorization"] == "Bearer 1"
-    for key, said in (("EMPTY77", "EMPTY77"), ("secret-8", "[key]")):
+    for key, expected in (("EMPTY77", "EMPTY77"), ("secret-8", "[key]")):
         monkeypatch.setenv("OPENAI_API_KEY", key)
-        assert judge(ChatServer(url="http://127.0.0.1:1/v1")).server.scrub(key) == said
+        assert judge(ChatServer(url="http://127.0.0.1:1/v1")).server.scrub(key) == expected
 
 
 @pytest.mark.parametrize(
@@ -273,10 +281,10 @@ def test_a_schema_is_asked_for_and_left_out_where_it_is_refused() -> None:
     reply = '{"analysis": "x", "verdict": "1"}'
     with serving(ChatServer(treat=treat, write=lambda body: reply)) as server:
         one = judge(server, answer="json", concurrency=1)
-        with pytest.warns(UserWarning, match="refuses response_format: it is asked without") as told:
+        with pytest.warns(UserWarning, match="refuses response_format: it is asked without") as warnings:
             assert [r.text for r in ask(one, 3)] == [reply] * 3
     assert seen == [(True, True), (True, False), (False, True), (False, True), (False, True)]
-    assert len(told) == 1, "told once"
+    assert len(warnings) == 1, "told once"
     schema = server.bodies[0]["response_format"]["json_schema"]
     assert schema["schema"]["properties"]["verdict"]["enum"] == ["1", "2", "tie"]
 
@@ -287,11 +295,11 @@ def test_a_server_that_knows_neither_schema_nor_log_probabilities_is_asked_witho
 
     with serving(ChatServer(treat=treat, write=lambda body: "1")) as server:
         one = judge(server, answer="choice", concurrency=4)
-        with pytest.warns(UserWarning, match="refuses structured_outputs and logprobs") as told:
+        with pytest.warns(UserWarning, match="refuses structured_outputs and logprobs") as warnings:
             assert all(reply.text == "1" for reply in ask(one, 8))
         before = len(server.bodies)
         ask(one, 2)
-    assert len(told) == 1
+    assert len(warnings) == 1
     assert len(server.bodies) == before + 2, "left out for good"
 
 
@@ -485,23 +493,23 @@ def test_contents_in_parts_are_joined() -> None:
 
 def test_many_answers_wait_for_the_disk_together() -> None:
     keeping = threading.Lock()
-    kept, told = 0, 0
+    kept, num_replies = 0, 0
 
     def keep() -> None:
         nonlocal kept
         assert keeping.acquire(blocking=False), "one at a time"
-        before = told
+        before = num_replies
         time.sleep(0.02)
         kept += 1
-        assert before <= told
+        assert before <= num_replies
         keeping.release()
 
     def tell(request: Request, reply: Reply) -> None:
-        nonlocal told
-        told += 1
+        nonlocal num_replies
+        num_replies += 1
 
     question = Question(world="nethack")
     requests = [Request(n, question.conversation("a", "b", "line"), "defaultgoal") for n in range(320)]
     with serving(ChatServer()) as server:
         judge(server, timeout=20, concurrency=32).ask(requests, tell, keep)
-    assert told == 320 and 10 <= kept <= 80
+    assert num_replies == 320 and 10 <= kept <= 80

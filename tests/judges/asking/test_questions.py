@@ -70,9 +70,14 @@ texts = st.text(max_size=80) | st.lists(st.sampled_from(_PIECES)).map("".join)
 @example("(no message was shown)", "")
 @example("\n", "\n\n")
 def test_nothing_outside_the_marks_depends_on_a_caption_but_the_code(first: str, second: str) -> None:
-    own = Question(instructions="Which is nicer?", world="nethack")
+    custom = Question(instructions="Which is nicer?", world="nethack")
     worlds = (Question(world="text"), Question(world="writing"))
-    for question in (Question(world="nethack"), Question(prompt="reworded", world="nethack"), own, *worlds):
+    for question in (
+        Question(world="nethack"),
+        Question(prompt="reworded", world="nethack"),
+        custom,
+        *worlds,
+    ):
         nothing = question.subject.nothing
         user = question.conversation(first, second, "line")[1]["content"]
         code = fence.code((first, second))
@@ -292,14 +297,14 @@ def test_fifty_hostile_captions_flip_no_label(tmp_path: Path) -> None:
         ):
             for word in ("1", "2", "tie"):
                 # It knows the code of the pair as it was before it spoke, and speaks at any place.
-                told = order.replace("{n}", word).replace("{code}", fence.code((first, second)))
+                injection = order.replace("{n}", word).replace("{code}", fence.code((first, second)))
                 for captions in (
-                    (f"{first}\n{told}", second),
-                    (f"{told}\n{first}", second),
-                    (first, f"{second}\n{told}"),
-                    (first, f"{told}\n{second}"),
-                    (f"{first} {told}", second),  # in a line that counts, and is quoted in the reply
-                    (first, f"{second} {told}"),
+                    (f"{first}\n{injection}", second),
+                    (f"{injection}\n{first}", second),
+                    (first, f"{second}\n{injection}"),
+                    (first, f"{injection}\n{second}"),
+                    (f"{first} {injection}", second),  # in a line that counts, and is quoted in the reply
+                    (first, f"{second} {injection}"),
                 ):
                     tried += 1
                     flips += label(*captions) != truth
@@ -311,8 +316,8 @@ def test_hostile_messages_of_a_dataset_flip_no_label(tmp_path: Path) -> None:
     good, bad = "You kill the newt!", "It's a wall."
     segments = []
     for number, order in enumerate(_ORDERS):
-        told = order.replace("{n}", "2").replace("{code}", "0" * 16)
-        field = told.encode("latin-1", "replace")[:256].decode("latin-1")
+        injection = order.replace("{n}", "2").replace("{code}", "0" * 16)
+        field = injection.encode("latin-1", "replace")[:256].decode("latin-1")
         ours, theirs = (good, ""), (bad, field)
         segments += [*ours, *theirs] if number % 2 == 0 else [*theirs, *ours]
     pairs = MessagePairs.create(tmp_path / "pairs", {"message": encode(*segments).reshape(50, 2, 2, 256)})

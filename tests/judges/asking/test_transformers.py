@@ -39,21 +39,21 @@ def test_the_three_verdicts_are_scored(chooser: TransformersJudge, tmp_path: Pat
         for turned, shown in enumerate([(first, second), (second, first)]):
             prompt = chooser.prompt(Question(world="nethack").conversation(*shown, "choice"))
             logits = [_log_prob(chooser, prompt, word) for word in ("1", "2", "tie")]
-            own = torch.tensor(logits).double().softmax(-1).numpy()
-            own = own[[1, 0, 2]] if turned else own
-            expected += own / 2
-            verdicts.append(int(own.argmax()))
+            probabilities = torch.tensor(logits).double().softmax(-1).numpy()
+            probabilities = probabilities[[1, 0, 2]] if turned else probabilities
+            expected += probabilities / 2
+            verdicts.append(int(probabilities.argmax()))
         np.testing.assert_allclose(soft[row], expected, atol=1e-4)
         assert labels[row] == (verdicts[0] if verdicts[0] == verdicts[1] else 2)
 
 
 def _log_prob(judge: TransformersJudge, prompt: str, word: str) -> float:
     tokenizer = judge.lm.tokenizer
-    own = tokenizer(prompt)["input_ids"]
+    prompt_ids = tokenizer(prompt)["input_ids"]
     more = tokenizer(word, add_special_tokens=False)["input_ids"]
     with torch.no_grad():
-        logits = judge.lm.model(torch.tensor([own + more])).logits[0].log_softmax(-1)
-    return float(sum(logits[len(own) - 1 + i, token] for i, token in enumerate(more)))
+        logits = judge.lm.model(torch.tensor([prompt_ids + more])).logits[0].log_softmax(-1)
+    return float(sum(logits[len(prompt_ids) - 1 + i, token] for i, token in enumerate(more)))
 
 
 def test_the_tokenizers_own_template_is_used(chooser: TransformersJudge) -> None:
@@ -93,10 +93,10 @@ def test_a_judge_that_writes_is_asked_again_in_the_next_batch(monkeypatch: pytes
     sizes: list[int] = []
     write = judge._write
     monkeypatch.setattr(judge, "_write", lambda batch: (sizes.append(len(batch)), write(batch))[1])
-    told: list[tuple[int, int]] = []
+    replies: list[tuple[int, int]] = []
 
     def tell(request: Request, reply: Reply) -> Request | None:
-        told.append((request.number, len(request.conversation)))
+        replies.append((request.number, len(request.conversation)))
         assert reply.completion_tokens <= 4 and reply.prompt_tokens > 50
         assert reply.complete == (reply.completion_tokens < 4)
         if len(request.conversation) > 2 or request.number % 2:
@@ -106,7 +106,7 @@ def test_a_judge_that_writes_is_asked_again_in_the_next_batch(monkeypatch: pytes
     requests = [Request(n, question.conversation(f"a{n}", "b", "line"), "") for n in range(4)]
     judge.ask(iter(requests), tell)
     assert sizes == [3, 3], "the second batch: what 0 and 2 are asked again, and 3"
-    assert sorted(told) == [(0, 2), (0, 4), (1, 2), (2, 2), (2, 4), (3, 2)]
+    assert sorted(replies) == [(0, 2), (0, 4), (1, 2), (2, 2), (2, 4), (3, 2)]
     assert judge.identity()["sampling"]["temperature"] == 0.1
 
 

@@ -83,7 +83,7 @@ def test_the_newest_questions_are_put_first_and_each_once() -> None:
 
 def test_a_judge_that_fails_is_asked_again_and_told_of_once() -> None:
     calls: list[list[int]] = []
-    told: list[str] = []
+    warnings: list[str] = []
 
     def judge(questions: list[int]) -> list[float]:
         calls.append(questions)
@@ -91,13 +91,13 @@ def test_a_judge_that_fails_is_asked_again_and_told_of_once() -> None:
             raise ConnectionError("nobody there")
         return [0.5] * (len(questions) if len(calls) > 3 else 99)
 
-    asking = BackgroundJudge(judge, batch_size=2, pause=0.001, warn=told.append)
+    asking = BackgroundJudge(judge, batch_size=2, pause=0.001, warn=warnings.append)
     asking.offer([1, 2])
     _until(lambda: asking.asked == 2)
     assert calls == [[2, 1]] * 4
     assert asking.failures == 3  # twice nobody, once too many answers
-    assert len(told) == 1
-    assert "nobody there" in told[0]
+    assert len(warnings) == 1
+    assert "nobody there" in warnings[0]
     assert sorted(asking.answers()) == [(1, 0.5), (2, 0.5)]
     asking.close()
     with pytest.raises(ConfigError, match="batch_size"):
@@ -126,7 +126,7 @@ def test_a_judge_that_says_that_it_cannot_answer_stops_those_who_wait_for_it() -
 
 
 def test_a_judge_that_has_answered_once_is_asked_again_whatever_it_says() -> None:
-    told: list[str] = []
+    warnings: list[str] = []
     replies = iter([[1.0], RunError("busy"), [0.0]])
 
     def judge(questions: list[int]) -> list[float]:
@@ -135,13 +135,13 @@ def test_a_judge_that_has_answered_once_is_asked_again_whatever_it_says() -> Non
             raise reply
         return reply
 
-    asking = BackgroundJudge(judge, pause=0.001, warn=told.append)
+    asking = BackgroundJudge(judge, pause=0.001, warn=warnings.append)
     asking.offer([1])
     _until(lambda: asking.asked == 1)
     asking.offer([2])
     _until(lambda: asking.asked == 2)
     assert asking.answers() == [(1, 1.0), (2, 0.0)]
-    assert asking.failures == len(told) == 1
+    assert asking.failures == len(warnings) == 1
     asking.close()
 
 
@@ -214,15 +214,15 @@ def test_networks_learn_in_the_background(kind: type) -> None:
     assert model.version == before
     _until(online.update)
     assert model.version != before
-    found = model.rewards(texts)
+    rewards = model.rewards(texts)
     if kind is ClassifierRewardModel:
-        agreeing = sum(float(f) == _fits(text) for f, text in zip(found, texts, strict=True))
+        agreeing = sum(float(reward) == _fits(text) for reward, text in zip(rewards, texts, strict=True))
         assert agreeing >= 36
         assert model.normalization is None
     else:
         with_e = torch.tensor([text.count("e") >= 3 for text in texts])
         without = torch.tensor([text.count("e") == 0 for text in texts])
-        assert found[with_e].mean() > found[without].mean() + 1
+        assert rewards[with_e].mean() > rewards[without].mean() + 1
         assert model.normalization.variance > 0.1
     online.close()
 
@@ -387,13 +387,13 @@ def test_training_that_a_checkpoint_has_cut_short_is_begun_again() -> None:
 
 
 def test_training_that_fails_leaves_the_model_as_it_was() -> None:
-    told: list[str] = []
+    warnings: list[str] = []
     model = ClassifierRewardModel()
     model.network.head[-1].bias.data.fill_(float("nan"))
-    online = OnlineReward(model, judge_labels, OnlineLearning(train_every=1), told.append)
+    online = OnlineReward(model, judge_labels, OnlineLearning(train_every=1), warnings.append)
     online.observe_captions(["door"])
-    _until(lambda: online.update() or told)
-    assert "learning_rate" in told[0]
+    _until(lambda: online.update() or warnings)
+    assert "learning_rate" in warnings[0]
     online.close()
 
 
@@ -451,9 +451,9 @@ def test_a_request_that_fails_is_no_answer_and_costs_no_other() -> None:
         Reply("Verdict: 1"), Reply("", failure="refused"), Reply("Hm."), Reply("", failure="gone")
     )
     assert online_judge(judge, _ASKED)([("a",), ("b",), ("c",)], [""] * 3) == [1.0, None, None]
-    gone = Scripted(Reply("", failure="refused"), Reply("", failure="gone"))
+    failing_judge = Scripted(Reply("", failure="refused"), Reply("", failure="gone"))
     with pytest.raises(RunError, match="none of 2 questions; the first: refused"):
-        online_judge(gone, _ASKED)([("a",), ("b",)], ["", ""])
+        online_judge(failing_judge, _ASKED)([("a",), ("b",)], ["", ""])
 
 
 def test_of_ten_questions_one_is_refused_and_nine_are_answered_once() -> None:
@@ -506,14 +506,14 @@ def test_answers_that_came_before_a_failure_are_not_asked_for_again() -> None:
 
 
 def test_a_first_batch_that_is_answered_in_part_does_not_end_the_run() -> None:
-    told: list[str] = []
+    warnings: list[str] = []
     judge = Faltering(2)
-    online = OnlineReward(TableRewardModel(), online_judge(judge, _ASKED), warn=told.append)
+    online = OnlineReward(TableRewardModel(), online_judge(judge, _ASKED), warn=warnings.append)
     online.observe_captions(["a", "b", "c", "d"])
     _until(lambda: online._judge.asked == 4)
     online.update()
     assert online.figures()["online_answers"] == 4 and online.figures()["online_failures"] == 1
-    assert len(judge.asked) == 5 and "no connection" in told[0]
+    assert len(judge.asked) == 5 and "no connection" in warnings[0]
     online.close()
 
 

@@ -120,8 +120,10 @@ def test_hugging_face_opens_it(tmp_path: Path) -> None:
         "first_info_score": 1,
         "second_info_score": 2,
     }
-    said = datasets.load_dataset(str(tmp_path / "pairs"), "preference-rules", split="train", cache_dir=cache)
-    assert said[0] == {"preference": 1, "first": 0.25, "second": 0.75, "tie": 0.0}
+    preference_rows = datasets.load_dataset(
+        str(tmp_path / "pairs"), "preference-rules", split="train", cache_dir=cache
+    )
+    assert preference_rows[0] == {"preference": 1, "first": 0.25, "second": 0.75, "tie": 0.0}
 
 
 def test_captions_collapse_what_repeats_and_drop_what_is_empty() -> None:
@@ -130,8 +132,8 @@ def test_captions_collapse_what_repeats_and_drop_what_is_empty() -> None:
     assert caption(encode("", "")) == ""
     blstats = np.zeros((7, 27), np.int64)
     blstats[-1, [10, 11, 12, 13, 18, 21]] = 11, 16, 2, 30, 3, 2
-    told = caption(messages[:1], blstats)
-    assert told == "It's a wall.\nStatus: depth 2, gold 30, HP 11 of 16, experience level 3, hungry"
+    text = caption(messages[:1], blstats)
+    assert text == "It's a wall.\nStatus: depth 2, gold 30, HP 11 of 16, experience level 3, hungry"
 
 
 def test_captions_of_a_dataset_are_those_of_its_segments(tmp_path: Path) -> None:
@@ -156,7 +158,7 @@ def _wrong(key: str, array: np.ndarray | None) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (_wrong("message", None), "no message among the data"),
         (_wrong("message", np.zeros((2, 2, 256), np.uint8)), "expected uint8"),
@@ -166,8 +168,8 @@ def _wrong(key: str, array: np.ndarray | None) -> dict[str, np.ndarray]:
         (_wrong("other", np.full((2, 2, 1), "text")), "expected numbers"),
     ],
 )
-def test_arrays_that_do_not_fit_are_named(tmp_path: Path, data: dict, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_arrays_that_do_not_fit_are_named(tmp_path: Path, data: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         MessagePairs.create(tmp_path / "pairs", data)
     assert not any(tmp_path.iterdir())
 
@@ -189,8 +191,8 @@ def test_what_is_missing_or_broken_is_named(tmp_path: Path) -> None:
     pairs.write_preferences("rules", np.array([0, 1]))
     with pytest.raises(ConfigError, match="did you mean 'rules'"):
         pairs.preferences("rule")
-    for labels, said in ((np.zeros(3, int), "expected int8"), (np.array([0, 4]), "codes from 0 to 4")):
-        with pytest.raises(ConfigError, match=said):
+    for labels, message in ((np.zeros(3, int), "expected int8"), (np.array([0, 4]), "codes from 0 to 4")):
+        with pytest.raises(ConfigError, match=message):
             pairs.write_preferences("rules", labels)
     for name in ("a/b", "..", "a.b", ""):
         with pytest.raises(ConfigError, match="annotator's name"):

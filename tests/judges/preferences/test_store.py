@@ -90,13 +90,13 @@ def test_a_file_cut_anywhere_loses_only_its_last_line(
         sizes.append(path.stat().st_size)
     cut = data.draw(st.integers(0, sizes[-1]))
     os.truncate(path, cut)
-    told: list[str] = []
-    reader = Store(folder, QUESTION, told.append)
+    warnings: list[str] = []
+    reader = Store(folder, QUESTION, warnings.append)
     whole = sum(size <= cut for size in sizes) - 1
     assert set(reader.read()) == {answer(n).key for n in range(whole)}
-    assert len(told) == (cut not in sizes) and all("1 incomplete line" in text for text in told)
+    assert len(warnings) == (cut not in sizes) and all("1 incomplete line" in text for text in warnings)
     reader.read()
-    assert len(told) <= 1, "told once"
+    assert len(warnings) <= 1, "told once"
     store_again = Store(folder, QUESTION)  # what comes after goes into another file
     keep(store_again, answer(99))
     assert len(reader.read()) == whole + 1
@@ -108,9 +108,9 @@ def test_a_line_that_is_no_answer_is_left_out(tmp_path: Path) -> None:
     (path,) = (tmp_path / "answers" / store.hash).iterdir()
     with path.open("ab") as file:
         file.write(b"\0\0\0\n{}\n[]\n3\n\xff\n" + json.dumps({"key": "x", "label": "third"}).encode() + b"\n")
-    told: list[str] = []
-    assert len(Store(tmp_path, QUESTION, told.append).read()) == 1
-    assert "6 incomplete line(s)" in told[0]
+    warnings: list[str] = []
+    assert len(Store(tmp_path, QUESTION, warnings.append).read()) == 1
+    assert "6 incomplete line(s)" in warnings[0]
 
 
 @pytest.mark.parametrize("count", [pytest.param(10**3999, id="4000 digits"), 10**11, -1, 1.5, "7", None])
@@ -188,9 +188,9 @@ def test_without_locks_a_store_warns_once_and_goes_on(
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    told: list[str] = []
-    store = Store(tmp_path, QUESTION, told.append)
+    warnings: list[str] = []
+    store = Store(tmp_path, QUESTION, warnings.append)
     with ExitStack() as stack:
         stack.enter_context(store.claim(0, 2))
         stack.enter_context(store.alone())
-    assert len(told) == 1 and str(tmp_path) in told[0] and "no locks" in told[0]
+    assert len(warnings) == 1 and str(tmp_path) in warnings[0] and "no locks" in warnings[0]

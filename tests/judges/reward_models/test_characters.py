@@ -46,10 +46,10 @@ def _pairs(count: int) -> TrainingPairs:
     """Segments of unequal lengths; preferred is the one whose share of "take" is greater."""
     generator = torch.Generator().manual_seed(0)
     draw = lambda most: int(torch.randint(most, (), generator=generator))  # noqa: E731
-    told = ("take the {} key", "go past the {} key")
+    templates = ("take the {} key", "go past the {} key")
     colors = ("red", "grün", "鍵")
     segments = [
-        [[told[draw(2)].format(colors[draw(3)]) for _ in range(1 + draw(3))] for _ in "ab"]
+        [[templates[draw(2)].format(colors[draw(3)]) for _ in range(1 + draw(3))] for _ in "ab"]
         for _ in range(count)
     ]
     shares = [[sum("take" in one for one in side) / len(side) for side in pair] for pair in segments]

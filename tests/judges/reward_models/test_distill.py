@@ -151,21 +151,23 @@ def test_the_best_temperature_is_the_one_that_made_the_labels() -> None:
 
 def test_normalisation_by_hand() -> None:
     # 1, 1, 1, 4: mean 1.75, unbiased variance (3 * 0.75² + 2.25²) / 3 = 2.25; Motif's prior has count 1e-4.
-    found = Normalization.of(torch.tensor([1.0, 4.0]), torch.tensor([3, 1]))
-    assert found.mean == pytest.approx(1.75, abs=1e-4)
-    assert found.variance == pytest.approx(2.25, abs=1e-4)
+    normalization = Normalization.of(torch.tensor([1.0, 4.0]), torch.tensor([3, 1]))
+    assert normalization.mean == pytest.approx(1.75, abs=1e-4)
+    assert normalization.variance == pytest.approx(2.25, abs=1e-4)
     total = 4 + 1e-4
-    assert found.mean == pytest.approx(1.75 * 4 / total, abs=1e-12)
-    assert found.variance == pytest.approx((4 * 2.25 + 1e-4 + 1.75**2 * 4e-4 / total) / total, abs=1e-12)
+    assert normalization.mean == pytest.approx(1.75 * 4 / total, abs=1e-12)
+    assert normalization.variance == pytest.approx(
+        (4 * 2.25 + 1e-4 + 1.75**2 * 4e-4 / total) / total, abs=1e-12
+    )
     low, high = -0.5, 1.5  # (1 - 1.75) / 1.5 and (4 - 1.75) / 1.5, each counted once
-    assert len(found.quantiles) == 19
-    assert found.threshold(0.5) == pytest.approx((low + high) / 2, abs=1e-4)
-    assert found.threshold(0.05) == pytest.approx(low + 0.05 * 2, abs=1e-4)
-    assert found.threshold(0.525) == pytest.approx(low + 0.525 * 2, abs=1e-4)
-    assert found.threshold(0) == -math.inf
+    assert len(normalization.quantiles) == 19
+    assert normalization.threshold(0.5) == pytest.approx((low + high) / 2, abs=1e-4)
+    assert normalization.threshold(0.05) == pytest.approx(low + 0.05 * 2, abs=1e-4)
+    assert normalization.threshold(0.525) == pytest.approx(low + 0.525 * 2, abs=1e-4)
+    assert normalization.threshold(0) == -math.inf
     for wrong in (0.01, -0.5, 0.96, 1):
         with pytest.raises(ConfigError, match="quantile"):
-            found.threshold(wrong)
+            normalization.threshold(wrong)
     with pytest.raises(RunError, match="NaN"):
         Normalization.of(torch.tensor([math.nan]), torch.tensor([1]))
 

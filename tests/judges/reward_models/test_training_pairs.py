@@ -30,8 +30,8 @@ def test_targets_of_codes_and_of_soft_labels() -> None:
     hard = TrainingPairs.of(segments, np.array([0, 1, 2, 3], dtype=np.int8))
     assert hard.targets.tolist() == [[1, 0], [0, 1], [0.5, 0.5]]
     soft = np.array([[0.7, 0.1, 0.2], [np.nan] * 3, [0, 0, 1], [1, 0, 0]], dtype=np.float32)
-    told = TrainingPairs.of(segments, np.array([0, 1, 2, 3], dtype=np.int8), soft)
-    assert torch.allclose(told.targets, torch.tensor([[0.8, 0.2], [0.0, 1.0], [0.5, 0.5]]))
+    soft_pairs = TrainingPairs.of(segments, np.array([0, 1, 2, 3], dtype=np.int8), soft)
+    assert torch.allclose(soft_pairs.targets, torch.tensor([[0.8, 0.2], [0.0, 1.0], [0.5, 0.5]]))
     with pytest.raises(ConfigError, match="annotate"):
         TrainingPairs.of(segments, np.full(4, 3, dtype=np.int8))
 

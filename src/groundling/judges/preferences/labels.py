@@ -140,10 +140,10 @@ def _check_labels(labels: NDArray, count: int, where: str) -> None:
 def _check_soft(soft: NDArray, count: int, where: str) -> None:
     if soft.shape != (count, 3) or soft.dtype.kind != "f":
         raise ConfigError(f"{where}: {soft.dtype} {soft.shape}, expected float32 ({count}, 3)")
-    told = np.flatnonzero(~np.isnan(soft).any(1))
-    rows = soft[told].astype(np.float64)
+    indices = np.flatnonzero(~np.isnan(soft).any(1))
+    rows = soft[indices].astype(np.float64)
     outside = ((rows < -_ROUNDING) | (rows > 1 + _ROUNDING)).any(1)
-    wrong = told[outside | (np.abs(rows.sum(1) - 1) > _ROUNDING)]
+    wrong = indices[outside | (np.abs(rows.sum(1) - 1) > _ROUNDING)]
     if len(wrong):
         raise ConfigError(
             f"{where}: row {wrong[0]} is {soft[wrong[0]].tolist()}, expected the probabilities of first, second and "
