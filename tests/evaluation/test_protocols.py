@@ -8,6 +8,7 @@ import pytest
 
 from groundling.cli import main
 from groundling.envs.observation import TextObservation
+from groundling.evaluation import protocols
 from groundling.evaluation.protocols import mean_of_tasks
 from groundling.prompts import PromptReader
 from groundling.worlds.episode import Figure
@@ -80,6 +81,13 @@ def test_who_cannot_be_asked(words: list[str], says: str, capsys: pytest.Capture
     assert main(["evaluate", *words, "--protocol", "balrog-babyai"]) != 0
     assert says in " ".join(capsys.readouterr().err.split())
     assert not [path for path in Path("runs").glob("**/*") if "secret" in path.name]
+
+
+@pytest.mark.parametrize(("overrides", "episodes"), [([], 100), (["evaluation.episodes=7"], 7)])
+def test_everybody_plays_as_many_episodes(overrides: list[str], episodes: int) -> None:
+    expert = protocols.find_player("expert", "balrog-babyai", overrides, pytest.fail)
+    assert expert.config.evaluation.episodes != 100
+    assert protocols.num_episodes(expert, "balrog-babyai") == episodes
 
 
 def test_the_mean_of_tasks_has_an_interval_out_of_theirs() -> None:

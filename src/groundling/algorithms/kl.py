@@ -71,7 +71,7 @@ def reference_kl(rollout: Rollout, coefficient: float) -> Tensor:
     if rollout.kl is None:
         raise ConfigError(
             f"algorithm.args.kl_coefficient={coefficient} needs a policy that compares itself to a reference, and this "
-            "one does not: set it to 0, or choose policy.id=action_scoring or action_writing (in a world) or token (of "
-            "texts)"
+            "one does not: set it to 0, or choose policy.id=action_scoring, action_writing or action_generating (in a "
+            "world) or token (of texts)"
         )
     return rollout.kl

@@ -36,7 +36,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--suite",
         "--split",
-        help="which tests: NAME,NAME; of a text env also all, glam, controls (default: held-out); of a run that writes "
+        help="which tests: NAME,NAME; of a text env also all, generalisation, glam, forms, controls (default: held-out); of a run that writes "
         "test, val, train (default: test)",
     )
     parser.add_argument(
@@ -47,7 +47,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--episodes",
         type=positive,
-        help="how many, or how many texts (default: the run's evaluation.episodes)",
+        help="how many, or how many texts (default: the run's evaluation.episodes; the protocol's number)",
     )
     parser.add_argument(
         "--jobs",
@@ -66,13 +66,15 @@ def run(arguments: argparse.Namespace) -> int:
     protocol: str | None = arguments.protocol
     if protocol is None:
         target = find(arguments.agent, arguments.overrides, warn)
+        usual = target.config.evaluation.episodes
     else:
         target = protocols.find_player(arguments.agent, protocol, arguments.overrides, warn)
+        usual = protocols.num_episodes(target, protocol)
     world, console = target.world, make_console()
     suites = world.find_suites(arguments.suite or protocol or next(iter(world.suites)))
     if protocol is not None and not set(suites) <= set(world.find_suites(protocol)):
         raise ConfigError(f"--suite {arguments.suite} is not of the protocol {protocol}: leave it out")
-    num_episodes = arguments.episodes or target.config.evaluation.episodes
+    num_episodes = arguments.episodes or usual
     if arguments.jobs > 1 and len(suites) > 1:
         _run_beside(arguments, target, suites, console)
         _count(arguments, target, console)

@@ -83,6 +83,13 @@ def _asked(model: str, protocol: str, words: Sequence[str], overrides: Sequence[
     return Target("zero-shot", Path(config.run_dir), config, None, tuple(overrides))
 
 
+def num_episodes(target: Target, protocol: str) -> int:
+    """Of each task: the protocol's number, whoever plays, unless ``evaluation.episodes`` was given with the command."""
+    if any(word.startswith("evaluation.episodes=") for word in target.overrides):
+        return target.config.evaluation.episodes
+    return compose(protocol).evaluation.episodes
+
+
 def mean_of_tasks(figures: Sequence[Figure]) -> Figure:
     """The mean of tasks' means, its interval out of theirs (MOVER: Zou and Donner 2008, Statistics in Medicine)."""
     value = sum(figure.value for figure in figures) / len(figures)

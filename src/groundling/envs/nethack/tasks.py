@@ -41,9 +41,9 @@ _LEFT_TO_THE_AGENT = (b"eat", b"attack", b"direction?", b"pray")  # questions wi
 class NetHackTask(base.NLE):
     """An episode of NetHack with Motif's 23 actions; the reward is up to the subclass.
 
-    Equal seeds give equal episodes: ``reset(seed=s)`` seeds all of NetHack's random generators (its levels' own too)
-    and the moon; each later ``reset()`` draws its seeds from the same stream. nle's ``seed`` still has its way with the
-    next episode, unless ``reset`` is given a seed.
+    Equal seeds give equal episodes, but for shopkeepers' names, which come from the clock: ``reset(seed=s)`` seeds all
+    of NetHack's random generators (its levels' own too) and the moon; each later ``reset()`` draws its seeds from the
+    same stream. nle's ``seed`` still has its way with the next episode, unless ``reset`` is given a seed.
 
     ``terminated`` tells that the game or the task is over, ``truncated`` that ``max_episode_steps`` are; never both
     (nle tells every end by the former). Infos hold ``end_status``, ``dlvl`` (depth), ``gold``, ``xlvl`` (experience
