@@ -206,6 +206,18 @@ def test_standardised_under_the_mask() -> None:
     assert torch.allclose(standardise(x[:2]), torch.tensor([-1.0, 1.0]))
 
 
+@pytest.mark.parametrize("value", [0.7, -0.1, 18.7])
+@pytest.mark.parametrize("count", [64, 640, 4095])
+def test_many_equal_numbers_have_no_advantages(value: float, count: int) -> None:
+    x, mask = torch.full((count,), value), torch.arange(count) % 3 > 0
+    assert not standardise(x).any() and not standardise(x, mask).any()
+    alone = torch.where(mask, x, 5.0)
+    assert not standardise(alone, mask).any() and standardise(alone).any()
+    many = _texts([value] * count, groups=[1] * (count - 2) + [2] * 2)
+    returns = returns_to_go(many.rewards, many.dones, 1.0)
+    assert not group_relative(many, returns).any()
+
+
 def test_explained_variance_under_the_mask() -> None:
     returns, weights = torch.tensor([0.0, 2.0, 50.0]), torch.tensor([1.0, 1.0, 0.0])
     assert explained_variance(torch.tensor([0.0, 2.0, 7.0]), returns, weights) == 1.0

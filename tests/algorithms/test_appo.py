@@ -1,6 +1,7 @@
 import copy
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from groundling.algorithms import APPO, Rollout, v_trace
 from groundling.envs.seeds import training_seed
 from groundling.envs.vector import TextVectorEnv
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, RunError
 from groundling.policies.policy import Action, Evaluation, Policy, Segment
 from groundling.processes import Processes
 from groundling.worlds.text.collect import EnvCollector
@@ -209,6 +210,33 @@ def test_defaults_are_the_originals() -> None:
     assert (appo.learning_rate, appo.adam_epsilon, appo.gamma) == (1e-4, 1e-6, 0.99)
     assert (appo.minibatch_size, appo.epochs, appo.clip_range, appo.value_clip_range) == (4096, 1, 0.1, 1.0)
     assert (appo.entropy_coefficient, appo.max_grad_norm, appo.rho_bar, appo.c_bar) == (0.003, 4.0, 1.0, 1.0)
+
+
+def test_a_minibatch_that_does_not_fit_is_not_divided() -> None:
+    """Its advantages are normalised over it: halves would be learnt otherwise, and other processes would wait."""
+    policy, rollout = _policy_and_rollout()
+    appo = APPO(minibatch_size=16)
+    appo.setup(policy)
+    terms, calls = appo._terms, []
+
+    class Full(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, loss: Tensor) -> Tensor:
+            return loss.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 MiB.")
+
+    def full(policy: Policy, batch: Any, share: Tensor) -> Any:
+        calls.append(len(share))
+        figures = terms(policy, batch, share)
+        return {**figures, "loss": Full.apply(figures["loss"])}
+
+    appo._terms = full
+    with pytest.raises(RunError, match=r"CUDA out of memory: set algorithm\.args\.minibatch_size lower"):
+        appo.update(policy, rollout, generator=torch.Generator())
+    assert len(calls) == 1
 
 
 @pytest.mark.parametrize("options", [{"micro_batch_size": 8}, {"rho_bar": 0.0}, {"clip_range": 0.0}])

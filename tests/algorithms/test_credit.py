@@ -260,6 +260,14 @@ def test_steps_at_one_state_are_compared():
     torch.testing.assert_close(scaled[0], 2 * torch.tensor([0.0, 1.0, -1.0]) / (1 + 1e-4))
 
 
+def test_many_equal_returns_at_one_state_teach_nothing():
+    rewards = torch.full((1, 4095), 19.1)
+    dones, states = torch.ones(1, 4095, dtype=torch.bool), torch.zeros(1, 4095).long()
+    assert not anchored(rollout_of(rewards, dones), rewards, states).any()
+    rewards[0, 0] = 19.2
+    assert anchored(rollout_of(rewards, dones), rewards, states).all()
+
+
 def test_states_are_compared_within_a_group():
     rewards = torch.tensor([[1.0, 0.0, 5.0, 4.0]])
     dones = torch.ones(1, 4, dtype=torch.bool)

@@ -76,6 +76,15 @@ def test_first_minibatch_sees_the_old_policy() -> None:
     assert figures["clip_fraction"] == 0
 
 
+def test_no_step_is_taken_on_the_minibatch_that_is_too_far() -> None:
+    policy, rollout = _policy_and_rollout()
+    whole = {"minibatch_size": len(rollout), "learning_rate": 1.0}
+    once, _ = _learn(policy, rollout, epochs=1, **whole)
+    stopped, figures = _learn(policy, rollout, epochs=9, target_kl=0.01, **whole)
+    assert figures["approx_kl"] > 0.01  # the mean of what was looked at, the last one too
+    assert _difference(once, stopped) == 0 < _difference(once, policy)
+
+
 def test_target_kl_stops_early_and_the_linear_schedule_reaches_zero() -> None:
     policy, rollout = _policy_and_rollout()
     _, many = _learn(policy, rollout, epochs=20, learning_rate=0.1)

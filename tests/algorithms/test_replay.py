@@ -127,6 +127,17 @@ def test_a_state_that_holds_all_of_it_is_read(tmp_path: Path) -> None:
         assert algorithm._replay == expected and algorithm._steps == 7
 
 
+def test_a_full_memory_without_a_file_comes_back_in_its_order() -> None:
+    drrn, again = DRRN(replay_size=5), DRRN(replay_size=5)
+    for transition in _transitions(7):
+        drrn._add(transition)
+    again.load_state_dict(json.loads(json.dumps(drrn.state_dict())))
+    assert again._replay == drrn._replay == [*_transitions(2, first=5), *_transitions(3, first=2)]
+    for algorithm in (drrn, again):
+        algorithm._add(_transitions(1, first=7)[0])
+    assert again._replay == drrn._replay
+
+
 def test_drrn_learns_from_its_replay_and_takes_it_up_again(tmp_path: Path) -> None:
     policy, args = {"embedding_size": 8, "hidden_size": 8}, {"batch_size": 8, "steps_per_gradient": 4}
     config = Config(

@@ -164,6 +164,18 @@ def test_an_adapter_on_random_weights_is_saved_with_them(folder, tmp_path):
     assert torch.equal(scores(LanguageModel.from_pretrained(tmp_path / "twice")), scores(lm))
 
 
+def test_modules_beside_an_adapter_on_random_weights_are_saved_with_them(folder, tmp_path):
+    lm = LanguageModel.from_pretrained(
+        folder, init="random", seed=5, lora={**LORA, "modules_to_save": ["lm_head"]}
+    )
+    with torch.no_grad():
+        for parameter in lm.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    lm.save_pretrained(tmp_path / "once")
+    assert torch.equal(scores(LanguageModel.from_pretrained(tmp_path / "once")), scores(lm))
+
+
 def test_lora_with_gradient_checkpointing(folder):
     plain, checkpointed = (trained_lora(folder, gradient_checkpointing=on) for on in (False, True))
     checkpointed.load_state_dict(plain.state_dict())
@@ -303,6 +315,8 @@ def test_wrong_options(folder):
         ({"init": "zeros"}, "unknown init"),
         ({"lora": {"r": 4, "rank": 3}}, "LoRA settings"),
         ({"lora": {"r": 4, "lora_dropout": 0.1}}, "lora_dropout must be 0"),
+        ({"lora": {"r": 4, "init_lora_weights": "pissa"}}, "init_lora_weights=pissa cannot be used"),
+        ({"lora": {"r": 4, "bias": "all"}}, "bias=all cannot be used"),
         ({"lora": {"r": 4, "target_modules": ["nonsense"]}}, "LoRA settings"),
         ({"attention": "nonsense"}, "cannot be loaded"),
     ):

@@ -108,6 +108,18 @@ class GroupedEpisodes:
         """``(num_episodes,)``: of ``x`` over the group that an episode is of."""
         return torch.zeros_like(self.counts).index_add(0, self.group, x)[self.group]
 
+    def are_equal(self, x: Tensor) -> Tensor:
+        """``(num_episodes,)`` bool: whether all of ``x`` in the group that an episode is of are one number."""
+        return all_equal(x, self.group, len(self.counts))[self.group]
+
+
+def all_equal(x: Tensor, group: Tensor, num_groups: int) -> Tensor:
+    """``(num_groups,)`` bool: whether a group's ``x`` are one number; ``x`` and ``group``, which it is of, ``(n,)``."""
+    least, most = (
+        x.new_zeros(num_groups).scatter_reduce(0, group, x, to, include_self=False) for to in ("amin", "amax")
+    )
+    return least == most
+
 
 def leave_one_out(rollout: Rollout, returns: Tensor) -> Tensor:
     """Â_t = G_t - mean of the returns of the *other* episodes of the group (Kool et al. 2019; arXiv 2402.14740).
@@ -133,7 +145,7 @@ def group_relative(rollout: Rollout, returns: Tensor, normalize_std: bool = True
 
     All steps of an episode have its one advantage, also where rewards come on the way: R is its whole return, since the
     spread of these tells nothing of the spread of what was left to gain at a step. The deviation is the unbiased one,
-    plus 1e-4; where a group's returns are equal but for rounding, their advantages are 0.
+    plus 1e-4; where a group's returns are equal, their advantages are 0.
 
     Arguments, result and errors as of `leave_one_out`.
     """
@@ -142,7 +154,10 @@ def group_relative(rollout: Rollout, returns: Tensor, normalize_std: bool = True
     mean = episodes.sums(episodes.returns) / counts  # (num_episodes,)
     advantages = episodes.returns - mean
     squares = episodes.sums(advantages.square())
-    equal = squares <= 1e-12 * episodes.sums(episodes.returns.square())
+    # The sum of many equal numbers is rounded, and the second condition then is not met.
+    equal = episodes.are_equal(episodes.returns) | (
+        squares <= 1e-12 * episodes.sums(episodes.returns.square())
+    )
     if normalize_std:
         advantages = advantages / ((squares / (counts - 1)).sqrt() + 1e-4)
     return advantages.masked_fill(equal, 0.0)[episodes.number]
@@ -150,9 +165,14 @@ def group_relative(rollout: Rollout, returns: Tensor, normalize_std: bool = True
 
 def standardise(x: Tensor, mask: Tensor | None = None) -> Tensor:
     """Shift and scale ``x`` to mean 0 and deviation 1 over what ``mask`` (bool) counts; 0 elsewhere."""
+    # Of equal numbers, whose mean is rounded, what is left would be scaled up to 1.
     if mask is None:
+        if (x == x.flatten()[:1]).all():
+            return torch.zeros_like(x)
         return (x - x.mean()) / (x.std(correction=0) + 1e-8)
     counted = x[mask]
+    if (counted == counted[:1]).all():
+        return torch.zeros_like(x)
     return ((x - counted.mean()) / (counted.std(correction=0) + 1e-8)).masked_fill(~mask, 0.0)
 
 

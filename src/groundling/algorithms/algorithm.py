@@ -29,6 +29,8 @@ class Algorithm(ABC):
     """Whether `update` gives the policy's ``entropy``."""
     compares: ClassVar[bool] = False
     """Whether it compares an episode with others of its group, as the texts to one prompt."""
+    divides_minibatches: ClassVar[bool] = True
+    """Whether a minibatch may be computed in parts, where memory does not suffice for the whole."""
     steps_per_gradient: int = 1
     """Env steps for each gradient step of one that learns from a memory; 1: it learns from each rollout as a whole."""
     optimizer: torch.optim.Optimizer

@@ -17,7 +17,7 @@ from groundling.algorithms.optimisation import Terms, learn
 from groundling.algorithms.rollout import Rollout
 from groundling.algorithms.vtrace import v_trace
 from groundling.envs.spec import WorldSpec
-from groundling.errors import ConfigError, RunError
+from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
 
 _LEAST_LOG_RATIO, _MOST_LOG_RATIO = math.log(0.05), math.log(20.0)
@@ -60,6 +60,8 @@ class APPO(ClippedOnPolicy):
     original_bootstrap: bool = False
     """Keep the original's fault: it takes (V - r) / γ for the value after a segment, so that its last step teaches
     nothing, instead of the value that the acting policy saw there."""
+
+    divides_minibatches = False
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` on options that cannot be run."""
@@ -131,13 +133,7 @@ class APPO(ClippedOnPolicy):
 
     def _terms(self, policy: Policy, batch: Batch, share: Tensor) -> Terms:
         """Of this process's share of a minibatch."""
-        try:
-            evaluation = batch.evaluate(policy, share)
-        except torch.OutOfMemoryError as error:
-            raise RunError(
-                "a minibatch does not fit into memory: lower algorithm.args.minibatch_size, which is "
-                f"{self.minibatch_size}"
-            ) from error
+        evaluation = batch.evaluate(policy, share)
         log_ratios = (evaluation.log_probs - batch.log_probs[share]).clamp(_LEAST_LOG_RATIO, _MOST_LOG_RATIO)
         targets, advantages = self._targets(batch, share, log_ratios.detach(), evaluation.values.detach())
         weights = batch.weights_of(share)

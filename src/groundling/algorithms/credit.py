@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from groundling.algorithms.advantages import GroupedEpisodes, group_relative
+from groundling.algorithms.advantages import GroupedEpisodes, all_equal, group_relative
 from groundling.algorithms.rollout import Rollout
 
 Credit = Literal["turn", "token", "poad"]
@@ -125,7 +125,8 @@ def anchored(
     counts = sums(torch.ones_like(returns)).clamp(min=1)
     advantages = returns - sums(returns) / counts
     squares = sums(advantages.square())
-    equal = (squares <= 1e-12 * sums(returns.square())) | (counts < 2)
+    alike = all_equal(returns[counted > 0], anchor[counted.flatten() > 0], int(anchor.max()) + 1)
+    equal = alike[anchor].view(returns.shape) | (squares <= 1e-12 * sums(returns.square())) | (counts < 2)
     if normalize_std:
         advantages = advantages / ((squares / (counts - 1).clamp(min=1)).sqrt() + 1e-4)
     of_steps = advantages.masked_fill(equal, 0.0) * counted

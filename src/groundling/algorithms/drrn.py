@@ -105,7 +105,8 @@ class DRRN(Algorithm):
             OSError: that cannot be written.
         """
         if self._file is None:
-            return {"rows": [astuple(t) for t in self._in_order()], "steps": self._steps}
+            rows = [astuple(transition) for transition in self._replay]
+            return {"rows": rows, "oldest": self._oldest, "steps": self._steps}
         self._file.append(self._unsaved)
         self._unsaved.clear()
         return {"file": self._file.state, "steps": self._steps}
@@ -119,6 +120,7 @@ class DRRN(Algorithm):
             return
         for prompt, actions, action, reward, *after in state["rows"]:
             self._remember_one(followed(Transition(prompt, tuple(actions), action, reward), after))
+        self._oldest = state.get("oldest", 0)  # 0 of those before it was kept, which began with the oldest
 
     def _remember(self, policy: DRRNPolicy, rollout: Rollout) -> None:
         num_envs = rollout.actions.shape[1]
@@ -135,10 +137,6 @@ class DRRN(Algorithm):
         self._add(transition)
         if self._file is not None and self.processes.is_main:  # who alone writes
             self._unsaved.append(transition)
-
-    def _in_order(self) -> list[Transition]:
-        """The oldest first."""
-        return self._replay[self._oldest :] + self._replay[: self._oldest]
 
     def _add(self, transition: Transition) -> None:
         """Remember one more, in the place of the oldest if the memory is full."""

@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ class Learner(Protocol):
 
     optimizer: torch.optim.Optimizer
     processes: Processes
+    divides_minibatches: ClassVar[bool]
     micro_batch_size: int | None
     max_grad_norm: float
 
@@ -98,6 +99,8 @@ def learn(
 ) -> dict[str, float]:
     """One step on each of the ``minibatches``, until one is further than ``target_kl`` from the old policy.
 
+    On that one no step is taken; its figures count.
+
     Args:
         learner: The algorithm.
         batch: What is learnt from.
@@ -121,13 +124,13 @@ def learn(
         norms.append(_clip(parameters, learner.max_grad_norm))
         if not math.isfinite(norms[-1]):
             check_finite({**processes.sum_figures(local_figures), "grad_norm": norms[-1]})
-        learner.optimizer.step()
         for name, value in local_figures.items():
             sums[name] = sums.get(name, 0.0) + value
         if target_kl is not None:
             far = processes.sum_figures({"approx_kl": local_figures.get("approx_kl", 0.0)})
             if far["approx_kl"] > target_kl:
                 break
+        learner.optimizer.step()
     # Of all processes only now: a gather after every step is time in which a small model could learn.
     figures = {name: total / len(norms) for name, total in processes.sum_figures(sums).items()}
     check_finite(figures)
@@ -150,7 +153,7 @@ def accumulate(
         This process's part of every figure: the sum over the processes is the mean.
 
     Raises:
-        RunError: the memory does not suffice for a single element.
+        RunError: the memory does not suffice for a single element, or for a minibatch that cannot be divided.
     """
     while True:
         size = len(indices) if learner.micro_batch_size is None else batch.elements(learner.micro_batch_size)
@@ -161,6 +164,8 @@ def accumulate(
             break
         except torch.OutOfMemoryError as error:
             problem = str(error).split(". ")[0]
+            if not learner.divides_minibatches:
+                raise RunError(f"{problem}: set algorithm.args.minibatch_size lower") from error
             if any(map(in_parts, parameters)):  # the others do not know, and wait at the next layer
                 raise RunError(f"{problem}: set algorithm.args.micro_batch_size lower") from error
         # Only here, past the exception, is what it held of the failed pass free again.

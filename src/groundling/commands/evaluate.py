@@ -36,7 +36,8 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--suite",
         "--split",
-        help="which tests: NAME,NAME; of a text env also all, generalisation, glam, forms, controls (default: held-out); of a run that writes "
+        help="which tests: NAME,NAME; of a text env also all, generalisation, glam, forms, controls (default: "
+        "held-out); of a run that writes "
         "test, val, train (default: test)",
     )
     parser.add_argument(

@@ -65,12 +65,23 @@ def add_lora(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:
         settings: Keyword arguments of `peft.LoraConfig`; without `target_modules` peft knows those of common models.
 
     Raises:
-        GroundlingError: peft is not installed, a setting is wrong, or dropout is asked for.
+        GroundlingError: peft is not installed, or a setting is wrong or does not go with learning from ratios to a
+            reference.
     """
     lora_config = _peft().LoraConfig
     if settings.get("lora_dropout"):
         raise GroundlingError(
             "lora_dropout must be 0: dropout would make the probability ratios of PPO random"
+        )
+    if (init := settings.get("init_lora_weights", True)) not in (True, False, "gaussian"):
+        raise GroundlingError(
+            f"init_lora_weights={init} cannot be used: it changes the weights under the adapter, so that the model "
+            "without it is no reference, and they are changed again when it is loaded: choose true, gaussian or false"
+        )
+    if (bias := settings.get("bias", "none")) != "none":
+        raise GroundlingError(
+            f"bias={bias} cannot be used: biases that learn stay where the adapter is off, as a reference has it: "
+            "leave it out"
         )
     try:
         # Plain containers: settings may come from Hydra.
@@ -165,9 +176,9 @@ def _widen_adapters(model: PreTrainedModel) -> bool:
 def save_base(model: PreTrainedModel, folder: Path) -> None:
     """Saves the frozen weights under an adapter, without the adapter, as a model folder of its own."""
     weights = {
-        name.replace(".base_layer.", "."): tensor
+        name.replace(".base_layer.", ".").replace(".original_module.", "."): tensor
         for name, tensor in weights_of(model).items()
-        if ".lora_" not in name
+        if ".lora_" not in name and ".modules_to_save." not in name
     }
     model._hf_peft_config_loaded = False  # or save_pretrained would write the adapter instead
     try:

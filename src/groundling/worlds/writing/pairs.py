@@ -120,6 +120,7 @@ def record(
         rounds.add([text for pair in zip(first, second, strict=True) for text in pair])
         for _ in range(2 * len(samples)):
             on_segment()
-    swapped = np.random.default_rng(world.seed).integers(0, 2, recording.pairs)
+    # A stream of its own: that of the seed alone is the random judge's.
+    swapped = np.random.default_rng((world.seed, 1)).integers(0, 2, recording.pairs)
     places = [(2 * pair + int(swap), 2 * pair + 1 - int(swap)) for pair, swap in enumerate(swapped)]
     return len(rounds.write([place for both in places for place in both]))
