@@ -1,6 +1,8 @@
 """The parts of a run's reward, and their sum."""
 
+import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,7 @@ from groundling.processes import Processes
 from groundling.rewards import (
     Captions,
     EpisodeCounts,
+    Part,
     RewardModelPart,
     RewardPartConfig,
     RewardSum,
@@ -31,6 +34,7 @@ from groundling.rewards import (
     Texts,
     make_parts,
 )
+from groundling.rewards.text_part import TextPart
 from groundling.worlds import worlds
 
 PLACE = WorldSpec(
@@ -200,6 +204,32 @@ def test_a_plain_function_rewards_what_steps_led_to() -> None:
     assert _sum(env=None, x={"id": "test-mentions", "args": {"letter": "c"}})(lived).total.sum() == 2
 
 
+class _Given(Part):
+    """Gives the same, whatever it is asked."""
+
+    def __init__(self, rewards: Any) -> None:
+        self._rewards = rewards
+
+    def rewards(self, stretch: Stretch) -> Any:
+        return self._rewards
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (torch.ones(2), r"reward\.mine: it must give a tensor of shape \(2, 2\), .* gave \(2,\)"),
+        (torch.ones(2, 1), r"gave \(2, 1\)"),
+        ([[1.0, 2.0], [3.0, 4.0]], "gave list"),
+        (torch.tensor([[1.0, 2.0], [3.0, math.nan]]), "gave nan for step 1 of env 1"),
+    ],
+)
+def test_a_part_that_gives_something_else_is_named(given: Any, message: str) -> None:
+    with pytest.raises(RunError, match=message):
+        RewardSum({"mine": _Given(given)})(_lived([[1.0, 2.0], [3.0, 4.0]], [["a", "b"], ["c", "d"]]))
+    halves = RewardSum({"mine": _Given(torch.full((1, 1), 0.5, dtype=torch.float64))})
+    assert halves(_lived([[0.0]], [["a"]])).total.dtype == torch.float32
+
+
 def test_written_texts_are_rewarded_at_their_tokens() -> None:
     written = _written(("p", ["a", "a b"], ["a b"]), ("q", ["1", "1 2", "1 2 3"], ["x"]))
     reward = _sum(
@@ -332,6 +362,47 @@ def test_what_parts_remember_is_in_the_checkpoint(tmp_path: Path) -> None:
     assert (again(lived).total - first).item() == pytest.approx(1)
     again.forget()
     assert torch.equal(again(lived).total, first)
+
+
+class _Seen(rewards.Reward):
+    """Rewards a text by how often it has come up, and gives away what it counts in."""
+
+    def __init__(self, state: Any = None) -> None:
+        self.state = {} if state is None else state
+
+    def score(self, prompts: Any, generations: Sequence[str], references: Any, meta: Any) -> list[float]:
+        for text in generations:
+            self.state[text] = self.state.get(text, 0) + 1
+        return [float(self.state[text]) for text in generations]
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.state
+
+    def load_state_dict(self, state: Any) -> None:
+        self.state = state
+
+
+def test_a_state_that_goes_on_changing_is_forgotten_all_the_same() -> None:
+    part, lived = TextPart(_Seen()), _lived([[0.0]], [["a"]])
+    for _ in range(2):
+        assert [part.rewards(lived).item() for _ in range(3)] == [1, 2, 3]
+        part.forget()
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [({10: 1}, '{"10": 1}'), ({"a": torch.ones(2)}, "is none that JSON can hold"), ({"a": math.nan}, "NaN")],
+)
+def test_a_state_that_would_come_back_as_something_else_is_told(
+    state: Any, message: str, tmp_path: Path
+) -> None:
+    part = TextPart(_Seen())
+    part.reward.state = state  # type: ignore[union-attr]
+    with pytest.raises(RunError, match=re.escape(message)):
+        part.save(tmp_path)
+    part.reward.state = {"a": (1, [2.5, None])}  # type: ignore[union-attr]
+    part.save(tmp_path)
+    assert json.loads((tmp_path / "state.json").read_text()) == {"a": [1, [2.5, None]]}
 
 
 def test_a_judge_teaches_a_new_model_in_one_process() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import Tensor
 
 from groundling.envs.spec import Evidence, WorldSpec
-from groundling.errors import ConfigError, ForeignError, GroundlingError, foreign
+from groundling.errors import ConfigError, ForeignError, GroundlingError, RunError, foreign
 from groundling.rewards.part import Part, RewardPartConfig, Surroundings, check_name, parts, refusal
 from groundling.rewards.stretch import Stretch
 
@@ -47,11 +47,12 @@ class RewardSum:
 
         Raises:
             GroundlingError: a part cannot be had.
+            RunError: a part gives something else than a finite reward for each step of each env.
         """
         by_part = {}
         for name, part in self.parts.items():
             with naming(name), foreign("it"):
-                by_part[name] = part.rewards(stretch)
+                by_part[name] = _checked(part.rewards(stretch), stretch.shape)
         first, *others = (self._coefficients[name] * rewards for name, rewards in by_part.items())
         total: Tensor = first
         for other in others:
@@ -86,7 +87,7 @@ class RewardSum:
             GroundlingError: one cannot be had; the message names the part.
         """
         for name, part in self.parts.items():
-            with naming(name):
+            with naming(name), foreign("it"):
                 part.begin(run)
 
     def figures(self) -> dict[str, int]:
@@ -177,6 +178,22 @@ def make_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpec
     reward = RewardSum(made, {name: part.coefficient for name, part in chosen.items()})
     reward.check()
     return reward
+
+
+def _checked(rewards: object, shape: tuple[int, int]) -> Tensor:
+    """What a part gave, float32 ``shape``; raise `RunError` where it is not that, or not finite."""
+    if not isinstance(rewards, Tensor) or tuple(rewards.shape) != shape:
+        given = tuple(rewards.shape) if isinstance(rewards, Tensor) else type(rewards).__name__
+        raise RunError(
+            f"it must give a tensor of shape {shape}, a reward for each step of each env, and gave {given}"
+        )
+    broken = (~rewards.isfinite()).nonzero()
+    if len(broken):
+        step, env = broken[0].tolist()
+        raise RunError(
+            f"it gave {rewards[step, env].item()} for step {step} of env {env}: rewards must be finite numbers"
+        )
+    return rewards.detach().float()
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import functools
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,13 +77,17 @@ class TextPart(Part):
 
     def forget(self) -> None:
         assert self.reward is not None
-        self.reward.load_state_dict(self._fresh)
+        self.reward.load_state_dict(json.loads(self._fresh))
 
     def save(self, folder: Path) -> None:
-        """``state.json``, if it remembers anything."""
+        """``state.json``, if it remembers anything.
+
+        Raises:
+            RunError: JSON cannot hold it, or gives it back as something else.
+        """
         assert self.reward is not None
         if state := self.reward.state_dict():
-            (folder / _STATE).write_text(json.dumps(state), encoding="utf-8")
+            (folder / _STATE).write_text(_written(state), encoding="utf-8")
 
     def load(self, folder: Path) -> None:
         assert self.reward is not None
@@ -91,7 +95,7 @@ class TextPart(Part):
             self.reward.load_state_dict(read_object(folder / _STATE))
 
     def _take(self, reward: Reward) -> None:
-        self.reward, self.per_token, self._fresh = reward, reward.per_token, reward.state_dict()
+        self.reward, self.per_token, self._fresh = reward, reward.per_token, _written(reward.state_dict())
         if reward.needs_references:
             self.needs = frozenset({"references"})
 
@@ -127,6 +131,29 @@ class TextPart(Part):
         texts = captions.read(list(places.values()))
         rewarded = reward([goal for goal, _ in places], texts, [[]] * len(texts))
         return rewarded[torch.tensor([rows[sample] for sample in samples])]
+
+
+def _written(state: Mapping[str, Any]) -> str:
+    """A reward's state as JSON; raise `RunError` where what is read of it would be something else."""
+    try:
+        text = json.dumps(state)
+    except (TypeError, ValueError) as error:
+        raise RunError(
+            f"its state_dict() is none that JSON can hold ({error}): give numbers, texts, lists and mappings by text"
+        ) from error
+    if json.loads(text) != _as_lists(state):
+        raise RunError(
+            f"its state_dict() comes back from JSON as something else, {text:.80}: give finite numbers, texts, lists "
+            "and mappings whose keys are texts"
+        )
+    return text
+
+
+def _as_lists(state: Any) -> Any:
+    """With lists for tuples, as JSON has them."""
+    if isinstance(state, Mapping):
+        return {key: _as_lists(value) for key, value in state.items()}
+    return [_as_lists(value) for value in state] if isinstance(state, list | tuple) else state
 
 
 _COLUMNS = ("prompts", "so_far", "references", "meta")

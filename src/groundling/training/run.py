@@ -224,6 +224,10 @@ class Run:
                 generator=self.generators["learn"],
                 remaining=1 - self.counters.step / config.training.steps,
             )
+        # An algorithm of the user's may give numbers of torch and NumPy, which JSON does not know.
+        figures = {
+            name: value if isinstance(value, int | float) else float(value) for name, value in figures.items()
+        }
         for name, value in figures.items():
             if not math.isfinite(value):
                 raise RunError(
@@ -233,7 +237,7 @@ class Run:
         seconds = time.monotonic() - started
         self._count(rollout.num_transitions, episodes, seconds, figures)
         progress.finish_update(episodes, self.counters.step)
-        return {
+        row = {
             "update": self.counters.update,
             "step": self.counters.step,
             "seconds": round(self.counters.seconds, 3),
@@ -243,10 +247,15 @@ class Run:
             **incidents,
             **rollout.part_means(),
             **rollout.turn_means(),
-            **self.policy.figures(),
-            **shaped,
-            **figures,
         }
+        for more in (self.policy.figures(), shaped, figures):
+            if doubled := sorted(row.keys() & more.keys()):
+                raise RunError(
+                    f"the policy or the algorithm gives a figure called {doubled[0]}, which the run has already: give "
+                    "it another name"
+                )
+            row |= more
+        return row
 
     def save(self) -> None:
         """Write a checkpoint from which a run of any number of processes goes on, of as many to the last bit."""

@@ -68,8 +68,13 @@ class Sample:
             raise GroundlingError(
                 f"sample {self.id}: earlier must be pairs of a user's words and the answer, got {self.earlier!r:.80}"
             )
-        said = [text for turn in self.earlier for text in turn]
-        for text in (self.prompt, *self.references, *said, *([] if self.system is None else [self.system])):
+        if not isinstance(self.references, tuple | list):
+            raise GroundlingError(
+                f"sample {self.id}: references must be a tuple of texts, such as ('on it',), got "
+                f"{self.references!r:.80}"
+            )
+        turns = [text for turn in self.earlier for text in turn]
+        for text in (self.prompt, *self.references, *turns, *([] if self.system is None else [self.system])):
             if not isinstance(text, str):
                 raise GroundlingError(
                     f"sample {self.id}: prompt and references must be texts, got {text!r:.80}"
