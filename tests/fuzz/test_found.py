@@ -196,6 +196,9 @@ def test_references_are_texts(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"prompt": "a", "reference": 5}\n')
     with pytest.raises(GroundlingError, match="must be texts, got 5"):
         pools.get("jsonl")(path=str(tmp_path / "a.jsonl"), reference_column="reference").prepare("train")
+    for references in ("on it", None, {"on it"}):
+        with pytest.raises(GroundlingError, match="references must be a tuple of texts"):
+            Sample("a", "go", references)  # type: ignore[arg-type]
 
 
 def test_a_row_of_the_hub_that_has_changed() -> None:

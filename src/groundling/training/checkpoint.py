@@ -148,14 +148,26 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, kept: bool = True) -> di
     """The optimizer's tensors, named ``<parameter index>.<name>``.
 
     Of what is in parts all processes have to ask, though only one keeps the answer; of the others it is empty.
+
+    Raises:
+        RunError: it keeps something that is no tensor.
     """
     tensors = {}
     for index, entry in optimizer.state_dict()["state"].items():
         for name, value in entry.items():
+            if not isinstance(value, torch.Tensor):
+                raise RunError(
+                    f"the optimizer {type(optimizer).__name__} cannot be kept in a checkpoint: its {name} is no "
+                    f"tensor, but of type {type(value).__name__}; take one such as torch.optim.AdamW"
+                )
             whole = _whole(value)
             if kept:
                 tensors[f"{index}.{name}"] = whole
     return tensors
+
+
+_MOMENTS = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "grad_avg", "sum"}
+"""Of PyTorch's optimizers: one number for each of a parameter's. What Adafactor keeps, say, is smaller."""
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:
@@ -171,7 +183,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:
         if not index.isdecimal() or int(index) >= len(parameters):
             raise ValueError(f"{key!r} is of no parameter: there are {len(parameters)}")
         parameter = parameters[int(index)]
-        if tensor.ndim and tensor.shape != parameter.shape:
+        if name in _MOMENTS and tensor.ndim and tensor.shape != parameter.shape:
             raise ValueError(f"{key} has the shape {tuple(tensor.shape)}, expected {tuple(parameter.shape)}")
         state.setdefault(int(index), {})[name] = _part(tensor, parameter)
     _check_moments(optimizer, state)
@@ -180,9 +192,16 @@ def load_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:
 
 def _check_moments(optimizer: torch.optim.Optimizer, state: Mapping[int, Mapping[str, Any]]) -> None:
     """Raise `ValueError` if a parameter has not the moments that this kind of optimizer keeps of each."""
-    adam = isinstance(optimizer, torch.optim.Adam)  # AdamW is one
-    wanted = {"step", "exp_avg", "exp_avg_sq"} if adam else set(next(iter(state.values()), {}))
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    adams = {"step", "exp_avg", "exp_avg_sq"}
+    if optimizer.param_groups[0].get("amsgrad"):
+        adams.add("max_exp_avg_sq")
+    like = dict[
+        int, set[str]
+    ]()  # of another one those of the first parameter of as many dimensions, as of Adafactor
     for index, moments in state.items():
+        adam = isinstance(optimizer, torch.optim.Adam)  # AdamW is one
+        wanted = adams if adam else like.setdefault(parameters[index].ndim, set(moments))
         if set(moments) != wanted:
             raise ValueError(f"parameter {index} has {sorted(moments)}, expected {sorted(wanted)}")
 

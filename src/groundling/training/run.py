@@ -23,7 +23,7 @@ from groundling.algorithms.rollout import Rollout
 from groundling.configs.compose import recorded
 from groundling.configs.schema import Config
 from groundling.documents import read_object
-from groundling.errors import ConfigError, RunError
+from groundling.errors import ConfigError, RunError, foreign
 from groundling.policies.policy import Policy
 from groundling.processes import Processes
 from groundling.rows import Log, ValidationListener, check_digest, digest_of
@@ -217,7 +217,10 @@ class Run:
         shaped = {}
         if rollout.kl is not None and not rollout.sequences and isinstance(self.algorithm, OnPolicy):
             shaped = self.shaped.add(rollout, self.algorithm.kl.rewards(rollout))
-        with nullcontext() if self.shards is None else self.shards.apart():
+        with (
+            nullcontext() if self.shards is None else self.shards.apart(),
+            foreign(f"algorithm {config.algorithm.id!r}"),
+        ):
             figures = self.algorithm.update(
                 self.policy,
                 rollout,
@@ -237,7 +240,7 @@ class Run:
         seconds = time.monotonic() - started
         self._count(rollout.num_transitions, episodes, seconds, figures)
         progress.finish_update(episodes, self.counters.step)
-        row = {
+        row: dict[str, Any] = {
             "update": self.counters.update,
             "step": self.counters.step,
             "seconds": round(self.counters.seconds, 3),
