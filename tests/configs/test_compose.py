@@ -279,3 +279,22 @@ def test_old_keys_of_a_file_are_refused_with_their_new_names(tmp_path: Path) -> 
         ConfigError, match=r"config.yaml: the key env.reward_scale is now reward.env.args.scale$"
     ):
         from_file(tmp_path / "config.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "defaults: [demo, _self_]\nworld: {num_envs: 4}\n",
+            "In 'experiment/mine': its keys would lie under 'experiment': begin the file with the line "
+            "# @package _global_",
+        ),
+        ("# @package _global_\ndefaults: [demo, _self_]\nwurld: {num_envs: 4}\n", "wurld"),
+    ],
+)
+def test_an_experiment_that_cannot_be_laid_over_says_why(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        compose("mine", config_dir=tmp_path)
+    assert message in str(caught.value) and "raised while composing" not in str(caught.value)
