@@ -241,6 +241,12 @@ def test_parts_of_a_reward_are_added_changed_and_taken_out(
     assert from_file(tmp_path / "config.yaml").reward == config.reward
 
 
+@pytest.mark.parametrize("override", ["reward={}", "~reward", "~reward.env", "reward={env: null}"])
+def test_where_nothing_is_rewarded_all_parts_may_be_taken_out(override: str) -> None:
+    """As in an experiment of the user's that has some, and whose agent is to be cloned."""
+    assert not any(compose("glam/bc", ["world.dataset=data/bot", override]).reward.values())
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [

@@ -167,8 +167,9 @@ def _train_one(config: "Config") -> bool:
 
     console = make_console()
     complete = train(config, console, warn)
+    imports = "".join(f" --import {module}" for module in config.imports)
     outcome = (
-        f"done: groundling evaluate {config.run_dir}"
+        f"done: groundling evaluate {config.run_dir}{imports}"
         if complete
         else "stopped; the same command goes on from here"
     )

@@ -34,6 +34,8 @@ def check_used(config: Config) -> None:
     defaults = dict(_leaves("", usual))
     for key, value in _leaves("", config):
         reason = idle.get(key) or idle.get(key.partition(".")[0])
+        if key == "reward" and not any(config.reward.values()):  # whose parts have all been taken out
+            continue
         if reason is not None and value != defaults[key]:
             raise UnusedKey(
                 key,

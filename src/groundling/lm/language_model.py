@@ -450,7 +450,8 @@ class LanguageModel(nn.Module):
             if len(ids) > limit:
                 raise GroundlingError(
                     f"prompt {index} has {len(ids)} tokens, but this model has room for {limit}: shorten it, or load "
-                    f"the model with max_prompt_tokens={limit} to keep the last ones"
+                    f"the model with max_prompt_tokens={limit} (of a run model.max_prompt_tokens={limit}) to keep the "
+                    "last ones"
                 )
 
     def _scored(
