@@ -5,9 +5,12 @@ from typing import Any
 import pytest
 import yaml
 
+from groundling.cli import main
 from groundling.configs.compose import compose, experiments, from_file, to_yaml
 from groundling.configs.grammar import sweep
 from groundling.errors import ConfigError
+from groundling.evaluation.protocols import find_player
+from groundling.evaluation.target import find
 
 
 @pytest.mark.parametrize("experiment", sorted(experiments()))
@@ -180,6 +183,35 @@ def test_own_experiments_come_from_a_folder(tmp_path: Path) -> None:
     config = compose("mine", config_dir=tmp_path)
     assert (config.name, config.world.num_envs, config.algorithm.id) == ("mine", 5, "ppo")
     assert config.run_dir == "runs/mine-seed1"
+    untrained = find("mine", ["world.num_steps=7"], pytest.fail, config_dir=tmp_path)
+    assert (untrained.agent, untrained.config.world.num_envs, untrained.config.world.num_steps) == (
+        "zero-shot",
+        5,
+        7,
+    )
+    player = find_player("mine", "balrog-babyai", [], pytest.fail, tmp_path)
+    assert player.config.name == "mine"
+    with pytest.raises(ConfigError, match=r"--config-dir .*none is no folder"):
+        find("mine", [], pytest.fail, config_dir=tmp_path / "none")
+    with pytest.raises(ConfigError, match="mine is neither"):
+        find("mine", [], pytest.fail)
+
+
+def test_an_experiment_of_ones_own_is_evaluated_and_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text(
+        "# @package _global_\nname: mine\nworld: {id: text, env: test/Corridor-v0, actions: [left, right, stay]}\n"
+        "policy: {id: test-table}\n"
+    )
+    words = ["mine", "--config-dir", str(tmp_path), f"run_dir={tmp_path / 'run'}", "device=cpu"]
+    evaluate = ["evaluate", *words, "--episodes", "4"]
+    assert main([*evaluate, "--suite", "held-out,controls"]) == 0, capsys.readouterr().err
+    assert main(["collect", *words, "--episodes", "3", "--output", str(tmp_path / "data")]) == 0
+    assert main(["watch", *words, "--episodes", "1", "--fast"]) == 0
+    assert "zero-shot" in capsys.readouterr().out
+    assert list((tmp_path / "data").rglob("*.parquet"))
 
 
 def test_sweeps_spread_into_runs() -> None:

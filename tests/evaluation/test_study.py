@@ -614,6 +614,25 @@ def test_a_run_of_another_configuration_is_not_taken(study: Path, capsys: pytest
     assert "gamma" in capsys.readouterr().out
 
 
+def test_an_arm_may_be_an_experiment_of_ones_own(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = study.parent / "mine" / "experiment"
+    folder.mkdir(parents=True)
+    (folder / "table.yaml").write_text(
+        "# @package _global_\nname: table\nworld: {id: text, env: test/Corridor-v0}\npolicy: {id: test-table}\n"
+    )
+    study.write_text(
+        _STUDY.replace(
+            'experiment: demo-easy\n    overrides: ["~policy.args", policy.id=test-table, a',
+            "experiment: table\n    overrides: [a",
+        )
+    )
+    few = ["seeds=1", "arms=slow", "suites=held-out"]
+    assert main(_words(study, *few)) == 1
+    assert "unknown experiment 'table'" in capsys.readouterr().err
+    assert main(_words(study, *few, "--config-dir", str(folder.parent))) == 0, capsys.readouterr()
+    assert (study.parent / "runs" / "slow-seed1" / "evaluation" / "held-out.json").exists()
+
+
 def test_the_bundled_studies_can_be_composed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "glam-laptop" in studies()
     for name in studies():

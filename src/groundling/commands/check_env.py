@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from groundling.commands.command import Commands, add_command, make_console, positive, warn
+from groundling.commands.command import Commands, add_command, add_config_dir, make_console, positive, warn
 from groundling.errors import ConfigError, foreign
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def add_parser(commands: Commands) -> None:
         "--experiment",
         help="whose model and policy are asked (default: the starter model scores the actions)",
     )
-    parser.add_argument("--config-dir", type=Path, help="a folder with your own experiment/*.yaml")
+    add_config_dir(parser)
     parser.add_argument(
         "--episodes", type=positive, default=10, help="played at random (default: %(default)s)"
     )

@@ -5,7 +5,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from groundling.commands.command import Commands, add_command, episode_bars, make_console, positive, warn
+from groundling.commands.command import (
+    Commands,
+    add_command,
+    add_config_dir,
+    episode_bars,
+    make_console,
+    positive,
+    warn,
+)
 from groundling.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,6 +29,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="e.g. world.env=BabyAI-GoToLocal-v0"
     )
+    add_config_dir(parser)
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="the dataset")
     episodes = parser.add_argument_group("episodes of a text env, to clone")
     episodes.add_argument("--episodes", type=positive, help="how many are played in all")
@@ -64,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.pairs is None and getattr(arguments, option) is not None:
             raise ConfigError(f"--{option} is of --pairs, and not of --episodes: leave it out")
     names = [arguments.agent] if arguments.pairs is None else arguments.agent.split(",")
-    targets = [find(name, arguments.overrides, warn) for name in names]
+    targets = [find(name, arguments.overrides, warn, config_dir=arguments.config_dir) for name in names]
     with locked(lock_beside(arguments.output), f"is collecting into {arguments.output}", warn):
         if arguments.pairs is not None:
             return _record_pairs(arguments, targets)

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from groundling.output import plain
@@ -38,6 +39,13 @@ def add_command(
         help="import a module of yours that registers components or envs",
     )
     return parser
+
+
+def add_config_dir(parser: argparse.ArgumentParser) -> None:
+    """Let a command read experiments of the user's."""
+    parser.add_argument(
+        "--config-dir", type=Path, metavar="FOLDER", help="a folder with your own experiment/*.yaml"
+    )
 
 
 @contextmanager

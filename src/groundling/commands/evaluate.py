@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from groundling.commands.command import (
     Commands,
     add_command,
+    add_config_dir,
     episode_bars,
     make_console,
     one_line,
@@ -33,6 +34,7 @@ def add_parser(commands: Commands) -> None:
         "--protocol also a language model's folder, file or hub id, or a chat server's address",
     )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. device=cpu")
+    add_config_dir(parser)
     parser.add_argument(
         "--suite",
         "--split",
@@ -66,10 +68,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     protocol: str | None = arguments.protocol
     if protocol is None:
-        target = find(arguments.agent, arguments.overrides, warn)
+        target = find(arguments.agent, arguments.overrides, warn, config_dir=arguments.config_dir)
         usual = target.config.evaluation.episodes
     else:
-        target = protocols.find_player(arguments.agent, protocol, arguments.overrides, warn)
+        target = protocols.find_player(
+            arguments.agent, protocol, arguments.overrides, warn, arguments.config_dir
+        )
         usual = protocols.num_episodes(target, protocol)
     world, console = target.world, make_console()
     suites = world.find_suites(arguments.suite or protocol or next(iter(world.suites)))
@@ -133,6 +137,8 @@ def _run_beside(
     same = [word for module in arguments.imports for word in ("--import", module)]
     if arguments.episodes:
         same += ["--episodes", str(arguments.episodes)]
+    if arguments.config_dir:
+        same += ["--config-dir", str(arguments.config_dir)]
     if arguments.protocol:
         same += ["--protocol", arguments.protocol]
     lines = [

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from groundling.commands.command import Commands, add_command, make_console, positive, warn
+from groundling.commands.command import Commands, add_command, add_config_dir, make_console, positive, warn
 from groundling.errors import ConfigError, RunError
 
 
@@ -20,6 +20,7 @@ def add_parser(commands: Commands) -> None:
         help="seeds=1,2,3, episodes=N, suites=NAME,NAME or arms=NAME,NAME of the study; arms.NAME.key=value of an "
         "arm's runs; others of all runs",
     )
+    add_config_dir(parser)
     parser.add_argument("--runs", type=Path, metavar="FOLDER", help="the runs' folders (default: runs/STUDY)")
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="the results (default: results/STUDY)")
     parser.add_argument(
@@ -53,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     study, arms = read_study(arguments.study, arguments.overrides)
     runs = arguments.runs or Path("runs") / study.name
     output = arguments.output or Path("results") / study.name
-    jobs = make_jobs(study, arms, runs)
+    jobs = make_jobs(study, arms, runs, arguments.config_dir)
     by_success = kind(jobs[0].config.world.id).study_measures == "success"
     if study.reference is not None and not by_success:
         raise ConfigError(
@@ -89,6 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
     left = [job for job in jobs if job.name in needed]
 
     options = [word for module in arguments.imports for word in ("--import", module)]
+    if arguments.config_dir is not None:
+        options += ["--config-dir", str(arguments.config_dir)]
     command = ["study", arguments.study, *arguments.overrides, *options]
     added = [word for folder in arguments.add for word in ("--add", str(folder))]
     folders = [*added, "--jobs", str(arguments.jobs), "--runs", str(runs), "--output", str(output)]

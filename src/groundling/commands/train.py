@@ -8,7 +8,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
-from groundling.commands.command import INTERRUPTED, Commands, add_command, duration, make_console, warn
+from groundling.commands.command import (
+    INTERRUPTED,
+    Commands,
+    add_command,
+    add_config_dir,
+    duration,
+    make_console,
+    warn,
+)
 from groundling.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,7 +32,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="e.g. seed=2, or seed=1,2,3 for three runs"
     )
-    parser.add_argument("--config-dir", type=Path, help="a folder with your own experiment/*.yaml")
+    add_config_dir(parser)
     parser.add_argument(
         "--glam-config",
         type=Path,
@@ -61,8 +69,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Carry the command out; returns its exit status."""
     from groundling.configs.grammar import sweep
 
-    if arguments.config_dir is not None and not arguments.config_dir.is_dir():
-        raise ConfigError(f"--config-dir {arguments.config_dir} is no folder")
     foreign = _foreign_file(arguments)
     if foreign is not None and arguments.experiment is not None:
         arguments.overrides.insert(0, arguments.experiment)  # the file stands in its place

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from groundling.commands.command import Commands, add_command, make_console, positive, warn
+from groundling.commands.command import Commands, add_command, add_config_dir, make_console, positive, warn
 from groundling.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def add_parser(commands: Commands) -> None:
     parser = add_command(commands, "watch", run, "see an agent play, or write, in the terminal")
     parser.add_argument("agent", help="as for evaluate")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. world.env=NetHackScore-v1")
+    add_config_dir(parser)
     parser.add_argument(
         "--suite", help="the world as one of evaluate's tests has it (default: the agent's own)"
     )
@@ -42,7 +43,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.gif is not None and arguments.gif.suffix.lower() != ".gif":
         raise ConfigError(f"--gif writes GIFs, got {arguments.gif}: give a name that ends in .gif")
-    target, console = find(arguments.agent, arguments.overrides, warn), make_console()
+    target, console = (
+        find(arguments.agent, arguments.overrides, warn, config_dir=arguments.config_dir),
+        make_console(),
+    )
     suites = target.world.find_suites(arguments.suite or next(iter(target.world.suites)))
     if len(suites) > 1:
         raise ConfigError(f"--suite {arguments.suite} names several tests: watch one of {', '.join(suites)}")

@@ -105,10 +105,7 @@ def from_experiment(experiment: str, config_dir: Path | None = None) -> Read:
         HydraException: Hydra cannot compose it.
         OmegaConfBaseException: as Hydra's.
     """
-    known = set(experiments())
-    if config_dir is not None:
-        folder = config_dir / "experiment"
-        known |= {p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.yaml")}
+    known = experiments(config_dir)
     if experiment not in known:
         raise ConfigError(unknown("experiment", experiment, known))
     if config_dir is None:
@@ -134,8 +131,22 @@ def _composed(experiment: str, *words: str) -> DictConfig:
 _bundled = functools.cache(_composed)
 
 
-def experiments() -> dict[str, str]:
-    """The bundled experiments by name, each with the first line of its header."""
+def experiments(config_dir: Path | None = None) -> dict[str, str]:
+    """The bundled experiments by name, each with its headline; those of a user's folder with none.
+
+    Raises:
+        ConfigError: there is no such folder.
+    """
+    known = dict(_bundled_experiments())
+    if config_dir is not None:
+        if not config_dir.is_dir():
+            raise ConfigError(f"--config-dir {config_dir} is no folder")
+        folder = config_dir / "experiment"
+        known |= {p.relative_to(folder).with_suffix("").as_posix(): "" for p in folder.rglob("*.yaml")}
+    return known
+
+
+def _bundled_experiments() -> dict[str, str]:
     root = resources.files("groundling.configs") / "experiment"
     with resources.as_file(root) as folder:
         return {

@@ -26,7 +26,13 @@ _PLAYED = re.compile(r"[+~]*world\.(env|args)\b")
 """Overrides that would change what a protocol plays."""
 
 
-def find_player(name: str, protocol: str, overrides: Sequence[str], warn: Callable[[str], None]) -> Target:
+def find_player(
+    name: str,
+    protocol: str,
+    overrides: Sequence[str],
+    warn: Callable[[str], None],
+    config_dir: Path | None = None,
+) -> Target:
     """Find who plays: what `find` finds, or a language model by its folder, file or hub id, or a server by its address.
 
     Args:
@@ -34,6 +40,7 @@ def find_player(name: str, protocol: str, overrides: Sequence[str], warn: Callab
         protocol: One of `PROTOCOLS`.
         overrides: As of `find`; of a server ``policy.args.model=NAME``, too.
         warn: As of `find`.
+        config_dir: As of `find`.
 
     Raises:
         ConfigError: it is nothing of that kind, or an override is wrong, or changes what is played.
@@ -58,10 +65,10 @@ def find_player(name: str, protocol: str, overrides: Sequence[str], warn: Callab
         return _asked(
             f"{given['policy.args.model']}-{urlsplit(name).netloc}", protocol, [*words, *overrides], overrides
         )
-    is_known = name in agents() or name in experiments()
+    is_known = name in agents() or name in experiments(config_dir)
     path = Path(name)
     if is_known or (path / "config.yaml").exists() or path.parent.name == "checkpoints":
-        return find(name, overrides, warn)
+        return find(name, overrides, warn, config_dir=config_dir)
     if path.parent != Path() and path.parent.is_dir() and not path.exists():  # no hub id
         raise ConfigError(f"there is no {name}: the runs and models of {path.parent} are others")
     try:

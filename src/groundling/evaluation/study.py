@@ -131,13 +131,14 @@ class Job:
         return all(self.evaluations().values())
 
 
-def make_jobs(study: Study, arms: Mapping[str, Arm], runs: Path) -> list[Job]:
+def make_jobs(study: Study, arms: Mapping[str, Arm], runs: Path, config_dir: Path | None = None) -> list[Job]:
     """The jobs of ``arms``, seed by seed, so that all arms have a result early.
 
     Args:
         study: The study with all its arms, of which some may be others' teachers.
         arms: Those to be run.
         runs: The folder of the runs' folders.
+        config_dir: A folder of the user's own experiments, as of `compose`.
 
     Raises:
         ConfigError: no such experiment, key, suite, …; the message names the arm. Or no arm has one of the seeds.
@@ -147,7 +148,7 @@ def make_jobs(study: Study, arms: Mapping[str, Arm], runs: Path) -> list[Job]:
         teacher = study.arms[name].data
         if name in needed and teacher in study.arms and teacher not in agents():
             needed.add(teacher)
-    composed = {name: _config(study, name) for name in study.arms if name in needed}
+    composed = {name: _config(study, name, config_dir) for name in study.arms if name in needed}
     configs = {name: config for name, (config, _) in composed.items()}
     for word in study.common if len(composed) == len(study.arms) else ():
         if not any(word in used for _, used in composed.values()):
@@ -166,7 +167,7 @@ def make_jobs(study: Study, arms: Mapping[str, Arm], runs: Path) -> list[Job]:
     return chosen
 
 
-def _config(study: Study, name: str) -> tuple[Config, list[str]]:
+def _config(study: Study, name: str, config_dir: Path | None) -> tuple[Config, list[str]]:
     """An arm's configuration, but for what differs between its seeds, and what it uses of what is said of all."""
     arm, common = study.arms[name], list(study.common)
     while True:
@@ -174,7 +175,7 @@ def _config(study: Study, name: str) -> tuple[Config, list[str]]:
         try:
             if arm.experiment in agents():
                 return config_of_agent(arm.experiment, overrides), common
-            return compose(arm.experiment, [*overrides, f"name={name}"]), common
+            return compose(arm.experiment, [*overrides, f"name={name}"], config_dir), common
         except UnusedKey as error:
             # What is said of all arms is for those that use it.
             used = [text for text in common if text.partition("=")[0] != error.key]

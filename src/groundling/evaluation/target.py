@@ -98,6 +98,7 @@ def find(
     overrides: Sequence[str],
     warn: Callable[[str], None],
     unused: Sequence[str] = TRAINING_ALONE,
+    config_dir: Path | None = None,
 ) -> Target:
     """Find who ``name`` means.
 
@@ -107,6 +108,7 @@ def find(
         overrides: Changes to the configuration, such as ``device=cpu`` or ``world.env=BabyAI-GoToLocal-v0``.
         warn: Is told of broken checkpoints that are passed over.
         unused: What the caller makes nothing of, as in `groundling.configs.from_file`.
+        config_dir: A folder of the user's own experiments, as of `compose`.
 
     Raises:
         ConfigError: it is none of these, an override is wrong, or the run needs what only the command line can say.
@@ -139,8 +141,8 @@ def find(
     if name in agents():
         config = config_of_agent(name, overrides)
         return Target(name, Path(config.run_dir), config, None, changes)
-    if name in experiments():
-        config = compose(name, overrides)
+    if name in experiments(config_dir):
+        config = compose(name, overrides, config_dir)
         return Target("zero-shot", Path(config.run_dir), config, None, changes)
     raise ConfigError(
         f"{name} is neither a run's or a published folder (with config.yaml) nor a checkpoint, an experiment, "
