@@ -17,6 +17,7 @@ from groundling.configs.compose import changed, compose, from_file, recorded, to
 from groundling.configs.studies import read_study
 from groundling.configs.trust import EVERYTHING, TRAINING_ALONE
 from groundling.errors import ConfigError, GroundlingError
+from groundling.lm import LanguageModel
 from groundling.lm.adapters import adapter_base
 from groundling.lm.loading import STARTERS
 from groundling.sharing import shareable, shareable_words
@@ -216,6 +217,28 @@ def test_an_adapter_imports_no_module(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
     with pytest.raises(GroundlingError, match="megatron_config to null"):
         adapter_base(str(tmp_path))
+
+
+def test_what_an_adapter_stands_on_has_none_that_imports_a_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)  # as `python -m groundling` and --import have it
+    (tmp_path / "megatron").mkdir()
+    (tmp_path / "megatron" / "__init__.py").touch()
+    (tmp_path / "megatron" / "hostile.py").write_text(
+        f"from pathlib import Path\nPath({str(tmp_path / 'it-ran')!r}).touch()\n"
+    )
+    model = tmp_path / "model"
+    shutil.copytree(STARTERS["starter-causal"], model / "base")
+    settings = {"peft_type": "LORA", "base_model_name_or_path": "starter-causal", "r": 1, "lora_alpha": 1}
+    settings |= {"target_modules": "all-linear"}
+    (model / "adapter_config.json").write_text(json.dumps(settings))
+    settings |= {"megatron_config": {"a": 1}, "megatron_core": "megatron.hostile"}
+    (model / "base" / "adapter_config.json").write_text(json.dumps(settings))
+    with pytest.raises(GroundlingError) as caught:
+        LanguageModel.from_pretrained(model)
+    assert not (tmp_path / "it-ran").exists()
+    assert f"the model {model / 'base'} has an adapter of its own" in str(caught.value)
 
 
 def test_a_received_run_dir_writes_no_line_of_a_job_file(tmp_path: Path) -> None:

@@ -74,6 +74,25 @@ def test_a_model_that_is_not_there_is_told_when_it_is_needed(tmp_path: Path) -> 
             metric.compute(["The cat sat on the mat."], ["The cat sat there."], [["a"]])
 
 
+@pytest.mark.parametrize(
+    ("id", "args"),
+    [
+        *(("learned_reward", {"label_ix": 0}), ("bleurt", {}), ("intent_accuracy", {}), ("summaCZS", {})),
+        ("bert_score", {"num_layers": 1}),
+    ],
+)
+def test_a_model_has_no_adapter_that_imports_a_module(
+    id: str, args: dict[str, object], classifier: Callable[..., str]
+) -> None:
+    folder = classifier()
+    (Path(folder) / "adapter_config.json").write_text(
+        json.dumps({"peft_type": "LORA", "megatron_config": {"a": 1}, "megatron_core": "megatron.hostile"})
+    )
+    metric = metrics.create(id, model_name=folder, device="cpu", **args)
+    with pytest.raises(GroundlingError, match=r"has an adapter of its own \(adapter_config.json\)"):
+        metric.check()
+
+
 @pytest.mark.parametrize("intent", [3, [3]])
 def test_intents_are_acts_less_one(classifier: Callable[..., str], intent: object) -> None:
     metric = metrics.create("intent_accuracy", model_name=classifier([0.0, 0, 9, 0]), device="cpu")

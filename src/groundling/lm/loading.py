@@ -21,6 +21,7 @@ from transformers import (
     PretrainedConfig,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import find_adapter_config_file
 from transformers.utils import logging as transformers_logging
 
 from groundling.errors import ConfigError, GroundlingError
@@ -225,7 +226,7 @@ def _load_config(source: Source) -> PretrainedConfig:
     if folder.is_dir() and not (folder / "config.json").exists():
         raise GroundlingError(f"{folder} is no model folder: it has no config.json")
     try:
-        return AutoConfig.from_pretrained(source.path, **source.options)
+        config = AutoConfig.from_pretrained(source.path, **source.options)
     except Exception as error:
         if folder.is_dir():
             raise GroundlingError(f"the config of {folder} cannot be read: {first_line(error)}") from error
@@ -233,6 +234,21 @@ def _load_config(source: Source) -> PretrainedConfig:
             f"no model {source.path!r}: there is no such folder here, and the hub does not give it "
             f"({first_line(error)})"
         ) from error
+    refuse_adapter(source.path, source.revision)
+    return config
+
+
+def refuse_adapter(path: str, revision: str | None = None) -> None:
+    """Raise `GroundlingError` if a model, in a folder or on the hub, has an adapter beside its weights.
+
+    Transformers would read the adapter's settings unasked, and peft import the module that they name (megatron_core).
+    Where an adapter is asked for, `groundling.lm.adapters` looks at its settings first, and what it stands on has none.
+    """
+    if find_adapter_config_file(path, revision=revision) is not None:
+        raise GroundlingError(
+            f"the model {path} has an adapter of its own (adapter_config.json), which may have a module imported, and "
+            "no file may run code: delete that file, or take the model without the adapter"
+        )
 
 
 def refuse_kernels(config: PretrainedConfig, path: str) -> None:

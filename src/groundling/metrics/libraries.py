@@ -31,16 +31,18 @@ def check_model(kind: str, name: str) -> Any:
     """The config of the Transformers model ``name``, a folder or a hub id; its weights are not loaded.
 
     Raises:
-        GroundlingError: there is no such model (the message calls it by its ``kind``), or it names code of the hub's.
+        GroundlingError: there is no such model (the message calls it by its ``kind``), it has an adapter, or it names
+            code of the hub's.
     """
     from transformers import AutoConfig
 
-    from groundling.lm.loading import refuse_kernels
+    from groundling.lm.loading import refuse_adapter, refuse_kernels
 
     try:
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # the hub, a broken folder, a missing file: Transformers raises many kinds
         raise cannot_be_loaded(kind, name, error) from error
+    refuse_adapter(name)
     refuse_kernels(config, name)
     return config
 
