@@ -116,9 +116,7 @@ def _open_lock(path: Path, doing: str, warn: Callable[[str], None], otherwise: s
     while True:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if path.is_symlink():  # in a folder of another's: a file would be made wherever it leads
-                raise RunError(f"{path} is a link, and no lock of ours: delete it, or {otherwise}")
-            file = path.open("a")
+            file = open_to_lock(path, otherwise)
         except OSError as error:
             raise RunError(f"cannot write to the folder {path.parent}: {error}; {otherwise}") from error
         try:
@@ -132,6 +130,22 @@ def _open_lock(path: Path, doing: str, warn: Callable[[str], None], otherwise: s
         if path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno())):
             return file
         file.close()  # whoever held it has removed it meanwhile: it keeps nobody out any more
+
+
+def open_to_lock(path: Path, otherwise: str) -> IO[Any]:
+    """Open a file that is there to be locked; it is made if it is not there.
+
+    Args:
+        path: The file; its folder is there.
+        otherwise: What to do if it cannot be had, for messages.
+
+    Raises:
+        OSError: it cannot be made.
+        RunError: it is a link.
+    """
+    if path.is_symlink():  # in a folder of another's: a file would be made wherever it leads
+        raise RunError(f"{path} is a link, and no lock of ours: delete it, or {otherwise}")
+    return path.open("a")
 
 
 def is_locked(path: Path) -> bool:

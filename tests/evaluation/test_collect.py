@@ -133,6 +133,19 @@ def test_a_failing_write_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest
     assert json.loads((tmp_path / "bot" / "collection.json").read_text())["agent"] == "expert"
 
 
+def test_no_link_of_a_received_dataset_is_followed(tmp_path: Path) -> None:
+    assert _collect(tmp_path / "bot", episodes=2) == 0
+    (tmp_path / "mine.txt").write_text("mine\n")
+    link = tmp_path / "bot" / "data" / ".train-00000002-00000003.parquet.partial"
+    link.symlink_to(tmp_path / "mine.txt")
+    assert _collect(tmp_path / "bot", episodes=4) == 0
+    assert (tmp_path / "mine.txt").read_text() == "mine\n"
+    assert sorted(path.name for path in link.parent.iterdir()) == [
+        *("train-00000000-00000001.parquet", "train-00000002-00000003.parquet")
+    ]
+    assert {row["episode"] for row in _rows(tmp_path / "bot")} == {0, 1, 2, 3}
+
+
 def test_a_broken_description_is_told(tmp_path: Path) -> None:
     target = find("expert", _GO_TO, print)
     target.world.record_episodes(target.demonstrator(), 1, tmp_path / "bot")

@@ -1,5 +1,7 @@
 """What the learning curve is drawn from."""
 
+from pathlib import Path
+
 import numpy as np
 
 from groundling.evaluation import plots
@@ -32,6 +34,17 @@ def test_one_that_has_not_the_first_metric_is_in_the_legend_all_the_same() -> No
     runs = {name: [[{"step": s, key: float(s)} for s in (1, 2)]] for name, key in (("a", "x"), ("b", "y"))}
     figure = plots.draw_curves(runs, {"x": "first", "y": "second"}, {})
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
+
+
+def test_a_link_in_a_picture_s_place_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine\n")
+    for suffix in ("svg", "png"):
+        (tmp_path / f"curves.{suffix}").symlink_to(tmp_path / "mine.txt")
+    figure = plots.draw_curves({"a": [[{"step": s, "x": float(s)} for s in (1, 2)]]}, {"x": "first"}, {})
+    vector, pixels = plots.save(figure, tmp_path / "curves")
+    assert (tmp_path / "mine.txt").read_text() == "mine\n"
+    assert vector.read_text().startswith("<svg") and pixels.read_bytes().startswith(b"\x89PNG")
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_steps_are_written_short() -> None:

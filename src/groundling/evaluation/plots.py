@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from groundling.files import write_atomically
+from groundling.files import replace_file, write_atomically
 from groundling.intervals import IntervalEstimate, interquartile_band
 
 COLOURS = ("#2563a8", "#c2571a", "#2f7d4f", "#8a3f8f", "#7a6a12", "#2b7f8c", "#b0416a")
@@ -192,7 +192,8 @@ def save(figure: Any, path: Path) -> list[Path]:
     """Write ``figure`` as ``path`` with the suffixes ``.svg`` and ``.png``; the same figure gives the same SVG."""
     vector, pixels = path.with_suffix(".svg"), path.with_suffix(".png")
     write_atomically(vector, _svg(figure))
-    figure.savefig(pixels, dpi=150, metadata={"Software": None})
+    options = {"format": "png", "dpi": 150, "metadata": {"Software": None}}
+    replace_file(pixels, lambda partial: figure.savefig(partial, **options))
     return [vector, pixels]
 
 

@@ -159,6 +159,21 @@ def test_a_chunk_has_one_process_at_a_time_and_a_kill_lets_go(tmp_path: Path) ->
         pass
 
 
+@pytest.mark.parametrize("name", ["claiming-{}", "{}-0-of-1", "{}-0-of-2", "writing-{}"])
+def test_a_claim_that_is_a_link_is_refused(tmp_path: Path, name: str) -> None:
+    store = Store(tmp_path / "store", QUESTION)
+    claims = tmp_path / "store" / "claims"
+    claims.mkdir(parents=True)
+    (claims / name.format(store.hash)).symlink_to(tmp_path / "outside")
+    with (
+        pytest.raises(RunError, match="is a link, and no lock of ours: delete it, or name another store"),
+        store.claim(0, 1),
+        store.alone(),
+    ):
+        pass
+    assert not (tmp_path / "outside").exists()
+
+
 def test_claims_of_a_job_that_is_over_do_not_make_chunks_collide(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,13 +25,15 @@ from typing import IO, Any
 
 from groundling.documents import lines_of, parse_json
 from groundling.errors import RunError
-from groundling.files import lock_file, replace_file
+from groundling.files import lock_file, open_to_lock, replace_file
 from groundling.judges.preferences.labels import Preference
 
 Captions = tuple[str, str]
 """An unordered pair: sorted."""
 LABELS = ("first", "second", "tie", "invalid")
 """What an answer may be, by its code of `Preference`."""
+_OTHERWISE = "name another store (--store)"
+"""What to do where a claim cannot be had."""
 _MOST_TOKENS = 10**10
 """No answer, of a few replies, takes more: a greater number is one that a server made up."""
 
@@ -167,10 +169,10 @@ class Store:
         """Keep others off this chunk of the question while the block runs; a kill lets go of it.
 
         Raises:
-            RunError: another process works on it, or on chunks of another number of them.
+            RunError: another process works on it, or on chunks of another number of them; or a claim is a link.
         """
         folder = self._claims()
-        with (folder / f"{self.hash}-{chunk}-of-{chunks}").open("a") as file:
+        with open_to_lock(folder / f"{self.hash}-{chunk}-of-{chunks}", _OTHERWISE) as file:
             # To see whether others' claims are held is to hold them for a moment: nobody else looks meanwhile.
             with self._one_at_a_time("claiming"):
                 if not self._lock(file):
@@ -181,7 +183,7 @@ class Store:
                 for other in folder.glob(f"{self.hash}-*"):
                     if other.name.endswith(f"-of-{chunks}"):
                         continue
-                    with other.open("a") as theirs:
+                    with open_to_lock(other, _OTHERWISE) as theirs:
                         if not self._lock(theirs):
                             raise RunError(
                                 "another process annotates with the same question as "
@@ -191,13 +193,17 @@ class Store:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Wait until no other process of this question is in such a block."""
+        """Wait until no other process of this question is in such a block.
+
+        Raises:
+            RunError: the file that is locked is a link.
+        """
         with self._one_at_a_time("writing"):
             yield
 
     @contextmanager
     def _one_at_a_time(self, what: str) -> Iterator[None]:
-        with (self._claims() / f"{what}-{self.hash}").open("a") as file:
+        with open_to_lock(self._claims() / f"{what}-{self.hash}", _OTHERWISE) as file:
             self._lock(file, wait=True)
             yield
 

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from groundling.documents import SETTINGS, read_object
 from groundling.errors import ConfigError, RunError
-from groundling.files import write_atomically
+from groundling.files import replace_file, write_atomically
 from groundling.sharing import shareable
 
 if TYPE_CHECKING:
@@ -106,13 +107,10 @@ class DatasetFolder:
         for split in reversed(self.splits):
             table = pa.Table.from_pylist(rows[split], schema=self._schema)
             path = self.path / "data" / f"{split}-{first:08d}-{last:08d}.parquet"
-            for stale in path.parent.glob(
-                f"{split}-{first:08d}-*"
-            ):  # a kill came before the first split's file
+            # What a kill has left before the first split's file was there, half-written files among them.
+            for stale in path.parent.glob(f"*{split}-{first:08d}-*"):
                 stale.unlink()
-            partial = path.with_name("." + path.name + ".partial")
-            pq.write_table(table, partial, compression="zstd")
-            partial.replace(path)
+            replace_file(path, partial(pq.write_table, table, compression="zstd"))
 
 
 def files_of(folder: Path, split: str) -> list[Path]:
