@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -133,6 +134,26 @@ def test_a_damaged_checkpoint_is_told(what: str, run_dir: Path) -> None:
     problem = _broken(run_dir, what)
     (wrong,) = [one for one in verify(run_dir) if one.problem is not None]
     assert problem in f"{wrong.what} {wrong.problem}" and wrong.mend
+
+
+@pytest.mark.parametrize(
+    "name", ["a.partial; touch pwned; #", "a.partial $(touch pwned)`touch pwned`", "'.partial' && touch pwned"]
+)
+def test_the_commands_that_are_told_are_safe_in_a_shell(name: str, run_dir: Path, tmp_path: Path) -> None:
+    (run_dir / name).touch()
+    (wrong,) = [one for one in verify(run_dir) if one.problem is not None]
+    command = wrong.mend.removeprefix("delete it: ")
+    assert command.startswith("rm -r -- ")
+    assert subprocess.run(["sh", "-c", command], cwd=tmp_path).returncode == 0
+    assert not (run_dir / name).exists() and not (tmp_path / "pwned").exists()
+
+
+@pytest.mark.parametrize("name", ["a\x1b[2J.partial", "\u202e; touch pwned #.partial", "\n/sub.partial"])
+def test_a_name_that_is_not_shown_stands_in_no_command(name: str, run_dir: Path) -> None:
+    (run_dir / name).parent.mkdir(exist_ok=True)
+    (run_dir / name).touch()
+    (wrong,) = [one for one in verify(run_dir) if one.problem is not None]
+    assert wrong.mend == f"delete it, in {run_dir}: its name has characters that are not shown"
 
 
 def test_datasets_are_checked(run_dir: Path, tmp_path: Path) -> None:

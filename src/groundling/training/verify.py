@@ -1,6 +1,7 @@
 """`groundling verify`: whether what a command has written is whole, and what can be mended if it is not."""
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,9 +81,8 @@ def _unreadable(folder: Path) -> Iterator[Finding]:
     for path in [folder, *sorted(folder.rglob("*"))]:
         wanted = os.R_OK | os.X_OK if path.is_dir() else os.R_OK
         if not os.access(path, wanted):
-            yield Finding(
-                str(path), "is not readable by you", f"ask its owner for permission: chmod -R g+rX {folder}"
-            )
+            mend = _by_command("ask its owner for permission", "chmod -R g+rX", folder)
+            yield Finding(str(path), "is not readable by you", mend)
 
 
 def _config(folder: Path) -> Iterator[Finding]:
@@ -124,7 +124,8 @@ def _trained(folder: Path) -> Iterator[Finding]:
 def _rows_of(folder: Path, path: Path, steps: Mapping[int, int]) -> Iterator[Finding]:
     """Whether the rows of figures are those that stood there when a checkpoint was written."""
     update, step = int(path.name), checkpoint.step_of(path)
-    mend = f"bring the file back from a copy, or begin a new run from these weights: model.path={path} run_dir=NEW"
+    weights = shlex.quote(f"model.path={path}")
+    mend = f"bring the file back from a copy, or begin a new run from these weights: {weights} run_dir=NEW"
     if steps.get(update) != step:
         problem = f"was taken after update {update} and step {step}, of which {METRICS} has no row"
         yield Finding(str(path), problem, mend)
@@ -140,10 +141,9 @@ def _whole(path: Path) -> Finding:
     problem = checkpoint.what_is_wrong(path)
     if problem is None:
         return Finding(f"{path.name}: {len(list(path.rglob('*')))} files as their manifest lists them")
-    others = (
-        f"delete {path}: the run goes on from the one before it" if path.parent.name == "checkpoints" else ""
-    )
-    return Finding(str(path), problem, others or "copy it again from where it came from")
+    if path.parent.name == "checkpoints":
+        return Finding(str(path), problem, "delete this folder: the run goes on from the one before it")
+    return Finding(str(path), problem, "copy it again from where it came from")
 
 
 def _versions(path: Path) -> Iterator[Finding]:
@@ -183,7 +183,7 @@ def _episodes(folder: Path) -> Iterator[Finding]:
         try:
             count += read_parquet(path).num_rows
         except DocumentError as error:
-            mend = f"delete {path} and what comes after it, and run the same `groundling collect` again"
+            mend = "delete this file and those after it, and run the same `groundling collect` again"
             yield Finding(str(path), f"cannot be read: {' '.join(str(error).split())}", mend)
             return
     yield Finding(f"data: {count:,} transitions in {len(files)} files")
@@ -205,6 +205,16 @@ def _pairs(folder: Path) -> Iterator[Finding]:
 
 def _leftovers(folder: Path) -> Iterator[Finding]:
     for path in sorted(folder.rglob(f"*{PARTIAL}*")):
-        yield Finding(
-            str(path), "was left by a process that was killed while it wrote", f"delete it: rm -r {path}"
-        )
+        mend = _by_command("delete it", "rm -r", path)
+        yield Finding(str(path), "was left by a process that was killed while it wrote", mend)
+
+
+def _by_command(mend: str, command: str, path: Path) -> str:
+    """How to mend something, with the command to be copied into a shell; whoever sent a folder chose the names in it.
+
+    A name with characters that no terminal shows stands in no command: only where it is to be found is told.
+    """
+    if str(path).isprintable():
+        return f"{mend}: {command} -- {shlex.quote(str(path))}"
+    folder = next(one for one in path.parents if str(one).isprintable())
+    return f"{mend}, in {folder}: its name has characters that are not shown"
