@@ -373,6 +373,8 @@ def test_a_command_line_is_given_away_without_places() -> None:
         ("policy.args", {"base_url": "http://127.0.0.1:1/v1"}),
         ("algorithm.args", {"api_key_env": "PATH"}),
         ("world.args", {"api_key_env": "PATH"}),
+        ("world.args", {"savedir": "games"}),
+        ("world.args", {"save_ttyrec_every": 1}),
     ],
 )
 def test_a_file_alone_cannot_say_it(tmp_path: Path, key: str, value: Any) -> None:
@@ -388,6 +390,20 @@ def test_a_file_alone_cannot_say_it(tmp_path: Path, key: str, value: Any) -> Non
         ConfigError, match=r"add to the command: .*"
     ):  # an empty mapping is merged, and takes nothing
         from_file(tmp_path / "config.yaml", ["world.args={}", "seed=3"])
+
+
+@pytest.mark.usefixtures("_modules")
+def test_a_report_has_no_env_write_files(received: Path, tmp_path: Path) -> None:
+    pytest.importorskip("nle")
+    run, games = tmp_path / "run", tmp_path / "games"
+    # Without episodes, which were played in another env.
+    shutil.copytree(received, run, ignore=shutil.ignore_patterns("samples"))
+    values = yaml.safe_load((run / "config.yaml").read_text())
+    values["world"] |= {"env": "NetHackScore-v1", "actions": None}
+    values["world"]["args"] = {"savedir": str(games), "save_ttyrec_every": 1}
+    (run / "config.yaml").write_text(yaml.safe_dump(values))
+    assert main(["report", str(run), "--output", str(tmp_path / "report.html")]) == 0
+    assert not games.exists()
 
 
 def test_the_words_that_are_told_are_safe_in_a_shell(tmp_path: Path) -> None:

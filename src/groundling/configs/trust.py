@@ -1,10 +1,10 @@
 """Where trust ends: what counts only if this command line says it, and what no file can do.
 
 Whoever gives a run, an experiment, a study or a dataset away gives files away. Files are settings, and settings
-cannot run code, choose servers, name the variable of an API key or read the environment. `only_said` tells which
-settings could: those count if the words of the present command give them, and are refused if only a file does. What
-is read from a file passes `check_plain`, for OmegaConf's resolvers read the environment. What is given away passes
-`groundling.sharing`.
+cannot run code, choose servers, name the variable of an API key, have envs write files or read the environment.
+`only_said` tells which settings could: those count if the words of the present command give them, and are refused if
+only a file does. What is read from a file passes `check_plain`, for OmegaConf's resolvers read the environment. What is
+given away passes `groundling.sharing`.
 """
 
 import inspect
@@ -15,11 +15,12 @@ from typing import Any
 
 from hydra.core.override_parser.types import Quote, QuotedString
 
+from groundling.envs.nethack import RECORDING
 from groundling.errors import ConfigError
 from groundling.sharing import SERVERS
 
 EVERYTHING = ("",)
-"""As ``unused`` of a reader: nothing that the file names is going to be made."""
+"""As ``unused`` of a reader: a run is only looked at, and what only the command line can say is of no use."""
 TRAINING_ALONE = (r"reward\..+\.args\.online\.",)
 """As ``unused``: what an agent that is only played does not need."""
 
@@ -35,8 +36,8 @@ _SHOWN = 120
 def only_said(key: str, value: Any) -> bool:
     """Whether a setting counts only if the command line gives it.
 
-    That is what runs code that comes with a model, what names a server (a URL anywhere, a judge that asks one) and
-    what names the variable of an API key.
+    That is what runs code that comes with a model, what names a server (a URL anywhere, a judge that asks one), what
+    names the variable of an API key, and what has an env write files.
 
     Args:
         key: Dotted, from the root of a `Config`.
@@ -44,7 +45,7 @@ def only_said(key: str, value: Any) -> bool:
     """
     if value is None or value is False:
         return False
-    if any(name in _CODE + SERVERS for name in re.split(r"[.\[]", key)):
+    if any(name in _CODE + SERVERS + RECORDING for name in re.split(r"[.\[]", key)):
         return True
     if _ONLINE_JUDGE.fullmatch(key):
         return asks_a_server(str(value))
@@ -96,8 +97,8 @@ def admit(
     refused = {key: value for key, value in unsaid.items() if not any(re.match(one, key) for one in unused)}
     if refused:
         raise ConfigError(
-            f"{where} sets {', '.join(refused)}, and no file may run code, choose a server or name an API key: if you "
-            f"trust it, add to the command: {' '.join(map(_word, refused, refused.values()))}"
+            f"{where} sets {', '.join(refused)}, and no file may run code, choose a server, name an API key or have an "
+            f"env write files: if you trust it, add to the command: {' '.join(map(_word, refused, refused.values()))}"
         )
     # Who judged remains: it tells what a run's reward was, and only training makes the judge.
     left_out = {key for key in unsaid if not _ONLINE_JUDGE.fullmatch(key)}

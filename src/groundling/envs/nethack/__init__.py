@@ -28,6 +28,8 @@ ACTIONS = (
     "search",
 )
 """What each action does. Where a question is asked, "northwest" is the key y and says yes."""
+RECORDING = ("savedir", "save_ttyrec_every")
+"""Arguments with which nle writes recordings of the games: into which folder, and of how many games one."""
 
 
 def make_goal(goal: str, **args: Any) -> "NetHackTask":
@@ -76,4 +78,4 @@ def check_installed() -> None:
         )
 
 
-__all__ = ["ACTIONS", "TASKS", "check_installed", "make_goal", "make_task", "recording_in"]
+__all__ = ["ACTIONS", "RECORDING", "TASKS", "check_installed", "make_goal", "make_task", "recording_in"]

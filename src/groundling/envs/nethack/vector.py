@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from groundling.envs.nethack import ACTIONS, TASKS, check_installed, make_task
+from groundling.envs.nethack import ACTIONS, RECORDING, TASKS, check_installed, make_task
 from groundling.envs.nethack.shared import FIGURES, LAST_FIELDS, EndStatus, SharedArrays
 from groundling.errors import ConfigError, RunError
 from groundling.registry import unknown
@@ -65,7 +65,6 @@ class Frames:
     """Those that ended with this step; one that was cut is none of them."""
 
 
-_RECORDING = ("savedir", "save_ttyrec_every")
 _ARRAYS = [f.name for f in fields(Frames) if f.name != "episodes"]
 
 
@@ -117,7 +116,7 @@ class NetHackVectorEnv:
     ) -> None:
         _check(task, num_envs, num_workers, num_groups, args or {})
         if num_workers:  # what is wrong with the arguments is told here and once, not by every worker's death
-            make_task(task, **{k: v for k, v in (args or {}).items() if k not in _RECORDING}).close()
+            make_task(task, **{k: v for k, v in (args or {}).items() if k not in RECORDING}).close()
         # Here, because they import nle.
         from groundling.envs.nethack.stepping import EnvSpec, LocalEnvs
         from groundling.envs.nethack.workers import Incidents, WorkerPool
