@@ -34,6 +34,12 @@ YAML = {
     "cut off": ("a: [", "no YAML"),
     "code": ("a: !!python/object/apply:os.system [ls]", "no YAML"),
     "long number": ("a: " + "9" * 5000, "4300 digits"),
+    "great number": (
+        "a: [{b: 0x" + "f" * 5000 + "}]",
+        "a.0.b must be less than 2**63, got a number of 20000 bits",
+    ),
+    "great negative number": ("a: -0b1" + "0" * 63, "a must be less than 2**63"),
+    "great key": ("a: {? 0x" + "f" * 5000 + " : 1}", "a.(a key) must be less than 2**63"),
     "no text": ("a: \x00", "no YAML"),
 }
 JSON = {

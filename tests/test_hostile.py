@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from groundling.cli import main
@@ -465,6 +466,18 @@ def _tensors(name: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> C
     return apply
 
 
+def _others(change: Callable[[Any], Any]) -> Change:
+    """What stands in the file of generators' states beside their tensors."""
+
+    def apply(folder: Path) -> None:
+        path = folder / "random.safetensors"
+        with safe_open(path, framework="pt") as file:
+            others = json.loads(file.metadata()["others"])
+        save_file(load_file(path), path, metadata={"others": json.dumps(change(others))})
+
+    return apply
+
+
 RESEALED: dict[str, Change] = {
     **{
         f"{name} {text[:12]!r}": lambda folder, name=name, text=text: _write(folder / name, text)
@@ -516,6 +529,11 @@ RESEALED: dict[str, Change] = {
     "moments missing": _tensors(
         "optimizer.safetensors", lambda t: {k: v for k, v in t.items() if not k.endswith("exp_avg")}
     ),
+    **{
+        f"NumPy at {place}": _others(lambda o, place=place: {**o, "numpy": [place, *o["numpy"][1:]]})
+        for place in (625, -1, 1.5, "1", None, 10**30)
+    },
+    "NumPy null": _others(lambda o: {**o, "numpy": None}),
     "memory's shape": _tensors("collector.safetensors", lambda t: {k: v[:, :1] for k, v in t.items()}),
     "memory missing": _tensors("collector.safetensors", lambda t: {}),
     "weights' shape": _tensors("symbolic.safetensors", lambda t: {k: v[..., :1] for k, v in t.items()}),

@@ -50,7 +50,7 @@ def read_yaml(path: Path) -> DictConfig:
 
     Raises:
         OSError: it cannot be opened.
-        DocumentError: it is no mapping, no YAML, or past a limit.
+        DocumentError: it is no mapping, no YAML, or past a limit; or a number is as `check_numbers` refuses it.
     """
     text = _text(path, SETTINGS)
     try:
@@ -65,6 +65,7 @@ def read_yaml(path: Path) -> DictConfig:
             f"{path} is no YAML: a value is not what its tag says, as in !!bool maybe; leave the tags (!!…) out"
         ) from error
     assert isinstance(loaded, DictConfig)
+    check_numbers(OmegaConf.to_container(loaded, resolve=False), str(path))
     return loaded
 
 
@@ -170,6 +171,33 @@ def lines_of(path: Path) -> Iterator[bytes]:
             if len(line) > LINE:
                 raise DocumentError(f"{path}:{number} has more than {LINE:,} bytes: it is not read")
             yield line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+
+
+def check_numbers(node: Any, where: str = "", path: tuple[Any, ...] = ()) -> None:
+    """Check that whole numbers, those that are keys among them, take less than 64 bits.
+
+    Nothing of ours is greater, and Python does not write out those of thousands of digits, which YAML may hold in
+    hexadecimal.
+
+    Args:
+        node: A value, or nested ones.
+        where: Their file, for the message; "" where it is not a file's alone.
+        path: The keys that lead to them.
+
+    Raises:
+        DocumentError: one takes more.
+    """
+    if isinstance(node, int) and abs(node) >= 2**63:
+        named = f"{where}: " if where else ""
+        named += ".".join(map(str, path))[:80]
+        raise DocumentError(f"{named} must be less than 2**63, got a number of {node.bit_length()} bits")
+    if isinstance(node, Mapping):
+        for name, value in node.items():
+            check_numbers(name, where, (*path, "(a key)"))
+            check_numbers(value, where, (*path, name))
+    elif isinstance(node, list | tuple):
+        for place, value in enumerate(node):
+            check_numbers(value, where, (*path, place))
 
 
 def check_expansion(values: Any, where: str) -> None:

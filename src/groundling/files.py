@@ -141,16 +141,18 @@ def open_to_lock(path: Path, otherwise: str) -> IO[Any]:
 
     Raises:
         OSError: it cannot be made.
-        RunError: it is a link.
+        RunError: it is a link, or no file.
     """
-    if path.is_symlink():  # in a folder of another's: a file would be made wherever it leads
-        raise RunError(f"{path} is a link, and no lock of ours: delete it, or {otherwise}")
+    # In a folder of another's: a file would be made wherever a link leads, and a pipe waited for without end.
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        kind = "a link" if path.is_symlink() else "no regular file"
+        raise RunError(f"{path} is {kind}, and no lock of ours: delete it, or {otherwise}")
     return path.open("a")
 
 
 def is_locked(path: Path) -> bool:
     """Whether a process holds the lock of this file."""
-    if not path.exists():
+    if not path.is_file():  # a pipe, say, would be waited for without end
         return False
     with path.open("a" if os.access(path, os.W_OK) else "r") as file:
         return not lock_file(file, lambda text: None)

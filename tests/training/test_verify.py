@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -137,7 +138,8 @@ def test_a_damaged_checkpoint_is_told(what: str, run_dir: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["a.partial; touch pwned; #", "a.partial $(touch pwned)`touch pwned`", "'.partial' && touch pwned"]
+    "name",
+    ["a.partial; touch pwned; #", "a.partial $(touch pwned)`touch pwned`", "'.partial' && touch pwned"],
 )
 def test_the_commands_that_are_told_are_safe_in_a_shell(name: str, run_dir: Path, tmp_path: Path) -> None:
     (run_dir / name).touch()
@@ -228,6 +230,25 @@ def test_of_two_in_one_folder_one_is_told_so(run_dir: Path, tmp_path: Path) -> N
         assert any(one.problem == "is being written to by another process" for one in verify(run_dir))
     _train(_corridor(run_dir))
     assert not (run_dir / LOCK).exists()
+
+
+def test_a_pipe_is_no_lock_and_is_not_waited_for(run_dir: Path) -> None:
+    os.mkfifo(run_dir / LOCK)
+    asked = threading.Thread(target=verify, args=(run_dir,), daemon=True)
+    asked.start()
+    asked.join(20)
+    assert not asked.is_alive()
+    with (
+        pytest.raises(RunError, match="is no regular file, and no lock of ours: delete it"),
+        locked(run_dir / LOCK, "is at work", print),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("name", ["1²", "0x2", "-1"])
+def test_a_folder_that_is_no_number_is_no_checkpoint(name: str, run_dir: Path) -> None:
+    (run_dir / "checkpoints" / name).mkdir()
+    assert all(one.problem is None for one in verify(run_dir))
 
 
 def test_a_lock_that_was_removed_keeps_nobody_out(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from groundling.algorithms.algorithm import algorithms
 from groundling.arguments import check_minima
 from groundling.configs.keys import schema_of, types_of
 from groundling.configs.schema import Config
-from groundling.configs.trust import admit, check_plain, leaves
+from groundling.configs.trust import admit, check_plain
 from groundling.configs.types import check_values
 from groundling.configs.used import check_used
-from groundling.documents import check_expansion
+from groundling.documents import check_expansion, check_numbers
 from groundling.errors import ConfigError, UnusedKey
 from groundling.policies.policy import policies
 from groundling.registry import ComponentConfig, check_component, unknown
@@ -43,7 +43,7 @@ def check(settled: DictConfig, where: str, said: Mapping[str, Any], unused: Sequ
     values: Any = OmegaConf.to_container(settled, resolve=True)
     check_plain(values, where)  # interpolations may have put a resolver together
     check_expansion(values, where)
-    _check_numbers(values)
+    check_numbers(values)
     admitted, world = admit(values, said, where, unused), settled.world.id
     for key, hint in types_of(world).items():
         check_values(key, admitted[key], hint)  # what interpolations have put there
@@ -69,12 +69,6 @@ def check(settled: DictConfig, where: str, said: Mapping[str, Any], unused: Sequ
     except ConfigError as error:
         raise ConfigError(f"{error}{_to_import(config.imports, where)}") from error
     return config
-
-
-def _check_numbers(values: Mapping[str, Any]) -> None:
-    for key, value in leaves("", values):
-        if isinstance(value, int) and abs(value) >= 2**63:
-            raise ConfigError(f"{key} must be less than 2**63, got a number of {value.bit_length()} bits")
 
 
 def _check_identity(name: str, seed: int, run_dir: str) -> None:

@@ -24,6 +24,8 @@ from groundling.processes import in_parts
 
 MANIFEST = "manifest.json"
 """What a checkpoint, or a published policy, consists of."""
+_WORDS = 624
+"""Of the state of NumPy's generator, a Mersenne twister."""
 
 
 def save(folder: Path, update: int, write: Callable[[Path], None], keep: int) -> Path:
@@ -140,7 +142,7 @@ def counters_of(folder: Path, needed: Sequence[str] = ("update", "step")) -> dic
 
 def numbered(folder: Path) -> list[Path]:
     """The checkpoints, whole or broken, earliest first."""
-    folders = [p for p in folder.glob("[0-9]*") if p.is_dir() and p.name.isdigit()]
+    folders = [p for p in folder.glob("[0-9]*") if p.is_dir() and p.name.isdecimal()]
     return sorted(folders, key=lambda path: int(path.name))
 
 
@@ -221,7 +223,11 @@ def save_random_states(generators: dict[str, torch.Generator], path: Path) -> No
 
 
 def load_random_states(generators: dict[str, torch.Generator], path: Path) -> None:
-    """Read what `save_random_states` wrote."""
+    """Read what `save_random_states` wrote.
+
+    Raises:
+        ValueError: NumPy's generator stands beyond its words, in memory of others.
+    """
     from safetensors import safe_open
 
     tensors = load_file(path)
@@ -233,6 +239,11 @@ def load_random_states(generators: dict[str, torch.Generator], path: Path) -> No
     for i in range(torch.cuda.device_count()):
         if f"cuda.{i}" in tensors:
             torch.cuda.set_rng_state(tensors[f"cuda.{i}"], i)
+    place = others["numpy"][0]
+    if type(place) is not int or not 0 <= place <= _WORDS:  # which NumPy does not check
+        raise ValueError(
+            f"NumPy's generator stands at {place!r:.80}, expected a word of its state, 0 to {_WORDS}"
+        )
     np.random.set_state(("MT19937", tensors["numpy"].numpy().astype(np.uint32), *others["numpy"]))  # noqa: NPY002
     version, gauss = others["python"]
     random.setstate((version, tuple(tensors["python"].tolist()), gauss))

@@ -169,7 +169,8 @@ class Store:
         """Keep others off this chunk of the question while the block runs; a kill lets go of it.
 
         Raises:
-            RunError: another process works on it, or on chunks of another number of them; or a claim is a link.
+            RunError: another process works on it, or on chunks of another number of them; or what is to be locked is
+                no file of ours.
         """
         folder = self._claims()
         with open_to_lock(folder / f"{self.hash}-{chunk}-of-{chunks}", _OTHERWISE) as file:
@@ -196,7 +197,7 @@ class Store:
         """Wait until no other process of this question is in such a block.
 
         Raises:
-            RunError: the file that is locked is a link.
+            RunError: what is to be locked is no file of ours.
         """
         with self._one_at_a_time("writing"):
             yield
