@@ -6,13 +6,17 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from omegaconf import OmegaConf
+from safetensors.torch import save_file
 
 from groundling.cli import main
 from groundling.errors import RunError
 from groundling.evaluation.publish import upload
 from groundling.evaluation.target import find
+from groundling.judges.reward_models import CharacterRewardModel
 from groundling.lm import LanguageModel
 from groundling.lm.loading import STARTERS
+from groundling.rewards.table import RewardTable
 from groundling.training import checkpoint
 from groundling.training.tracking import read_metrics
 
@@ -151,6 +155,38 @@ def test_what_a_judge_was_shown_and_said_stays_at_home(run_dir: Path, tmp_path: 
     assert [p.relative_to(published).as_posix() for p in published.rglob("*.*")] == [
         "taste/model/reward_model.json"
     ]
+
+
+def test_a_reward_model_that_the_run_never_learnt_from_stays_at_home(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever made the run names the folder, which may be one of the publisher's."""
+    run, taste = tmp_path / "run", tmp_path / "taste"
+    shutil.copytree(run_dir, run)
+    private, other = (CharacterRewardModel(channels=size, hidden_size=8) for size in (4, 8))
+    private.save(taste, {"note": "private"})
+    config = OmegaConf.load(run / "config.yaml")
+    config.reward["taste"] = {"id": "reward_model", "coefficient": 1.0, "args": {"path": str(taste)}}
+    OmegaConf.save(config, run / "config.yaml")
+    newest = sorted((run / "checkpoints").iterdir())[-1]
+    part = newest / "rewards" / "taste"
+    part.mkdir(parents=True)
+    for place, table in enumerate([None, other, b"broken", private]):
+        if isinstance(table, bytes):
+            (part / "table.safetensors").write_bytes(table)
+        elif table is not None:
+            save_file(RewardTable(table).state_dict(), part / "table.safetensors")
+        (newest / "manifest.json").unlink()
+        checkpoint.seal(newest)
+        output = tmp_path / f"out-{place}"
+        assert main(["publish", str(run), "--output", str(output)]) == 0
+        warning, published = capsys.readouterr().err, (output / "rewards" / "taste" / "model").is_dir()
+        assert published == (table is private)
+        if published:
+            assert "warning" not in warning
+        else:
+            assert warning.count("\n") == 1
+            assert f"reward.taste.args.path={taste} is left out, for {newest} was not trained with" in warning
 
 
 class _Hub:

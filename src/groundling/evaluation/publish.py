@@ -19,7 +19,7 @@ from groundling.files import lock_beside, locked, new_folder
 from groundling.judges.reward_models import load_reward_model
 from groundling.judges.reward_models.reward_model import DESCRIPTION
 from groundling.lm.loading import STARTERS
-from groundling.rewards.reward_model_part import MODEL
+from groundling.rewards.reward_model_part import MODEL, has_rewarded
 from groundling.rewards.sum import FOLDER
 from groundling.sharing import shareable
 from groundling.training import checkpoint
@@ -41,7 +41,7 @@ def publish(target: Target, output: Path, warn: Callable[[str], None] = warnings
     Args:
         target: A run, one of its checkpoints, or a published policy.
         output: A folder that is not there yet, or empty; it is there as a whole or not at all.
-        warn: Told if the file system has no locks.
+        warn: Told if the file system has no locks, and of a reward model that is left out.
 
     Raises:
         ConfigError: the target is not trained, or the folder holds something.
@@ -53,7 +53,7 @@ def publish(target: Target, output: Path, warn: Callable[[str], None] = warnings
         for name in _files_of_the_policy(target.checkpoint):
             (partial / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(target.checkpoint / name, partial / name)
-        _add_reward_models(target, partial)
+        _add_reward_models(target, partial, warn)
         for path in partial.rglob("*.json"):
             _leave_paths_out(path)
         counters = checkpoint.counters_of(target.checkpoint)
@@ -87,16 +87,24 @@ def _is_of_a_reward_in_training(path: Path) -> bool:
     return path.parts[0] == FOLDER and path.parts[2:3] != (MODEL,)
 
 
-def _add_reward_models(target: Target, output: Path) -> None:
+def _add_reward_models(target: Target, output: Path, warn: Callable[[str], None]) -> None:
     """Put the run's reward models where a checkpoint has one that learns: what is seen of a policy tells of them."""
+    assert target.checkpoint is not None
     for name, part in target.config.reward.items():
         if part is None or (part.id or name) != "reward_model" or not part.args.get("path"):
             continue
         source, place = Path(part.args["path"]), output / FOLDER / name / MODEL
         if (source / DESCRIPTION).is_file() and not place.exists():
-            # Loaded and saved instead of copied: the folder is named by whoever made the run.
-            about = read_object(source / DESCRIPTION, SETTINGS).get("about")
-            load_reward_model(source).save(place, about)
+            # The folder is named by whoever made the run: it may be one of the publisher's, which the policy never
+            # learnt from. And what lies there is loaded and saved instead of copied.
+            model = load_reward_model(source)
+            if not has_rewarded(model, target.checkpoint / FOLDER / name):
+                warn(
+                    f"reward.{name}.args.path={source} is left out, for {target.checkpoint} was not trained with the "
+                    "reward model that lies there: bring back the one that it was trained with, to publish that"
+                )
+                continue
+            model.save(place, read_object(source / DESCRIPTION, SETTINGS).get("about"))
 
 
 def _settings(target: Target) -> dict[str, Any]:

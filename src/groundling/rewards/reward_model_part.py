@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -233,7 +234,7 @@ class RewardModelPart(Part):
             model.take_up(saved)
             self._online.load_state_dict(load_file(folder / _ANSWERS))
         table = load_file(folder / _TABLE)
-        if self._online is None and int(table["version"]) != self._table.model.version:
+        if self._online is None and not has_rewarded(self._table.model, folder):
             raise ConfigError(
                 f"{folder} was trained with another reward model than {self.path}, and another reward would be learnt "
                 "from here on: bring the first one back, or set run_dir to a new folder"
@@ -243,6 +244,16 @@ class RewardModelPart(Part):
     def close(self) -> None:
         if self._online is not None:
             self._online.close()
+
+
+def has_rewarded(model: RewardModel, folder: Path) -> bool:
+    """Whether the part's ``folder`` in a checkpoint holds rewards of this ``model``, and not none or another's."""
+    try:
+        with safe_open(folder / _TABLE, "pt") as table:
+            version: Any = table.get_tensor("version").tolist()
+    except (OSError, SafetensorError):
+        return False
+    return bool(version == model.version)
 
 
 def _read(kind: Any, key: str, values: Mapping[str, Any]) -> Any:
