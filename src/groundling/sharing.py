@@ -8,25 +8,43 @@ from typing import Any
 SERVERS = ("base_url", "api_key_env")
 """Arguments of a judge that asks a server: where it is, and which variable of the environment has the key."""
 _ABSOLUTE = re.compile(r"(file:/)?/.|~[^/]*/.|[A-Za-z]:[\\/].|\\\\.")
+_BEFORE = r"""(?<![^\s,:='"{\[(])"""
+"""What a path inside a text stands after: nothing, or one of these."""
+_IN_A_NAME = r"""[^\s/,'"{}\[\]()]"""
 _ABSOLUTE_INSIDE = re.compile(
-    r"""(?<![^\s,:='"{\[(])(?:file:/+|/|~[^/\s]*/|[A-Za-z]:[\\/]|\\\\)[^\s,'"{}\[\]()]+"""
+    # Of a single name, such as the /no_think of a prompt, there is nothing to cut off.
+    rf"{_BEFORE}(?:file:/+|/(?=/*{_IN_A_NAME}+/)|~[^/\s~]*/|[A-Za-z]:[\\/]|\\\\)(?:{_IN_A_NAME}|/)+"
 )
+_URL = re.compile(rf"(?<!{_BEFORE}file)://")
+"""Of any scheme but file, which is a path's."""
 _OF_A_SERVER = re.compile(rf"://|\b({'|'.join(SERVERS)})\b")
 
 
 def shareable(node: Any) -> Any:
     """Nested settings, or one text, as they may be given away.
 
-    Absolute paths, which tell of the writer's machine, become the name that they end in; the addresses of servers and
-    the names of API keys' variables are left out.
+    Absolute paths, which tell of the writer's machine, become the name that they end in; texts with an address of a
+    server and the names of API keys' variables are left out. A single text that has one becomes empty.
     """
     if isinstance(node, Mapping):
-        return {name: shareable(value) for name, value in node.items() if name not in SERVERS}
+        return {
+            name: shareable(value)
+            for name, value in node.items()
+            if name not in SERVERS and not _has_address(value)
+        }
     if isinstance(node, list | tuple):
-        return [shareable(value) for value in node]
-    if isinstance(node, str) and _ABSOLUTE.match(node) and "\n" not in node:
+        return [shareable(value) for value in node if not _has_address(value)]
+    if not isinstance(node, str):
+        return node
+    if _has_address(node):
+        return ""
+    if _ABSOLUTE.match(node) and "\n" not in node:
         return PureWindowsPath(node).name  # which knows both kinds of slash
-    return node
+    return _ABSOLUTE_INSIDE.sub(lambda path: PureWindowsPath(path[0]).name, node)
+
+
+def _has_address(value: Any) -> bool:
+    return isinstance(value, str) and _URL.search(value) is not None
 
 
 def shareable_words(words: Sequence[str]) -> list[str]:
@@ -35,6 +53,5 @@ def shareable_words(words: Sequence[str]) -> list[str]:
     for word in words:
         key, equals, value = word.rpartition("=") if "{" not in word else word.partition("=")
         if not _OF_A_SERVER.search(word):
-            plain = _ABSOLUTE_INSIDE.sub(lambda path: PureWindowsPath(path[0]).name, str(shareable(value)))
-            kept.append(f"{key}{equals}{plain}")
+            kept.append(f"{key}{equals}{shareable(value)}")
     return kept

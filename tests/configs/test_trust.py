@@ -330,6 +330,29 @@ def test_what_is_given_away_names_no_server_and_no_key() -> None:
     assert shareable("file:///home/ada/pool.csv") == "pool.csv" and shareable(None) is None
 
 
+def test_what_is_given_away_has_no_address_and_no_place_inside_a_text() -> None:
+    args = {
+        "url": "https://ada:hunter2@levels.intern:8443/v1",
+        "note": "levels\nof http://10.0.0.7",
+        "pools": ["hf://datasets/ada/p", "b", "-file:///home/ada/p.csv"],
+        "options": "cache=/home/ada/secret,maps=C:\\ada\\maps (~/q)",
+        "files": "a=file:///home/ada/p.csv b: file:/home/ada/q.csv",
+        "lines": "look\nat /home/ada/maps",
+        "system": "1/2, yes / no, </think>, runs/a: /no_think",
+        "seed": 1,
+    }
+    given = {
+        "pools": ["b"],
+        "options": "cache=secret,maps=maps (q)",
+        "files": "a=p.csv b: q.csv",
+        "lines": "look\nat maps",
+        "system": args["system"],
+        "seed": 1,
+    }
+    assert shareable(args) == given == shareable(given)  # what was given away is compared with what would be
+    assert shareable(args["url"]) == ""
+
+
 def test_a_command_line_is_given_away_without_places() -> None:
     words = [
         "study",

@@ -189,6 +189,18 @@ def test_a_reward_model_that_the_run_never_learnt_from_stays_at_home(
             assert f"reward.taste.args.path={taste} is left out, for {newest} was not trained with" in warning
 
 
+def test_a_name_with_an_address_is_left_out(run_dir: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(run_dir, run)
+    config = OmegaConf.load(run / "config.yaml")
+    config.name = "learnt from https://ada:hunter2@levels.intern"
+    OmegaConf.save(config, run / "config.yaml")
+    assert main(["publish", str(run), "--output", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "README.md").read_text().count("\n# run\n") == 1
+    assert not [path for path in (tmp_path / "out").rglob("*.*") if b"hunter2" in path.read_bytes()]
+    assert find(str(tmp_path / "out"), [], pytest.fail).config.name == "run"
+
+
 class _Hub:
     calls: ClassVar[list[tuple[str, object]]] = []
 

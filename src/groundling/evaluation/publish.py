@@ -110,6 +110,7 @@ def _add_reward_models(target: Target, output: Path, warn: Callable[[str], None]
 def _settings(target: Target) -> dict[str, Any]:
     recorded_ones = recorded(target.run_dir / "config.yaml")
     settings: dict[str, Any] = shareable(recorded_ones)
+    settings.setdefault("name", target.run_dir.name)  # a config has one, also if its own had an address in it
     for name in ("path", "tokenizer"):
         settings["model"][name] = _name_of_model(recorded_ones["model"][name])
     return settings

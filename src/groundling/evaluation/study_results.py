@@ -194,7 +194,7 @@ def _check_settings(job: Job, folder: Path) -> None:
     path = folder / _ARMS / f"{job.arm}.yaml"
     if not path.is_file():
         raise ConfigError(f"{folder} does not tell what {job.arm} was run with: there is no {path}")
-    there, wanted = flat(recorded(path)), flat(_settings(job))
+    there, wanted = flat(shareable(recorded(path))), flat(_settings(job))
     different = [
         f"{key}={there.get(key)!r:.80} (here {wanted.get(key)!r:.80})"
         for key in sorted({*there, *wanted})
