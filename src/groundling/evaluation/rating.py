@@ -21,7 +21,7 @@ from groundling.documents import read_lines, read_object
 from groundling.errors import ConfigError, GroundlingError
 from groundling.evaluation.agreement import krippendorff_alpha
 from groundling.evaluation.rating_tasks import LIKERT_POINTS, RatingTask, find_rating_task
-from groundling.files import open_csv, write_atomically
+from groundling.files import harmless_cell, open_csv, write_atomically
 from groundling.registry import unknown
 
 Kind = Literal["likert", "pairwise"]
@@ -226,14 +226,9 @@ def _sheet(kind: Kind, task: RatingTask, items: Sequence[Item]) -> str:
     writer = csv.writer(lines)
     writer.writerow(["rater", "item", "prompt", *texts, *(question.id for question in task.questions)])
     for item in items:
-        cells = [_harmless(text) for text in (item.prompt, *item.texts)]
+        cells = [harmless_cell(text) for text in (item.prompt, *item.texts)]
         writer.writerow(["", item.id, *cells, *[""] * len(task.questions)])
     return lines.getvalue()
-
-
-def _harmless(text: str) -> str:
-    """A cell that no spreadsheet takes for a formula."""
-    return "'" + text if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def _read_key(folder: Path) -> dict[str, Any]:

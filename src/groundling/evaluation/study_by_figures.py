@@ -12,7 +12,14 @@ from groundling.configs.studies import Study
 from groundling.errors import RunError
 from groundling.evaluation import plots
 from groundling.evaluation.study import Job
-from groundling.evaluation.tables import StudyHead, estimate_cell, markdown_table, write_csv, write_curves
+from groundling.evaluation.tables import (
+    StudyHead,
+    estimate_cell,
+    in_markdown,
+    markdown_table,
+    write_csv,
+    write_curves,
+)
 from groundling.files import write_atomically
 from groundling.intervals import IntervalEstimate, estimate
 from groundling.training.tracking import read_metrics
@@ -199,6 +206,7 @@ def _reading(lines: Sequence[Line]) -> list[str]:
             continue
         above, below = min(first) > max(line.of_seeds), max(first) < min(line.of_seeds)
         if above or below:
-            findings.append(f"- {line.figure.replace('_', ' ')}: {'above' if above else 'below'} {line.arm}")
+            figure = in_markdown(line.figure.replace("_", " "))
+            findings.append(f"- {figure}: {'above' if above else 'below'} {line.arm}")
     heading = f"Where every seed of *{lines[0].arm}* lies on one side of every seed of another arm:"
     return [heading, "\n".join(findings) or "- nowhere"]

@@ -2,6 +2,7 @@
 
 import csv
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -26,6 +27,8 @@ FIRST = ("first_named", "first_none", "first_precision", "first_chance")
 CURVES, EVALUATIONS, SUMMARY = "curves.csv", "evaluations.csv", "summary.json"
 _ARMS = "arms"
 _NAMES = ("arm", "agent", "suite", "task")
+_NAME = re.compile(r"(?!.*//)\w[\w .,:/()+-]*")
+"""How arms and suites, agents, envs and families of tasks are called: no markup, no formula and no address."""
 _COUNTS = ("seed", "episodes", "step")
 _LARGEST = 2.0**53
 """A count or figure beyond it is none of a run's."""
@@ -237,7 +240,7 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of a CSV file of results; an empty cell is None.
 
     Raises:
-        ValueError: a cell is neither empty nor of its column's kind.
+        ValueError: a cell is neither empty nor of its column's kind, or a name is none.
     """
     with open_csv(path) as lines:
         for number, row in enumerate(lines, start=1):
@@ -248,6 +251,10 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
 
 def _value(name: str, cell: str, where: str) -> Any:
     if name in _NAMES:
+        if not _NAME.fullmatch(cell):
+            raise ValueError(
+                f"{where}: {name} is {cell!r:.40}, expected letters, digits, spaces and _.,:/()+-"
+            )
         return cell
     if not cell and name not in _ALWAYS:
         return None

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,17 +11,30 @@ from pathlib import Path
 from typing import Any
 
 from groundling.configs.studies import Study
-from groundling.files import write_atomically
+from groundling.files import harmless_cell, write_atomically
 from groundling.intervals import IntervalEstimate
+from groundling.output import plain
+
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|-?(inf|nan)")
+_MARKUP = str.maketrans({"|": "&#124;", "<": "&lt;", "`": "&#96;"})
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write a CSV file: floats with six digits, None as an empty cell."""
+    """Write a CSV file: floats with six digits, None as an empty cell, and no text that would be a formula."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows([f"{x:.6g}" if isinstance(x, float) else x for x in row] for row in rows)
+    writer.writerow([_csv_cell(x) for x in header])
+    writer.writerows([_csv_cell(x) for x in row] for row in rows)
     write_atomically(path, text.getvalue())
+
+
+def _csv_cell(value: Any) -> Any:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if not isinstance(value, str) or _NUMBER.fullmatch(value):  # which was read from another CSV file
+        return value
+    # Spreadsheets end a row at \r, too, and the csv module quotes \n alone.
+    return harmless_cell(value).replace("\r", "\n")
 
 
 def write_curves(
@@ -43,9 +57,17 @@ def write_curves(
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown, with a line below its header."""
+    """A table in Markdown, with a line below its header; its cells are `in_markdown`."""
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+    return "\n".join("| " + " | ".join(map(in_markdown, cells)) + " |" for cells in lines)
+
+
+def in_markdown(text: str) -> str:
+    """A name that somebody else may have given, as Markdown shows it: on one line, no HTML, code, link or cell's end.
+
+    Written so that it holds between backticks, too, where a backslash would not.
+    """
+    return plain(" ".join(text.splitlines())).translate(_MARKUP).replace("](", "]&#40;")
 
 
 def estimate_cell(estimate: IntervalEstimate | None, spec: str) -> str:
