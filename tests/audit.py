@@ -1,5 +1,6 @@
 """What a process does that somebody else's file might want of it, recorded by an audit hook (PEP 578)."""
 
+import logging
 import os
 import re
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import matplotlib
 import pytest
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+from transformers.utils import logging as transformers_logging
 
 HOSTILE = "hostile"
 """How the names of modules begin that no file may have imported."""
@@ -138,6 +140,11 @@ def auditing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Audit]:
 
     with monkeypatch.context() as patch:
         patch.setattr(type(os.environ), "__getitem__", read)
+        transformers_logging.set_verbosity_warning()  # as in a process that has not trained
+        for logger in (logging.getLogger(name) for name in list(logging.root.manager.loggerDict)):
+            for handler in logger.handlers:  # which keep the standard error of when they were made
+                if type(handler) is logging.StreamHandler:
+                    patch.setattr(handler, "stream", sys.stderr)
         _on = audit
         try:
             yield audit

@@ -34,6 +34,7 @@ import pytest
 import torch
 import transformers
 import yaml
+from safetensors.torch import load_file, save_file
 
 from groundling.beside import CommandLine, run_beside
 from groundling.cli import main
@@ -179,6 +180,17 @@ def sealed(folder: str, *plants: Plant) -> Plant:
             one(root)
         (root / folder / MANIFEST).unlink()
         seal(root / folder)
+
+    return plant
+
+
+def tensor(name: str, called: str) -> Plant:
+    """One more tensor among weights."""
+
+    def plant(root: Path) -> None:
+        weights = load_file(root / name)
+        (root / name).unlink()  # it is linked
+        save_file({**weights, called: torch.zeros(1)}, root / name, metadata={"format": "pt"})
 
     return plant
 
@@ -674,6 +686,11 @@ MODELS = {
         pickled("model/reward_model.safetensors"),
         "train glam/symbolic reward.reward_model.args.path=MODEL device=cpu run_dir=OUT",
         "no reward model that can be read",
+    ),
+    "escapes for a tensor": Case(
+        tensor("starter/model.safetensors", ESCAPE),
+        "distill PAIRS --preferences rules --output OUT epochs=1 device=cpu --model language_model "
+        "model.args={path:./starter}",
     ),
     "a metric of a module": Case(
         together(of_texts(evaluation__metrics=[{"id": "hostile_metric.M"}]), module("hostile_metric")),

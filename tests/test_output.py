@@ -1,5 +1,6 @@
 """Output that nobody takes: the work goes on, and the exit status tells of the work."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from groundling.cli import main
 from groundling.training.tracking import read_metrics
 
 pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
@@ -73,3 +75,9 @@ def test_what_only_prints_fails_where_it_cannot(tmp_path: Path) -> None:
     done = _shell("$G list judges > /dev/full", tmp_path)
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     assert done.stderr.startswith("error: standard output cannot be written")
+
+
+def test_what_libraries_log_commands_no_terminal(caplog: pytest.LogCaptureFixture) -> None:
+    assert main(["list", "judges"]) == 0
+    logging.getLogger("a_library").warning("unexpected: %s\nthe end", "\x1b]0;a title\x07")
+    assert caplog.messages == ["unexpected: �]0;a title�\nthe end"]

@@ -27,7 +27,7 @@ from groundling.commands import (
 )
 from groundling.commands.command import INTERRUPTED, one_line
 from groundling.errors import ConfigError, ForeignError, GroundlingError, is_out_of_memory
-from groundling.output import keep_writing, plain, problem
+from groundling.output import keep_writing, log_plainly, plain, problem
 from groundling.parent import end_with_launcher
 
 _COMMANDS = (
@@ -62,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Idle OpenMP threads sleep instead of spinning: where other work shares the cores, torch is then several
     # times faster. It is read when torch is first imported, which is later.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    log_plainly()
     parser = _parser()
     arguments, more = parser.parse_known_args(argv)
     if more and (not hasattr(arguments, "overrides") or any(word.startswith("-") for word in more)):

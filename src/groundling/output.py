@@ -4,6 +4,7 @@ They get lost to a reader that has gone, a full disk, a closed terminal.
 """
 
 import io
+import logging
 import os
 import sys
 from typing import Any
@@ -21,6 +22,18 @@ _OBEYED = (
 def plain(text: str) -> str:
     """A text that may be a file's, as a terminal shows it without obeying it: it sets no title and hides no words."""
     return text.translate(dict.fromkeys(_OBEYED, "\N{REPLACEMENT CHARACTER}"))
+
+
+class _Record(logging.LogRecord):
+    """What a library logs, as `plain` text: the names in it may be a file's."""
+
+    def getMessage(self) -> str:
+        return plain(super().getMessage())
+
+
+def log_plainly() -> None:
+    """Let what libraries log from now on command no terminal, whoever of them shows it; for a process of ours."""
+    logging.setLogRecordFactory(_Record)
 
 
 class _Stream(io.FileIO):

@@ -93,6 +93,12 @@ def test_a_model_has_no_adapter_that_imports_a_module(
         metric.check()
 
 
+def test_a_classifier_without_its_head_is_told(encoder: str) -> None:
+    metric = metrics.create("learned_reward", model_name=encoder, label_ix=0, device="cpu")
+    with pytest.raises(GroundlingError, match=r"lacks weights of this model, among them classifier\.bias"):
+        metric.compute(["p"], ["g"], [[]])
+
+
 @pytest.mark.parametrize("intent", [3, [3]])
 def test_intents_are_acts_less_one(classifier: Callable[..., str], intent: object) -> None:
     metric = metrics.create("intent_accuracy", model_name=classifier([0.0, 0, 9, 0]), device="cpu")

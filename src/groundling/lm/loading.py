@@ -60,12 +60,17 @@ class Source:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Without Transformers' progress bars, which every checkpoint of a run would print."""
-    shown = transformers_logging.is_progress_bar_enabled()
+    """Without Transformers' progress bars and warnings, which every checkpoint of a run would print.
+
+    The warnings repeat names that stand in files. What matters of them, missing weights, `load_pretrained` tells.
+    """
+    shown, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
     transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
     try:
         yield
     finally:
+        transformers_logging.set_verbosity(verbosity)
         if shown:
             transformers_logging.enable_progress_bar()
 
@@ -77,7 +82,8 @@ def resolve(path: str | Path) -> str:
     if str(path) in STARTERS:
         return str(STARTERS[str(path)])
     if is_gguf(path):
-        return str(dequantised(path))
+        with quietly():
+            return str(dequantised(path))
     folder = Path(path).expanduser()
     if folder.is_dir():
         return str(folder.resolve())
@@ -114,7 +120,8 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
         # Transformers would otherwise make up an empty tokenizer from the model's type.
         raise GroundlingError(f"{folder} holds no tokenizer: save the model's tokenizer into the same folder")
     try:
-        return AutoTokenizer.from_pretrained(source.path, **source.options)
+        with quietly():
+            return AutoTokenizer.from_pretrained(source.path, **source.options)
     except Exception as error:
         raise GroundlingError(
             f"the tokenizer of {source.path} cannot be read: {first_line(error)}"
@@ -202,7 +209,7 @@ def load_model(
             model = load_text_only(source.path, whole, config, options, placed)
             return model if placed else model.to(placement.device)  # type: ignore[arg-type]
         if init == "pretrained":
-            model = _pretrained(auto, source, config, options | placed)
+            model = load_pretrained(auto, source.path, config=config, **options, **placed)
             return model if placed else model.to(placement.device)  # type: ignore[arg-type]
         with torch.random.fork_rng(enabled=seed is not None):
             if seed is not None:
@@ -262,16 +269,19 @@ def refuse_kernels(config: PretrainedConfig, path: str) -> None:
             )
 
 
-def _pretrained(
-    auto: Any, source: Source, config: PretrainedConfig, options: dict[str, Any]
-) -> PreTrainedModel:
-    model, report = auto.from_pretrained(source.path, config=config, output_loading_info=True, **options)
+def load_pretrained(auto: Any, path: str, **options: Any) -> PreTrainedModel:
+    """What an Auto class makes of a folder or hub id, with all of its weights.
+
+    Raises:
+        GroundlingError: weights are missing.
+        Exception: Transformers cannot load it.
+    """
+    with quietly():
+        model, report = auto.from_pretrained(path, output_loading_info=True, **options)
     if report["missing_keys"]:
         # Transformers fills these at random and only warns.
         missing = sorted(report["missing_keys"])
-        raise GroundlingError(
-            f"{source.path} lacks weights of this model, among them {', '.join(missing[:3])}"
-        )
+        raise GroundlingError(f"{path} lacks weights of this model, among them {', '.join(missing[:3])}")
     return model
 
 

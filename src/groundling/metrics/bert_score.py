@@ -56,6 +56,8 @@ class BertScore(Metric):
 
     def _load(self) -> Any:
         self.check()
+        from groundling.lm.loading import quietly
+
         bert_score = library("bert_score", "metrics")
         name = self.model_name or bert_score.utils.lang2model[self.language]
         if self.num_layers is None and name not in bert_score.utils.model2layers:
@@ -63,9 +65,10 @@ class BertScore(Metric):
                 f"bert_score.num_layers must be given with model_name={name}: which layer's embeddings?"
             )
         try:
-            return bert_score.BERTScorer(
-                model_type=name, num_layers=self.num_layers, device=str(find_device(self.device))
-            )
+            with quietly():
+                return bert_score.BERTScorer(
+                    model_type=name, num_layers=self.num_layers, device=str(find_device(self.device))
+                )
         except Exception as error:  # the hub, a broken folder, a missing file: Transformers raises many kinds
             raise GroundlingError(
                 f"BERTScore's model {name} cannot be loaded (name a local one: model_name=FOLDER num_layers=N): "

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from groundling.devices import find_device
-from groundling.errors import ConfigError, RunError
+from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.metrics.libraries import cannot_be_loaded, check_model
 from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of, metrics
 
@@ -68,13 +68,18 @@ class Classifier:
             self.check()
             from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+            from groundling.lm.loading import load_pretrained, quietly
+
             try:
-                tokenizer = AutoTokenizer.from_pretrained(
-                    self.model_name, truncation_side=self._truncation_side, trust_remote_code=False
+                with quietly():
+                    tokenizer = AutoTokenizer.from_pretrained(
+                        self.model_name, truncation_side=self._truncation_side, trust_remote_code=False
+                    )
+                model: Any = load_pretrained(
+                    AutoModelForSequenceClassification, self.model_name, trust_remote_code=False
                 )
-                model = AutoModelForSequenceClassification.from_pretrained(
-                    self.model_name, trust_remote_code=False
-                )
+            except GroundlingError:
+                raise
             except (
                 Exception
             ) as error:  # the hub, a broken folder, a missing file: Transformers raises many kinds

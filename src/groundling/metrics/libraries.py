@@ -36,10 +36,11 @@ def check_model(kind: str, name: str) -> Any:
     """
     from transformers import AutoConfig
 
-    from groundling.lm.loading import refuse_adapter, refuse_kernels
+    from groundling.lm.loading import quietly, refuse_adapter, refuse_kernels
 
     try:
-        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+        with quietly():
+            config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # the hub, a broken folder, a missing file: Transformers raises many kinds
         raise cannot_be_loaded(kind, name, error) from error
     refuse_adapter(name)

@@ -149,9 +149,14 @@ class PreferenceModel(Reward):
             name = self._named()
             from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+            from groundling.lm.loading import load_pretrained, quietly
+
             try:
-                tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-                model = AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=False)
+                with quietly():
+                    tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+                model: Any = load_pretrained(AutoModelForSeq2SeqLM, name, trust_remote_code=False)
+            except GroundlingError:
+                raise
             except (
                 Exception
             ) as error:  # the hub, a broken folder, a missing file: Transformers raises many kinds
