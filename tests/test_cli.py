@@ -5,8 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
+from rich.table import Table
 
 from groundling.cli import main
+from groundling.commands.command import episode_bars, make_console
 from groundling.configs.compose import changed, compose
 from groundling.evaluation.target import find
 from groundling.worlds.text.suites import SUITES
@@ -114,6 +117,27 @@ def test_a_runs_config_file_is_an_experiment(trained: Path, tmp_path: Path) -> N
         for run_dir in (trained, tmp_path / "again")
     ]
     assert without_times[0] == without_times[1]
+
+
+def test_a_name_is_no_markup(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")
+    run_dir, config = tmp_path / "[link=https:a.example]a[/b] :smile:", tmp_path / "config.yaml"
+    values = yaml.safe_load((trained / "config.yaml").read_text())
+    config.write_text(yaml.safe_dump({**values, "run_dir": str(run_dir)}))
+    assert main(["train", str(config)]) == 0
+    output = capsys.readouterr().out
+    assert f"training in {run_dir}\n" in output and f"evaluate {run_dir}\n" in output
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in a terminal
+    console = make_console()
+    with episode_bars(console, 1) as on_agent:
+        on_agent("[link=https:a.example]agent[/b]")()
+    console.print(Table("[/column]", title="[/title]"))
+    output = capsys.readouterr().out
+    for name in ("[link=https:a.example]agent[/b]", "[/column]", "[/title]"):
+        assert name in output
+    assert "\x1b]8;" not in output
 
 
 def test_a_report_on_two_seeds_is_one_curve(trained: Path, tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     chunk = arguments.chunk or 0
     estimate = annotation.estimate(chunk, arguments.chunks)
     for line in describe_estimate(estimate):
-        console.print(line, markup=False, highlight=False)
+        console.print(line, highlight=False)
     if arguments.dry_run:
         console.print("nothing was asked or written", highlight=False)
         return 0
@@ -177,9 +177,9 @@ def _annotate(
     with AnnotationProgress(console, requests) as progress:
         summary = annotation.run(name, chunk=chunk, chunks=chunks, on_answer=progress.advance)
     for line in describe_summary(summary):
-        console.print(line, markup=False, highlight=False)
+        console.print(line, highlight=False)
     if summary.written:
-        console.print(f"written as {name!r} into {annotation.pairs.folder}", markup=False, highlight=False)
+        console.print(f"written as {name!r} into {annotation.pairs.folder}", highlight=False)
     else:
         console.print("no labels were written: there is no verdict yet", highlight=False)
     if summary.failed:
@@ -215,7 +215,7 @@ def _label(pairs: "Pairs", judge: "FigureJudge", arguments: argparse.Namespace, 
     counts = ", ".join(
         f"{kind} {int((labels == code).sum()):,}" for code, kind in enumerate(("first", "second", "tie"))
     )
-    console.print(f"labels      {counts} (of {len(labels):,})", markup=False, highlight=False)
+    console.print(f"labels      {counts} (of {len(labels):,})", highlight=False)
     if arguments.dry_run:
         console.print("nothing was written")
         return 0
@@ -224,7 +224,7 @@ def _label(pairs: "Pairs", judge: "FigureJudge", arguments: argparse.Namespace, 
         raise ConfigError(f"{pairs.folder} has labels {name!r} from elsewhere: choose another --name")
     pairs.write_account(name, account)
     pairs.write_preferences(name, labels)
-    console.print(f"written as {name!r} into {pairs.folder}", markup=False, highlight=False)
+    console.print(f"written as {name!r} into {pairs.folder}", highlight=False)
     return 0
 
 

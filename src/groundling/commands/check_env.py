@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         for taken, observation in played.shown.items():
             console.rule(f"what a model reads after {taken} actions", align="left")
             for prompt in policy.prompts([observation]) or ():
-                console.print(prompt, markup=False, highlight=False)
+                console.print(prompt, highlight=False)
             _print_preferred(console, policy, observation, read)
         _print_play(console, policy, played, read, f"{config.policy.id}, untrained")
     return 0

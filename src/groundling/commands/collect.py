@@ -117,7 +117,7 @@ def _record_pairs(arguments: argparse.Namespace, targets: Sequence["Target"]) ->
     with episode_bars(console, 2 * arguments.pairs, "segments") as on_agent:
         players = [target.demonstrator() for target in targets]
         pairs = world.record_pairs(players, recording, on_agent(arguments.agent))
-    console.print(f"{pairs:,} pairs in {arguments.output}", highlight=False, markup=False)
+    console.print(f"{pairs:,} pairs in {arguments.output}", highlight=False)
     return 0
 
 

@@ -53,9 +53,11 @@ def episode_bars(
     console: "Console", num_episodes: int, what: str = "episodes"
 ) -> Iterator[Callable[[str], Callable[[], None]]]:
     """Gives a function that shows an agent's progress, from its name."""
-    from rich.progress import Progress
+    from rich.progress import Progress, TextColumn
 
-    with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
+    name_column = TextColumn("{task.description}", style="progress.description", markup=False)
+    columns = (name_column, *Progress.get_default_columns()[1:])  # whose own first one reads names as markup
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
 
         def on_agent(name: str) -> Callable[[], None]:
             task = progress.add_task(name, total=num_episodes)
@@ -72,7 +74,7 @@ def warn(text: str) -> None:
 
 
 def make_console() -> "Console":
-    """Where the user reads, all of it `plain` text; of several processes the first one speaks."""
+    """Where the user reads: `plain` text, and no markup; of several processes the first one speaks."""
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
 
@@ -83,7 +85,8 @@ def make_console() -> "Console":
             for text, style, control in super().render(renderable, options):
                 yield Segment(text if control else plain(text), style, control)  # controls are rich's own
 
-    return PlainConsole(quiet=os.environ.get("RANK", "0") != "0")
+    # A file's name or setting may be [/b] or [link=…], which rich would fail on or obey, or :smile:.
+    return PlainConsole(markup=False, emoji=False, quiet=os.environ.get("RANK", "0") != "0")
 
 
 def duration(seconds: float) -> str:

@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         console.print(
             f"held-out accuracy {row['validation_accuracy']:.3f} on pairs that are no ties", highlight=False
         )
-    console.print(f"reward model: {arguments.output}", highlight=False, markup=False)
+    console.print(f"reward model: {arguments.output}", highlight=False)
     return 0
 
 

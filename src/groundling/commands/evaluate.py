@@ -122,7 +122,7 @@ def _run_beside(
     from groundling.beside import CommandLine, run_beside
 
     def tell(text: str) -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
+        console.print(text, highlight=False, soft_wrap=True)
 
     suited = []
     for suite in suites:

@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     console = make_console()
 
     def tell(text: str) -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
+        console.print(text, highlight=False, soft_wrap=True)
 
     elsewhere: dict[str, RunResult] = {}
     for folder in arguments.add:

@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     status = 0
     for folder in arguments.folders:
         findings = verify(folder)
-        console.print(str(folder), highlight=False, markup=False, soft_wrap=True)
+        console.print(str(folder), highlight=False, soft_wrap=True)
         for finding in findings:
             mark, words = (
                 ("ok   ", finding.what)
@@ -37,6 +37,6 @@ def run(arguments: argparse.Namespace) -> int:
             )
             mend = f"; {finding.mend}" if finding.mend else ""
             line = " ".join(f"{words}{mend}".splitlines())  # the names of files may have line breaks
-            console.print(f"  {mark}  {line}", highlight=False, markup=False, soft_wrap=True)
+            console.print(f"  {mark}  {line}", highlight=False, soft_wrap=True)
             status |= finding.problem is not None
     return int(status)

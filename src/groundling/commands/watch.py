@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
             console.input("Enter for the next episode ")
     if film is not None:
         film.save(arguments.gif)
-        console.print(f"written to {arguments.gif}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"written to {arguments.gif}", highlight=False, soft_wrap=True)
     return 0
 
 
@@ -76,7 +76,7 @@ def _show(episode: "Iterator[Moment]", console: "Console", pause: float, film: "
                 live.update(_view(moment), refresh=True)
                 time.sleep(pause)
             elif moment.is_news:
-                console.print("\n".join(moment.lines), markup=False, highlight=False, soft_wrap=True)
+                console.print("\n".join(moment.lines), highlight=False, soft_wrap=True)
     if moment.summary is not None:
         console.print(_table(moment.summary))
 
