@@ -40,6 +40,10 @@ YAML = {
     ),
     "great negative number": ("a: -0b1" + "0" * 63, "a must be less than 2**63"),
     "great key": ("a: {? 0x" + "f" * 5000 + " : 1}", "a.(a key) must be less than 2**63"),
+    "long number": ("a: " + "9" * 5000, "number of more than 4,300 characters, '99999"),
+    "long number in base 60": ("a: -1" + ":1" * 500_000, "number of more than 4,300 characters, '-1:1:1"),
+    "long key in base 60": ("? 1" + ":1" * 500_000 + "\n: a", "number of more than 4,300 characters"),
+    "long number by its tag": ("a: !!int '1" + ":1" * 500_000 + "'", "number of more than 4,300 characters"),
     "no text": ("a: \x00", "no YAML"),
 }
 JSON = {
@@ -47,6 +51,10 @@ JSON = {
     "closed": ("[" * 33 + "]" * 33, "nested deeper than 32"),
     "objects": ('{"a":' * 5000, "nested deeper than 32"),
     "twice": ('{"a": 1, "a": 2}', "comes twice"),
+    "twice among many": (
+        "{" + ",".join(f'"{i}":1' for i in range(50_000)) + ',"49999":1}',
+        "'49999' comes twice",
+    ),
     "empty": ("", "not JSON"),
     "long number": ("9" * 5000, "4300 digits"),
     "many": ("[" + "0," * 2**23 + "0]", "values"),
@@ -77,7 +85,8 @@ def test_json_is_refused(name: str, tmp_path: Path) -> None:
 
 def test_what_people_write_is_read_as_before(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
-    path.write_text("\ufeffx: &x {lr: 1e-3, off_: no}\ny: [*x, {<<: *x, lr: 2}, .nan]\n", encoding="utf-8")
+    text = "\ufeffx: &x {lr: 1e-3, off_: no}\ny: [*x, {<<: *x, lr: 2}, .nan]\n"
+    path.write_text(f"{text}texts: ['{'1 2 ' * 5000}', {'one 2 ' * 5000}, 1:30]\n", encoding="utf-8")
     read = documents.read_yaml(path)
     assert str(read) == str(OmegaConf.load(path))
     assert read.y[1] == {"lr": 2, "off_": False} and read.x.lr == 1e-3

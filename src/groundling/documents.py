@@ -36,6 +36,9 @@ _VALUES = 2**23
 """Values of a record, at most."""
 _EXPANDED = 2**20
 """Characters and values of settings once ``${name}`` is replaced, at most."""
+_DIGITS = 4300
+"""Characters of a number, at most: as many digits as Python reads. YAML's, which may be in base 60, are read in a time
+that grows with their square."""
 _LONGEST_CAUSE = 200
 _NAME = re.compile(r"\$\{\s*(\.*)([^{}]*)\}")
 _EVENTS: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -281,6 +284,11 @@ def _check_events(path: Path, text: str) -> None:
             close(*open_nodes.pop(), deepest.pop() + 1)
             depth -= 1
         elif isinstance(event, yaml.ScalarEvent):
+            if len(event.value) > _DIGITS and _may_be_number(event):
+                raise DocumentError(
+                    f"{path} has a number of more than {_DIGITS:,} characters, {event.value[:20]!r}…: a text that "
+                    "begins like a number is to stand in quotes"
+                )
             nodes += 1
             close(event.anchor, nodes - 1, 0)
         elif isinstance(event, yaml.AliasEvent):
@@ -305,6 +313,13 @@ def _check_events(path: Path, text: str) -> None:
             raise DocumentError(f"{path} holds no settings by name: expected key: value")
         if depth == 1 and isinstance(event, yaml.SequenceStartEvent) and len(open_nodes) == 1:
             raise DocumentError(f"{path} holds a list: expected settings by name, key: value")
+
+
+def _may_be_number(event: Any) -> bool:
+    """Whether YAML may read a scalar as a number: in quotes, and without a tag, it is a text."""
+    if event.tag is not None:
+        return bool(event.tag.endswith((":int", ":float")))
+    return bool(event.implicit[0] and event.value[0] in "+-.0123456789")
 
 
 def _is_nothing(event: Any) -> bool:
@@ -332,9 +347,11 @@ def _text(path: Path, limit: int) -> str:
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice[:80]!r} comes twice")
+        seen = set[str]()
+        for name, _ in pairs:
+            if name in seen:
+                raise ValueError(f"the key {name[:80]!r} comes twice")
+            seen.add(name)
     return content
 
 
