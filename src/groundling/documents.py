@@ -9,7 +9,7 @@ would differ over which counts. NaN and Infinity are read, for figures are writt
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +32,12 @@ _DEPTH = 32
 """Levels of nesting, at most."""
 _NODES = 10_000
 """Values of a file of settings, at most, each counted as often as aliases repeat it."""
+_CARD_NODES = 100_000
+"""Those of a dataset's card, which may describe hundreds of configurations."""
 _VALUES = 2**23
 """Values of a record, at most."""
 _EXPANDED = 2**20
-"""Characters and values of settings once ``${name}`` is replaced, at most."""
+"""Characters and values of settings once aliases and ``${name}`` are replaced, at most."""
 _DIGITS = 4300
 """Characters of a number, at most: as many digits as Python reads. YAML's, which may be in base 60, are read in a time
 that grows with their square."""
@@ -55,10 +57,36 @@ def read_yaml(path: Path) -> DictConfig:
         OSError: it cannot be opened.
         DocumentError: it is no mapping, no YAML, or past a limit; or a number is as `check_numbers` refuses it.
     """
+    loaded = _parsed(path, _text(path, SETTINGS), _NODES, lambda text: OmegaConf.load(io.StringIO(text)))
+    assert isinstance(loaded, DictConfig)
+    check_numbers(OmegaConf.to_container(loaded, resolve=False), str(path))
+    return loaded
+
+
+def read_card(path: Path) -> dict[str, Any]:
+    """What a dataset's folder says of it, as Hugging Face's libraries read it.
+
+    Args:
+        path: A YAML file, or a Markdown file that begins with YAML between two lines ``---``.
+
+    Raises:
+        OSError: it cannot be opened.
+        DocumentError: as `read_yaml`.
+    """
+    from huggingface_hub.repocard import REGEX_YAML_BLOCK
+
     text = _text(path, SETTINGS)
+    if path.suffix == ".md":
+        block = REGEX_YAML_BLOCK.search(text)
+        text = block[2] if block else ""
+    return _parsed(path, text, _CARD_NODES, yaml.safe_load) or {}
+
+
+def _parsed(path: Path, text: str, nodes: int, load: Callable[[str], Any]) -> Any:
+    """What ``load`` makes of a file's YAML of at most so many ``nodes``."""
     try:
-        _check_events(path, text)
-        loaded = OmegaConf.load(io.StringIO(text))
+        _check_events(path, text, nodes)
+        return load(text)
     except (yaml.YAMLError, ValueError, OmegaConfBaseException) as error:
         if isinstance(error, DocumentError):
             raise
@@ -67,9 +95,6 @@ def read_yaml(path: Path) -> DictConfig:
         raise DocumentError(
             f"{path} is no YAML: a value is not what its tag says, as in !!bool maybe; leave the tags (!!…) out"
         ) from error
-    assert isinstance(loaded, DictConfig)
-    check_numbers(OmegaConf.to_container(loaded, resolve=False), str(path))
-    return loaded
 
 
 def read_json(path: Path, limit: int = RECORDS) -> Any:
@@ -260,24 +285,24 @@ def _at(values: Any, path: tuple[str, ...]) -> Any:
     return node
 
 
-def _check_events(path: Path, text: str) -> None:
+def _check_events(path: Path, text: str, most: int) -> None:
     """Go through a file's events, of which none is composed yet, and count what aliases would make of them."""
-    nodes = depth = 0
+    nodes = characters = depth = 0
     open_nodes: list[
-        tuple[str | None, int]
-    ] = []  # the anchors of what is not yet closed, and the count before it
-    anchored: dict[str, tuple[int, int]] = {}  # nodes and levels
+        tuple[str | None, int, int]
+    ] = []  # the anchors of what is not yet closed, and the counts before it
+    anchored: dict[str, tuple[int, int, int]] = {}  # nodes, characters and levels
     deepest: list[int] = []
 
-    def close(anchor: str | None, before: int, levels: int) -> None:
+    def close(anchor: str | None, nodes_before: int, characters_before: int, levels: int) -> None:
         if anchor is not None:
-            anchored[anchor] = nodes - before, levels
+            anchored[anchor] = nodes - nodes_before, characters - characters_before, levels
         if deepest:
             deepest[-1] = max(deepest[-1], levels)
 
     for event in yaml.parse(text, Loader=_EVENTS):
         if isinstance(event, yaml.CollectionStartEvent):
-            open_nodes.append((event.anchor, nodes))
+            open_nodes.append((event.anchor, nodes, characters))
             deepest.append(0)
             nodes, depth = nodes + 1, depth + 1
         elif isinstance(event, yaml.CollectionEndEvent):
@@ -289,25 +314,27 @@ def _check_events(path: Path, text: str) -> None:
                     f"{path} has a number of more than {_DIGITS:,} characters, {event.value[:20]!r}…: a text that "
                     "begins like a number is to stand in quotes"
                 )
-            nodes += 1
-            close(event.anchor, nodes - 1, 0)
+            before = nodes, characters
+            nodes, characters = nodes + 1, characters + len(event.value)
+            close(event.anchor, *before, 0)
         elif isinstance(event, yaml.AliasEvent):
             if event.anchor not in anchored:
                 raise DocumentError(
                     f"{path}: the alias *{event.anchor[:40]} stands within what it repeats, or before it"
                 )
-            count, levels = anchored[event.anchor]
-            nodes += count
+            count, length, levels = anchored[event.anchor]
+            nodes, characters = nodes + count, characters + length
             if depth + levels > _DEPTH:
                 raise _too_deep(str(path))
-            close(None, nodes, levels)
+            close(None, nodes, characters, levels)
         elif isinstance(event, yaml.DocumentStartEvent) and nodes:
             raise DocumentError(f"{path} holds more than one document (---): leave one")
         if depth > _DEPTH:
             raise _too_deep(str(path))
-        if nodes > _NODES:
+        if nodes > most or characters > _EXPANDED:
+            limit = f"{most:,} values" if nodes > most else f"{_EXPANDED:,} characters"
             raise DocumentError(
-                f"{path} has more than {_NODES:,} values, those that aliases (*name) repeat included: it is not read"
+                f"{path} has more than {limit}, those that aliases (*name) repeat included: it is not read"
             )
         if depth == 0 and isinstance(event, yaml.NodeEvent) and not _is_nothing(event):
             raise DocumentError(f"{path} holds no settings by name: expected key: value")

@@ -166,6 +166,26 @@ def test_any_dataset_that_hugging_face_opens(tmp_path: Path, monkeypatch: pytest
         pool.prepare("test")
 
 
+@pytest.mark.parametrize("name", ["README.md", ".huggingface.yaml"])
+def test_what_a_folder_says_of_itself_is_read_within_limits(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "data"
+    folder.mkdir()
+    _write(folder, "jsonl", ROWS, "train")
+    card = "configs: [{config_name: a, data_files: train.jsonl, date: 2020-02-02}]\nprompt: ${prompt\n"
+    (folder / name).write_text(f"---\n{card}---\nwords" if name == "README.md" else card)
+    pool = pools.create("huggingface", dataset=str(folder), prompt_column="question")
+    assert len(pool.prepare("train")) == len(ROWS)
+    lines = ["a0: &a0 [x,x,x,x,x,x,x,x,x,x]"]
+    lines += [f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 6)]
+    card = "\n".join([*lines, "configs: *a5", ""])
+    (folder / name).write_text(f"---\n{card}---\nwords" if name == "README.md" else card)
+    with pytest.raises(GroundlingError, match="has more than 100,000 values, those that aliases"):
+        pool.prepare("train")
+
+
 def test_a_dataset_that_cannot_be_loaded_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*_: object, **__: object) -> None:
         raise ConnectionError("no route to host\nsecond line")

@@ -163,6 +163,7 @@ def _wrong(key: str, array: np.ndarray | None) -> dict[str, np.ndarray]:
         (_wrong("message", None), "no message among the data"),
         (_wrong("message", np.zeros((2, 2, 256), np.uint8)), "expected uint8"),
         (_wrong("message", np.zeros((2, 2, 1, 256), np.int64)), "message is int64"),
+        (_wrong("message", np.zeros((2, 2, 0, 256), np.uint8)), "segments of no steps"),
         (_wrong("blstats", np.zeros((2, 2, 1, 25))), "blstats has shape"),
         (_wrong("other", np.zeros((3, 2, 1))), "other has shape"),
         (_wrong("other", np.full((2, 2, 1), "text")), "expected numbers"),
@@ -199,4 +200,7 @@ def test_what_is_missing_or_broken_is_named(tmp_path: Path) -> None:
             pairs.write_preferences(name, np.zeros(2, int))
     np.save(tmp_path / "pairs/data/evil.npy", np.array([{}]), allow_pickle=True)
     with pytest.raises(ConfigError, match="no array that can be read"):
+        open_pairs(tmp_path / "pairs")
+    np.save(tmp_path / "pairs/data/evil.npy", np.zeros((10**12, 2, 0, 256), np.uint8))  # all header
+    with pytest.raises(ConfigError, match=r"evil\.npy has 1,000,000,000,000 rows without values"):
         open_pairs(tmp_path / "pairs")

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
-from groundling.documents import read_lines
+from groundling.documents import read_card, read_lines
 from groundling.envs.text_generation.pools import Pool, Sample, Split, check_split, pools
 from groundling.envs.text_generation.sources import HUB_NAMES, Row, parquet_rows
 from groundling.errors import ConfigError, GroundlingError
@@ -231,13 +230,16 @@ class HuggingFace(ColumnPool):
 
 
 def _refuse_servers(folder: Path) -> None:
-    """Raise `GroundlingError` if a dataset's folder would have its files fetched from elsewhere."""
-    from huggingface_hub import DatasetCard
+    """Raise `GroundlingError` if a dataset's folder would have its files fetched from elsewhere, or its memory spent.
 
-    card, more = folder / "README.md", folder / ".huggingface.yaml"  # as `datasets` reads them
-    cards = [DatasetCard.load(card).data.to_dict()] if card.is_file() else []
-    cards += [yaml.safe_load(more.read_text("utf-8"))] if more.is_file() else []
-    if "://" in json.dumps([about.get("configs") for about in cards if isinstance(about, dict)], default=str):
+    The latter is `DocumentError`: what it says of itself is past a limit.
+    """
+    card, more = (
+        folder / "README.md",
+        folder / ".huggingface.yaml",
+    )  # which `datasets` reads, and without limits
+    cards = [read_card(path) for path in (card, more) if path.exists()]
+    if "://" in json.dumps([about.get("configs") for about in cards], default=str):
         raise GroundlingError(
             f"{folder} has files at a server, and no file may choose one: take the URLs out of the configs of "
             f"{card.name} and {more.name}, or name the dataset where it is"

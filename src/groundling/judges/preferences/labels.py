@@ -152,7 +152,11 @@ def _check_soft(soft: NDArray, count: int, where: str) -> None:
 
 
 def load_array(path: Path) -> NDArray:
-    """A file's array, memory-mapped and read-only; an object array is refused."""
+    """A file's array, memory-mapped and read-only.
+
+    Raises:
+        ConfigError: it is none, of objects, or has rows without values, of which a few bytes may announce any number.
+    """
     try:
         array: NDArray = np.lib.format.open_memmap(path, mode="r")
     except (
@@ -164,6 +168,11 @@ def load_array(path: Path) -> NDArray:
         TokenError,
     ) as error:  # of its header
         raise ConfigError(f"{path} is no array that can be read ({error})") from error
+    if not array.size and any(array.shape[:1]):
+        raise ConfigError(
+            f"{path} has {array.shape[0]:,} rows without values, its shape is {array.shape}: expected 1 value or more "
+            "in each row"
+        )
     return array
 
 

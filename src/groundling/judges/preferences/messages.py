@@ -163,6 +163,11 @@ def check(data: Arrays, info: Arrays, where: str) -> None:
         raise ConfigError(
             f"{where}: message is {messages.dtype} {messages.shape}, expected uint8 (N, 2, L, 256)"
         )
+    if not messages.shape[2]:
+        raise ConfigError(
+            f"{where}: message has segments of no steps, its shape is {messages.shape}: expected uint8 (N, 2, L, 256) "
+            "with L of 1 or more"
+        )
     head = messages.shape[:3]
     for key, array in data.items():
         expected = head + TAILS.get(key, array.shape[3:])
