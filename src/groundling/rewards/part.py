@@ -51,8 +51,8 @@ class Part(ABC):
     """One summand of a reward. Made and checked before anything is loaded; `begin` loads what it needs.
 
     Of several processes each has one of its own, which sees the steps of that process's envs alone; a checkpoint keeps
-    the first one's state. What depends on steps of other envs is therefore another reward with several processes, unless
-    it gathers them by `Surroundings.processes`.
+    the first one's state. What depends on steps of other envs is therefore another reward with several processes,
+    unless it gathers them by `Surroundings.processes`.
     """
 
     needs: frozenset[Evidence] = frozenset()
