@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hydra.errors import ConfigCompositionException, HydraException
+from hydra.errors import HydraException
 from omegaconf.errors import (
     InterpolationKeyError,
     InterpolationValidationError,
@@ -36,7 +36,7 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, InterpolationKeyError) and (named := _QUOTED.search(lines[0])):
         name = f"${{{named[1]}}}"
         return f"{error.full_key}: {name} names no key: name one, as in ${{world.env}}, or write the value itself"
-    if isinstance(error, ConfigCompositionException) and len(lines) > 1:
+    if lines and lines[0].endswith("raised while composing config:") and len(lines) > 1:
         place, reason = lines[0].partition(": ")[0], lines[1]
         if reason.startswith("Key 'experiment' not in"):
             reason = "its keys would lie under 'experiment': begin the file with the line # @package _global_"

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 import groundling  # noqa: F401  (registers)
 from groundling.envs.text_generation import Sample
 from groundling.envs.text_generation.env import TextGenerationEnv
-from groundling.envs.text_generation.prompts import encode_prompts
+from groundling.envs.text_generation.prompts import encode_prompts, padding_id
 from groundling.errors import ConfigError, GroundlingError
 
 
@@ -91,6 +91,9 @@ def test_a_tokenizer_without_padding_token_is_told(samples: list[Sample]) -> Non
 
     with pytest.raises(GroundlingError, match=r"tokenizer\.pad_token = tokenizer\.eos_token"):
         TextGenerationEnv(samples, Bare())  # type: ignore[arg-type]
+    Bare.eos_token_id = None  # type: ignore[assignment]
+    with pytest.raises(GroundlingError, match=r"model\.tokenizer=FOLDER"):
+        padding_id(Bare())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("start", [None, 0])

@@ -74,9 +74,13 @@ def padding_id(tokenizer: PreTrainedTokenizerBase) -> int:
         GroundlingError: there is none.
     """
     if tokenizer.pad_token_id is None:
+        if tokenizer.eos_token_id is None:
+            raise GroundlingError(
+                "the tokenizer has neither a padding token nor an end token to take its place: name another one by "
+                "model.tokenizer=FOLDER, or give it one with tokenizer.add_special_tokens and save it"
+            )
         raise GroundlingError(
-            "the tokenizer has neither a padding token nor an end token to take its place: name another one by "
-            "model.tokenizer=FOLDER, or give it one with tokenizer.add_special_tokens and save it"
+            "the tokenizer has no padding token: set tokenizer.pad_token = tokenizer.eos_token, which masks tell apart"
         )
     return int(tokenizer.pad_token_id)
 
