@@ -2,19 +2,19 @@
 
     python benchmarks/conversations.py            # some 40 minutes of one core; needs the model smollm2
     python benchmarks/conversations.py --quick    # does it run; the bundled model alone, writes no results
+    python benchmarks/conversations.py --device cuda --models starter-causal gpt2-45m
 
 An agent takes random actions in BabyAI-Text for episodes of 20, 40 and 60 steps, in 8 envs together and in one. It
 scores six actions at each step, and then learns from two of the episodes, by one pass with gradients for each. What it
 reads is GLAM's prompt of three observations, or the whole conversation. Both take turns on each length in one process.
 
 SmolLM2 learns by adapters, the model of GPT-2's kind, 45 M random weights and 50,257 tokens, by all of its weights.
-Memory is by how much its peak grows in the pass that learns.
+Memory is by how much its peak grows in the pass that learns. Seconds are the CPU's; with a GPU those of the wall.
 """
 
 import argparse
 import json
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
-from machine import machine
+from machine import machine, seconds
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from groundling.envs.observation import TextObservation
@@ -49,9 +49,14 @@ class Way:
     policy: ActionScoringPolicy
     history: int | None
     seconds: dict[str, list[float]] = field(default_factory=dict)
-    """CPU seconds of a step, by what is done."""
+    """Of a step, by what is done."""
     seen: list[TextObservation] = field(default_factory=list)
     """Of the last episodes, step by step, ``NUM_ENVS`` a step."""
+
+    @property
+    def device(self) -> str:
+        """Where its model lies."""
+        return str(self.policy.lm.device)
 
     @classmethod
     def all(cls, lm: LanguageModel) -> list["Way"]:
@@ -100,20 +105,25 @@ class Way:
     def measure(self, length: int) -> None:
         """Act and learn once."""
         for doing, num_envs in (("acting", NUM_ENVS), ("acting alone", 1)):
-            began = time.process_time()
+            began = seconds(self.device)
             seen = self.act(num_envs, length)
             self._note(doing, began, len(seen))
             self.seen = seen if num_envs == NUM_ENVS else self.seen
-        began = time.process_time()
+        began = seconds(self.device)
         learnt = sum(self.learn(env) for env in range(_NUM_LEARNT))
         self._note("learning", began, learnt)
 
     def _note(self, doing: str, began: float, steps: int) -> None:
-        taken = (time.process_time() - began) / steps
+        taken = (seconds(self.device) - began) / steps
         self.seconds.setdefault(doing, []).append(round(taken, 5))
 
     def peak_growth(self) -> float:
-        """MiB by which the process grows at most while one episode is learnt from (Linux)."""
+        """MiB by which the process, or the GPU's memory, grows at most while one episode is learnt from (Linux)."""
+        if self.device != "cpu":
+            torch.cuda.reset_peak_memory_stats()
+            held = torch.cuda.memory_allocated()
+            self.learn(0)
+            return round((torch.cuda.max_memory_allocated() - held) / 2**20, 1)
 
         def kilobytes(name: str) -> int:
             lines = Path("/proc/self/status").read_text().splitlines()
@@ -125,19 +135,20 @@ class Way:
         return round((kilobytes("VmHWM") - before) / 1024, 1)
 
 
-def gpt2_45m() -> LanguageModel:
+def gpt2_45m(device: str) -> LanguageModel:
     """GPT-2's kind, 6 layers of 512 units, 50,257 tokens, room for 8,192; random weights and SmolLM2's tokenizer."""
     tokenizer = LanguageModel.from_pretrained("smollm2").tokenizer
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=50_257, n_layer=6, n_embd=512, n_head=8, n_positions=8192)
-    return LanguageModel(GPT2LMHeadModel(config), tokenizer)
+    model: Any = GPT2LMHeadModel(config)
+    return LanguageModel(model.to(device), tokenizer)
 
 
-MODELS: dict[str, Callable[[], LanguageModel]] = {
-    "starter-causal": lambda: LanguageModel.from_pretrained("starter-causal"),
+MODELS: dict[str, Callable[[str], LanguageModel]] = {
+    "starter-causal": lambda device: LanguageModel.from_pretrained("starter-causal", device=device),
     "gpt2-45m": gpt2_45m,
-    "smollm2": lambda: LanguageModel.from_pretrained(
-        "smollm2", lora={"r": 16, "target_modules": "all-linear"}
+    "smollm2": lambda device: LanguageModel.from_pretrained(
+        "smollm2", device=device, lora={"r": 16, "target_modules": "all-linear"}
     ),
 }
 
@@ -147,12 +158,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    rows = []
+    rows, clock = [], "cpu" if arguments.device == "cpu" else "wall"
     for name in ["starter-causal"] if arguments.quick else arguments.models:
-        lm = MODELS[name]()
+        lm = MODELS[name](arguments.device)
         for length in LENGTHS[:1] if arguments.quick else LENGTHS:
             ways = Way.all(lm)
             for _ in range(1 if arguments.quick else arguments.rounds):
@@ -167,14 +179,18 @@ def main() -> None:
                 about: dict[str, Any] = {"model": name, "steps": length, "way": way.name}
                 about |= {"longest_prompt": longest, "tokens_a_step": tokens}
                 rows.append(
-                    {**about, "cpu_seconds_a_step": way.seconds, "peak_growth_mib_of_one_episode": growth}
+                    {
+                        **about,
+                        f"{clock}_seconds_a_step": way.seconds,
+                        "peak_growth_mib_of_one_episode": growth,
+                    }
                 )
             for doing in ways[0].seconds:
                 ratio = median(ways[0].seconds[doing]) / median(ways[1].seconds[doing])
                 print(f"{'':14} {doing}: {ratio:.2f} x", flush=True)
     if not arguments.quick:
-        results = {"machine": machine(), "rows": rows}
-        (RESULTS / "conversations-cpu.json").write_text(json.dumps(results, indent=1) + "\n")
+        results = {"machine": machine(arguments.device), "rows": rows}
+        (RESULTS / f"conversations-{arguments.device}.json").write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

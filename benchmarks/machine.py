@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from importlib import metadata
 from typing import Any
 
@@ -12,9 +13,18 @@ import torch
 from groundling.kernels import onednn_is_faster
 
 
-def machine() -> dict[str, Any]:
+def seconds(device: str = "cpu") -> float:
+    """A clock: the process's CPU seconds, which other work disturbs little; with a GPU the wall's, once it is done."""
+    if device == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def machine(device: str = "cpu") -> dict[str, Any]:
     """What a file of results says of the machine and of what computed, now."""
     return {
+        "device": "cpu" if device == "cpu" else torch.cuda.get_device_name(device),
         "processor": torch.cpu.get_capabilities().get("cpu_name") or platform.machine(),
         "vectors": torch.backends.cpu.get_cpu_capability(),
         "kernels": "oneDNN" if onednn_is_faster() else "PyTorch's choice",

@@ -444,7 +444,7 @@ def main() -> None:
         return
     results: dict[str, Any] = {
         "settings": {key: value for key, value in vars(arguments).items() if key != "memory_of"},
-        "machine": machine(),
+        "machine": machine(arguments.device),
         "families": {family: measure_family(family, arguments) for family in arguments.families},
     }
     results["machine"]["load_after"] = os.getloadavg()

@@ -2,6 +2,7 @@
 
     python benchmarks/text_generation.py            # all parts, all models but those of --sizes real
     python benchmarks/text_generation.py --trl VENV/bin/python   # beside TRL, in rounds: see trl_writing.py
+    python benchmarks/text_generation.py --trl VENV/bin/python --device cuda   # on a GPU, in seconds of the wall
     python benchmarks/text_generation.py --quick    # does it run: small models, two rounds
 
 64 texts of 20 tokens to prompts of 5 to 20 tokens; random weights. `small` and `larger`: a vocabulary of 1,024; GPT-2
@@ -37,7 +38,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from machine import machine
+from machine import machine, seconds
 from tokenizers import Tokenizer, models
 from torch import Tensor
 from transformers import (
@@ -118,12 +119,12 @@ def make_model(family: str, size: str, seed: int = 0) -> Any:
     return model.eval()
 
 
-def make_lm(family: str, size: str, seed: int = 0) -> LanguageModel:
+def make_lm(family: str, size: str, seed: int = 0, device: str = "cpu") -> LanguageModel:
     vocabulary = {f"<{number}>": number for number in range(SIZES[size].vocabulary)}
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(models.WordLevel(vocabulary, unk_token="<2>")), pad_token="<0>"
     )
-    return LanguageModel(make_model(family, size, seed), tokenizer)
+    return LanguageModel(make_model(family, size, seed).to(device), tokenizer)
 
 
 def make_prompts(seed: int, shortest: int = 5, longest: int = 20) -> list[list[int]]:
@@ -339,7 +340,7 @@ def iteration(family: str, size: str, prompts: list[list[int]]) -> dict[str, Cal
     }
 
 
-def beside_trl(size: str, rounds: int, python: str) -> dict[str, Any]:
+def beside_trl(size: str, rounds: int, python: str, device: str) -> dict[str, Any]:
     """The work of `trl_writing.py`, as `BESIDE_TRL` has it; PPO with its own critic.
 
     Theirs runs in a process of its own, one iteration after one that warms up, in each round between ours.
@@ -358,8 +359,8 @@ def beside_trl(size: str, rounds: int, python: str) -> dict[str, Any]:
 
     def variant(id: str) -> Callable[[], Any]:
         policy = TokenPolicy(
-            make_lm("gpt2", size),
-            reference=make_lm("gpt2", size, seed=1),
+            make_lm("gpt2", size, device=device),
+            reference=make_lm("gpt2", size, seed=1, device=device),
             value="separate",
             critic=id == "ppo",
         )
@@ -368,7 +369,7 @@ def beside_trl(size: str, rounds: int, python: str) -> dict[str, Any]:
         return lambda: iterate(algorithm, policy, prompts, work["new_tokens"])
 
     def theirs(id: str) -> float:
-        asked = json.dumps({"algorithm": id, **SIZES[size]._asdict(), **work})
+        asked = json.dumps({"algorithm": id, "device": device, **SIZES[size]._asdict(), **work})
         command = [python, str(Path(__file__).parent / "trl_writing.py"), asked, "1"]
         printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         return float(json.loads(printed.splitlines()[-1])[0])
@@ -379,18 +380,18 @@ def beside_trl(size: str, rounds: int, python: str) -> dict[str, Any]:
         run()  # warms up
     for _ in range(rounds):
         for id, run in ours.items():
-            start = time.process_time()
+            start = seconds(device)
             run()
-            times[id].append(time.process_time() - start)
+            times[id].append(seconds(device) - start)
         for id in ("grpo", "rloo"):
             times[f"TRL's {id}"].append(theirs(id))
-    medians = {name: statistics.median(seconds) for name, seconds in times.items()}
+    medians = {name: statistics.median(taken) for name, taken in times.items()}
     ratios = {
         f"{id} over TRL's {other}": medians[id] / medians[f"TRL's {other}"]
         for id, other in (("grpo", "grpo"), ("rloo", "rloo"), ("ppo", "grpo"))
         if id in ids
     }
-    return {"machine": machine(), "medians": medians, "rounds": times, "ratios": ratios}
+    return {"machine": machine(device), "medians": medians, "rounds": times, "ratios": ratios}
 
 
 # What is timed
@@ -452,6 +453,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="small models and 2 rounds; writes no results")
     parser.add_argument("--trl", metavar="PYTHON", help="only beside TRL, which this interpreter has")
+    parser.add_argument("--device", default="cpu", help="with --trl: where both compute")
     parser.add_argument("--memory-of", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -459,10 +461,15 @@ def main() -> None:
     if arguments.memory_of:
         print_peak_memory(*arguments.memory_of)
         return
+    if arguments.device != "cpu" and not arguments.trl:
+        parser.error("--device goes with --trl alone: all else is timed on the CPU")
     if arguments.trl:
-        beside = {size: beside_trl(size, arguments.rounds, arguments.trl) for size in arguments.sizes}
+        beside = {
+            size: beside_trl(size, arguments.rounds, arguments.trl, arguments.device)
+            for size in arguments.sizes
+        }
         print(json.dumps({size: found["ratios"] for size, found in beside.items()}, indent=1))
-        path = RESULTS / "trl-cpu.json"
+        path = RESULTS / f"trl-{arguments.device}.json"
         before = json.loads(path.read_text()) if path.exists() else {}
         path.write_text(json.dumps(before | beside, indent=1) + "\n")
         return

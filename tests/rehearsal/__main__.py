@@ -1,20 +1,25 @@
 """The long form: ``python -m tests.rehearsal --output results/rehearsal`` (`make rehearsal`), some 3 minutes.
 
 Without ``--output`` it plays what the test suite plays, and tells on each line what is wrong with a path.
+
+On a machine with a GPU, ``--device cuda`` plays the same paths there, and writes one table, named after the GPU.
 """
 
 import argparse
 import collections
 import csv
+import itertools
+import multiprocessing
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from tests.rehearsal.cases import UNITS, Rehearsal, everything, for_a_further_token, rehearse
+from tests.rehearsal.cases import REHEARSAL, UNITS, Rehearsal, everything, for_a_further_token, rehearse
 
 KINDS = ("to device", "to host", "wait")
 
@@ -22,21 +27,41 @@ KINDS = ("to device", "to host", "wait")
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, help="play every path, and write tables into this folder")
+    parser.add_argument("--device", default=REHEARSAL, help="a GPU, such as cuda")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that share the paths")
     arguments = parser.parse_args()
-    done, began = list[Rehearsal](), time.process_time()
-    for name, play in everything(whole=arguments.output is not None):
-        done.append(rehearse(name, play))
-        problems = "; ".join(done[-1].problems)
-        print(f"{name}: {'WRONG: ' + problems if problems else f'{done[-1].difference:.1e}'}", flush=True)
+    done, began = list[Rehearsal](), time.perf_counter()
+    for one in _played(arguments.device, arguments.output is not None, arguments.jobs):
+        done.append(one)
+        problems = "; ".join(one.problems)
+        print(f"{one.name}: {'WRONG: ' + problems if problems else f'{one.difference:.1e}'}", flush=True)
     wrong = sum(bool(one.problems) for one in done)
     further = for_a_further_token(done)
     if further > 0.5:  # the host looks every 16 tokens at what was written
         wrong += 1
         print(f"decoding: WRONG: {further:.1f} copies and waits for each further token")
-    print(f"{len(done)} paths, {wrong} wrong, {time.process_time() - began:.0f} s of CPU")
+    print(f"{len(done)} paths, {wrong} wrong, {time.perf_counter() - began:.0f} s")
     if arguments.output is not None:
-        write(done, arguments.output)
+        if arguments.device == REHEARSAL:
+            write(done, arguments.output)
+        else:
+            write_beside(done, arguments.output, arguments.device)
     return bool(wrong)
+
+
+def _played(device: str, whole: bool, jobs: int) -> Iterator[Rehearsal]:
+    """All paths in their order, by this process or by several."""
+    if jobs == 1:
+        yield from (rehearse(name, play, device) for name, play in everything(whole))
+        return
+    total = sum(1 for _ in everything(whole))
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(_play, range(total), itertools.repeat(device), itertools.repeat(whole))
+
+
+def _play(index: int, device: str, whole: bool) -> Rehearsal:
+    name, play = next(itertools.islice(everything(whole), index, None))
+    return rehearse(name, play, device)
 
 
 def write(done: list[Rehearsal], folder: Path) -> None:
@@ -45,6 +70,33 @@ def write(done: list[Rehearsal], folder: Path) -> None:
     _write_csv(folder / "copies.csv", (row for one in done for row in by_phase(one)))
     _write_csv(folder / "places.csv", (row for one in done if _shown(one.name) for row in by_place(one)))
     (folder / "README.md").write_text(page(done), encoding="utf-8")
+
+
+def write_beside(done: list[Rehearsal], folder: Path, device: str) -> None:
+    """A table of what a GPU did: by path and phase how often it made the host wait, and in rehearsal."""
+    gpu = torch.cuda.get_device_name(device)
+    with (folder / "copies.csv").open(newline="") as file:
+        rehearsed = {
+            (row["path"], row["phase"]): sum(int(row[kind]) for kind in KINDS) for row in csv.DictReader(file)
+        }
+    _write_csv(
+        folder / f"{gpu.lower().replace(' ', '-')}.csv",
+        (
+            {
+                "path": one.name,
+                "difference": f"{one.difference:.1e}",
+                "phase": phase,
+                "unit": UNITS.get(phase, ""),
+                "units": units,
+                "waits": sum(event.phase == phase for event in one.events),
+                "copies and waits in rehearsal": rehearsed.get((one.name, phase), ""),
+                "device": gpu,
+                "torch": torch.__version__,
+            }
+            for one in done
+            for phase, units in (one.units or {"": 0}).items()
+        ),
+    )
 
 
 def by_phase(one: Rehearsal) -> list[dict[str, Any]]:

@@ -26,14 +26,11 @@ NAME = "rehearsal"
 class _Backend(_DummyBackendModule):
     """What PyTorch asks ``torch.rehearsal``."""
 
-    computes_bfloat16 = False
-    """Whether it says that it computes bfloat16 fast, and a language model goes through autocast."""
-
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16]
 
     def is_bf16_supported(self) -> bool:
-        return self.computes_bfloat16
+        return False
 
     def get_rng_state(self, device: object = None) -> Tensor:
         return torch.empty(0, dtype=torch.uint8)  # its random numbers are the CPU's
@@ -42,8 +39,7 @@ class _Backend(_DummyBackendModule):
         """Nothing is the device's own."""
 
 
-BACKEND = _Backend()
-_setup_privateuseone_for_python_backend(NAME, backend_module=BACKEND)
+_setup_privateuseone_for_python_backend(NAME, backend_module=_Backend())
 _apply = torch.nn.Module._apply
 
 

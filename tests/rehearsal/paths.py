@@ -40,7 +40,6 @@ from groundling.training.progress import TrainingProgress
 from groundling.training.run import Run, train
 from groundling.training.tracking import TIME_KEYS, read_metrics
 from tests.rehearsal import materials
-from tests.rehearsal.device import BACKEND
 from tests.rehearsal.events import phase
 
 Outcome = Mapping[str, Tensor | float]
@@ -373,14 +372,22 @@ def in_bfloat16(play: Played) -> Played:
     """The path as on a GPU that computes bfloat16, in which a language model's body goes through autocast."""
 
     def played(device: str, folder: Path) -> Outcome:
-        cast = functools.partialmethod(_autocast_on_cpu) if device == "cpu" else LanguageModel.autocast
-        with (
-            mock.patch.object(BACKEND, "computes_bfloat16", True),
-            mock.patch.object(LanguageModel, "autocast", cast),
-        ):
+        if device == "cpu":
+            cast = functools.partialmethod(_autocast_on_cpu)
+            computing = mock.patch.object(LanguageModel, "autocast", cast)
+        else:
+            computing = saying_of_bfloat16(device, True)
+        with computing:
             return play(device, folder)
 
     return played
+
+
+@contextlib.contextmanager
+def saying_of_bfloat16(device: str, fast: bool) -> Iterator[None]:
+    """Within this context the device says that it computes bfloat16 fast, or that it does not."""
+    with mock.patch.object(torch.get_device_module(device), "is_bf16_supported", lambda: fast):
+        yield
 
 
 def _autocast_on_cpu(lm: LanguageModel) -> torch.autocast:

@@ -198,9 +198,8 @@ def _check_moments(optimizer: torch.optim.Optimizer, state: Mapping[int, Mapping
     adams = {"step", "exp_avg", "exp_avg_sq"}
     if optimizer.param_groups[0].get("amsgrad"):
         adams.add("max_exp_avg_sq")
-    like = dict[
-        int, set[str]
-    ]()  # of another one those of the first parameter of as many dimensions, as of Adafactor
+    # Of another optimizer those of the first parameter of as many dimensions, as of Adafactor.
+    like = dict[int, set[str]]()
     for index, moments in state.items():
         adam = isinstance(optimizer, torch.optim.Adam)  # AdamW is one
         wanted = adams if adam else like.setdefault(parameters[index].ndim, set(moments))

@@ -234,10 +234,8 @@ def _refuse_servers(folder: Path) -> None:
 
     The latter is `DocumentError`: what it says of itself is past a limit.
     """
-    card, more = (
-        folder / "README.md",
-        folder / ".huggingface.yaml",
-    )  # which `datasets` reads, and without limits
+    # `datasets` reads both, and without limits.
+    card, more = folder / "README.md", folder / ".huggingface.yaml"
     cards = [read_card(path) for path in (card, more) if path.exists()]
     if "://" in json.dumps([about.get("configs") for about in cards], default=str):
         raise GroundlingError(
