@@ -19,7 +19,15 @@ from typing import Any
 
 import torch
 
-from tests.rehearsal.cases import REHEARSAL, UNITS, Rehearsal, everything, for_a_further_token, rehearse
+from tests.rehearsal.cases import (
+    REHEARSAL,
+    UNITS,
+    Rehearsal,
+    by_number,
+    everything,
+    for_a_further_token,
+    rehearse,
+)
 
 KINDS = ("to device", "to host", "wait")
 
@@ -56,12 +64,7 @@ def _played(device: str, whole: bool, jobs: int) -> Iterator[Rehearsal]:
         return
     total = sum(1 for _ in everything(whole))
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(_play, range(total), itertools.repeat(device), itertools.repeat(whole))
-
-
-def _play(index: int, device: str, whole: bool) -> Rehearsal:
-    name, play = next(itertools.islice(everything(whole), index, None))
-    return rehearse(name, play, device)
+        yield from pool.map(by_number, range(total), itertools.repeat(whole), itertools.repeat(device))
 
 
 def write(done: list[Rehearsal], folder: Path) -> None:

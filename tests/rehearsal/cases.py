@@ -4,6 +4,7 @@ import collections
 import contextlib
 import functools
 import importlib
+import itertools
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
@@ -23,9 +24,9 @@ REHEARSAL = "rehearsal"
 """The device that is none."""
 _EXACT, _ROUNDED, _HALF = 1e-6, 2e-3, 0.1
 """How far figures x of CPU and device may lie apart, as a share of 1 + |x|: of language models in rehearsal, most of
-which are equal to the last bit; of networks whose recurrent layers accelerators take apart otherwise, and of all that a
-GPU computes; and of what a GPU computes in bfloat16."""
-_NETWORKS = ("drrn", "symbolic", "nethack", "NetHack", "motif", "characters")
+which are equal to the last bit; of networks of which accelerators compute layers otherwise, and of all that a GPU
+computes; and of what a GPU computes in bfloat16."""
+_NETWORKS = ("drrn", "symbolic", "nethack", "NetHack", "motif", "characters", "bart", "mamba")
 UNITS = {
     "collection": "step or token",
     "learning": "gradient step",
@@ -94,6 +95,8 @@ def everything(whole: bool) -> Iterator[tuple[str, Played]]:
         functools.partial(paths.decoded, mask="learned_top_p", num_tokens=48),
     )
     for starter in ("starter", "starter-causal"):
+        yield f"texts that end, {starter}", functools.partial(paths.ended, starter=starter)
+    for starter in ("starter", "starter-causal"):
         yield f"over two devices, {starter}", functools.partial(paths.spread, starter=starter)
     for kind in ("motif", "characters", "language_model", "table"):
         yield f"distilling a reward model, {kind}", functools.partial(paths.distilled, kind=kind)
@@ -104,6 +107,12 @@ def everything(whole: bool) -> Iterator[tuple[str, Played]]:
         if name in ("LoRA and a KL penalty, text", "checkpointed gradients and a reference, writing"):
             yield f"bfloat16, {name}", paths.in_bfloat16(functools.partial(paths.trained, config))
     yield "bfloat16, decoding", paths.in_bfloat16(paths.decoded)
+
+
+def by_number(number: int, whole: bool, device: str) -> Rehearsal:
+    """One of `everything`, played; for processes that share them."""
+    name, play = next(itertools.islice(everything(whole), number, None))
+    return rehearse(name, play, device)
 
 
 def rehearse(name: str, play: Played, device: str = REHEARSAL) -> Rehearsal:

@@ -88,6 +88,10 @@ class Rehearsed(Tensor):
     ) -> Any:
         return _run(func, args, kwargs or {})
 
+    def __format__(self, spec: str) -> str:
+        note("to host", "format")
+        return format(self.held, spec)
+
     def tolist(self) -> Any:
         note("to host", "tolist")
         return self.held.tolist()

@@ -32,13 +32,16 @@ from groundling.judges.reward_models import distill as distilling
 from groundling.judges.reward_models import load_reward_model, reward_models
 from groundling.judges.reward_models.training_pairs import TrainingPairs
 from groundling.lm import LanguageModel, steps
+from groundling.lm.loading import Source, load_tokenizer
 from groundling.policies.action_generating import ActionGeneratingPolicy
+from groundling.policies.lines import Lines, read_states
 from groundling.policies.texts import TokenPrompt
 from groundling.policies.token import TokenPolicy
 from groundling.rewards import measures
 from groundling.training.progress import TrainingProgress
 from groundling.training.run import Run, train
 from groundling.training.tracking import TIME_KEYS, read_metrics
+from tests.lm.tiny import tiny_config, tiny_model
 from tests.rehearsal import materials
 from tests.rehearsal.events import phase
 
@@ -217,6 +220,18 @@ def scored(device: str, folder: Path, starter: str) -> Outcome:
     }
 
 
+def of_family(device: str, folder: Path, family: str) -> Outcome:
+    """What families read after what is remembered of a prompt, or line by line; and texts to one prompt in one row."""
+    tokenizer = load_tokenizer(Source(str(materials.model("starter-causal"))))
+    lm = LanguageModel(tiny_model(tiny_config(family, vocab_size=len(tokenizer))).to(device), tokenizer)
+    scores = torch.cat(lm.score(PROMPTS, ACTIONS))
+    texts = Lines([range(5, 25)] * 3, [[30], [30, 31], [32]], [1, 2, 1])
+    states = read_states(lm, texts)
+    (scores.sum() + states.sum()).backward()
+    gradients = {name: p.grad for name, p in lm.model.named_parameters() if p.grad is not None}
+    return {"scores": scores, "states": states, **gradients}
+
+
 PROMPTS = ["Goal of the agent: go to the red ball.", "You see a wall."]
 ACTIONS = ["turn left", "go forward", "turn right"]
 
@@ -255,6 +270,18 @@ def decoded(
         "first token": action.actions,
         "its value": policy.values(token_env),
     }
+
+
+def ended(device: str, folder: Path, starter: str) -> Outcome:
+    """Texts of which most end early, so that the others go on alone."""
+    lm = LanguageModel.from_pretrained(materials.model(starter), device=device)
+    lm.model.generation_config.eos_token_id = list(range(100, 200))
+    policy = TokenPolicy(lm)
+    uniforms = torch.rand(12, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    with mock.patch.object(steps.Texts, "keep", autospec=True, side_effect=steps.Texts.keep) as keep:
+        writing = policy.write([TokenPrompt((5, 6, 7))] * 12, uniforms)
+    assert keep.called, "all texts went on to the end, or ended together"
+    return {"actions": writing.actions, "log_probs": writing.log_probs, "mask": writing.mask}
 
 
 def spread(device: str, folder: Path, starter: str) -> Outcome:

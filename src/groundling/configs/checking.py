@@ -15,7 +15,7 @@ from groundling.configs.schema import Config
 from groundling.configs.trust import admit, check_plain
 from groundling.configs.types import check_values
 from groundling.configs.used import check_used
-from groundling.documents import check_expansion, check_numbers
+from groundling.documents import DocumentError, check_expansion, check_numbers
 from groundling.errors import ConfigError, UnusedKey
 from groundling.policies.policy import policies
 from groundling.registry import ComponentConfig, check_component, unknown
@@ -43,7 +43,10 @@ def check(settled: DictConfig, where: str, said: Mapping[str, Any], unused: Sequ
     values: Any = OmegaConf.to_container(settled, resolve=True)
     check_plain(values, where)  # interpolations may have put a resolver together
     check_expansion(values, where)
-    check_numbers(values)
+    try:
+        check_numbers(values)
+    except DocumentError as error:  # but the values are of several files and the command line
+        raise ConfigError(str(error)) from error
     admitted, world = admit(values, said, where, unused), settled.world.id
     for key, hint in types_of(world).items():
         check_values(key, admitted[key], hint)  # what interpolations have put there

@@ -340,7 +340,8 @@ class _Begin:
             tokens = torch.full_like(tokens[:, :1], self.start_token)
         else:
             # What pads a row on its right is seen by nothing before it: plain causal attention is right.
-            states, past, more = torch.zeros(0), _empty_cache(), {"attention_mask": torch.ones_like(tokens)}
+            states, past = torch.zeros(0, device=tokens.device), _empty_cache()
+            more = {"attention_mask": torch.ones_like(tokens)}
         hidden = backbone.body(
             input_ids=tokens, past_key_values=past, use_cache=True, **more
         ).last_hidden_state
