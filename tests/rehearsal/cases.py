@@ -87,6 +87,8 @@ def everything(whole: bool) -> Iterator[tuple[str, Played]]:
         yield name, functools.partial(paths.whole_run, config)
     for starter in ("starter", "starter-causal"):
         yield f"scores and texts, {starter}", functools.partial(paths.scored, starter=starter)
+    for family in ("gpt2", "bart", "bloom", "mamba", "gemma3_text"):
+        yield f"scores of {family}", functools.partial(paths.of_family, family=family)
     yield "decoding", paths.decoded
     yield "decoding, top-p", functools.partial(paths.decoded, top_p=0.9)
     yield "decoding, NLPO's mask", functools.partial(paths.decoded, mask="learned_top_p")
