@@ -126,11 +126,10 @@ def rehearse(name: str, play: Played, device: str = REHEARSAL) -> Rehearsal:
     paths.UNITS.clear()
     with recorded() as events, warnings.catch_warnings(action="ignore"), _comparable(device):
         try:
-            seen = play(device, _new_folder())
+            difference = _difference(expected, play(device, _new_folder()))
         except Exception as error:
             problems = [*_refusals(events), f"{type(error).__name__}: {error}"]
             return Rehearsal(name, float("nan"), dict(paths.UNITS), events, problems)
-    difference = _difference(expected, seen)
     problems = [*_refusals(events), *_too_many(name, events, paths.UNITS)]
     if not difference <= _allowed(name, device):
         problems.append(f"CPU and device differ by {difference:.1e}")
@@ -202,7 +201,7 @@ def _difference(expected: Outcome, seen: Outcome) -> float:
 
 
 def _plain(value: Tensor | float) -> Tensor:
-    return torch.as_tensor(getattr(value, "held", value)).detach().double()
+    return torch.as_tensor(getattr(value, "held", value)).detach().cpu().double()
 
 
 def _distance(a: Tensor, b: Tensor) -> float:
