@@ -117,7 +117,12 @@ def whole_run(config: Config, device: str, folder: Path) -> Outcome:
     last = max((folder / "run" / "checkpoints").iterdir())
     return {
         **_figures(read_metrics(folder / "run")),
-        **{f"{path.name}:{k}": v for path in last.glob("*.safetensors") for k, v in load_file(path).items()},
+        **{
+            f"{path.name}:{name}": tensor
+            for path in last.glob("*.safetensors")
+            for name, tensor in load_file(path).items()
+            if not name.startswith("cuda.")  # the state of a GPU's own generator
+        },
         **{
             f"{agent}.{name}": figure.value
             for agent, one in played.items()
