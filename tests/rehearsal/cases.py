@@ -152,7 +152,7 @@ def _comparable(device: str) -> Iterator[None]:
     warnings.showwarning = _note_waiting  # put back by catch_warnings
     torch.cuda.set_sync_debug_mode("warn")
     try:
-        with torch.backends.cudnn.flags(allow_tf32=False), paths.saying_of_bfloat16(device, False):
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False), paths.saying_of_bfloat16(device, False):
             yield
     finally:
         torch.cuda.set_sync_debug_mode("default")
