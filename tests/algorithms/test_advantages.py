@@ -218,6 +218,13 @@ def test_many_equal_numbers_have_no_advantages(value: float, count: int) -> None
     assert not group_relative(many, returns).any()
 
 
+def test_nothing_is_explained_of_returns_that_are_equal_but_for_rounding() -> None:
+    values = torch.rand(500, generator=torch.Generator().manual_seed(0))
+    returns = (1e-7 - values) + values  # as R = Â + V has them
+    assert returns.unique().numel() > 1
+    assert explained_variance(values, returns) == 0.0
+
+
 def test_explained_variance_under_the_mask() -> None:
     returns, weights = torch.tensor([0.0, 2.0, 50.0]), torch.tensor([1.0, 1.0, 0.0])
     assert explained_variance(torch.tensor([0.0, 2.0, 7.0]), returns, weights) == 1.0

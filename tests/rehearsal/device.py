@@ -247,6 +247,10 @@ def _note_traffic(
                 note("to device", name)
             elif index.dtype in (torch.bool, torch.uint8):
                 note("wait", name)
+        if any(isinstance(value, Tensor) and not value.dim() for value in args[2:3]):
+            note(
+                "to device", name
+            )  # a number on the right of `x[indices] =`, which CUDA is given in the host's memory
     elif func in _WAITS and kwargs.get(_BY_ARGUMENT.get(func, "")) is None:
         note("wait", name)
 

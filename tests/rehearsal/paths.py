@@ -46,6 +46,8 @@ from tests.rehearsal import materials
 from tests.rehearsal.events import phase
 
 Outcome = Mapping[str, Tensor | float]
+DRAWN = "drawn by the device"
+"""Begins the names of what a GPU draws from a generator of its own."""
 UNITS: collections.Counter[str] = collections.Counter()
 """How often each phase of a path happens, in steps, tokens or gradient steps; counted as it is played."""
 
@@ -209,7 +211,10 @@ def whole_runs() -> Iterator[tuple[str, Config]]:
 
 
 def scored(device: str, folder: Path, starter: str) -> Outcome:
-    """What a language model says of candidates and writes of itself, and how fast it may be asked again."""
+    """What a language model says of candidates, and writes of itself.
+
+    What it draws comes from PyTorch's generator of the device, and a GPU's is another one than the CPU's.
+    """
     lm = LanguageModel.from_pretrained(materials.model(starter), device=device, attention="sdpa")
     torch.manual_seed(0)
     beams = lm.generate(PROMPTS, num_beams=2, max_new_tokens=4)
@@ -220,8 +225,8 @@ def scored(device: str, folder: Path, starter: str) -> Outcome:
         "guided": lm.score_guided(PROMPTS, [ACTIONS, ACTIONS[:1]]).log_probs,
         "state": lm.encode(PROMPTS),
         **{f"beam {i}": one.token_log_probs for i, one in enumerate(beams)},
-        **{f"drawn {i}": one.raw_token_log_probs for i, one in enumerate(drawn)},
-        **{f"tokens {i}": one.token_ids for i, one in enumerate(drawn)},
+        **{f"{DRAWN} {i}": one.raw_token_log_probs for i, one in enumerate(drawn)},
+        **{f"{DRAWN}, tokens of {i}": one.token_ids for i, one in enumerate(drawn)},
     }
 
 
@@ -377,7 +382,9 @@ def judged(device: str, folder: Path, answer: str) -> Outcome:
     """What a language model answers as a judge."""
     question = Question(world="text")
     model = str(materials.model("starter-causal"))
-    judge = judges.create("transformers", model=model, answer=answer, device=device, max_tokens=8)
+    judge = judges.create(
+        "transformers", model=model, answer=answer, device=device, max_tokens=8, temperature=0
+    )
     replies: list[Any] = []
     requests = [
         Request(number, question.conversation(first, second, answer=answer), question.goal, "text")

@@ -186,6 +186,7 @@ def explained_variance(values: Tensor, returns: Tensor, weights: Tensor | None =
     if weights is not None:
         values, returns = values[weights > 0], returns[weights > 0]
     variance = returns.var(correction=0)
-    if variance <= 1e-12 * returns.square().mean():  # as good as constant: nothing to explain
+    # Constant but for rounding, which of R = Â + V is that of V: nothing to explain.
+    if variance <= 1e-12 * (returns.square() + values.square()).mean():
         return 0.0
     return (1 - (returns - values).var(correction=0) / variance).item()

@@ -88,8 +88,9 @@ class Mask:
             allowed = _top_p(logits, self.top_mask, min(self.min_tokens_to_keep, size))
         else:
             allowed = _top_k(logits, min(int(self.top_mask), size))
-        allowed[:, self.special.to(allowed.device)] = True
-        return allowed
+        return allowed.index_fill_(
+            1, self.special.to(allowed.device), True
+        )  # by `[] =` a GPU would be waited for
 
 
 def filtered(
