@@ -83,7 +83,8 @@ class Way:
     def learn(self, env: int) -> int:
         """One pass over an env's steps, with gradients; how many there were."""
         steps = self.seen[env::NUM_ENVS]
-        evaluation = self.policy.evaluate(steps, torch.zeros(len(steps), dtype=torch.long))
+        actions = torch.zeros(len(steps), dtype=torch.long, device=self.device)
+        evaluation = self.policy.evaluate(steps, actions)
         (evaluation.log_probs.mean() + evaluation.values.mean()).backward()
         self.policy.zero_grad()
         return len(steps)
@@ -188,9 +189,11 @@ def main() -> None:
             for doing in ways[0].seconds:
                 ratio = median(ways[0].seconds[doing]) / median(ways[1].seconds[doing])
                 print(f"{'':14} {doing}: {ratio:.2f} x", flush=True)
-    if not arguments.quick:
-        results = {"machine": machine(arguments.device), "rows": rows}
-        (RESULTS / f"conversations-{arguments.device}.json").write_text(json.dumps(results, indent=1) + "\n")
+        if not arguments.quick:
+            results = {"machine": machine(arguments.device), "rows": rows}
+            (RESULTS / f"conversations-{arguments.device}.json").write_text(
+                json.dumps(results, indent=1) + "\n"
+            )
 
 
 if __name__ == "__main__":
