@@ -72,6 +72,17 @@ def test_normalised_rewards_hold_the_penalty_and_only_what_counts() -> None:
     torch.testing.assert_close(ppo.rewards(rollout) - rewards, 3.0 * rollout.mask)
 
 
+def test_a_penalty_that_is_rounding_is_not_scaled_up() -> None:
+    rollout = _rollout()
+    assert rollout.kl is not None
+    rollout.rewards, noise = torch.zeros_like(rollout.rewards), torch.randn_like(rollout.kl)
+    ppo = create("ppo", kl_coefficient=0.5, normalize_rewards=True)
+    rollout.kl = 1e-7 * noise
+    assert not ppo.rewards(rollout).any()
+    rollout.kl = 1e-4 * noise
+    assert ppo.rewards(rollout)[rollout.mask].std(correction=0) == pytest.approx(1, abs=1e-3)
+
+
 def test_the_estimate_is_unbiased_and_the_divergence_is_that_of_the_definition() -> None:
     torch.manual_seed(0)
     p, q = torch.randn(4, 6).log_softmax(-1), torch.randn(4, 6).log_softmax(-1)

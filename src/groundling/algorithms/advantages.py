@@ -163,17 +163,17 @@ def group_relative(rollout: Rollout, returns: Tensor, normalize_std: bool = True
     return advantages.masked_fill(equal, 0.0)[episodes.number]
 
 
-def standardise(x: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Shift and scale ``x`` to mean 0 and deviation 1 over what ``mask`` (bool) counts; 0 elsewhere."""
-    # Of equal numbers, whose mean is rounded, what is left would be scaled up to 1.
-    if mask is None:
-        if (x == x.flatten()[:1]).all():
-            return torch.zeros_like(x)
-        return (x - x.mean()) / (x.std(correction=0) + 1e-8)
-    counted = x[mask]
-    if (counted == counted[:1]).all():
+def standardise(x: Tensor, mask: Tensor | None = None, rounding: float = 0.0) -> Tensor:
+    """Shift and scale ``x`` to mean 0 and deviation 1 over what ``mask`` (bool) counts; 0 elsewhere.
+
+    All of it is 0 where what counts is equal, or deviates by no more than ``rounding``: that would be scaled up to 1.
+    """
+    counted = x if mask is None else x[mask]
+    deviation = counted.std(correction=0)
+    if (counted == counted.flatten()[:1]).all() or deviation <= rounding:
         return torch.zeros_like(x)
-    return ((x - counted.mean()) / (counted.std(correction=0) + 1e-8)).masked_fill(~mask, 0.0)
+    standard = (x - counted.mean()) / (deviation + 1e-8)
+    return standard if mask is None else standard.masked_fill(~mask, 0.0)
 
 
 def explained_variance(values: Tensor, returns: Tensor, weights: Tensor | None = None) -> float:

@@ -31,6 +31,9 @@ from groundling.policies.action_text import ActionTextPolicy
 from groundling.policies.policy import Evaluation, Policy
 from groundling.prompts.prompt import BLANK, PromptReader, check_prompts
 
+_ROUNDING = 1e-6
+"""Nats: so far may log-probabilities lie apart that policy and reference compute of one text with equal weights."""
+
 
 @dataclass
 class OnPolicy(Algorithm):
@@ -89,9 +92,10 @@ class OnPolicy(Algorithm):
             rollout: What was gathered.
             penalised: Whether the KL penalty is part of the rewards.
         """
-        rewards = (self.kl if penalised else KLPenalty(0.0)).rewards(rollout)
+        penalty = self.kl if penalised else KLPenalty(0.0)
+        rewards = penalty.rewards(rollout)
         if self.normalize_rewards:
-            rewards = standardise(rewards, rollout.mask)
+            rewards = standardise(rewards, rollout.mask, _ROUNDING * abs(penalty.coefficient))
         if rollout.cut_off is None:
             return rewards
         return rewards + (rollout.cut_off if rollout.mask is None else rollout.cut_off * rollout.mask)
