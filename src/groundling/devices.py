@@ -10,9 +10,7 @@ from groundling.errors import ConfigError
 def find_device(name: str | torch.device) -> torch.device:
     """The device of that name; "auto" takes the accelerator if there is one that can be used.
 
-    Draws are made in float64, which Apple's GPUs (mps) do not have. On NVIDIA's, cuDNN's attention is switched off for
-    the process, as by ``torch.backends.cuda.enable_cudnn_sdp(False)``: it plans anew for every shape, some hundred
-    milliseconds each, and texts come in another shape at every step. PyTorch's own fused kernels take its place.
+    Draws are made in float64, which Apple's GPUs (mps) do not have.
 
     Of several processes on one machine (``LOCAL_RANK``), each takes a GPU of its own.
 
@@ -31,8 +29,6 @@ def find_device(name: str | torch.device) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ConfigError(f"device={name} cannot be used on this machine: there is {there}") from error
-    if device.type == "cuda":
-        torch.backends.cuda.enable_cudnn_sdp(False)
     if device.type == "meta":
         raise ConfigError(f"device={name} holds no numbers to compute with: there is {there}")
     if not _has_float64(device):

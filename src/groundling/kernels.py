@@ -1,7 +1,11 @@
-"""Linear and recurrent layers by faster kernels, where PyTorch's own choice is a slow one.
+"""Layers by faster kernels, where PyTorch's own choice is a slow one.
 
 On CPUs PyTorch multiplies float32 matrices by MKL, which on AMD's processors leaves half of the machine unused; oneDNN,
 which PyTorch ships too, does not: on an EPYC with AVX-512 92 against 217 GFLOP/s of one core at 500 x 512 x 2048.
+
+On NVIDIA's GPUs of today PyTorch computes bfloat16's attention by cuDNN, which plans anew for every shape, and texts
+come in another shape at every step: of the demo on an H200 that took three quarters of the time. Importing this
+switches it off for the process, as ``torch.backends.cuda.enable_cudnn_sdp`` does; PyTorch's own kernels take its place.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ for _setting in (
     "LRU_CACHE_CAPACITY",
 ):  # read as the first product is computed
     os.environ.setdefault(_setting, _PREPARED)
+torch.backends.cuda.enable_cudnn_sdp(False)
 _LEAST_WEIGHTS = 2**14
 """Smaller matrices take MKL less time than oneDNN's operator takes to begin: 8 against 15 µs at 64 x 64 x 64."""
 _LEAST_PRODUCTS = 2**22
