@@ -288,9 +288,8 @@ def _at(values: Any, path: tuple[str, ...]) -> Any:
 def _check_events(path: Path, text: str, most: int) -> None:
     """Go through a file's events, of which none is composed yet, and count what aliases would make of them."""
     nodes = characters = depth = 0
-    open_nodes: list[
-        tuple[str | None, int, int]
-    ] = []  # the anchors of what is not yet closed, and the counts before it
+    # The anchors of what is not yet closed, and the counts before it.
+    open_nodes: list[tuple[str | None, int, int]] = []
     anchored: dict[str, tuple[int, int, int]] = {}  # nodes, characters and levels
     deepest: list[int] = []
 

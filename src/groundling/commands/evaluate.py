@@ -39,8 +39,7 @@ def add_parser(commands: Commands) -> None:
         "--suite",
         "--split",
         help="which tests: NAME,NAME; of a text env also all, generalisation, glam, forms, controls (default: "
-        "held-out); of a run that writes "
-        "test, val, train (default: test)",
+        "held-out); of a run that writes test, val, train (default: test)",
     )
     parser.add_argument(
         "--protocol",

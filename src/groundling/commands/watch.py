@@ -43,10 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.gif is not None and arguments.gif.suffix.lower() != ".gif":
         raise ConfigError(f"--gif writes GIFs, got {arguments.gif}: give a name that ends in .gif")
-    target, console = (
-        find(arguments.agent, arguments.overrides, warn, config_dir=arguments.config_dir),
-        make_console(),
-    )
+    target = find(arguments.agent, arguments.overrides, warn, config_dir=arguments.config_dir)
+    console = make_console()
     suites = target.world.find_suites(arguments.suite or next(iter(target.world.suites)))
     if len(suites) > 1:
         raise ConfigError(f"--suite {arguments.suite} names several tests: watch one of {', '.join(suites)}")
