@@ -1,6 +1,7 @@
 """What a user's env or reward raises is told with where it was, and never ends a command as if all were well."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -9,13 +10,18 @@ import pytest
 import torch
 
 from groundling import cli
+from groundling.envs.observation import TextObservation
 from groundling.envs.text_env import read_success, read_text_step
+from groundling.envs.text_generation import pools
 from groundling.envs.vector import TextVectorEnv
-from groundling.errors import ForeignError, GroundlingError
+from groundling.errors import ConfigError, ForeignError, GroundlingError
+from groundling.prompts.prompt import PromptReader, prompts
 from groundling.rewards import Stretch, Texts
 from groundling.rewards.reward import FunctionReward
 from groundling.rewards.sum import RewardSum
 from groundling.rewards.text_part import TextPart
+from groundling.worlds.writing.config import WritingConfig
+from groundling.worlds.writing.parts import samples_of
 
 _STEP = ("a text", 0.0, False, False, {"goal": "win", "actions": ["a", "b"]})
 
@@ -110,6 +116,30 @@ def test_what_envs_may_give_stays() -> None:
         _second_step(lambda reward=reward: ("a text", reward, np.bool_(False), 0, _STEP[4]))  # type: ignore[misc]
     with pytest.raises(GroundlingError, match="step must return"):
         _second_step(lambda: ("a text", 1.0, True, {}))
+
+
+def test_a_prompt_that_raises_or_gives_no_text_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = TextObservation("win", (("a wall",),), (), ("a", "b"), {})
+    reader = PromptReader("brief")
+    monkeypatch.setattr(prompts, "get", lambda id: lambda observation, language: {}["goal"])
+    with pytest.raises(ForeignError, match="prompt 'brief' raised KeyError"):
+        reader(seen)
+    with pytest.raises(ForeignError, match="prompt 'brief' raised KeyError"):
+        PromptReader(["brief", "glam"])
+    monkeypatch.setattr(prompts, "get", lambda id: lambda observation, language: 7)
+    with pytest.raises(ConfigError, match="prompt 'brief' must give a text or a Conversation, got 7"):
+        reader(seen)
+
+
+def test_a_pool_that_raises_or_gives_no_samples_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = WritingConfig(pool="commongen")
+    for prepared, error, message in (
+        (lambda split: {}["train"], ForeignError, "pool 'commongen', asked for train, raised KeyError"),
+        (lambda split: ["a text"], ConfigError, r"must give a list of Sample, got \['a text'\]"),
+    ):
+        monkeypatch.setattr(pools, "create", lambda id, p=prepared, **args: SimpleNamespace(prepare=p))
+        with pytest.raises(error, match=message):
+            samples_of(config, "train")
 
 
 def test_a_reward_that_raises_is_told() -> None:

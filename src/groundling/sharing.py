@@ -24,13 +24,14 @@ def shareable(node: Any) -> Any:
     """Nested settings, or one text, as they may be given away.
 
     Absolute paths, which tell of the writer's machine, become the name that they end in; texts with an address of a
-    server and the names of API keys' variables are left out. A single text that has one becomes empty.
+    server, keys among them, and the names of API keys' variables are left out. A single text that has one becomes
+    empty.
     """
     if isinstance(node, Mapping):
         return {
             name: shareable(value)
             for name, value in node.items()
-            if name not in SERVERS and not _has_address(value)
+            if name not in SERVERS and not _has_address(name) and not _has_address(value)
         }
     if isinstance(node, list | tuple):
         return [shareable(value) for value in node if not _has_address(value)]

@@ -328,6 +328,7 @@ def test_what_is_given_away_names_no_server_and_no_key() -> None:
         "list": ["x", "runs/a", "b", "/", "/no\nlines"],
     }
     assert shareable("file:///home/ada/pool.csv") == "pool.csv" and shareable(None) is None
+    assert shareable({"http://host:8000/v1": 1, "a": 2}) == {"a": 2}
 
 
 def test_what_is_given_away_has_no_address_and_no_place_inside_a_text() -> None:

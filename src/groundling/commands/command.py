@@ -103,7 +103,7 @@ def duration(seconds: float) -> str:
 
 def positive(text: str) -> int:
     """An argument that must be a positive number."""
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a positive number, got {text!r}")
     return int(text)
 

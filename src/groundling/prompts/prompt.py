@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from groundling.envs.observation import TextObservation
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, foreign
 from groundling.prompts.balrog import balrog_conversation
 from groundling.prompts.brief import brief_prompt, present_prompt
 from groundling.prompts.conversation import Conversation, tell_episode
@@ -88,10 +88,14 @@ def check_prompts(ids: Sequence[str], key: str, least: int) -> tuple[str, ...]:
     Raises:
         ConfigError: no such prompt, one that is given twice, or fewer than ``least``; or some are texts, and others
             conversations.
+        ForeignError: one raised.
     """
     if not all(isinstance(id, str) for id in ids) or len(set(ids)) < max(least, len(ids)):
         raise ConfigError(f"{key} must name {least} or more prompts, each once, got {list(ids)}")
-    blanks = {id: prompts.get(id)(BLANK, "english") for id in ids} if len(ids) > 1 else {}
+    blanks = {}
+    for id in ids if len(ids) > 1 else ():
+        with foreign(f"prompt {id!r}"):
+            blanks[id] = prompts.get(id)(BLANK, "english")
     conversations = [id for id, one in blanks.items() if isinstance(one, Conversation)]
     if 0 < len(conversations) < len(blanks):
         raise ConfigError(
@@ -142,15 +146,19 @@ class PromptReader:
             prompt: Id of the prompt to tell it in; None: that of its episode.
 
         Raises:
-            ConfigError: there is a system prompt for a text, which has none.
+            ConfigError: there is a system prompt for a text, which has none; or the prompt gives something else.
+            ForeignError: the prompt raised.
         """
         # The lowest bit of a seed tells training from held-out episodes.
         id = prompt or self._ids[(observation.episode >> 1) % len(self._ids)]
-        reading = prompts.get(id)(observation, self._language)
+        with foreign(f"prompt {id!r}"):
+            reading = prompts.get(id)(observation, self._language)
         if isinstance(reading, Conversation):
             if self._system is not None:
                 reading = replace(reading, system=self._system)
             return reading.changed(self._replaced) if self._replacements else reading
+        if not isinstance(reading, str):
+            raise ConfigError(f"prompt {id!r} must give a text or a Conversation, got {reading!r:.80}")
         if self._system is not None:
             raise ConfigError(
                 f"policy.args.system is for conversations, and the prompt {id!r} is a text: set "

@@ -301,7 +301,7 @@ def _value(key: str, text: str, type_name: str) -> Any:
 
 def _seconds(limit: str) -> int:
     """A time limit in seconds."""
-    if limit.isdigit():
+    if limit.isdecimal():
         return 60 * int(limit)
     match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)", limit)
     if match is None:

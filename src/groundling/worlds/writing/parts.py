@@ -8,6 +8,7 @@ from groundling.envs.spec import WorldSpec
 from groundling.envs.text_generation import Sample, pools
 from groundling.envs.text_generation.pools import Split
 from groundling.envs.text_generation.prompts import Side
+from groundling.errors import ConfigError, foreign
 from groundling.lm.chat import Chat
 from groundling.metrics import Metric
 from groundling.policies.token import TokenPolicy
@@ -22,9 +23,14 @@ def samples_of(config: WritingConfig, split: Split) -> Sequence[Sample]:
     """A pool's prompts and references.
 
     Raises:
-        GroundlingError: the pool's data cannot be had.
+        GroundlingError: the pool's data cannot be had, or are no samples.
+        ForeignError: the pool raised.
     """
-    samples: Sequence[Sample] = pools.create(config.pool, **config.args).prepare(split)
+    pool = pools.create(config.pool, **config.args)
+    with foreign(f"pool {config.pool!r}, asked for {split},"):
+        samples: Sequence[Sample] = pool.prepare(split)
+    if not isinstance(samples, Sequence) or not all(isinstance(sample, Sample) for sample in samples):
+        raise ConfigError(f"pool {config.pool!r} must give a list of Sample, got {samples!r:.80}")
     return samples
 
 
