@@ -15,6 +15,13 @@ CANDIDATES = [[11, 12], [11, 13], [14], [15, 16, 17], []]
 FAMILIES = ["llama", "gpt2", "qwen2", "gpt_neox", "opt"]
 
 
+@pytest.fixture(params=[False, True], ids=["one by one", "together"])
+def together(request, monkeypatch):
+    """Whether attention to what is kept is computed as on an accelerator."""
+    monkeypatch.setattr("groundling.lm.kept.attends_together", lambda device: request.param)
+    return request.param
+
+
 def model(family, tokenizers):
     return lm_of(family, dict(variants(family))["plain"], tokenizers)
 
@@ -91,6 +98,7 @@ def test_no_mask_of_tokens_by_tokens_is_laid_out(tokenizers, monkeypatch):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.usefixtures("together")
 def test_kept_prompts_are_what_they_are_alone(tokenizers, family):
     lm = model(family, tokenizers)
     kept, rng = KeptPrompts(lm.backbone), random.Random(3)
@@ -115,6 +123,7 @@ def test_kept_prompts_are_what_they_are_alone(tokenizers, family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.usefixtures("together")
 def test_a_prompt_that_goes_on_by_one_token(tokenizers, family):
     """Of one row alone Transformers lays out the heads that share a key otherwise."""
     lm, text = model(family, tokenizers), _ids(1, 31)
@@ -146,6 +155,7 @@ def test_only_what_is_new_is_read(tokenizers, monkeypatch):
     assert lengths == [90 + 2 * (rows - 1), 40 + 2 * (rows - 1), 20 + rows - 1]
 
 
+@pytest.mark.usefixtures("together")
 def test_one_prompt_asked_twice_in_a_call(tokenizers):
     lm = model("llama", tokenizers)
     kept, text = KeptPrompts(lm.backbone), _ids(1, 40)
@@ -156,6 +166,7 @@ def test_one_prompt_asked_twice_in_a_call(tokenizers):
             torch.testing.assert_close(scores(lm, kept.answers(questions)), expected, atol=1e-4, rtol=0)
 
 
+@pytest.mark.usefixtures("together")
 def test_what_is_kept_grows_with_the_longest_prompt_alone(tokenizers):
     lm = model("qwen2", tokenizers)
     kept = KeptPrompts(lm.backbone)
@@ -166,6 +177,17 @@ def test_what_is_kept_grows_with_the_longest_prompt_alone(tokenizers):
     assert kept.num_bytes == 2 * 4 * config.num_hidden_layers * 256 * size
 
 
+def test_attention_of_several_prompts_is_computed_at_once(tokenizers, together):
+    lm = model("qwen2", tokenizers)
+    kept, texts = KeptPrompts(lm.backbone), [_ids(seed, 40 + seed) for seed in range(4)]
+    kept.answers([ScoringQuestion(text[:30], CANDIDATES) for text in texts])
+    masks = Masks()
+    with masks:
+        kept.answers([ScoringQuestion(text, CANDIDATES) for text in texts])
+    assert len(masks.sizes) == lm.model.config.num_hidden_layers * (1 if together else 4)
+
+
+@pytest.mark.usefixtures("together")
 def test_slots_that_hold_the_same_text_are_told_apart(tokenizers):
     """Of several envs that play alike one is ahead of the others, and these catch up."""
     lm = model("llama", tokenizers)

@@ -21,14 +21,14 @@ from torch.overrides import TorchFunctionMode
 
 from groundling.lm.backbone import Backbone
 from groundling.lm.packing import Layout, ScoringQuestion, Tokens, as_tree
-from groundling.lm.reader import RowStates
+from groundling.lm.reader import TOKENS_AT_ONCE, RowStates
 
 T = TypeVar("T")
 _ROWS_AT_ONCE = 512
 """Rows of candidates whose attention shares a mask."""
 _TOKENS_AT_ONCE = 1024
-"""Tokens of short texts that go through the body together: enough for its products to be fast, and little enough that
-Linux does not take their memory back."""
+"""Tokens of short texts that go through the body together on a CPU: enough for its products to be fast, and little
+enough that Linux does not take their memory back."""
 
 
 def chains(prompts: Sequence[Tokens]) -> list[list[int]]:
@@ -191,9 +191,10 @@ def read_growing(backbone: Backbone, questions: Sequence[ScoringQuestion]) -> li
     layouts = layouts_of(questions)
     groups = chains([question.prompt for question in questions])
     rows = [Row.of([questions[i] for i in group], [layouts[i] for i in group]) for group in groups]
+    most = tokens_at_once(backbone.device, _TOKENS_AT_ONCE)
     states = [
         states
-        for together in passes(rows, [len(row.tokens) for row in rows], _TOKENS_AT_ONCE)
+        for together in passes(rows, [len(row.tokens) for row in rows], most)
         for states in _read(backbone, together)
     ]
     answers: dict[int, RowStates] = {}
@@ -204,6 +205,11 @@ def read_growing(backbone: Backbone, questions: Sequence[ScoringQuestion]) -> li
             (index, RowStates(one, layouts[index].targets)) for index, one in zip(group, picked, strict=True)
         )
     return [answers[index] for index in range(len(questions))]
+
+
+def tokens_at_once(device: torch.device, on_cpu: int) -> int:
+    """Tokens of several texts that go through the body together."""
+    return on_cpu if device.type == "cpu" else TOKENS_AT_ONCE
 
 
 def passes(items: Sequence[T], lengths: Sequence[int], most: int) -> list[list[T]]:
