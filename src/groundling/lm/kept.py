@@ -60,7 +60,7 @@ class _Memory:
         capacity = keys.shape[2]
         if slots > len(keys) or tokens > capacity:
             if tokens > capacity:
-                capacity = max(_LEAST_CAPACITY, tokens * 3 // 2)
+                capacity = max(_LEAST_CAPACITY, tokens * 5 // 4)
             keys, values = (_grown(kept, max(slots, len(kept)), capacity) for kept in self._layers[layer])
             self._layers[layer] = keys, values
         return self._layers[layer]
