@@ -187,6 +187,21 @@ def test_attention_of_several_prompts_is_computed_at_once(tokenizers, together):
     assert len(masks.sizes) == lm.model.config.num_hidden_layers * (1 if together else 4)
 
 
+def test_a_long_prompt_among_short_ones_pads_none_of_them(tokenizers, together):
+    lm = model("llama", tokenizers)
+    kept = KeptPrompts(lm.backbone)
+    questions = [ScoringQuestion(_ids(seed, 700 if seed == 2 else 30), CANDIDATES) for seed in range(8)]
+    masks = Masks()
+    with masks:
+        computed = scores(lm, kept.answers(questions))
+    expected = scores(lm, [lm._scorer.answers([question])[0] for question in questions])
+    torch.testing.assert_close(computed, expected, atol=1e-4, rtol=0)
+    assert max(masks.sizes) <= 7 * 34 * 34 + 4 * 704
+    config = lm.model.config
+    a_token = 2 * 4 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
+    assert kept.num_bytes == a_token * (8 * 1054 if together else 7 * 256 + 1054)
+
+
 @pytest.mark.usefixtures("together")
 def test_slots_that_hold_the_same_text_are_told_apart(tokenizers):
     """Of several envs that play alike one is ahead of the others, and these catch up."""

@@ -26,7 +26,6 @@ def computed_alike() -> Iterator[None]:
         mock.patch.object(reader.Batching, "for_device", lambda device: accelerators),
         mock.patch.object(steps, "_AT_ONCE_ON_CPU", steps._AT_ONCE),
         mock.patch.object(kept, "attends_together", lambda device: True),
-        mock.patch.object(kept, "tokens_at_once", lambda device, on_cpu: reader.TOKENS_AT_ONCE),
         mock.patch.object(transcript, "tokens_at_once", lambda device, on_cpu: reader.TOKENS_AT_ONCE),
         mock.patch.object(steps.Stepper, "_trace", lambda self, prompts: None),
         mock.patch.object(kernels, "onednn_is_faster", lambda: False),

@@ -182,9 +182,10 @@ class Scorer:
             return "not all of its layers look at the whole text alike"
         if (why := backbone.why_not_plain) is not None:
             return why
-        words = words_of(backbone, 40, 7, 5)
+        words, others = words_of(backbone, 40, 7, 5), words_of(backbone, 40, 11, 3)
         candidates = [[words[0]], words[1:3], [words[1], *words[3:5]], []]
         questions = [ScoringQuestion(words[:length], candidates) for length in (9, 17, 34)]
+        pairs = [(q, ScoringQuestion(others[: len(q.prompt) + 2], candidates[:2])) for q in questions]
         kept = KeptPrompts(backbone)
 
         def rows(answers: Sequence[RowStates]) -> Tensor:
@@ -193,9 +194,11 @@ class Scorer:
         alike = agree(
             backbone,
             lambda: torch.cat(
-                [rows(read_growing(backbone, questions)), *(rows(kept.answers([q])) for q in questions)]
+                [rows(read_growing(backbone, questions)), *(rows(kept.answers(pair)) for pair in pairs)]
             ),
-            lambda: rows(self.reader.packed(questions)).repeat(2, 1),
+            lambda: torch.cat(
+                [rows(self.reader.packed(questions)), *(rows(self.reader.packed(pair)) for pair in pairs)]
+            ),
         )
         return None if alike else "a trial gave other states than each step alone"
 
