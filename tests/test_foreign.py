@@ -1,5 +1,6 @@
 """What a user's env or reward raises is told with where it was, and never ends a command as if all were well."""
 
+import signal
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -14,12 +15,13 @@ from groundling.envs.observation import TextObservation
 from groundling.envs.text_env import read_success, read_text_step
 from groundling.envs.text_generation import pools
 from groundling.envs.vector import TextVectorEnv
-from groundling.errors import ConfigError, ForeignError, GroundlingError
+from groundling.errors import ConfigError, ForeignError, GroundlingError, TimeIsUp, foreign
 from groundling.prompts.prompt import PromptReader, prompts
 from groundling.rewards import Stretch, Texts
 from groundling.rewards.reward import FunctionReward
 from groundling.rewards.sum import RewardSum
 from groundling.rewards.text_part import TextPart
+from groundling.training import slurm
 from groundling.worlds.writing.config import WritingConfig
 from groundling.worlds.writing.parts import samples_of
 
@@ -136,10 +138,16 @@ def test_a_pool_that_raises_or_gives_no_samples_is_told(monkeypatch: pytest.Monk
     for prepared, error, message in (
         (lambda split: {}["train"], ForeignError, "pool 'commongen', asked for train, raised KeyError"),
         (lambda split: ["a text"], ConfigError, r"must give a list of Sample, got \['a text'\]"),
+        (lambda split: 7, ConfigError, "must give a list of Sample, got 7"),
     ):
         monkeypatch.setattr(pools, "create", lambda id, p=prepared, **args: SimpleNamespace(prepare=p))
         with pytest.raises(error, match=message):
             samples_of(config, "train")
+
+
+def test_a_job_whose_time_is_up_ends_also_within_foreign_code() -> None:
+    with pytest.raises(TimeIsUp), slurm.time_limit(lambda: True), foreign("a pool"):
+        signal.raise_signal(slurm._SIGNAL)
 
 
 def test_a_reward_that_raises_is_told() -> None:

@@ -31,6 +31,10 @@ class RunError(GroundlingError):
     """A run that cannot go on: its folder, its checkpoints, its device or its figures."""
 
 
+class TimeIsUp(SystemExit):
+    """Whoever started the process will soon end it: it is to stop, and to be started again."""
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory has run out, as Python, NumPy or PyTorch tell it, of this machine or of a GPU."""
     said = str(error)
@@ -48,11 +52,12 @@ def foreign(what: str) -> Iterator[None]:
         what: Whose, and at what: the beginning of a message.
 
     Raises:
-        ForeignError: it raised, or asked to exit. What is ours, a full disk, memory that has run out and Ctrl-C pass.
+        ForeignError: it raised, or asked to exit. What is ours, a full disk, memory that has run out, a launcher's
+            time limit and Ctrl-C pass.
     """
     try:
         yield
-    except (GroundlingError, KeyboardInterrupt, OSError):
+    except (GroundlingError, KeyboardInterrupt, TimeIsUp, OSError):
         raise
     except BaseException as error:
         if is_out_of_memory(error):

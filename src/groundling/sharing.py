@@ -7,6 +7,8 @@ from typing import Any
 
 SERVERS = ("base_url", "api_key_env")
 """Arguments of a judge that asks a server: where it is, and which variable of the environment has the key."""
+READ = ("system", "actions", "replacements", "invalid_action", "thought_begins", "thought_ends")
+"""Settings whose texts a model reads, or writes: with other words it would be another agent."""
 _ABSOLUTE = re.compile(r"(file:/)?/.|~[^/]*/.|[A-Za-z]:[\\/].|\\\\.")
 _BEFORE = r"""(?<![^\s,:='"{\[(])"""
 """What a path inside a text stands after: nothing, or one of these."""
@@ -25,13 +27,13 @@ def shareable(node: Any) -> Any:
 
     Absolute paths, which tell of the writer's machine, become the name that they end in; texts with an address of a
     server, keys among them, and the names of API keys' variables are left out. A single text that has one becomes
-    empty.
+    empty. What a model reads (`READ`) stays as it is.
     """
     if isinstance(node, Mapping):
         return {
-            name: shareable(value)
+            name: value if name in READ else shareable(value)
             for name, value in node.items()
-            if name not in SERVERS and not _has_address(name) and not _has_address(value)
+            if name in READ or (name not in SERVERS and not _has_address(name) and not _has_address(value))
         }
     if isinstance(node, list | tuple):
         return [shareable(value) for value in node if not _has_address(value)]

@@ -223,6 +223,8 @@ def test_nothing_is_explained_of_returns_that_are_equal_but_for_rounding() -> No
     returns = (1e-7 - values) + values  # as R = Â + V has them
     assert returns.unique().numel() > 1
     assert explained_variance(values, returns) == 0.0
+    diverged = torch.tensor([1e4, -1e4, 1e4, -1e4])
+    assert explained_variance(diverged, 4e-7 * diverged) < -1e12
 
 
 def test_explained_variance_under_the_mask() -> None:

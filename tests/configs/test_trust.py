@@ -17,6 +17,7 @@ from groundling.configs.compose import changed, compose, from_file, recorded, to
 from groundling.configs.studies import read_study
 from groundling.configs.trust import EVERYTHING, TRAINING_ALONE
 from groundling.errors import ConfigError, GroundlingError
+from groundling.evaluation.evaluate import played_with
 from groundling.lm import LanguageModel
 from groundling.lm.adapters import adapter_base
 from groundling.lm.loading import STARTERS
@@ -352,6 +353,21 @@ def test_what_is_given_away_has_no_address_and_no_place_inside_a_text() -> None:
     }
     assert shareable(args) == given == shareable(given)  # what was given away is compared with what would be
     assert shareable(args["url"]) == ""
+
+
+def test_what_a_model_reads_is_given_away_as_it_is() -> None:
+    """Else the agent that is loaded would be another one, and one evaluation would pass for that of another prompt."""
+    args = {
+        "system": "/no_think Answer left/right. The rules: https://rules.example/v1",
+        "replacements": {"http://a": "/home/ada/key"},
+        "thought_ends": "://",
+    }
+    config = {"world": {"actions": ["open https://a.org", "stay"]}, "policy": {"args": args}}
+    assert shareable(config) == config
+    played = [
+        compose("demo", [f"policy.args={{prompt: conversation, system: '/{word}/turn'}}"]) for word in "ab"
+    ]
+    assert played_with(played[0]) != played_with(played[1])
 
 
 def test_a_command_line_is_given_away_without_places() -> None:

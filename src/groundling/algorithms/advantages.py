@@ -169,8 +169,10 @@ def standardise(x: Tensor, mask: Tensor | None = None, rounding: float = 0.0) ->
     All of it is 0 where what counts is equal, or deviates by no more than ``rounding``: that would be scaled up to 1.
     """
     counted = x if mask is None else x[mask]
+    if (counted == counted.flatten()[:1]).all():
+        return torch.zeros_like(x)
     deviation = counted.std(correction=0)
-    if (counted == counted.flatten()[:1]).all() or deviation <= rounding:
+    if deviation <= rounding:
         return torch.zeros_like(x)
     standard = (x - counted.mean()) / (deviation + 1e-8)
     return standard if mask is None else standard.masked_fill(~mask, 0.0)
@@ -186,7 +188,7 @@ def explained_variance(values: Tensor, returns: Tensor, weights: Tensor | None =
     if weights is not None:
         values, returns = values[weights > 0], returns[weights > 0]
     variance = returns.var(correction=0)
-    # Constant but for rounding, which of R = Â + V is that of V: nothing to explain.
-    if variance <= 1e-12 * (returns.square() + values.square()).mean():
+    # Constant but for rounding, of R = Â + V also that of V, a few times 6e-8 of it: nothing to explain.
+    if variance <= 1e-12 * returns.square().mean() + 5e-14 * values.square().mean():
         return 0.0
     return (1 - (returns - values).var(correction=0) / variance).item()

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
-from groundling.errors import ConfigError, RunError
+from groundling.errors import ConfigError, RunError, TimeIsUp
 from groundling.registry import unknown
 
 TO_BE_REQUEUED = 75
@@ -220,7 +220,7 @@ def submission(
 def time_limit(has_come_on: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
     """Take the signal of a job whose time is nearly up as a first Ctrl-C.
 
-    Outside a run's loop, as while its model is loaded, there is no update to stop after: `SystemExit` ends the process.
+    Outside a run's loop, as while its model is loaded, there is no update to stop after: `TimeIsUp` ends the process.
 
     Args:
         has_come_on: Says whether the job is then to be requeued. One that never comes further would be for ever.
@@ -238,9 +238,9 @@ def time_limit(has_come_on: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
         if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:  # a run's loop takes it
             signal.raise_signal(signal.SIGTERM)
         elif has_come_on():
-            raise SystemExit(TO_BE_REQUEUED)
+            raise TimeIsUp(TO_BE_REQUEUED)
         else:
-            raise SystemExit(
+            raise TimeIsUp(
                 "error: the job's time is nearly up, and it has not come to a new checkpoint: give it more time "
                 "(--slurm time=…), or each run of a sweep a job of its own (array=seeds)"
             )

@@ -29,7 +29,9 @@ def samples_of(config: WritingConfig, split: Split) -> Sequence[Sample]:
     pool = pools.create(config.pool, **config.args)
     with foreign(f"pool {config.pool!r}, asked for {split},"):
         samples: Sequence[Sample] = pool.prepare(split)
-    if not isinstance(samples, Sequence) or not all(isinstance(sample, Sample) for sample in samples):
+        is_list = hasattr(samples, "__len__") and hasattr(samples, "__getitem__")
+        first = samples[0] if is_list and len(samples) else None  # others are not read before they are needed
+    if not is_list or not isinstance(first, Sample | None):
         raise ConfigError(f"pool {config.pool!r} must give a list of Sample, got {samples!r:.80}")
     return samples
 
