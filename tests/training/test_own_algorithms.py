@@ -1,5 +1,6 @@
 """Algorithms of a user's own: any optimizer that a checkpoint can hold, and mistakes told by their names."""
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,20 +9,83 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from groundling.algorithms import Algorithm, Rollout, algorithms
 from groundling.configs.schema import ComponentConfig, Config, TrainingConfig
 from groundling.errors import ForeignError, RunError
 from groundling.policies import Policy
+from groundling.training.checkpoint import load_optimizer
 from groundling.training.progress import TrainingProgress
 from groundling.training.run import Run
 from groundling.worlds.text.config import TextConfig
+
+
+class Averaging(torch.optim.AdamW):
+    """Keeps an average of the weights, too."""
+
+    def step(self, closure: Any = None) -> Any:
+        loss = super().step(closure)
+        for group in self.param_groups:
+            for parameter in (p for p in group["params"] if p.grad is not None):
+                moments = self.state[parameter]
+                average = moments.get("average", parameter.detach().clone())
+                moments["average"] = average.lerp(parameter.detach(), 0.1)
+                parameter.data.lerp_(moments["average"], 0.01)
+        return loss
+
+
+class Slowing(torch.optim.SGD):
+    """Counts its steps in its groups, as schedule-free optimizers do, and makes them ever smaller."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            group["k"] = group.get("k", 0) + 1
+            group["lr"] = torch.tensor(0.1 / group["k"])
+        return super().step(closure)
+
+
+class Unkept(torch.optim.SGD):
+    """Has something in its groups that is no plain value, or in its state that is of no parameter."""
+
+    def step(self, closure: Any = None) -> Any:
+        self.param_groups[0]["seen"] = {1: 2}
+        return super().step(closure)
+
+
+class Sharing(torch.optim.SGD):
+    """Keeps something of all parameters."""
+
+    def step(self, closure: Any = None) -> Any:
+        self.state["all"] = {"sum": torch.zeros(1)}
+        return super().step(closure)
+
+
+class Growing(torch.optim.SGD):
+    """Learns more parameters than it was made with."""
+
+    def step(self, closure: Any = None) -> Any:
+        self.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))]})
+        return super().step(closure)
+
 
 _OPTIMIZERS: dict[str, Any] = {
     "adamw": lambda parameters: torch.optim.AdamW(parameters, 1e-2),
     "amsgrad": lambda parameters: torch.optim.Adam(parameters, 1e-2, amsgrad=True),
     "adafactor": lambda parameters: torch.optim.Adafactor(parameters, 1e-2),
     "momentum": lambda parameters: torch.optim.SGD(parameters, 1e-2, momentum=0.9),
+    "averaging": lambda parameters: Averaging(parameters, 1e-2),
+    "amsgrad in one group": lambda parameters: torch.optim.AdamW(
+        [{"params": parameters[:1]}, {"params": parameters[1:], "amsgrad": True}], 1e-2
+    ),
+    "momentum in one group": lambda parameters: torch.optim.RMSprop(
+        [{"params": parameters[:1]}, {"params": parameters[1:], "momentum": 0.9}], 1e-2
+    ),
+    "slowing": lambda parameters: Slowing(parameters, 1e-1),
+    "unkept": lambda parameters: Unkept(parameters, 1e-2),
+    "sharing": lambda parameters: Sharing(parameters, 1e-2),
+    "growing": lambda parameters: Growing(parameters, 1e-2),
     "lbfgs": lambda parameters: torch.optim.LBFGS(parameters, 1e-2),
 }
 
@@ -29,7 +93,7 @@ _OPTIMIZERS: dict[str, Any] = {
 @algorithms.register("test-likelihood")
 @dataclass
 class Likelihood(Algorithm):
-    """Makes what was done likelier; its figures are as ``figure`` says."""
+    """Makes what was done likelier, and values 0; its figures are as ``figure`` says."""
 
     optimizer_id: str = "adamw"
     figure: str = "plain"
@@ -45,7 +109,7 @@ class Likelihood(Algorithm):
         def loss() -> torch.Tensor:
             self.optimizer.zero_grad()
             evaluation = policy.evaluate(rollout.observations, rollout.actions.flatten())
-            loss = -evaluation.log_probs.mean()
+            loss = evaluation.values.square().mean() - evaluation.log_probs.mean()
             loss.backward()
             return loss
 
@@ -76,7 +140,13 @@ def _update(run: Run) -> dict[str, Any]:
     return run.update(TrainingProgress(Console(quiet=True), 64, 0))
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "amsgrad", "adafactor", "momentum"])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        *("adamw", "amsgrad", "adafactor", "momentum"),
+        *("averaging", "amsgrad in one group", "momentum in one group", "slowing"),
+    ],
+)
 def test_a_run_goes_on_with_any_optimizer(optimizer: str, tmp_path: Path) -> None:
     run = _run(tmp_path, optimizer_id=optimizer)
     for _ in range(2):
@@ -89,11 +159,73 @@ def test_a_run_goes_on_with_any_optimizer(optimizer: str, tmp_path: Path) -> Non
         assert parameter.equal(same)
 
 
-def test_an_optimizer_that_no_checkpoint_holds_is_named(tmp_path: Path) -> None:
-    run = _run(tmp_path, optimizer_id="lbfgs")
+@pytest.mark.parametrize(
+    ("optimizer", "says"),
+    [
+        ("lbfgs", r"optimizer LBFGS cannot be kept .* is no tensor, but of type"),
+        (
+            "unkept",
+            r"optimizer Unkept cannot be kept .* seen of a group .* is of type dict, expected a number",
+        ),
+        ("sharing", r"optimizer Sharing cannot be kept .* also of 'all', expected of parameters alone"),
+        ("growing", r"optimizer Growing cannot be kept .* made with 1 groups .* has 2, expected as many"),
+    ],
+)
+def test_an_optimizer_that_no_checkpoint_holds_is_named(optimizer: str, says: str, tmp_path: Path) -> None:
+    run = _run(tmp_path, optimizer_id=optimizer)
     _update(run)
-    with pytest.raises(RunError, match=r"optimizer LBFGS cannot be kept .* is no tensor, but of type"):
+    with pytest.raises(RunError, match=says):
         run.save()
+
+
+def _kept(optimizer: str, folder: Path) -> tuple[torch.optim.Optimizer, dict[str, Any], dict[str, Any]]:
+    """Such an optimizer made anew, and what one that has learnt writes: its tensors, and what stands beside them."""
+    run = _run(folder, optimizer_id=optimizer)
+    _update(run)
+    run.save()
+    (path,) = (folder / "checkpoints").glob("*/optimizer.safetensors")
+    with safe_open(path, framework="pt") as file:
+        written = json.loads(file.metadata()["optimizer"])
+    return _OPTIMIZERS[optimizer](list(run.policy.parameters())), load_file(path), written
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "averaging", "momentum in one group"])
+def test_moments_that_were_not_written_are_refused(optimizer: str, tmp_path: Path) -> None:
+    again, tensors, written = _kept(optimizer, tmp_path)
+    path = tmp_path / "optimizer.safetensors"
+    first = min(tensors).partition(".")[0]
+    for left_out in ([max(tensors)], [key for key in tensors if key.startswith(f"{first}.")]):
+        fewer = {key: tensor for key, tensor in tensors.items() if key not in left_out}
+        save_file(fewer, path, metadata={"optimizer": json.dumps(written)})
+        with pytest.raises(ValueError, match=r"parameter \d has .*, expected"):
+            load_optimizer(again, path)
+    if optimizer == "adamw":  # whose moments are known, whatever a file says of them
+        shorter = {index: ["step"] for index in written["moments"]}
+        save_file(
+            {key: tensor for key, tensor in tensors.items() if key.endswith("step")},
+            path,
+            metadata={"optimizer": json.dumps({**written, "moments": shorter})},
+        )
+        with pytest.raises(ValueError, match=r"has \['step'\], expected"):
+            load_optimizer(again, path)
+    save_file(tensors, path)  # as checkpoints were written before
+    load_optimizer(again, path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ([], "0 groups of parameters, expected 1"),
+        ([{"lr": "fast"}], "lr='fast' is no setting"),
+        ([{"params": [0]}], r"params=\[0\] is no setting"),
+    ],
+)
+def test_settings_that_are_none_are_refused(settings: list[Any], says: str, tmp_path: Path) -> None:
+    again, tensors, written = _kept("slowing", tmp_path)
+    path = tmp_path / "optimizer.safetensors"
+    save_file(tensors, path, metadata={"optimizer": json.dumps({**written, "settings": settings})})
+    with pytest.raises(ValueError, match=says):
+        load_optimizer(again, path)
 
 
 @pytest.mark.parametrize("figure", ["torch", "numpy"])

@@ -13,7 +13,6 @@ import torch
 from accelerate.utils import set_seed
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from safetensors.torch import save_file
 
 from groundling.arguments import at_least, check_minima
 from groundling.devices import find_device
@@ -226,7 +225,9 @@ class DistillationRun:
     def _write(self, folder: Path) -> None:
         self.model.save(folder, self.about(self.row))
         if self.optimizer is not None:
-            save_file(checkpoint.optimizer_tensors(self.optimizer), folder / "optimizer.safetensors")
+            moments = checkpoint.optimizer_tensors(self.optimizer)
+            unchanged: list[dict[str, Any]] = [{} for _ in self.optimizer.param_groups]
+            checkpoint.save_optimizer(moments, unchanged, folder / "optimizer.safetensors")
         checkpoint.save_random_states(self.generators, folder / "random.safetensors")
         state = {
             "counters": asdict(self.counters),

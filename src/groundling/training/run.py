@@ -131,6 +131,7 @@ class Run:
         )
         self.shards = make_shards(config.model, config.algorithm, self.policy, self.processes)
         self.algorithm: Algorithm = make_algorithm(config.algorithm, self.policy, self.processes)
+        self._optimizer_settings = checkpoint.settings_of(self.algorithm.optimizer)  # as it was made
         self.algorithm.keep_in(folder)
         self.local_rows = self.processes.share(num_rows)  # the envs, or texts, of this process
         self.collector = self.world.collector(self.policy, self.algorithm, self.local_rows)
@@ -264,12 +265,14 @@ class Run:
         """Write a checkpoint from which a run of any number of processes goes on, of as many to the last bit."""
         envs = [state for states in self.processes.gather(self.collector.state_dict()) for state in states]
         tensors = self.processes.gather(self.collector.tensors())
-        moments = checkpoint.optimizer_tensors(self.algorithm.optimizer, self.processes.is_main)
+        optimizer = self.algorithm.optimizer
+        moments = checkpoint.optimizer_tensors(optimizer, self.processes.is_main)
+        settings = checkpoint.changed_settings(optimizer, self._optimizer_settings)
         self.processes.from_main(
             lambda: checkpoint.save(
                 self.folder / "checkpoints",
                 self.counters.update,
-                lambda partial: self._write(partial, envs, tensors, moments),
+                lambda partial: self._write(partial, envs, tensors, moments, settings),
                 self.config.training.keep_checkpoints,
             )
         )
@@ -280,9 +283,10 @@ class Run:
         envs: list[dict[str, Any]],
         tensors: list[dict[str, Tensor]],
         moments: dict[str, Tensor],
+        settings: list[dict[str, Any]],
     ) -> None:
         self.policy.save_pretrained(folder)
-        save_file(moments, folder / "optimizer.safetensors")
+        checkpoint.save_optimizer(moments, settings, folder / "optimizer.safetensors")
         checkpoint.save_random_states(self.generators, folder / "random.safetensors")
         whole = {name: torch.cat([part[name] for part in tensors]) for name in tensors[0]}
         save_file(whole, folder / "collector.safetensors")
