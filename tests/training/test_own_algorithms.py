@@ -233,9 +233,40 @@ def test_figures_may_be_numbers_of_torch_and_numpy(figure: str, tmp_path: Path) 
     assert type(_update(_run(tmp_path, figure=figure))["loss"]) is float
 
 
-def test_a_figure_that_the_run_has_already_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="a figure called step, which the run has already"):
-        _update(_run(tmp_path, figure="doubled"))
+def test_a_figure_that_the_run_has_already_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says = "a figure called step, which the run has already"
+    with pytest.raises(RunError, match=f"the algorithm 'test-likelihood' gives {says}"):
+        _update(_run(tmp_path / "algorithm", figure="doubled"))
+    run = _run(tmp_path / "policy")
+    monkeypatch.setattr(run.policy, "figures", lambda: {"step": 7})
+    with pytest.raises(RunError, match=f"the policy 'test-table' gives {says}"):
+        _update(run)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"loss": torch.ones(2)}, r"the figure loss as tensor\(\[1., 1.\]\), expected a number"),
+        ({"loss": None}, "the figure loss as None, expected a number"),
+        ({"kl": 1, "note": "hello"}, "the figure note as 'hello', expected a number"),
+        ({"kl": 1, "entropy": "0.5"}, "the figure entropy as '0.5', expected a number"),
+        ({3: 0.5}, "a figure called 3, expected a text"),
+        (None, "None as the figures of an update, expected a mapping"),
+    ],
+)
+def test_figures_that_are_none_are_told(
+    given: Any, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = _run(tmp_path / "algorithm")
+    monkeypatch.setattr(run.algorithm, "update", lambda *_, **__: given)
+    with pytest.raises(RunError, match=f"the algorithm 'test-likelihood' gives {says}"):
+        _update(run)
+    run = _run(tmp_path / "policy")
+    monkeypatch.setattr(run.policy, "figures", lambda: given)
+    with pytest.raises(RunError, match=f"the policy 'test-table' gives {says}"):
+        _update(run)
 
 
 def test_an_algorithm_that_raises_is_named(tmp_path: Path) -> None:

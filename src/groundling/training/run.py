@@ -206,6 +206,7 @@ class Run:
             The figures of this update.
         """
         config, started = self.config, time.monotonic()
+        algorithm, policy = f"algorithm {config.algorithm.id!r}", f"policy {config.policy.id!r}"
         local_rollout, local_episodes = self.collector.collect(
             self.policy,
             generator=self.generators["act"],
@@ -220,18 +221,15 @@ class Run:
             shaped = self.shaped.add(rollout, self.algorithm.kl.rewards(rollout))
         with (
             nullcontext() if self.shards is None else self.shards.apart(),
-            foreign(f"algorithm {config.algorithm.id!r}"),
+            foreign(algorithm),
         ):
-            figures = self.algorithm.update(
+            learnt = self.algorithm.update(
                 self.policy,
                 rollout,
                 generator=self.generators["learn"],
                 remaining=1 - self.counters.step / config.training.steps,
             )
-        # An algorithm of the user's may give numbers of torch and NumPy, which JSON does not know.
-        figures = {
-            name: value if isinstance(value, int | float) else float(value) for name, value in figures.items()
-        }
+        figures = _figures_of(learnt, algorithm)
         for name, value in figures.items():
             if not math.isfinite(value):
                 raise RunError(
@@ -252,14 +250,17 @@ class Run:
             **rollout.part_means(),
             **rollout.turn_means(),
         }
-        for more in (self.policy.figures(), shaped, figures):
-            if doubled := sorted(row.keys() & more.keys()):
+        with foreign(policy):
+            acted = self.policy.figures()
+        of_policy = _figures_of(acted, policy)
+        present = row.keys() | shaped.keys()
+        for giver, given in ((policy, of_policy), (algorithm, figures)):
+            if doubled := sorted(present & given.keys()):
                 raise RunError(
-                    f"the policy or the algorithm gives a figure called {doubled[0]}, which the run has already: give "
-                    "it another name"
+                    f"the {giver} gives a figure called {doubled[0]}, which the run has already: give it another name"
                 )
-            row |= more
-        return row
+            present |= given.keys()
+        return row | of_policy | shaped | figures
 
     def save(self) -> None:
         """Write a checkpoint from which a run of any number of processes goes on, of as many to the last bit."""
@@ -361,6 +362,38 @@ class Run:
                 f"the policy's entropy was below world.entropy_floor={floor} {since}. To mend it, {advice}; or set "
                 "world.entropy_floor=0 to go on all the same"
             )
+
+
+def _figures_of(update: Any, giver: str) -> dict[str, float]:
+    """Figures as JSON knows them, out of numbers of torch and NumPy, too.
+
+    Args:
+        update: What an algorithm or a policy, maybe of the user's, gives of an update.
+        giver: Which one, for messages.
+
+    Raises:
+        RunError: it is no mapping of texts to numbers.
+    """
+    if not isinstance(update, Mapping):
+        raise RunError(
+            f"the {giver} gives {update!r:.80} as the figures of an update, expected a mapping of names to numbers: "
+            "return one such as {'loss': 0.5}, or {} where there is nothing to tell"
+        )
+    figures = dict[str, float]()
+    for name, value in update.items():
+        if not isinstance(name, str):
+            raise RunError(f"the {giver} gives a figure called {name!r:.80}, expected a text: name it by one")
+        try:
+            if isinstance(value, str | bytes | bytearray):  # which float would read
+                raise TypeError
+            figures[name] = value if isinstance(value, int | float) else float(value)
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            shown = " ".join(repr(value).split())
+            raise RunError(
+                f"the {giver} gives the figure {name} as {shown:.80}, expected a number: give one such as 0.5, of "
+                "several their mean, or leave it out"
+            ) from error
+    return figures
 
 
 @contextmanager
