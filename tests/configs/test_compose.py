@@ -214,6 +214,50 @@ def test_an_experiment_of_ones_own_is_evaluated_and_recorded(
     assert list((tmp_path / "data").rglob("*.parquet"))
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "demo", "--dry-run"],
+        ["train", "FILE", "--dry-run"],
+        ["evaluate", "random"],
+        ["evaluate", "http://127.0.0.1:1/v1", "--protocol", "balrog-babyai", "policy.args.model=m"],
+        ["watch", "random"],
+        ["check-env", "BabyAI-GoToObj-v0"],
+    ],
+    ids=" ".join,
+)
+def test_a_folder_of_experiments_is_there(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.yaml").write_text(to_yaml(compose("demo", [f"run_dir={tmp_path / 'run'}"])))
+    words = [word.replace("FILE", str(tmp_path / "config.yaml")) for word in words]
+    with pytest.raises(SystemExit):
+        main([*words, "--config-dir", str(tmp_path / "none")])
+    assert f"--config-dir: {tmp_path / 'none'} is no folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "FILE", "--dry-run"],
+        ["train", "--glam-config", "FILE", "--dry-run"],
+        ["evaluate", "random"],
+        ["evaluate", "http://127.0.0.1:1/v1", "--protocol", "balrog-babyai", "policy.args.model=m"],
+        ["collect", "random,expert", "--pairs", "1", "--output", "OUTPUT"],
+        ["watch", "random"],
+    ],
+    ids=" ".join,
+)
+def test_a_folder_of_experiments_is_for_one(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.yaml").write_text(to_yaml(compose("demo", [f"run_dir={tmp_path / 'run'}"])))
+    paths = {"FILE": str(tmp_path / "config.yaml"), "OUTPUT": str(tmp_path / "output")}
+    assert main([*(paths.get(word, word) for word in words), "--config-dir", str(tmp_path)]) == 1
+    assert f"--config-dir {tmp_path} does nothing" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "output").exists()
+
+
 def test_sweeps_spread_into_runs() -> None:
     assert sweep(["seed=1,2", "world.num_envs=8"]) == [
         ["seed=1", "world.num_envs=8"],

@@ -9,6 +9,7 @@ from groundling.commands.command import (
     Commands,
     add_command,
     add_config_dir,
+    check_used,
     episode_bars,
     make_console,
     positive,
@@ -74,6 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise ConfigError(f"--{option} is of --pairs, and not of --episodes: leave it out")
     names = [arguments.agent] if arguments.pairs is None else arguments.agent.split(",")
     targets = [find(name, arguments.overrides, warn, config_dir=arguments.config_dir) for name in names]
+    check_used(arguments.config_dir, list(zip(names, targets, strict=True)))
     with locked(lock_beside(arguments.output), f"is collecting into {arguments.output}", warn):
         if arguments.pairs is not None:
             return _record_pairs(arguments, targets)

@@ -3,15 +3,18 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from groundling.errors import ConfigError
 from groundling.output import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from groundling.evaluation.target import Target
 
 INTERRUPTED = 130
 """Exit status of a run that was asked to stop before its end, as a shell gives it for Ctrl-C."""
@@ -44,8 +47,39 @@ def add_command(
 def add_config_dir(parser: argparse.ArgumentParser) -> None:
     """Let a command read experiments of the user's."""
     parser.add_argument(
-        "--config-dir", type=Path, metavar="FOLDER", help="a folder with your own experiment/*.yaml"
+        "--config-dir", type=_folder, metavar="FOLDER", help="a folder with your own experiment/*.yaml"
     )
+
+
+def _folder(text: str) -> Path:
+    """An argument that must be a folder."""
+    if not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(
+            f"{text} is no folder: name the one that holds your experiment/*.yaml"
+        )
+    return Path(text)
+
+
+def check_used(config_dir: Path | None, players: "Sequence[tuple[str, Target]]") -> None:
+    """Check that a folder of experiments is named for one.
+
+    Args:
+        config_dir: The folder.
+        players: Who plays, by the names that were given.
+
+    Raises:
+        ConfigError: there is one, and nobody who plays is an experiment.
+    """
+    if config_dir is None:
+        return
+    from groundling.configs.compose import experiments
+
+    known = experiments(config_dir)
+    if not any(target.agent == "zero-shot" and name in known for name, target in players):
+        names = ",".join(name for name, _ in players)
+        raise ConfigError(
+            f"--config-dir {config_dir} does nothing: {names} is no experiment; leave it out, or name one"
+        )
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from groundling.commands.command import (
     Commands,
     add_command,
     add_config_dir,
+    check_used,
     episode_bars,
     make_console,
     one_line,
@@ -74,6 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.agent, protocol, arguments.overrides, warn, arguments.config_dir
         )
         usual = protocols.num_episodes(target, protocol)
+    check_used(arguments.config_dir, [(arguments.agent, target)])
     world, console = target.world, make_console()
     suites = world.find_suites(arguments.suite or protocol or next(iter(world.suites)))
     if protocol is not None and not set(suites) <= set(world.find_suites(protocol)):

@@ -77,6 +77,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             "name an experiment (see `groundling list experiments`), or give --glam-config or --rl4lms-config FILE"
         )
+    if arguments.config_dir is not None and (foreign is not None or _is_file(arguments.experiment)):
+        file = arguments.experiment if foreign is None else foreign.path
+        raise ConfigError(
+            f"--config-dir {arguments.config_dir} does nothing: {file} is a file, and no experiment of that folder; "
+            "leave it out, or name one"
+        )
     overrides = [*arguments.overrides, *arguments.set]
     originals = [text for text in overrides if foreign is not None and foreign.reader.is_original(text)]
     ours = [text for text in overrides if text not in originals]

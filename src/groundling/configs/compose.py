@@ -17,7 +17,7 @@ from groundling.configs import reading, trust
 from groundling.configs.changing import change
 from groundling.configs.checking import check
 from groundling.configs.overrides import Overrides, parse
-from groundling.configs.reading import Read, experiments
+from groundling.configs.reading import Read, check_config_dir, experiments
 from groundling.configs.schema import Config
 from groundling.configs.settling import settle
 from groundling.configs.used import check_said
@@ -26,6 +26,7 @@ from groundling.errors import ConfigError
 
 __all__ = [
     "changed",
+    "check_config_dir",
     "check_words",
     "compose",
     "experiments",

@@ -101,10 +101,11 @@ def from_experiment(experiment: str, config_dir: Path | None = None) -> Read:
         config_dir: A folder of the user's own YAML files, searched beside the bundled ones.
 
     Raises:
-        ConfigError: there is no such experiment, or one of the user's files is as `from_values` refuses it.
+        ConfigError: there is no such folder or experiment, or one of the user's files is as `from_values` refuses it.
         HydraException: Hydra cannot compose it.
         OmegaConfBaseException: as Hydra's.
     """
+    check_config_dir(config_dir)
     known = experiments(config_dir)
     if experiment not in known:
         raise ConfigError(unknown("experiment", experiment, known))
@@ -131,16 +132,18 @@ def _composed(experiment: str, *words: str) -> DictConfig:
 _bundled = functools.cache(_composed)
 
 
-def experiments(config_dir: Path | None = None) -> dict[str, str]:
-    """The bundled experiments by name, each with its headline; those of a user's folder with none.
+def check_config_dir(config_dir: Path | None) -> None:
+    """Raise `ConfigError` if there is no such folder, though one is named."""
+    if config_dir is not None and not config_dir.is_dir():
+        raise ConfigError(
+            f"--config-dir {config_dir} is no folder: name the one that holds your experiment/*.yaml, or leave it out"
+        )
 
-    Raises:
-        ConfigError: there is no such folder.
-    """
+
+def experiments(config_dir: Path | None = None) -> dict[str, str]:
+    """The bundled experiments by name, each with its headline; those of a user's folder with none."""
     known = dict(_bundled_experiments())
     if config_dir is not None:
-        if not config_dir.is_dir():
-            raise ConfigError(f"--config-dir {config_dir} is no folder")
         folder = config_dir / "experiment"
         known |= {p.relative_to(folder).with_suffix("").as_posix(): "" for p in folder.rglob("*.yaml")}
     return known

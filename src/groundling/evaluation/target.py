@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from groundling.configs.compose import changed, compose, experiments, from_file
+from groundling.configs.compose import changed, check_config_dir, compose, experiments, from_file
 from groundling.configs.flat import flat
 from groundling.configs.schema import Config
 from groundling.configs.trust import TRAINING_ALONE
@@ -114,6 +114,7 @@ def find(
         ConfigError: it is none of these, an override is wrong, or the run needs what only the command line can say.
         RunError: the checkpoint is broken, or the run has no whole one.
     """
+    check_config_dir(config_dir)
     path, changes = Path(name).resolve(), tuple(overrides)
     is_run = (path / "config.yaml").exists() or path.parent.name == "checkpoints"
     for text in changes if is_run else ():
