@@ -75,6 +75,9 @@ def test_a_model_is_asked_likewise(tmp_path: Path) -> None:
             "world.args.max_steps=9 would change what balrog-babyai plays",
         ),
         (["expert", "+world.args={num_dists: 1}"], "would change what balrog-babyai plays"),
+        (["expert", "world={env: BabyAI-GoToLocal-v0}"], "would change what balrog-babyai plays"),
+        (["expert", "++world={history: 2, args: {room_size: 5}}"], "would change what balrog-babyai plays"),
+        (["expert", "~world.args"], "~world.args would change what balrog-babyai plays"),
     ],
 )
 def test_who_cannot_be_asked(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,7 +86,17 @@ def test_who_cannot_be_asked(words: list[str], says: str, capsys: pytest.Capture
     assert not [path for path in Path("runs").glob("**/*") if "secret" in path.name]
 
 
-@pytest.mark.parametrize(("overrides", "episodes"), [([], 100), (["evaluation.episodes=7"], 7)])
+@pytest.mark.parametrize(
+    ("overrides", "episodes"),
+    [
+        ([], 100),
+        (["evaluation={deterministic: true}", "world.history=2"], 100),
+        (["evaluation.episodes=7"], 7),
+        (["+evaluation.episodes=7"], 7),
+        (["++evaluation.episodes=7"], 7),
+        (["evaluation={episodes: 7}"], 7),
+    ],
+)
 def test_everybody_plays_as_many_episodes(overrides: list[str], episodes: int) -> None:
     expert = protocols.find_player("expert", "balrog-babyai", overrides, pytest.fail)
     assert expert.config.evaluation.episodes != 100

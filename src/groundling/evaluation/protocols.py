@@ -4,12 +4,14 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from groundling.chat_server import check_address
-from groundling.configs.compose import compose, experiments
+from groundling.configs.compose import check_config_dir, compose, experiments
+from groundling.configs.overrides import parse
+from groundling.configs.trust import leaves
 from groundling.errors import ConfigError, GroundlingError
 from groundling.evaluation.evaluate import read_evaluation, summary_of
 from groundling.evaluation.target import Target, find
@@ -22,8 +24,8 @@ PROTOCOLS = {"balrog-babyai": "BALROG's BabyAI: the mean over five tasks of how 
 """By name, which is also that of the group of suites that are played, and of the experiment whose agent is asked where
 a model or a server is named."""
 _COUNTED = "success"
-_PLAYED = re.compile(r"[+~]*world\.(env|args)\b")
-"""Overrides that would change what a protocol plays."""
+_PLAYED = re.compile(r"world(\.(env|args)\b.*)?")
+"""Keys that would change what a protocol plays."""
 
 
 def find_player(
@@ -45,8 +47,9 @@ def find_player(
     Raises:
         ConfigError: it is nothing of that kind, or an override is wrong, or changes what is played.
     """
+    check_config_dir(config_dir)
     for word in overrides:
-        if _PLAYED.match(word):
+        if any(map(_PLAYED.fullmatch, _keys(word))):
             raise ConfigError(
                 f"{word} would change what {protocol} plays: leave it out, or leave --protocol out and name the tests "
                 "with --suite"
@@ -81,6 +84,12 @@ def find_player(
     return _asked(name, protocol, [f"model.path='{name}'", *overrides], overrides)
 
 
+def _keys(word: str) -> Iterator[str]:
+    """What an override sets or takes out, however it is spelt: ``world={env: …}`` sets ``world.env``."""
+    for change in parse([word]).changes:
+        yield from [change.key] if change.takes_out else (key for key, _ in leaves(change.key, change.value))
+
+
 def _asked(model: str, protocol: str, words: Sequence[str], overrides: Sequence[str]) -> Target:
     """A model that is asked in the protocol's own form."""
     label = re.sub(r"[^\w.-]+", "-", model).strip("-.") or "model"
@@ -92,7 +101,7 @@ def _asked(model: str, protocol: str, words: Sequence[str], overrides: Sequence[
 
 def num_episodes(target: Target, protocol: str) -> int:
     """Of each task: the protocol's number, whoever plays, unless ``evaluation.episodes`` was given with the command."""
-    if any(word.startswith("evaluation.episodes=") for word in target.overrides):
+    if "evaluation.episodes" in parse(target.overrides).given:
         return target.config.evaluation.episodes
     return compose(protocol).evaluation.episodes
 
