@@ -1,5 +1,6 @@
 """Files that are made to exhaust whoever reads them are refused at once, and in one line."""
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +45,12 @@ YAML = {
     "long number in base 60": ("a: -1" + ":1" * 500_000, "number of more than 4,300 characters, '-1:1:1"),
     "long key in base 60": ("? 1" + ":1" * 500_000 + "\n: a", "number of more than 4,300 characters"),
     "long number by its tag": ("a: !!int '1" + ":1" * 500_000 + "'", "number of more than 4,300 characters"),
+    "long number after a tag": ("a: ! 1" + ":1" * 150_000, "number of more than 4,300 characters, '1:1:1"),
+    "long number in quotes after a tag": ("a: ! '1" + ":1" * 150_000 + "'", "more than 4,300 characters"),
+    "long number in a block after a tag": (
+        "a: ! |\n 1" + ":1" * 150_000 + "\n",
+        "more than 4,300 characters",
+    ),
     "no text": ("a: \x00", "no YAML"),
 }
 JSON = {
@@ -86,12 +93,43 @@ def test_json_is_refused(name: str, tmp_path: Path) -> None:
 def test_what_people_write_is_read_as_before(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     text = "\ufeffx: &x {lr: 1e-3, off_: no}\ny: [*x, {<<: *x, lr: 2}, .nan]\n"
-    path.write_text(f"{text}texts: ['{'1 2 ' * 5000}', {'one 2 ' * 5000}, 1:30]\n", encoding="utf-8")
+    text += f"texts: ['{'1 2 ' * 5000}', {'one 2 ' * 5000}, 1:30]\n"
+    text += f"prose: 1. You are in a room. {'Say a word. ' * 1000}\nlist: -You {'may go. ' * 1000}\n"
+    path.write_text(text, encoding="utf-8")
     read = documents.read_yaml(path)
     assert str(read) == str(OmegaConf.load(path))
     assert read.y[1] == {"lr": 2, "off_": False} and read.x.lr == 1e-3
     path.write_text("# nothing\n", encoding="utf-8")
     assert documents.read_yaml(path) == {}
+
+
+@pytest.mark.parametrize(
+    "read", [documents.read_yaml, documents.read_card, documents.read_json, documents.read_parquet]
+)
+@pytest.mark.parametrize("kind", ["pipe", "folder"])
+def test_what_is_no_regular_file_is_not_waited_for(
+    read: Callable[[Path], Any], kind: str, tmp_path: Path
+) -> None:
+    path, link = tmp_path / "file", tmp_path / "link"
+    os.mkfifo(path) if kind == "pipe" else path.mkdir()
+    link.symlink_to(path)
+    for name in (path, link):
+        for reader in (read, lambda path: list(documents.read_lines(path))):
+            with pytest.raises(DocumentError, match=f"^{name} is no regular file: .* put a file there"):
+                reader(name)
+
+
+def test_a_link_to_a_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("a: 1")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    assert documents.read_yaml(tmp_path / "link") == {"a": 1}
+
+
+@pytest.mark.parametrize("key", ["a: ", "? ", "!!set {1, ? "])
+def test_a_card_has_no_great_number(key: str, tmp_path: Path) -> None:
+    number, end = "0x" + "F" * 4200, "}" if "{" in key else ""
+    text = f"---\nconfigs:\n- {key}{number}{end}\n---\n"
+    assert "must be less than 2**63" in _refusal(documents.read_card, tmp_path / "README.md", text)
 
 
 def test_a_root_of_another_kind_is_told(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ would differ over which counts. NaN and Infinity are read, for figures are writt
 import io
 import json
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,9 @@ _DIGITS = 4300
 """Characters of a number, at most: as many digits as Python reads. YAML's, which may be in base 60, are read in a time
 that grows with their square."""
 _LONGEST_CAUSE = 200
+# With a line's end, as a text of several lines has it after the tag "!".
+_NUMBER = re.compile(r"[-+.0-9][-+.:_0-9A-Fa-fx]*\n?")
+"""What YAML may read as a number: none has a space."""
 _NAME = re.compile(r"\$\{\s*(\.*)([^{}]*)\}")
 _EVENTS: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -55,7 +59,8 @@ def read_yaml(path: Path) -> DictConfig:
 
     Raises:
         OSError: it cannot be opened.
-        DocumentError: it is no mapping, no YAML, or past a limit; or a number is as `check_numbers` refuses it.
+        DocumentError: it is no regular file, no mapping, no YAML, or past a limit; or a number is as `check_numbers`
+            refuses it.
     """
     loaded = _parsed(path, _text(path, SETTINGS), _NODES, lambda text: OmegaConf.load(io.StringIO(text)))
     assert isinstance(loaded, DictConfig)
@@ -79,7 +84,9 @@ def read_card(path: Path) -> dict[str, Any]:
     if path.suffix == ".md":
         block = REGEX_YAML_BLOCK.search(text)
         text = block[2] if block else ""
-    return _parsed(path, text, _CARD_NODES, yaml.safe_load) or {}
+    card: dict[str, Any] = _parsed(path, text, _CARD_NODES, yaml.safe_load) or {}
+    check_numbers(card, str(path))
+    return card
 
 
 def _parsed(path: Path, text: str, nodes: int, load: Callable[[str], Any]) -> Any:
@@ -102,7 +109,7 @@ def read_json(path: Path, limit: int = RECORDS) -> Any:
 
     Raises:
         OSError: it cannot be opened.
-        DocumentError: it is no JSON, or past a limit.
+        DocumentError: it is no regular file, no JSON, or past a limit.
     """
     return parse_json(_text(path, limit), str(path))
 
@@ -155,8 +162,11 @@ def read_parquet(path: Path) -> "pyarrow.Table":
     import pyarrow.parquet as pq
 
     try:
+        _check_regular(path)
         table = pq.read_table(path, partitioning=None)  # the names of folders are no columns
         table.validate(full=True)
+    except DocumentError:
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DocumentError(f"{path} cannot be read as Parquet: {_cause(error)}") from error
     return table
@@ -177,7 +187,7 @@ def read_lines(path: Path) -> Iterator[tuple[str, Any]]:
 
     Raises:
         OSError: it cannot be opened.
-        DocumentError: a line is no JSON, or past a limit.
+        DocumentError: it is no regular file, or a line is no JSON, or past a limit.
     """
     for number, line in enumerate(lines_of(path), start=1):
         if line.strip():
@@ -190,8 +200,9 @@ def lines_of(path: Path) -> Iterator[bytes]:
 
     Raises:
         OSError: it cannot be opened.
-        DocumentError: one is too long.
+        DocumentError: it is no regular file, or a line is too long.
     """
+    _check_regular(path)
     with path.open("rb") as file:
         number = 0
         while line := file.readline(LINE + 1):
@@ -223,7 +234,7 @@ def check_numbers(node: Any, where: str = "", path: tuple[Any, ...] = ()) -> Non
         for name, value in node.items():
             check_numbers(name, where, (*path, "(a key)"))
             check_numbers(value, where, (*path, name))
-    elif isinstance(node, list | tuple):
+    elif isinstance(node, list | tuple | set):
         for place, value in enumerate(node):
             check_numbers(value, where, (*path, place))
 
@@ -311,7 +322,7 @@ def _check_events(path: Path, text: str, most: int) -> None:
             if len(event.value) > _DIGITS and _may_be_number(event):
                 raise DocumentError(
                     f"{path} has a number of more than {_DIGITS:,} characters, {event.value[:20]!r}…: a text that "
-                    "begins like a number is to stand in quotes"
+                    "looks like a number is to stand in quotes"
                 )
             before = nodes, characters
             nodes, characters = nodes + 1, characters + len(event.value)
@@ -343,9 +354,11 @@ def _check_events(path: Path, text: str, most: int) -> None:
 
 def _may_be_number(event: Any) -> bool:
     """Whether YAML may read a scalar as a number: in quotes, and without a tag, it is a text."""
-    if event.tag is not None:
+    if event.tag not in (None, "!"):
         return bool(event.tag.endswith((":int", ":float")))
-    return bool(event.implicit[0] and event.value[0] in "+-.0123456789")
+    # After "!" PyYAML reads what stands in quotes, too, as if it did not.
+    is_plain = event.tag == "!" or event.implicit[0]
+    return bool(is_plain and _NUMBER.fullmatch(event.value))
 
 
 def _is_nothing(event: Any) -> bool:
@@ -358,6 +371,7 @@ def _is_nothing(event: Any) -> bool:
 
 def _text(path: Path, limit: int) -> str:
     """A file's text, with or without a byte order mark."""
+    _check_regular(path)
     with path.open("rb") as file:
         content = file.read(limit + 1)
     if len(content) > limit:
@@ -368,6 +382,16 @@ def _text(path: Path, limit: int) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise _no_utf8(str(path), error) from error
+
+
+def _check_regular(path: Path) -> None:
+    """Raise `DocumentError` if it is a folder, or a pipe, which would be waited for without end; links may lead on.
+
+    Raises:
+        OSError: it is not there.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise DocumentError(f"{path} is no regular file: it is not read; put a file there, or a link to one")
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

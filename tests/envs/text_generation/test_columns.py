@@ -3,6 +3,7 @@
 import csv
 import itertools
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,20 @@ def test_what_a_folder_says_of_itself_is_read_within_limits(
     (folder / name).write_text(f"---\n{card}---\nwords" if name == "README.md" else card)
     with pytest.raises(GroundlingError, match="has more than 100,000 values, those that aliases"):
         pool.prepare("train")
+
+
+@pytest.mark.parametrize("name", ["README.md", ".huggingface.yaml"])
+def test_a_folder_that_describes_itself_in_a_pipe_is_one_line(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(GroundlingError, match=f"{name} is no regular file"):
+        pools.create("huggingface", dataset=str(tmp_path)).prepare("train")
+
+
+@pytest.mark.parametrize("key", ["2020-01-01", "!!binary YQ=="])
+def test_any_key_may_stand_before_a_server(key: str, tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text(f"---\nconfigs: [{{{key}: 'http://host/x'}}]\n---\n")
+    with pytest.raises(GroundlingError, match="has files at a server"):
+        pools.create("huggingface", dataset=str(tmp_path)).prepare("train")
 
 
 def test_a_dataset_that_cannot_be_loaded_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """Pools over data of one's own, by naming columns: in the config, in JSONL, CSV or Parquet files, on the hub."""
 
-import json
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -237,7 +236,7 @@ def _refuse_servers(folder: Path) -> None:
     # `datasets` reads both, and without limits.
     card, more = folder / "README.md", folder / ".huggingface.yaml"
     cards = [read_card(path) for path in (card, more) if path.exists()]
-    if "://" in json.dumps([about.get("configs") for about in cards], default=str):
+    if "://" in str([about.get("configs") for about in cards]):
         raise GroundlingError(
             f"{folder} has files at a server, and no file may choose one: take the URLs out of the configs of "
             f"{card.name} and {more.name}, or name the dataset where it is"
