@@ -92,8 +92,8 @@ def test_lora_trains_adapters_alone_and_starts_from_the_model_itself(lms, family
     assert all(p.grad is None for name, p in lm.named_parameters() if name not in trainable)
 
 
-def trained_lora(path, **options):
-    lm = LanguageModel.from_pretrained(path, lora=LORA, **options)
+def trained_lora(path, lora=LORA, **options):
+    lm = LanguageModel.from_pretrained(path, lora=lora, **options)
     with torch.no_grad():
         for name, parameter in lm.named_parameters():
             if ".lora_" in name:
@@ -116,6 +116,25 @@ def test_a_saved_adapter_gives_the_same_model_back(folder, tmp_path):
         LanguageModel.from_pretrained(tmp_path / "adapter", lora={"r": 8})
     auto = AutoModelForCausalLM.from_pretrained(tmp_path / "adapter")
     assert torch.equal(scores(LanguageModel(auto, lm.tokenizer)), scores(lm))
+
+
+def test_the_magnitudes_of_dora_come_back(folder, tmp_path):
+    lm = trained_lora(folder, lora={**LORA, "use_dora": True})
+    lm.save_pretrained(tmp_path)
+    assert torch.equal(scores(LanguageModel.from_pretrained(tmp_path)), scores(lm))
+
+
+def test_an_orthogonal_adapter_leaves_the_model_as_a_reference(folder, tmp_path):
+    lm = LanguageModel.from_pretrained(folder, lora={**LORA, "init_lora_weights": "orthogonal"})
+    base = LanguageModel.from_pretrained(folder).model.state_dict()
+    kept = {
+        name.replace(".base_layer.", "."): tensor
+        for name, tensor in lm.model.state_dict().items()
+        if ".lora_" not in name
+    }
+    assert kept.keys() == base.keys() and all(torch.equal(kept[name], base[name]) for name in base)
+    lm.save_pretrained(tmp_path)
+    assert torch.equal(scores(LanguageModel.from_pretrained(tmp_path)), scores(lm))
 
 
 def test_an_adapter_that_is_loaded_and_saved_again_names_the_same_base(tmp_path):
@@ -316,6 +335,10 @@ def test_wrong_options(folder):
         ({"lora": {"r": 4, "rank": 3}}, "LoRA settings"),
         ({"lora": {"r": 4, "lora_dropout": 0.1}}, "lora_dropout must be 0"),
         ({"lora": {"r": 4, "init_lora_weights": "pissa"}}, "init_lora_weights=pissa cannot be used"),
+        (
+            {"lora": {"r": 4, "trainable_token_indices": [5]}},
+            r"indices=\[5\] cannot be used: .*modules_to_save",
+        ),
         ({"lora": {"r": 4, "bias": "all"}}, "bias=all cannot be used"),
         ({"lora": {"r": 4, "target_modules": ["nonsense"]}}, "LoRA settings"),
         ({"attention": "nonsense"}, "cannot be loaded"),

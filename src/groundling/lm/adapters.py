@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # a second of imports, which commands that load no model do w
 # Beside a saved adapter: the frozen weights it stands on, where they are not to be had from elsewhere.
 BASE_FOLDER = "base"
 _ADAPTER_CONFIG = "adapter_config.json"
+_INITS = (True, False, "gaussian", "orthogonal")
+"""Of `peft.LoraConfig`, what begins an adapter and leaves the weights under it as they are."""
 _LORA = "lora_"
 """In the names of an adapter's matrices."""
 
@@ -73,15 +75,21 @@ def add_lora(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:
         raise GroundlingError(
             "lora_dropout must be 0: dropout would make the probability ratios of PPO random"
         )
-    if (init := settings.get("init_lora_weights", True)) not in (True, False, "gaussian"):
+    if (init := settings.get("init_lora_weights", True)) not in _INITS:
         raise GroundlingError(
             f"init_lora_weights={init} cannot be used: it changes the weights under the adapter, so that the model "
-            "without it is no reference, and they are changed again when it is loaded: choose true, gaussian or false"
+            "without it is no reference, and they are changed again when it is loaded: choose true, false, gaussian or "
+            "orthogonal"
         )
     if (bias := settings.get("bias", "none")) != "none":
         raise GroundlingError(
             f"bias={bias} cannot be used: biases that learn stay where the adapter is off, as a reference has it: "
             "leave it out"
+        )
+    if indices := settings.get("trainable_token_indices"):
+        raise GroundlingError(
+            f"trainable_token_indices={indices} cannot be used: what some tokens' embeddings learn cannot be saved "
+            "beside the model's: train all of them, with modules_to_save: [embed_tokens], say, or leave it out"
         )
     try:
         # Plain containers: settings may come from Hydra.
@@ -101,7 +109,9 @@ def load_adapter(model: PreTrainedModel, path: str, settings: Mapping[str, Any] 
         model.load_adapter(path, is_trainable=True)
         widened = _widen_adapters(model)
         weights, renamed = _adapter_weights(model, path)
-        if widened or renamed:  # what was rounded as it was loaded, or not found, is loaded again
+        # What was rounded as it was loaded, or not found, is loaded again: Transformers does not find the magnitudes of
+        # DoRA, which are saved by another name than they have.
+        if widened or renamed or getattr(model.peft_config["default"], "use_dora", False):
             _peft().set_peft_model_state_dict(model, weights, "default")
     except GroundlingError:
         raise
