@@ -432,6 +432,20 @@ def test_a_file_alone_cannot_say_it(tmp_path: Path, key: str, value: Any) -> Non
         from_file(tmp_path / "config.yaml", ["world.args={}", "seed=3"])
 
 
+def test_a_run_that_recorded_its_games_is_played_without_recording(tmp_path: Path) -> None:
+    path, values = tmp_path / "config.yaml", demo_values()
+    values["world"]["args"] = {"savedir": "games", "save_ttyrec_every": 1}
+    path.write_text(yaml.safe_dump(values))
+    assert from_file(path, unused=TRAINING_ALONE).world.args == {}
+    words = ["world.args.savedir=mine", "world.args.save_ttyrec_every=2"]
+    assert from_file(path, words, TRAINING_ALONE).world.args == {"savedir": "mine", "save_ttyrec_every": 2}
+    with pytest.raises(ConfigError, match=r"sets world.args.save_ttyrec_every, world.args.savedir, and no"):
+        from_file(path)
+    values["world"]["args"] = {"save_ttyrec_every": 0}  # nothing is recorded
+    path.write_text(yaml.safe_dump(values))
+    assert from_file(path).world.args == {"save_ttyrec_every": 0}
+
+
 @pytest.mark.usefixtures("_modules")
 def test_a_report_has_no_env_write_files(received: Path, tmp_path: Path) -> None:
     pytest.importorskip("nle")

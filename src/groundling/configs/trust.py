@@ -21,8 +21,8 @@ from groundling.sharing import SERVERS
 
 EVERYTHING = ("",)
 """As ``unused`` of a reader: a run is only looked at, and what only the command line can say is of no use."""
-TRAINING_ALONE = (r"reward\..+\.args\.online\.",)
-"""As ``unused``: what an agent that is only played does not need."""
+TRAINING_ALONE = (r"reward\..+\.args\.online\.", rf"world\.args\.({'|'.join(RECORDING)})$")
+"""As ``unused``: what an agent that is only played does not need, and what recorded the games of its training."""
 
 _CODE = ("trust_remote_code", "custom_generate", "megatron_core")
 """Arguments of Transformers and peft that have Python loaded: from the hub, a folder, or a module by its name."""
@@ -43,7 +43,7 @@ def only_said(key: str, value: Any) -> bool:
         key: Dotted, from the root of a `Config`.
         value: No mapping and no list: one of their `leaves`.
     """
-    if value is None or value is False:
+    if value is None or value == 0:  # or False: it is off
         return False
     if any(name in _CODE + SERVERS + RECORDING for name in re.split(r"[.\[]", key)):
         return True
