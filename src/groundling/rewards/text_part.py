@@ -139,11 +139,12 @@ def _written(state: Mapping[str, Any]) -> str:
         text = json.dumps(state)
     except (TypeError, ValueError) as error:
         raise RunError(
-            f"its state_dict() is none that JSON can hold ({error}): give numbers, texts, lists and mappings by text"
+            f"its state_dict() is none that JSON can hold ({error}): give numbers, texts, lists and mappings whose "
+            "keys are texts"
         ) from error
     if json.loads(text) != _as_lists(state):
         raise RunError(
-            f"its state_dict() comes back from JSON as something else, {text:.80}: give finite numbers, texts, lists "
+            f"its state_dict() comes back from JSON as something else, {text:.80}: give numbers but NaN, texts, lists "
             "and mappings whose keys are texts"
         )
     return text
