@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ from safetensors.torch import save_file
 
 from groundling.cli import main
 from groundling.errors import RunError
-from groundling.evaluation.publish import upload
+from groundling.evaluation.publish import model_card, upload
 from groundling.evaluation.target import find
 from groundling.judges.reward_models import CharacterRewardModel
 from groundling.lm import LanguageModel
@@ -38,7 +39,7 @@ def test_a_published_policy_loads_and_says_what_it_is(run_dir: Path, tmp_path: P
     lm = LanguageModel.from_pretrained(tmp_path / "out")
     assert lm.score(["1 2"], ["3"])[0].isfinite().all()
     card = (tmp_path / "out" / "README.md").read_text()
-    assert card.startswith("---\nlibrary_name: groundling\nbase_model: starter-causal\n")
+    assert card.startswith('---\nlibrary_name: groundling\nbase_model: "starter-causal"\n')
     assert "| reward |" in card and "zero-shot" in card and "increasing_numbers" in card
     assert not (tmp_path / "out" / "optimizer.safetensors").exists()
 
@@ -221,7 +222,12 @@ def test_who_made_the_run_does_not_write_the_card(run_dir: Path, tmp_path: Path)
         output = tmp_path / f"out-{len(cards)}"
         assert main(["publish", str(folder), "--output", str(output)]) == 0
         cards.append((output / "README.md").read_text())
-    assert "<" not in cards[1]
+    without_code = re.sub(r"(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)", "", cards[1])
+    assert (
+        "<" not in without_code
+        and "<" in cards[1]
+        and "&" not in cards[1].partition("\n## ")[0].partition("A `")[2]
+    )
     usual, card = ([line for line in text.splitlines() if re.match("---|##|```", line)] for text in cards)
     assert card == usual and len(card) > 6
     assert yaml.safe_load(cards[1].split("\n---\n")[0]) == {
@@ -229,6 +235,16 @@ def test_who_made_the_run_does_not_write_the_card(run_dir: Path, tmp_path: Path)
         "base_model": config.model.path,
         "tags": ["reinforcement-learning", "ppo"],
     }
+
+
+@pytest.mark.parametrize("name", ["null", "on", "123", "2020-01-01"])
+def test_a_model_is_named_by_a_text(name: str, run_dir: Path, tmp_path: Path) -> None:
+    shutil.copytree(run_dir, tmp_path / "run")
+    config = OmegaConf.load(run_dir / "config.yaml")
+    config.model.path = name
+    OmegaConf.save(config, tmp_path / "run" / "config.yaml")
+    card = model_card(find(str(tmp_path / "run"), [], warnings.warn))
+    assert yaml.safe_load(card.split("\n---\n")[0])["base_model"] == name
 
 
 class _Hub:

@@ -25,7 +25,7 @@ from groundling.evaluation.study import make_jobs, run_jobs_beside
 from groundling.evaluation.study_by_figures import write_study_by_figures
 from groundling.evaluation.study_lines import SHARED, differences
 from groundling.evaluation.study_results import Score
-from groundling.evaluation.tables import markdown_table, write_csv
+from groundling.evaluation.tables import as_code, in_markdown, markdown_table, write_csv
 from groundling.intervals import IntervalEstimate, wilson_interval
 from groundling.training.tracking import read_metrics
 from groundling.worlds.writing import WritingWorld
@@ -386,10 +386,37 @@ def test_a_name_is_no_formula_and_no_markup(tmp_path: Path) -> None:
     theirs = "x |\r\n\n# Retracted\u2028<img src=x>`\x1b[2J![](http://host)"
     table = markdown_table(["test", theirs], [["**-0.250 [-0.500, 0.100]**", "pick_up – “it”"]])
     assert table.split("\n") == [
-        "| test | x &#124;  # Retracted &lt;img src=x>&#96;�[2J![]&#40;http://host) |",
+        "| test | x &#124;  # Retracted &lt;img src=x>&#96;�[2J![&#93;(http://host) |",
         "| --- | --- |",
         "| **-0.250 [-0.500, 0.100]** | pick_up – “it” |",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("![i][r]", "![i&#93;[r]"),
+        ("[r]: javascript:x", "[r&#93;: javascript:x"),
+        ("[l](u)", "[l&#93;(u)"),
+        ("0.5 [0.4, 0.6]", "0.5 [0.4, 0.6]"),
+    ],
+)
+def test_a_name_is_no_link_and_no_picture(text: str, shown: str) -> None:
+    assert in_markdown(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("ppo", "`ppo`"),
+        ("a|<b>\nc", "`a|<b> c`"),
+        ("x `y`` z", "``` x `y`` z ```"),
+        ("`", "`` ` ``"),
+        ("", "`  `"),
+    ],
+)
+def test_a_name_is_code_whatever_is_in_it(text: str, code: str) -> None:
+    assert as_code(text) == code
 
 
 def test_results_are_added_only_where_they_count(study: Path, capsys: pytest.CaptureFixture[str]) -> None:

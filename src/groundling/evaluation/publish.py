@@ -1,7 +1,6 @@
 """A trained policy as a folder of its own, with a model card: what is kept of a run, or put on the hub."""
 
 import json
-import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
@@ -9,14 +8,13 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import jinja2
-from jinja2.utils import htmlsafe_json_dumps
 from omegaconf import OmegaConf
 
 from groundling.configs.compose import recorded
 from groundling.documents import SETTINGS, read_json, read_object
 from groundling.errors import ConfigError, RunError
 from groundling.evaluation.evaluate import read_evaluation
-from groundling.evaluation.tables import in_markdown
+from groundling.evaluation.tables import as_code, in_markdown
 from groundling.evaluation.target import Target
 from groundling.files import lock_beside, locked, new_folder
 from groundling.judges.reward_models import load_reward_model
@@ -32,8 +30,6 @@ _OF_TRAINING = (
     *("algorithm.json", "run.json"),
 )
 """Files of a checkpoint that only its run needs."""
-_PLAIN = re.compile(r"\w[\w./-]*")
-"""What YAML takes for a single word."""
 
 
 def publish(target: Target, output: Path, warn: Callable[[str], None] = warnings.warn) -> Path:
@@ -154,7 +150,8 @@ def _leave_paths_out(path: Path) -> None:
 def model_card(target: Target) -> str:
     """The card: what was trained on what, how, and what the evaluations of this checkpoint say.
 
-    Its names are those of whoever made the run, who may have wanted to write the card: they stand there `in_markdown`.
+    Its names are those of whoever made the run, who may have wanted to write the card: they stand there `in_markdown`
+    or `as_code`.
     """
     assert target.checkpoint is not None
     evaluations = {
@@ -166,7 +163,7 @@ def model_card(target: Target) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(in_markdown=in_markdown, in_front=_in_front)
+    environment.filters.update(as_code=as_code, in_markdown=in_markdown)
     return environment.get_template("model_card.md.j2").render(
         config=_settings(target),
         world=target.world.spec.name,
@@ -179,11 +176,6 @@ def model_card(target: Target) -> str:
         ],
         is_language_model=(target.checkpoint / "config.json").exists(),
     )
-
-
-def _in_front(text: str) -> str:
-    """A text as a value of the YAML that a card begins with."""
-    return text if _PLAIN.fullmatch(text) else str(htmlsafe_json_dumps(text))
 
 
 def upload(folder: Path, repository: str, private: bool) -> str:

@@ -17,6 +17,9 @@ from groundling.output import plain
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|-?(inf|nan)")
 _MARKUP = str.maketrans({"|": "&#124;", "<": "&lt;", "`": "&#96;"})
+_AFTER_BRACKETS = re.compile(r"\](?=[(\[:])")
+"""What makes a link or a picture of a text in brackets, or says where it leads; figures' intervals stay."""
+_BACKTICKS = re.compile("`+")
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -65,9 +68,21 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def in_markdown(text: str) -> str:
     """A name that somebody else may have given, as Markdown shows it: on one line, no HTML, code, link or cell's end.
 
-    Written so that it holds between backticks, too, where a backslash would not.
+    Of whatever is an address some that show Markdown make a link all the same, to itself.
     """
-    return plain(" ".join(text.splitlines())).translate(_MARKUP).replace("](", "]&#40;")
+    return _AFTER_BRACKETS.sub("&#93;", _on_one_line(text).translate(_MARKUP))
+
+
+def as_code(text: str) -> str:
+    """Such a name as code in Markdown, letter by letter; not for a table's cell, which a ``|`` ends in code, too."""
+    line = _on_one_line(text)
+    # Longer than any in the text, from which spaces keep it: they are not shown.
+    fence = "`" * (max(map(len, _BACKTICKS.findall(line)), default=0) + 1)
+    return f"{fence} {line} {fence}" if len(fence) > 1 or not line.strip() else f"{fence}{line}{fence}"
+
+
+def _on_one_line(text: str) -> str:
+    return plain(" ".join(text.splitlines()))
 
 
 def estimate_cell(estimate: IntervalEstimate | None, spec: str) -> str:
