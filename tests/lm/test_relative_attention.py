@@ -78,6 +78,27 @@ def test_prompts_without_padding_lay_out_no_square(kind: str) -> None:
     assert numbers[0] >= 2 * 4 * LENGTH**2  # the plain one's: texts, heads, queries, keys
 
 
+@pytest.mark.parametrize(
+    ("kept", "places"),
+    [
+        (["11100", "00111", "00000", "01000"], [(0, 0, 3), (1, 2, 5), (3, 1, 2)]),
+        (["11111", "10100"], None),
+    ],
+)
+def test_the_places_of_tokens_that_stand_together(
+    kept: list[str], places: list[tuple[int, int, int]] | None
+) -> None:
+    mask = torch.tensor([[0.0 if one == "1" else -1e9 for one in row] for row in kept])[:, None, None]
+    expected = [(slice(row, row + 1), slice(first, last)) for row, first, last in places or ()]
+    assert relative_attention._places(mask) == (expected if places else None)
+
+
+def test_a_mask_that_is_not_added_to_scores_is_refused() -> None:
+    tokens, mask = padded(2, LENGTH)
+    with torch.no_grad(), pytest.raises(AssertionError, match="a mask is added to the scores"):
+        encoder("t5", in_blocks=True)(input_ids=tokens, attention_mask=mask.bool()[:, None, None])
+
+
 @contextmanager
 def largest_tensor() -> Iterator[list[int]]:
     """The numbers in the largest tensor that is made within."""

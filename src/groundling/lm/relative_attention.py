@@ -74,6 +74,7 @@ class _InBlocks(nn.Module):
             return super().forward(
                 hidden_states, mask, key_value_states, position_bias, past_key_values, **kwargs
             )
+        assert mask is None or mask.is_floating_point(), "a mask is added to the scores: 0 where a token is"
         batch, length, _ = hidden_states.shape
         table = self._bias_by_distance(length) if position_bias is None else position_bias
         query, key, value = (
@@ -132,12 +133,15 @@ def _places(mask: Tensor | None) -> list[tuple[slice, slice]] | None:
     """Rows and the places of their tokens, where those of each prompt stand together; None where they do not."""
     if mask is None:
         return [(slice(None), slice(None))]
+    kept = (mask[:, 0, 0] == 0).int()  # (batch, length)
+    counts, firsts, after = kept.sum(1), kept.argmax(1), kept.shape[1] - kept.flip(1).argmax(1)
     places = []
-    for row, kept in enumerate((mask[:, 0, 0] == 0).tolist()):
-        if not any(kept):
+    for row, (count, first, last) in enumerate(
+        zip(counts.tolist(), firsts.tolist(), after.tolist(), strict=True)
+    ):
+        if not count:
             continue
-        first, last = kept.index(True), len(kept) - kept[::-1].index(True)
-        if not all(kept[first:last]):
+        if last - first != count:
             return None
         places.append((slice(row, row + 1), slice(first, last)))
     return places
@@ -146,11 +150,9 @@ def _places(mask: Tensor | None) -> list[tuple[slice, slice]] | None:
 def _attend(query: Tensor, key: Tensor, value: Tensor, table: Tensor) -> Tensor:
     """Fused attention without gradients, each (batch, heads, length, size); the table may be of longer prompts."""
     length, middle = query.shape[2], table.shape[1] // 2
-    # From the last query on, so that the windows of their distances lie in order.
-    windows = table[:, middle - length + 1 : middle + length].unfold(1, length, 1)[
-        None
-    ]  # a view of the table
-    return scaled_dot_product_attention(query.flip(2), key, value, attn_mask=windows, scale=1.0).flip(2)
+    # From the last query on, so that the windows of their distances lie in order: they are a view of the table.
+    windows = table[:, middle - length + 1 : middle + length].unfold(1, length, 1)
+    return scaled_dot_product_attention(query.flip(2), key, value, attn_mask=windows[None], scale=1.0).flip(2)
 
 
 def _block(queries: Tensor, key: Tensor, value: Tensor, distances: Tensor, mask: Tensor | None) -> Tensor:
