@@ -3,6 +3,7 @@
 import csv
 import errno
 import os
+import stat
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ PARTIAL = ".partial"
 """How the names of files end that are not whole yet."""
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 """What file systems without locks say: some of NFS, Lustre as it is often mounted."""
+_NO_REGULAR_FILE = (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO)
+"""What `_open_as_it_is` says of links (FreeBSD: EMLINK), of folders, and of pipes that nobody reads."""
 
 
 LOCK = ".lock"
@@ -143,11 +146,23 @@ def open_to_lock(path: Path, otherwise: str) -> IO[Any]:
         OSError: it cannot be made.
         RunError: it is a link, or no file.
     """
-    # In a folder of another's: a file would be made wherever a link leads, and a pipe waited for without end.
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        kind = "a link" if path.is_symlink() else "no regular file"
-        raise RunError(f"{path} is {kind}, and no lock of ours: delete it, or {otherwise}")
-    return path.open("a")
+    try:
+        file = open(path, "a", opener=_open_as_it_is)  # noqa: SIM115 - the caller closes it
+    except OSError as error:
+        if error.errno not in _NO_REGULAR_FILE:
+            raise
+    else:
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return file
+        file.close()
+    kind = "a link" if path.is_symlink() else "no regular file"
+    raise RunError(f"{path} is {kind}, and no lock of ours: delete it, or {otherwise}")
+
+
+def _open_as_it_is(path: str, flags: int) -> int:
+    """In a folder of another's: a file would be made wherever a link leads, and a pipe waited for without end."""
+    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # Windows has neither
+    return os.open(path, flags, 0o666)
 
 
 def is_locked(path: Path) -> bool:

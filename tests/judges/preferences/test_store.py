@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from groundling.errors import RunError
+from groundling.files import open_to_lock
 from groundling.judges.preferences.labels import Preference
 from groundling.judges.preferences.store import Answer, Store, answer_key
 
@@ -172,6 +173,21 @@ def test_a_claim_that_is_a_link_is_refused(tmp_path: Path, name: str) -> None:
     ):
         pass
     assert not (tmp_path / "outside").exists()
+
+
+def test_a_lock_that_becomes_a_link_meanwhile_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = tmp_path / "lock"
+    lock.symlink_to(tmp_path / "outside")
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "is_symlink", lambda path: False)  # when it was asked
+        with pytest.raises(RunError, match="no lock of ours"):
+            open_to_lock(lock, "name another")
+    assert not (tmp_path / "outside").exists()
+    lock.unlink()
+    open_to_lock(lock, "name another").close()
+    assert lock.stat().st_mode & 0o111 == 0 and lock.is_file()
 
 
 def test_claims_of_a_job_that_is_over_do_not_make_chunks_collide(
