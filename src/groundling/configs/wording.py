@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hydra.errors import HydraException
+from hydra.errors import ConfigCompositionException, HydraException
 from omegaconf.errors import (
+    ConfigKeyError,
     InterpolationKeyError,
     InterpolationValidationError,
     MissingMandatoryValue,
@@ -36,12 +37,18 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, InterpolationKeyError) and (named := _QUOTED.search(lines[0])):
         name = f"${{{named[1]}}}"
         return f"{error.full_key}: {name} names no key: name one, as in ${{world.env}}, or write the value itself"
-    if lines and lines[0].endswith("raised while composing config:") and len(lines) > 1:
-        place, reason = lines[0].partition(": ")[0], lines[1]
-        if reason.startswith("Key 'experiment' not in"):
-            reason = "its keys would lie under 'experiment': begin the file with the line # @package _global_"
-        return f"{place}: {reason}"
+    reason = error.__context__
+    if _is_of_laying_over(error) and isinstance(reason, OmegaConfBaseException):
+        place = lines[0].partition(": ")[0]  # In 'experiment/mine'
+        if isinstance(reason, ConfigKeyError) and reason.full_key == "experiment":
+            return f"{place}: its keys would lie under 'experiment': begin the file with the line # @package _global_"
+        return f"{place}: {' '.join(str(reason).splitlines()[:1])}"
     key = next((line.partition(":")[2].strip() for line in lines if line.startswith("full_key:")), "")
-    said = f"{key}: {lines[0]}" if key and lines else " ".join(lines[:1]) or type(error).__name__
+    sentence = f"{key}: {lines[0]}" if key and lines else " ".join(lines[:1]) or type(error).__name__
     cause = error.__cause__
-    return f"{said} ({one_line(cause)})" if isinstance(cause, OmegaConfBaseException) else said
+    return f"{sentence} ({one_line(cause)})" if isinstance(cause, OmegaConfBaseException) else sentence
+
+
+def _is_of_laying_over(error: BaseException) -> bool:
+    """Whether Hydra could not lay a file over the others: of all that it makes of OmegaConf's, this has no cause."""
+    return isinstance(error, ConfigCompositionException) and error.__cause__ is None
