@@ -88,9 +88,8 @@ class Mask:
             allowed = _top_p(logits, self.top_mask, min(self.min_tokens_to_keep, size))
         else:
             allowed = _top_k(logits, min(int(self.top_mask), size))
-        return allowed.index_fill_(
-            1, self.special.to(allowed.device), True
-        )  # by `[] =` a GPU would be waited for
+        # By `[] =` a GPU would be waited for.
+        return allowed.index_fill_(1, self.special.to(allowed.device), True)
 
 
 def filtered(

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from groundling.devices import find_device
-from groundling.errors import ConfigError, GroundlingError, RunError
-from groundling.metrics.libraries import cannot_be_loaded, check_model
+from groundling.errors import ConfigError, RunError
+from groundling.metrics.libraries import check_model, loading
 from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of, metrics
 
 END_OF_UTTERANCE = "<EOU>"
@@ -70,7 +70,7 @@ class Classifier:
 
             from groundling.lm.loading import load_pretrained, quietly
 
-            try:
+            with loading("classifier", self.model_name):
                 with quietly():
                     tokenizer = AutoTokenizer.from_pretrained(
                         self.model_name, truncation_side=self._truncation_side, trust_remote_code=False
@@ -78,12 +78,6 @@ class Classifier:
                 model: Any = load_pretrained(
                     AutoModelForSequenceClassification, self.model_name, trust_remote_code=False
                 )
-            except GroundlingError:
-                raise
-            except (
-                Exception
-            ) as error:  # the hub, a broken folder, a missing file: Transformers raises many kinds
-                raise cannot_be_loaded("classifier", self.model_name, error) from error
             if tokenizer.pad_token is None:  # decoder models: padding is masked, so any token will do
                 tokenizer.pad_token = tokenizer.eos_token
             model.config.pad_token_id = tokenizer.pad_token_id

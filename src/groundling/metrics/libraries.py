@@ -1,6 +1,8 @@
 """Libraries and models that are loaded when a metric first needs them."""
 
 import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from groundling.errors import GroundlingError
@@ -38,19 +40,22 @@ def check_model(kind: str, name: str) -> Any:
 
     from groundling.lm.loading import quietly, refuse_adapter, refuse_kernels
 
-    try:
-        with quietly():
-            config = AutoConfig.from_pretrained(name, trust_remote_code=False)
-    except Exception as error:  # the hub, a broken folder, a missing file: Transformers raises many kinds
-        raise cannot_be_loaded(kind, name, error) from error
+    with loading(kind, name), quietly():
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     refuse_adapter(name)
     refuse_kernels(config, name)
     return config
 
 
-def cannot_be_loaded(kind: str, name: str, error: Exception) -> GroundlingError:
-    """What is told of a model that Transformers cannot load."""
-    return GroundlingError(
-        f"the {kind} {name} cannot be loaded (a folder or a hub id is needed, and the hub must be reachable for the "
-        f"latter): {(str(error).splitlines() or [''])[0]}"
-    )
+@contextmanager
+def loading(kind: str, name: str) -> Iterator[None]:
+    """Raise what Transformers raises within a block, which loads the model ``name``, as `GroundlingError`."""
+    try:
+        yield
+    except GroundlingError:
+        raise
+    except Exception as error:  # the hub, a broken folder, a missing file: Transformers raises many kinds
+        raise GroundlingError(
+            f"the {kind} {name} cannot be loaded (a folder or a hub id is needed, and the hub must be reachable for "
+            f"the latter): {(str(error).splitlines() or [''])[0]}"
+        ) from error

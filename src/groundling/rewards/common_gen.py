@@ -10,7 +10,7 @@ from torch import Tensor
 from groundling.devices import find_device
 from groundling.envs.text_generation.words import words
 from groundling.errors import GroundlingError, RunError
-from groundling.metrics.libraries import cannot_be_loaded, check_library, check_model, library
+from groundling.metrics.libraries import check_library, check_model, library, loading
 from groundling.metrics.meteor import Meteor
 from groundling.metrics.metric import Meta
 from groundling.rewards.reward import Reward, rewards
@@ -151,16 +151,10 @@ class PreferenceModel(Reward):
 
             from groundling.lm.loading import load_pretrained, quietly
 
-            try:
+            with loading("preference model", name):
                 with quietly():
                     tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
                 model: Any = load_pretrained(AutoModelForSeq2SeqLM, name, trust_remote_code=False)
-            except GroundlingError:
-                raise
-            except (
-                Exception
-            ) as error:  # the hub, a broken folder, a missing file: Transformers raises many kinds
-                raise cannot_be_loaded("preference model", name, error) from error
             self._loaded = tokenizer, model.eval().to(find_device(self.device))
         return self._loaded
 
