@@ -16,7 +16,7 @@ from groundling.algorithms import Algorithm, Rollout, algorithms
 from groundling.configs.schema import ComponentConfig, Config, TrainingConfig
 from groundling.errors import ForeignError, RunError
 from groundling.policies import Policy
-from groundling.training.checkpoint import load_optimizer
+from groundling.training.optimizer_state import load_optimizer
 from groundling.training.progress import TrainingProgress
 from groundling.training.run import Run
 from groundling.worlds.text.config import TextConfig

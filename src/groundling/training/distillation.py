@@ -31,7 +31,7 @@ from groundling.judges.reward_models.training_pairs import TrainingPairs
 from groundling.registry import ComponentConfig
 from groundling.rows import check_digest, digest_of
 from groundling.sharing import shareable
-from groundling.training import checkpoint
+from groundling.training import checkpoint, optimizer_state
 from groundling.training.tracking import METRICS, Tracker
 
 _CONFIG = "config.json"
@@ -225,9 +225,9 @@ class DistillationRun:
     def _write(self, folder: Path) -> None:
         self.model.save(folder, self.about(self.row))
         if self.optimizer is not None:
-            moments = checkpoint.optimizer_tensors(self.optimizer)
+            moments = optimizer_state.optimizer_tensors(self.optimizer)
             unchanged: list[dict[str, Any]] = [{} for _ in self.optimizer.param_groups]
-            checkpoint.save_optimizer(moments, unchanged, folder / "optimizer.safetensors")
+            optimizer_state.save_optimizer(moments, unchanged, folder / "optimizer.safetensors")
         checkpoint.save_random_states(self.generators, folder / "random.safetensors")
         state = {
             "counters": asdict(self.counters),
@@ -245,7 +245,7 @@ class DistillationRun:
                 check_digest(self.folder / METRICS, self.counters.epoch + 1, state["rows_sha256"])
         with checkpoint.fitting(folder, "optimizer.safetensors"):
             if self.optimizer is not None:
-                checkpoint.load_optimizer(self.optimizer, folder / "optimizer.safetensors")
+                optimizer_state.load_optimizer(self.optimizer, folder / "optimizer.safetensors")
         with checkpoint.fitting(folder, "random.safetensors"):
             checkpoint.load_random_states(self.generators, folder / "random.safetensors")
 

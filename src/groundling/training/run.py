@@ -28,7 +28,7 @@ from groundling.policies.policy import Policy
 from groundling.processes import Processes
 from groundling.rows import Log, ValidationListener, check_digest, digest_of
 from groundling.sharing import shareable
-from groundling.training import checkpoint
+from groundling.training import checkpoint, optimizer_state
 from groundling.training.build import (
     check_suits,
     in_steps,
@@ -131,7 +131,7 @@ class Run:
         )
         self.shards = make_shards(config.model, config.algorithm, self.policy, self.processes)
         self.algorithm: Algorithm = make_algorithm(config.algorithm, self.policy, self.processes)
-        self._optimizer_settings = checkpoint.settings_of(self.algorithm.optimizer)  # as it was made
+        self._optimizer_settings = optimizer_state.settings_of(self.algorithm.optimizer)  # as it was made
         self.algorithm.keep_in(folder)
         self.local_rows = self.processes.share(num_rows)  # the envs, or texts, of this process
         self.collector = self.world.collector(self.policy, self.algorithm, self.local_rows)
@@ -267,8 +267,8 @@ class Run:
         envs = [state for states in self.processes.gather(self.collector.state_dict()) for state in states]
         tensors = self.processes.gather(self.collector.tensors())
         optimizer = self.algorithm.optimizer
-        moments = checkpoint.optimizer_tensors(optimizer, self.processes.is_main)
-        settings = checkpoint.changed_settings(optimizer, self._optimizer_settings)
+        moments = optimizer_state.optimizer_tensors(optimizer, self.processes.is_main)
+        settings = optimizer_state.changed_settings(optimizer, self._optimizer_settings)
         self.processes.from_main(
             lambda: checkpoint.save(
                 self.folder / "checkpoints",
@@ -287,7 +287,7 @@ class Run:
         settings: list[dict[str, Any]],
     ) -> None:
         self.policy.save_pretrained(folder)
-        checkpoint.save_optimizer(moments, settings, folder / "optimizer.safetensors")
+        optimizer_state.save_optimizer(moments, settings, folder / "optimizer.safetensors")
         checkpoint.save_random_states(self.generators, folder / "random.safetensors")
         whole = {name: torch.cat([part[name] for part in tensors]) for name in tensors[0]}
         save_file(whole, folder / "collector.safetensors")
@@ -316,7 +316,7 @@ class Run:
             if len(envs := list(state["envs"])) != self.config.world.num_rows:
                 raise ValueError(f"{len(envs)} envs or texts, expected {self.config.world.num_rows}")
         with fitting(folder, "optimizer.safetensors"):
-            checkpoint.load_optimizer(self.algorithm.optimizer, folder / "optimizer.safetensors")
+            optimizer_state.load_optimizer(self.algorithm.optimizer, folder / "optimizer.safetensors")
         with fitting(folder, "algorithm.json"):
             self.algorithm.load_state_dict(read_object(folder / "algorithm.json"))
         with fitting(folder, "run.json"):
