@@ -146,15 +146,16 @@ def open_to_lock(path: Path, otherwise: str) -> IO[Any]:
         OSError: it cannot be made.
         RunError: it is a link, or no file.
     """
-    try:
-        file = open(path, "a", opener=_open_as_it_is)  # noqa: SIM115 - the caller closes it
-    except OSError as error:
-        if error.errno not in _NO_REGULAR_FILE:
-            raise
-    else:
-        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            return file
-        file.close()
+    if not path.is_symlink():  # a link is not even tried; nor is it followed if it comes after this
+        try:
+            file = open(path, "a", opener=_open_as_it_is)  # noqa: SIM115 - the caller closes it
+        except OSError as error:
+            if error.errno not in _NO_REGULAR_FILE:
+                raise
+        else:
+            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return file
+            file.close()
     kind = "a link" if path.is_symlink() else "no regular file"
     raise RunError(f"{path} is {kind}, and no lock of ours: delete it, or {otherwise}")
 
