@@ -139,7 +139,7 @@ class Together:
         def attend(layer: int, query: Tensor, new: tuple[Tensor, Tensor], scale: float | None) -> Tensor:
             kept = self._kept.get(layer) or (new[0].new_empty(0, 0, 0, 0),) * 2
             if slots > len(kept[0]) or ends > kept[0].shape[2]:
-                capacity = max(kept[0].shape[2], _capacity(ends) if ends > kept[0].shape[2] else 0)
+                capacity = _capacity(ends) if ends > kept[0].shape[2] else kept[0].shape[2]
                 room = (max(slots, len(kept[0])), new[0].shape[1], capacity, new[0].shape[3])
                 self._kept[layer] = kept = _grown(kept, room)
             return together(query, new, kept, scale)
