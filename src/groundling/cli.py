@@ -94,7 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         print(
-            "stopped; the same command goes on: a training from its last checkpoint, annotations from the last answer",
+            "stopped; the same command goes on: a training from its last checkpoint, annotations from the last answer, "
+            "an evaluation of more than seconds from where it was",
             file=sys.stderr,
         )
         return INTERRUPTED

@@ -27,6 +27,11 @@ LOCK = ".lock"
 """In a folder that a command writes into: held by the one process that does."""
 
 
+def cache() -> Path:
+    """The user's folder for what can be made again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "groundling"
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Write ``text`` beside ``path`` and rename it into place; on an error ``path`` stays as it was."""
     replace_file(path, lambda partial: partial.write_text(text, encoding="utf-8"))

@@ -25,6 +25,7 @@ import torch
 from groundling.cli import main
 from groundling.files import LOCK, PARTIAL
 from groundling.training.tracking import TIME_KEYS
+from groundling.worlds import journal
 
 _FORK = multiprocessing.get_context("fork")
 _TIMES = {*TIME_KEYS, "pairs_per_second", "versions", "rows_sha256"}
@@ -134,6 +135,8 @@ def _run(words: Sequence[str], folder: Path, prepare: Callable[[], object]) -> N
     os.setsid()  # its own children are killed with it
     os.chdir(folder)
     torch.set_num_threads(1)
+    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
+    journal._SECONDS = 0.0  # evaluations keep each choice
     with (folder / "stderr").open("w") as errors:
         os.dup2(errors.fileno(), 2)
         sys.stderr = io.TextIOWrapper(os.fdopen(2, "wb", closefd=False), line_buffering=True)

@@ -64,6 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Carry the command out; returns its exit status."""
     from groundling.evaluation import protocols
     from groundling.evaluation.evaluate import evaluate
+    from groundling.evaluation.journals import Journals
     from groundling.evaluation.target import find
 
     protocol: str | None = arguments.protocol
@@ -86,20 +87,21 @@ def run(arguments: argparse.Namespace) -> int:
         _count(arguments, target, console)
         return 0
     evaluated = 0
-    for suite in suites:
-        try:
-            with episode_bars(console, num_episodes, world.episodes) as on_agent:
-                played = evaluate(target, suite, num_episodes, on_agent, warn)
-        except ConfigError as error:
-            if len(suites) == 1 or protocol is not None:
-                raise
-            warn(one_line(error))  # of several suites those that suit are played
-            continue
-        evaluated += 1
-        count = len(played[target.agent].episodes)
-        console.print(
-            _table(f"{target.under(suite).world.spec.name} · {suite} · {count} {world.episodes}", played)
-        )
+    with Journals() as journals:
+        for suite in suites:
+            try:
+                with episode_bars(console, num_episodes, world.episodes) as on_agent:
+                    played = evaluate(target, suite, num_episodes, on_agent, warn, journals)
+            except ConfigError as error:
+                if len(suites) == 1 or protocol is not None:
+                    raise
+                warn(one_line(error))  # of several suites those that suit are played
+                continue
+            evaluated += 1
+            count = len(played[target.agent].episodes)
+            console.print(
+                _table(f"{target.under(suite).world.spec.name} · {suite} · {count} {world.episodes}", played)
+            )
     if evaluated == 0:
         raise ConfigError(f"none of the suites of --suite {arguments.suite} suits this run")
     _count(arguments, target, console)

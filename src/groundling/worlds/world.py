@@ -20,6 +20,7 @@ from groundling.rows import Log, ValidationListener
 from groundling.worlds.collector import Collector
 from groundling.worlds.config import EvaluationConfig, WorldConfig
 from groundling.worlds.episode import HeldOutEpisode, Played
+from groundling.worlds.journal import Journal
 from groundling.worlds.recording import Collected, Recording
 from groundling.worlds.showing import Moment, Probed, ReportTable, ShareBeside, ShownEpisode
 
@@ -311,6 +312,7 @@ class World(ABC, Generic[C, E]):
         suite: str,
         num_episodes: int,
         on_episode: Callable[[], None] = lambda: None,
+        journal: Journal | None = None,
     ) -> Played:
         """Let an agent play the first held-out episodes of a suite, in their order.
 
@@ -320,9 +322,11 @@ class World(ABC, Generic[C, E]):
             suite: For which this world is already changed.
             num_episodes: How many.
             on_episode: Called after each.
+            journal: Keeps what is chosen, and says what was chosen before; a world may leave it alone.
 
         Raises:
             CannotPlay: it is a baseline that does not know this world.
+            UnequalMoment: the world is not as it was when the journal was written.
         """
 
     def check_agent(self, agent: str, policy: Policy | None) -> None:

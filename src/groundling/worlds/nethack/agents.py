@@ -10,6 +10,7 @@ from groundling.envs.nethack.observation import COLOURS, WINDOW, View, vector_fe
 from groundling.errors import ConfigError
 from groundling.policies.nethack import NetHackObservations, NetHackPolicy
 from groundling.policies.policy import Policy
+from groundling.worlds.journal import Journal
 from groundling.worlds.nethack.pairs import Act, Observation, Player, explorer_player, random_player
 
 PLAYERS: dict[str, Player] = {"random": random_player, "explorer": explorer_player}
@@ -48,28 +49,43 @@ class PolicyAgent:
         deterministic: The likeliest ones, instead of drawing them.
         seed: Of the draws.
         view: What it is shown.
+        journal: Keeps what is chosen; what it has of before is done again unasked.
     """
 
     def __init__(
-        self, policy: NetHackPolicy, deterministic: bool = False, seed: int = 0, view: View | None = None
+        self,
+        policy: NetHackPolicy,
+        deterministic: bool = False,
+        seed: int = 0,
+        view: View | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self._policy, self._deterministic, self._view = policy, deterministic, view or View()
         self._generator = torch.Generator().manual_seed(seed)
         self._memories: dict[int, torch.Tensor] = {}  # by env, (memory_size,)
+        self._fresh: set[int] = set()  # envs whose episode has only begun, and memory with it
+        self._journal = journal or Journal()
+        self._journal.begin([self._generator], self._memories)
 
     def begin(self, env: int, seed: int) -> None:
-        self._memories[env] = torch.zeros(self._policy.memory_size)
+        self._fresh.add(env)
 
     def act(self, envs: Sequence[int], observations: Sequence[Observation]) -> list[int]:
+        shown = [(o["message"].tobytes(), o["blstats"].tobytes()) for o in observations]
+        fresh, self._fresh = self._fresh, set()
+        if (before := self._journal.repeat(shown)) is not None:
+            return list(before)
+        nothing = torch.zeros(self._policy.memory_size)
         action = self._policy.act(
             features(observations, self._view),
-            memory=torch.stack([self._memories[env] for env in envs]),
+            memory=torch.stack([nothing if env in fresh else self._memories[env] for env in envs]),
             deterministic=self._deterministic,
             generator=self._generator,
         )
         assert action.memory is not None
         self._memories.update(zip(envs, action.memory, strict=True))
         actions: list[int] = action.actions.tolist()
+        self._journal.note(shown, actions)
         return actions
 
 
@@ -86,7 +102,13 @@ def features(observations: Sequence[Observation], view: View) -> NetHackObservat
 
 
 def make_agent(
-    name: str, policy: Policy | None, args: Mapping[str, Any], *, deterministic: bool, seed: int
+    name: str,
+    policy: Policy | None,
+    args: Mapping[str, Any],
+    *,
+    deterministic: bool,
+    seed: int,
+    journal: Journal | None = None,
 ) -> Agent:
     """The agent that is called ``name``: one of `PLAYERS`, or one that follows ``policy``.
 
@@ -96,13 +118,14 @@ def make_agent(
         args: The task's.
         deterministic: Take the likeliest action.
         seed: Of the draws.
+        journal: See `PolicyAgent`.
 
     Raises:
         ConfigError: the policy does not play NetHack.
     """
     if policy is None:
         return Alone(PLAYERS[name])
-    return PolicyAgent(_playing(policy), deterministic, seed, View.of(args))
+    return PolicyAgent(_playing(policy), deterministic, seed, View.of(args), journal)
 
 
 def make_player(name: str, policy: Policy | None, args: Mapping[str, Any], *, deterministic: bool) -> Player:

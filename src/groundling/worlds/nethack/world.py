@@ -15,6 +15,7 @@ from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
 from groundling.worlds.collector import Collector
 from groundling.worlds.episode import Played
+from groundling.worlds.journal import Journal
 from groundling.worlds.nethack.config import NetHackConfig, NetHackEvaluation
 from groundling.worlds.recording import Recording
 from groundling.worlds.showing import Moment, ReportTable, ShownEpisode
@@ -140,6 +141,7 @@ class NetHackWorld(World[NetHackConfig, NetHackEvaluation]):
         suite: str,
         num_episodes: int,
         on_episode: Callable[[], None] = lambda: None,
+        journal: Journal | None = None,
     ) -> Played:
         from groundling.worlds.nethack.agents import make_agent
         from groundling.worlds.nethack.episodes import play, record_of
@@ -149,7 +151,12 @@ class NetHackWorld(World[NetHackConfig, NetHackEvaluation]):
         with _unchanged(policy):
             games = play(
                 make_agent(
-                    agent, policy, config.args, deterministic=evaluation.deterministic, seed=self.seed
+                    agent,
+                    policy,
+                    config.args,
+                    deterministic=evaluation.deterministic,
+                    seed=self.seed,
+                    journal=journal,
                 ),
                 config.env,
                 nethack.recording_in(config.args, agent),

@@ -13,6 +13,7 @@ from groundling.envs.vector import Episode, Step, TextVectorEnv
 from groundling.policies.policy import Policy
 from groundling.policies.random import RandomPolicy
 from groundling.worlds.episode import HeldOutEpisode
+from groundling.worlds.journal import Journal
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +80,26 @@ def play(
 
 
 @contextmanager
-def policy_player(policy: Policy, deterministic: bool, seed: int) -> Iterator[Player]:
+def policy_player(
+    policy: Policy, deterministic: bool, seed: int, journal: Journal | None = None
+) -> Iterator[Player]:
     """A player that follows ``policy``, drawing its actions with ``seed`` unless deterministic.
 
-    As long as it plays, the policy's weights must not change.
+    As long as it plays, the policy's weights must not change. What the journal has of before it does again unasked.
     """
+    journal = journal or Journal()
     generator = torch.Generator().manual_seed(seed)
     memories: dict[int, torch.Tensor] = {}  # env -> (memory_size,)
+    journal.begin([generator], memories)
 
     def choose(
         envs: TextVectorEnv, indices: Sequence[int], observations: Sequence[TextObservation]
     ) -> Choice:
+        shown = [
+            (o.goal, o.descriptions[-1:], o.past_actions[-1:], o.actions, o.episode) for o in observations
+        ]
+        if (before := journal.repeat(shown)) is not None:
+            return Choice(before["actions"], invalid=before["invalid"])
         memory = policy.initial_memory(len(indices))  # (len(indices), memory_size), or None
         starts = envs.at_start()
         for row, env in enumerate(indices):
@@ -99,12 +109,14 @@ def policy_player(policy: Policy, deterministic: bool, seed: int) -> Iterator[Pl
         if action.memory is not None:
             memories.update(zip(indices, action.memory, strict=True))
         turns, tokens = action.turns, action.tokens
-        return Choice(
+        choice = Choice(
             action.actions.tolist(),
             action.log_probs.tolist(),
             None if turns is None else [turn.text for turn in turns],
             None if tokens is None else tokens.invalid.tolist(),
         )
+        journal.note(shown, {"actions": choice.actions, "invalid": choice.invalid})
+        return choice
 
     with policy.unchanged():
         yield choose
@@ -137,11 +149,11 @@ def expert_player() -> Iterator[Player]:
 
 
 def player_of(
-    agent: str, policy: Policy | None, deterministic: bool, seed: int
+    agent: str, policy: Policy | None, deterministic: bool, seed: int, journal: Journal | None = None
 ) -> AbstractContextManager[Player]:
     """The player that follows ``policy``; without one, BabyAI's expert, or one that draws at random."""
     if policy is not None:
-        return policy_player(policy, deterministic, seed)
+        return policy_player(policy, deterministic, seed, journal)
     return expert_player() if agent == "expert" else policy_player(RandomPolicy(), False, seed)
 
 

@@ -22,6 +22,7 @@ from groundling.policies.texts import TokenPrompt
 from groundling.policies.token import TokenPolicy
 from groundling.rewards import RewardSum
 from groundling.rows import BEFORE_ALL, RowFile, ValidationListener, due
+from groundling.worlds.journal import Journal
 from groundling.worlds.world import World
 from groundling.worlds.writing.collect import as_writer, stretch_of, texts_so_far
 from groundling.worlds.writing.config import WritingConfig, WritingEvaluation
@@ -83,10 +84,12 @@ def write_and_measure(
     metrics: Sequence[Metric],
     reward: RewardSum | None,
     on_text: Callable[[], None] = lambda: None,
+    journal: Journal | None = None,
 ) -> Written:
     """Let ``policy`` write to ``samples`` as evaluation.generation says, and measure what came of it.
 
-    The texts depend on the config's seed alone; torch's global generator is left as it was.
+    The texts depend on the config's seed alone; torch's global generator is left as it was. Those that the journal has
+    are not written again.
 
     Raises:
         ConfigError: evaluation.generation is not what Transformers' generate takes, or two metrics give figures of one
@@ -101,10 +104,19 @@ def write_and_measure(
     encode = make_prompt_encoder(world.config, policy)
     size = evaluation.batch_size
     generator = torch.Generator().manual_seed(world.seed)
-    with sampling_from(world.seed) if evaluation.generation else nullcontext(), torch.no_grad():
+    journal = journal or Journal()
+    sampling = sampling_from(world.seed) if evaluation.generation else nullcontext([generator])
+    with sampling as generators, torch.no_grad():
+        journal.begin(generators)
         for first in range(0, len(samples), size):
             batch = samples[first : first + size]
-            rows += _write(policy, encode(batch), world.config.num_tokens, evaluation.generation, generator)
+            shown = [(sample.id, sample.prompt) for sample in batch]
+            written = journal.repeat(shown)
+            if written is None:
+                encoded = encode(batch)
+                written = _write(policy, encoded, world.config.num_tokens, evaluation.generation, generator)
+                journal.note(shown, written)
+            rows += written
             for _ in batch:
                 on_text()
     tokenizer = policy.lm.tokenizer

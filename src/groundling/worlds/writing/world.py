@@ -14,6 +14,7 @@ from groundling.policies.policy import Policy
 from groundling.rows import Log, ValidationListener
 from groundling.worlds.collector import Collector
 from groundling.worlds.episode import HeldOutEpisode, Played
+from groundling.worlds.journal import Journal
 from groundling.worlds.recording import Recording
 from groundling.worlds.showing import Moment
 from groundling.worlds.world import Demonstrator, World
@@ -134,6 +135,7 @@ class WritingWorld(World[WritingConfig, WritingEvaluation]):
         suite: str,
         num_episodes: int,
         on_episode: Callable[[], None] = lambda: None,
+        journal: Journal | None = None,
     ) -> Played:
         """See `World.play`.
 
@@ -147,7 +149,7 @@ class WritingWorld(World[WritingConfig, WritingEvaluation]):
         samples = samples_of(self.config, suite)[:num_episodes]  # type: ignore[arg-type]
         metrics = make_metrics(self.evaluation.metrics, writer)
         reward = make_measured_reward(self.reward_parts, self.spec, writer, self.device)
-        written = write_and_measure(writer, self, samples, metrics, reward, on_episode)
+        written = write_and_measure(writer, self, samples, metrics, reward, on_episode, journal)
         episodes = [
             HeldOutEpisode(number, row["metrics"], {"sample": row["sample_id"]}, row)
             for number, row in enumerate(written.rows())
