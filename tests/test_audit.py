@@ -42,7 +42,7 @@ from groundling.lm.loading import STARTERS
 from groundling.training.checkpoint import MANIFEST, seal
 from tests import test_hostile
 from tests.audit import auditing
-from tests.configs.test_trust import SECRET, demo_values, hostile_model, writing_values
+from tests.configs.test_trust import SECRET, demo_values, hostile_model, keep_modules_in, writing_values
 
 things = test_hostile.things  # a text env's run, pairs, and a reward model
 SERVER = "http://127.0.0.1:9/hostile"
@@ -969,7 +969,7 @@ def test_a_hostile_file_does_nothing(
     case.plant(root)
     before = sorted(tmp_path.iterdir())
     monkeypatch.setenv("GROUNDLING_SECRET", SECRET)
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(root / "modules"))
+    keep_modules_in(root / "modules", monkeypatch)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(root / "datasets"))
     monkeypatch.chdir(root)
     monkeypatch.syspath_prepend(str(root))
@@ -1136,7 +1136,7 @@ CARELESS: dict[str, tuple[Plant, Callable[[Path], Any], str]] = {
 def test_what_is_planted_would_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, read, event = CARELESS[name]
     plant(tmp_path)
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    keep_modules_in(tmp_path / "modules", monkeypatch)
     monkeypatch.syspath_prepend(str(tmp_path))
     kept = dict(sys.modules)
     with auditing(tmp_path, monkeypatch) as audit, suppress(gymnasium.error.Error):

@@ -5,6 +5,7 @@ import functools
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,15 @@ def hostile_model(folder: Path, marker: Path) -> Path:
     return folder
 
 
+def keep_modules_in(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Let Transformers copy models' Python to ``folder``, and import none from where it was copied before."""
+    patch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(folder))
+    patch.setattr(sys, "path", list(sys.path))  # to which it adds the folder
+    for name in list(sys.modules):
+        if name.partition(".")[0] == "transformers_modules":
+            patch.delitem(sys.modules, name)
+
+
 @pytest.fixture(scope="module")
 def marker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("marker") / "it-ran"
@@ -123,8 +133,8 @@ def received(tmp_path_factory: pytest.TempPathFactory, marker: Path) -> Path:
     home = tmp_path_factory.mktemp("writer")
     model = hostile_model(home / "model", marker)
     words = ["train", "demo-easy", f"run_dir={home / 'run'}", f"model.path={model}", *SMALL]
-    with pytest.MonkeyPatch.context() as patch:  # where Transformers copies such Python to
-        patch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(home / "modules"))
+    with pytest.MonkeyPatch.context() as patch:
+        keep_modules_in(home / "modules", patch)
         assert main([*words, TRUST]) == 0 and marker.exists()
         assert main([*words, TRUST]) == 0  # the same command again has the words again
     assert recorded(home / "run" / "config.yaml")["model"]["trust_remote_code"] is True
@@ -133,7 +143,7 @@ def received(tmp_path_factory: pytest.TempPathFactory, marker: Path) -> Path:
 
 @pytest.fixture
 def _modules(tmp_path: Path, marker: Path, received: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    keep_modules_in(tmp_path / "modules", monkeypatch)
     marker.unlink(missing_ok=True)
 
 

@@ -101,7 +101,7 @@ class Journal:
         self._before.clear()
         self._new.clear()
         self.repeated = 0
-        if self.path is not None:
+        if self.path is not None and self.path.exists():
             self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
