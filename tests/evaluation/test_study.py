@@ -23,7 +23,7 @@ from groundling.evaluation import study as study_module
 from groundling.evaluation.evaluate import evaluate
 from groundling.evaluation.study import make_jobs, run_jobs_beside
 from groundling.evaluation.study_by_figures import write_study_by_figures
-from groundling.evaluation.study_lines import SHARED, differences
+from groundling.evaluation.study_lines import SHARED, changes, differences
 from groundling.evaluation.study_results import Score
 from groundling.evaluation.tables import as_code, in_markdown, markdown_table, write_csv
 from groundling.intervals import IntervalEstimate, wilson_interval
@@ -243,17 +243,31 @@ def test_a_baseline_that_cannot_play_is_left_out_and_nothing_is_played_twice(
     assert "expert is left out: " in (study.parent / "runs" / "quick-seed1" / "report.html").read_text()
 
 
-def test_a_difference_in_one_test_of_several_is_not_cut_off() -> None:
-    def score(arm: str, seed: int, suite: str, success: float) -> Score:
-        return Score(arm, seed, "trained", suite, "all", 10, success, 0.0, 1.0, None, None, None, None)
+def _score(arm: str, seed: int, suite: str, success: float, agent: str = "trained") -> Score:
+    return Score(arm, seed, agent, suite, "all", 10, success, 0.0, 1.0, None, None, None, None)
 
+
+def test_a_difference_in_one_test_of_several_is_not_cut_off() -> None:
     suites = ["a", "b", "c", "d"]
-    plain = [score("plain", seed, suite, 0.2) for seed in range(5) for suite in suites]
+    plain = [_score("plain", seed, suite, 0.2) for seed in range(5) for suite in suites]
     better = [
-        score("better", seed, suite, 0.8 if suite == "c" else 0.2) for seed in range(5) for suite in suites
+        _score("better", seed, suite, 0.8 if suite == "c" else 0.2) for seed in range(5) for suite in suites
     ]
     lines = {line.suite: line.estimate.value for line in differences([*plain, *better], "plain", ())}
     assert lines == pytest.approx({"a": 0, "b": 0, "c": 0.6, "d": 0, SHARED: 0.15})
+
+
+def test_a_change_is_that_of_the_same_agent() -> None:
+    usual = [_score("one", seed, "held-out", 0.5 + seed / 10) for seed in range(3)]
+    other = [
+        _score("one", seed, "french", 0.2 + seed / 10) for seed in (0, 2, 3)
+    ]  # seed 3 lacks the usual one
+    before = [
+        _score("one", seed, suite, 0.1, "zero-shot") for seed in range(3) for suite in ("held-out", "french")
+    ]
+    (line,) = changes([*usual, *other, *before, _score("two", 0, "french", 0.3)], "held-out")
+    assert (line.arm, line.suite, line.seeds) == ("one", "french", 2)
+    assert [line.estimate.value, line.estimate.low, line.estimate.high] == pytest.approx([-0.3] * 3)
 
 
 def test_a_costly_arm_has_fewer_seeds(study: Path, capsys: pytest.CaptureFixture[str]) -> None:

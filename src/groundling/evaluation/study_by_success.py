@@ -51,8 +51,10 @@ def write_study_by_success(
     results = [one for one in by_job.values() if one is not None]
     if not results:
         raise RunError(f"no run of {study.name} is finished yet: run the same command again")
-    lines = sum_up(results, study.reference, world.controls)
     scores = [score for one in results for score in one.scores]
+    tested = {score.suite for score in scores}
+    usual = next((suite for suite in world.suites if suite in tested), next(iter(world.suites)))
+    lines = sum_up(results, study.reference, usual, world.controls)
     output.mkdir(parents=True, exist_ok=True)
     write_arms(output, [one.job for one in results])
     runs = [(one.job.arm, one.job.seed, one.rows) for one in results]
@@ -71,8 +73,6 @@ def write_study_by_success(
     about = {"suites": {job.arm: job.suites for job in jobs}, "tested": tested_by_arm}
     head = StudyHead(study, command, missing, about)
     head.write_summary(output, [asdict(line) for line in lines])
-    tested = {score.suite for score in scores}
-    usual = next((suite for suite in world.suites if suite in tested), next(iter(world.suites)))
     figures = _draw(study, results, lines, world.unit, usual, output)
     agents = {one.job.arm: one.job.agent for one in results}
     write_atomically(output / "README.md", page(head, lines, scores, agents, usual, figures))

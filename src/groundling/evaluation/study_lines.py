@@ -20,7 +20,8 @@ class Line:
     arm: str
     measure: str
     """success, area (under the curve of the success in training, by steps), difference (of success or area from that of
-    the study's reference with the same seed), or one of `FIRST`."""
+    the study's reference with the same seed), change (of success from the same agent's in the usual suite), or one of
+    `FIRST`."""
     agent: str
     suite: str
     """Empty for the area."""
@@ -28,12 +29,15 @@ class Line:
     estimate: IntervalEstimate
 
 
-def sum_up(results: Sequence[RunResult], reference: str | None, controls: Collection[str]) -> list[Line]:
+def sum_up(
+    results: Sequence[RunResult], reference: str | None, usual: str, controls: Collection[str]
+) -> list[Line]:
     """All lines of a study.
 
     Args:
         results: Of its runs.
         reference: The arm from which the others' differences are told; None: none are.
+        usual: The suite from which changes are told: the world as it was in training.
         controls: Suites in which who reads fails.
     """
     scores, areas = [score for one in results for score in one.scores], _areas(results)
@@ -42,6 +46,7 @@ def sum_up(results: Sequence[RunResult], reference: str | None, controls: Collec
         *_successes(scores, controls),
         *_area_differences(areas, reference),
         *differences(scores, reference, controls),
+        *changes(scores, usual),
         *_first_interactions(scores),
     ]
 
@@ -116,6 +121,22 @@ def differences(scores: Sequence[Score], reference: str | None, controls: Collec
         differences = {suite: by_seed for suite, by_seed in paired.items() if by_seed}
         lines += _lines(arm, agent, "difference", differences, _shared(table, controls))
     return lines
+
+
+def changes(scores: Sequence[Score], usual: str) -> list[Line]:
+    """Of every other suite from the usual one, of the same trained agents."""
+    by_arm = {
+        (arm, suite): _less(by_seed, suites[usual])
+        for (arm, agent), suites in _table(scores).items()
+        if agent == "trained" and usual in suites
+        for suite, by_seed in suites.items()
+        if suite != usual
+    }
+    return [
+        Line(arm, "change", "trained", suite, len(one), _estimate(one))
+        for (arm, suite), one in by_arm.items()
+        if one
+    ]
 
 
 _BySeed = dict[str, dict[int, float]]

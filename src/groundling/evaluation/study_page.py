@@ -52,17 +52,20 @@ def page(
         columns = [name for name in arms if agent in agents_of(lines, name)]
         if columns:
             text += [f"## {title}", _by_suite_table(lines, columns, agent)]
-    if differences := {
-        line.arm: by_suite(lines, line.arm, "trained", "difference")
-        for line in lines
-        if line.measure == "difference"
-    }:
+    if differences := _by_arm(lines, "difference"):
         text += [
             f"## Differences from {study.reference}",
             "Of agents trained with the same seed, which play the same episodes: interquartile means of the "
             f"differences, with their intervals. In bold: the interval excludes 0. `{SHARED}`: of each seed's mean "
             "over the tests.",
             _difference_table(differences),
+        ]
+    if changes := _by_arm(lines, "change"):
+        text += [
+            f"## Differences from {usual}",
+            "Of the same agents after training: interquartile means over the seeds of success in the test less that in "
+            f"{usual}, with their intervals. In bold: the interval excludes 0.",
+            _difference_table(changes),
         ]
     others = [name for name in arms if (tested := agents_of(lines, name)) and "trained" not in tested]
     if others:
@@ -83,6 +86,13 @@ def page(
     for name, what in figures.items():
         text += [f"## {what}", f"![{what}]({name}.svg)"]
     return "\n\n".join(text) + "\n"
+
+
+def _by_arm(lines: Sequence[Line], measure: str) -> dict[str, dict[str, IntervalEstimate]]:
+    """A measure of trained agents, by arm and suite."""
+    return {
+        line.arm: by_suite(lines, line.arm, "trained", measure) for line in lines if line.measure == measure
+    }
 
 
 def _by_suite_table(lines: Sequence[Line], arms: Sequence[str], agent: str | None) -> str:
