@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(
             "stopped; the same command goes on: a training from its last checkpoint, annotations from the last answer, "
-            "an evaluation of more than seconds from where it was",
+            "an evaluation from 20 seconds before",
             file=sys.stderr,
         )
         return INTERRUPTED

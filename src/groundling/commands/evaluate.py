@@ -123,6 +123,7 @@ def _run_beside(
 ) -> None:
     """Evaluate each suite that suits the target in a process of its own."""
     from groundling.beside import CommandLine, run_beside
+    from groundling.evaluation.journals import journals_of_command_lines
 
     def tell(text: str) -> None:
         console.print(text, highlight=False, soft_wrap=True)
@@ -144,20 +145,20 @@ def _run_beside(
         same += ["--config-dir", str(arguments.config_dir)]
     if arguments.protocol:
         same += ["--protocol", arguments.protocol]
+    words = ["evaluate", arguments.agent, *arguments.overrides, *same]
     lines = [
         CommandLine(
-            suite,
-            ["evaluate", arguments.agent, *arguments.overrides, *same, "--suite", suite],
-            target.run_dir / "evaluation" / f"{suite}{target.suffix}.log",
+            suite, [*words, "--suite", suite], target.run_dir / "evaluation" / f"{suite}{target.suffix}.log"
         )
         for suite in suited
     ]
-    failed = run_beside(lines, arguments.jobs, tell)
-    for line in lines:
-        if line.name not in failed:
-            tell(line.log.read_text(encoding="utf-8", errors="replace"))
-    if failed:
-        raise RunError(f"{len(failed)} of {len(suited)} suites failed: {', '.join(failed)}")
+    with journals_of_command_lines([*words, *suited]):
+        failed = run_beside(lines, arguments.jobs, tell)
+        for line in lines:
+            if line.name not in failed:
+                tell(line.log.read_text(encoding="utf-8", errors="replace"))
+        if failed:
+            raise RunError(f"{len(failed)} of {len(suited)} suites failed: {', '.join(failed)}")
 
 
 def _table(title: str, played: "Mapping[str, Played]") -> "Table":

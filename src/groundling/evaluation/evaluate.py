@@ -5,6 +5,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from groundling.sharing import shareable, shareable_words
 from groundling.training.folder import changes_no_result
 from groundling.worlds import CannotPlay, World
 from groundling.worlds.episode import Figure, Played
-from groundling.worlds.journal import Journal, UnequalMoment
+from groundling.worlds.journal import UnequalObservation
 
 _CHANGES_NO_FIGURE = ("episodes", "baselines", "every", "batch_size", "num_envs")
 """Of the section evaluation: how many play and who else, which results tell otherwise, when, and how many at once."""
@@ -47,7 +48,7 @@ def evaluate(
         num_episodes: How many episodes each agent plays at most.
         on_agent: Called with each agent's name; what it gives is called after each episode.
         warn: Is told of a baseline that cannot play in this world, and of what was played before.
-        journals: Keep what the agents do, so that an evaluation that was stopped goes on; None: it does not.
+        journals: Those of the command, with which an evaluation that was stopped goes on; None: this is all of it.
 
     Returns:
         By agent (the target first), what it did.
@@ -58,7 +59,8 @@ def evaluate(
     """
     there = target.under(suite)
     lock = target.run_dir / "evaluation" / f".{suite}{target.suffix}{LOCK}"
-    with locked(lock, f"is evaluating {suite} of {target.run_dir}", warn):
+    with locked(lock, f"is evaluating {suite} of {target.run_dir}", warn), ExitStack() as stack:
+        journals = journals or stack.enter_context(Journals())
         return _evaluate(target, there, suite, num_episodes, on_agent, warn, journals)
 
 
@@ -69,7 +71,7 @@ def _evaluate(
     num_episodes: int,
     on_agent: Callable[[str], Callable[[], None]],
     warn: Callable[[str], None],
-    journals: Journals | None,
+    journals: Journals,
 ) -> dict[str, Played]:
     """`evaluate`, of a target that is ``there`` as it is under the suite."""
     world = there.world
@@ -78,16 +80,17 @@ def _evaluate(
     for name in target.players:
         try:
             policy = there.policy(name)
-            journal = journals.of(there.config, name, policy, suite, num_episodes) if journals else Journal()
+            journal = journals.of(there.config, name, policy, suite, num_episodes)
             play = functools.partial(world.play, name, policy, suite, num_episodes)
             if journal.repeated:
                 warn(f"{suite}: {name} goes on where it was stopped; to begin anew, delete {journal.path}")
             try:
                 played[name] = play(on_agent(name), journal)
-            except UnequalMoment as error:
+            except UnequalObservation as error:
                 warn(f"{suite}: {name} begins anew: {error}")
                 journal.forget()
                 played[name] = play(on_agent(name), journal)
+            journal.end()
         except CannotPlay as error:
             if name == target.agent:
                 raise

@@ -5,33 +5,45 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from shutil import rmtree
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import torch
+from torch import Tensor
 
-from groundling import __version__
+import groundling
 from groundling.configs.schema import Config
 from groundling.files import cache
 from groundling.policies.policy import Policy
 from groundling.worlds.journal import Journal
 
 _DAYS = 30
-"""After which what was stopped is forgotten."""
-_PLAYED_WITH = ("world", "policy", "model", "reward", "evaluation", "seed", "device")
-"""Of a configuration: what an episode hangs on."""
+"""After which what was stopped is deleted."""
+_SETTINGS = ("world", "policy", "model", "reward", "evaluation", "seed")
+"""Of a configuration: what an episode follows from."""
+_PACKAGES = ("torch", "transformers", "peft", "gymnasium", "minigrid", "nle")
+"""What it follows from beside our code."""
+_FOLDER = "GROUNDLING_JOURNALS"
+"""Of the environment: where the command lines of a command that runs several leave their journals to it."""
+_SAMPLED = 2**16
+"""Numbers of a tensor of weights, at most, that go into its digest beside the sum of all."""
 
 
 class Journals:
-    """Keeps what a command's agents have done until the command comes to its end; a context manager.
+    """The journals of the evaluations of a command; a context manager. They are deleted where it ends without an error.
 
-    They lie in the user's own cache: those in a run's folder that somebody sent would decide what is found of it.
+    They lie in the user's cache: those in a run's folder that somebody sent would decide what is found of it.
     """
 
     def __init__(self) -> None:
-        self._open: list[Journal] = []
+        self._began = time.monotonic()
+        self._journals: list[Journal] = []
 
     def __enter__(self) -> Self:
         return self
@@ -39,14 +51,14 @@ class Journals:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for journal in self._open:
-            if kind is None:
+        for journal in self._journals:
+            if kind is None and _FOLDER not in os.environ:
                 journal.forget()
             else:
                 journal.close()
 
     def of(self, config: Config, agent: str, policy: Policy | None, suite: str, num_episodes: int) -> Journal:
-        """The journal of what an agent does in a suite; an empty one that keeps nothing of who follows no policy.
+        """The journal of what an agent does in a suite; one that keeps nothing of who follows no policy.
 
         Args:
             config: Under the suite.
@@ -59,30 +71,81 @@ class Journals:
             return Journal()
         settings = asdict(config)
         about = [
-            *(__version__, torch.__version__, agent, suite, num_episodes, _code(), _weights(policy)),
-            *(settings[name] for name in _PLAYED_WITH),
+            *(agent, suite, num_episodes, *_versions(), _code(), _weights(policy)),
+            *(str(policy.device), torch.cuda.device_count()),
+            *(settings[name] for name in _SETTINGS),
         ]
-        name = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:32]
-        folder = cache() / "evaluations"
-        _forget_old(folder)
-        journal = Journal(folder / f"{name}.jsonl")
-        self._open.append(journal)
+        try:
+            folder = Path(os.environ.get(_FOLDER) or _home())
+        except RuntimeError:  # the user has no home
+            return Journal()
+        _delete_old(_home())
+        journal = Journal(folder / f"{_digest(about)}.jsonl", self._began)
+        self._journals.append(journal)
         return journal
 
 
-def _weights(policy: Policy) -> list[float]:
-    return [float(value.sum(dtype=torch.float64)) for value in policy.state_dict().values()]
+@contextmanager
+def journals_of_command_lines(words: Sequence[str]) -> Iterator[None]:
+    """Let the command lines that are run in the block leave their journals, which are deleted where it ends without an
+    error.
+
+    Args:
+        words: Of the command that runs them: the same command goes on with them.
+    """
+    try:
+        folder = _home() / _digest([str(Path.cwd()), *words])
+    except RuntimeError:
+        yield
+        return
+    os.environ[_FOLDER] = str(folder)
+    try:
+        yield
+    finally:
+        del os.environ[_FOLDER]
+    rmtree(folder, ignore_errors=True)
 
 
-def _code() -> list[tuple[str, int]]:
-    """The files of the code that is loaded, but for what is installed, and when each was written."""
-    installed = str(Path(os.__file__).parent), str(Path(torch.__file__).parents[1])
-    named: set[Any] = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-    files = (name for name in named if isinstance(name, str) and not name.startswith(installed))
-    return sorted((name, Path(name).stat().st_mtime_ns) for name in files if Path(name).is_file())
+def _home() -> Path:
+    return cache() / "evaluations"
 
 
-def _forget_old(folder: Path) -> None:
-    for path in folder.glob("*.jsonl"):
-        if time.time() - path.stat().st_mtime > _DAYS * 24 * 3600:
-            path.unlink(missing_ok=True)
+def _digest(about: object) -> str:
+    return hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+def _versions() -> Iterator[str]:
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            yield f"{name} {version(name)}"
+
+
+def _code() -> list[tuple[str, int, int]]:
+    """All files of this package, and of the user's own code that is loaded: when they were written, and their sizes."""
+    ours = Path(groundling.__file__).parent
+    others = (str(Path(os.__file__).parent), str(Path(torch.__file__).parents[1]), str(ours))
+    named = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    own = {Path(name) for name in named if isinstance(name, str) and not name.startswith(others)}
+    found = [(str(path), path.stat()) for path in sorted([*ours.rglob("*.py"), *filter(Path.is_file, own)])]
+    return [(name, stat.st_mtime_ns, stat.st_size) for name, stat in found]
+
+
+def _weights(policy: Policy) -> list[str]:
+    return [_digest_of(value) for value in policy.state_dict().values() if isinstance(value, Tensor)]
+
+
+def _digest_of(weights: Tensor) -> str:
+    """Of the sum, and of numbers from all over the tensor: all of billions would take longer than many evaluations."""
+    if weights.is_meta:
+        return str(weights.shape)
+    flat = weights.detach().flatten()
+    sampled = flat[:: max(1, flat.numel() // _SAMPLED)].to("cpu", torch.float64)
+    total = float(flat.sum(dtype=torch.float64))
+    return hashlib.sha256(sampled.numpy().tobytes() + repr((total, weights.shape)).encode()).hexdigest()
+
+
+def _delete_old(home: Path) -> None:
+    for path in home.glob("**/*.jsonl"):
+        with suppress(OSError):  # another process may delete it meanwhile
+            if time.time() - path.stat().st_mtime > _DAYS * 24 * 3600:
+                path.unlink()

@@ -15,7 +15,6 @@ from groundling.configs.schema import Config
 from groundling.configs.studies import Arm, Study
 from groundling.errors import ConfigError, GroundlingError, RunError, UnusedKey
 from groundling.evaluation.evaluate import evaluate, played_with, read_evaluation
-from groundling.evaluation.journals import Journals
 from groundling.evaluation.target import Target, config_of_agent
 from groundling.files import lock_beside, locked
 from groundling.training import checkpoint
@@ -241,8 +240,7 @@ def run_job(job: Job, tell: Tell, console: Console, warn: Tell) -> None:
     left = [suite for suite, evaluation in evaluations.items() if evaluation is None]
     for number, suite in enumerate(left, start=1):
         tell(f"{job.name}: evaluating {suite} ({number} of {len(left)})")
-        with Journals() as journals:
-            evaluate(job.target(), suite, job.episodes, warn=warn, journals=journals)
+        evaluate(job.target(), suite, job.episodes, warn=warn)
 
 
 def _is_trained_in(job: Job, warn: Tell) -> bool:

@@ -5,12 +5,14 @@ import hashlib
 import json
 import time
 from collections import deque
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from groundling.documents import lines_of, parse_json
@@ -18,150 +20,163 @@ from groundling.errors import RunError
 from groundling.files import lock_file
 
 _SECONDS = 20.0
-"""Between two lines: so much work is lost at most, and shorter evaluations write nothing."""
+"""Between two lines: the work of so much time can be lost, and a command that takes less writes nothing."""
+_CHARACTERS = 2**22
+"""Of the actions of a line, at most: more are written before their time."""
 
 
-class UnequalMoment(RunError):
-    """What is shown is not what was shown when the journal was written."""
+class UnequalObservation(RunError):
+    """An observation differs from that of the time when the journal was written."""
 
 
 class Journal:
-    """The choices of an agent, in their order. Those of before are repeated, so that its world comes to where it was.
+    """The actions of an agent, in their order, in a file: those of before are repeated without asking the agent again.
 
-    A line of the file holds the choices since the one before, and the state after them of what is left to chance and of
-    what the agent remembers. Another process that has the same journal open keeps this one from writing.
+    A line holds the actions since the line before, and what the agent's random generators and memories are after them.
+    Where another process has the file open, or it cannot be had, nothing is kept.
 
     Args:
-        path: The file; None, or one that cannot be had: nothing is kept.
+        path: The file; None: nothing is kept.
+        began: When the command began that evaluates, by `time.monotonic`; None: now.
 
     Attributes:
-        repeated: How many choices there are of before.
+        repeated: How many actions of before there were.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, began: float | None = None) -> None:
         self.path = path
         self._before: deque[tuple[str, Any]] = deque()
-        self._new: list[tuple[str, Any]] = []
-        self._state: Mapping[str, Any] = {}
-        self._written = time.monotonic()
+        self._state = ""
+        self._new: list[str] = []  # as JSON
+        self._size = 0  # of these
+        self._began = self._written = time.monotonic() if began is None else began
         self._generators: Sequence[torch.Generator] = ()
         self._memories: MutableMapping[int, Tensor] = {}
-        self._file: IO[bytes] | None = None
-        if path is not None and path.exists():
-            self._file = _open(path)
-            if self._file is not None:
-                self._read(path)
+        self._file: IO[bytes] | None = None  # locked
+        with self._or_without():
+            if path is not None and path.exists() and (file := self._open(path)) is not None:
+                self._read(path, file)
         self.repeated = len(self._before)
 
     def begin(
         self, generators: Sequence[torch.Generator] = (), memories: MutableMapping[int, Tensor] | None = None
     ) -> None:
-        """Take in hand what an agent's choices hang on, and set it as it was after those of before.
+        """Set an agent's random generators and memories as they were after the actions of before, and keep them.
 
         Args:
             generators: What it draws with.
-            memories: By env, ``(memory_size,)`` float32.
+            memories: By env, ``(memory_size,)``.
         """
         self._generators, self._memories = generators, {} if memories is None else memories
         if not self._before:
             return
-        for generator, state in zip(generators, self._state["generators"], strict=True):
-            generator.set_state(torch.frombuffer(bytearray(base64.b64decode(state)), dtype=torch.uint8))
-        for env, memory in self._state["memories"].items():
-            array = np.frombuffer(base64.b64decode(memory), dtype=np.float32).copy()
-            self._memories[int(env)] = torch.from_numpy(array)
+        try:
+            state = load(base64.b64decode(self._state))
+            states = [state.pop(f"generator.{number}") for number in range(len(generators))]
+            kept = {int(name.removeprefix("memory.")): memory for name, memory in state.items()}
+            for generator, one in zip(generators, states, strict=True):
+                generator.set_state(one)
+            self._memories.update(kept)
+        except (KeyError, ValueError, RuntimeError, SafetensorError):  # of an agent that draws otherwise
+            self.forget()
 
-    def repeat(self, shown: object) -> Any | None:
-        """What was chosen at this moment before; None where it is new.
+    def repeat(self, observation: object) -> Any | None:
+        """What was done at this observation before; None where it is new.
 
         Args:
-            shown: What the agent is shown, with the same ``repr`` whenever it is the same.
+            observation: Its ``repr`` is the same whenever it is the same.
 
         Raises:
-            UnequalMoment: it was shown something else then.
+            UnequalObservation: it was another one then.
         """
         if not self._before:
             return None
-        digest, chosen = self._before.popleft()
-        if digest != _digest(shown):
-            raise UnequalMoment("the world shows what it did not show before")
-        return chosen
+        digest, action = self._before.popleft()
+        if digest != _digest(observation):
+            raise UnequalObservation("an observation differs from what it was before")
+        return action
 
-    def note(self, shown: object, chosen: Any) -> None:
-        """Keep a new choice, as JSON has it."""
+    def record(self, observation: object, action: Any) -> None:
+        """Keep a new action, or several envs' actions, as JSON has them."""
         if self.path is None:
             return
-        self._new.append((_digest(shown), chosen))
-        if time.monotonic() - self._written >= _SECONDS:
+        self._new.append(json.dumps([_digest(observation), action]))
+        self._size += len(self._new[-1])
+        if time.monotonic() - self._written >= _SECONDS or self._size > _CHARACTERS:
+            self._write(self.path)
+
+    def end(self) -> None:
+        """The agent is done: keep all of it, if the command has run for long enough."""
+        if self.path is not None and self._new and time.monotonic() - self._began >= _SECONDS:
             self._write(self.path)
 
     def forget(self) -> None:
         """Begin anew."""
+        if self._file is not None and self.path is not None:
+            self.path.unlink(missing_ok=True)
         self.close()
         self._before.clear()
         self._new.clear()
         self.repeated = 0
-        if self.path is not None and self.path.exists():
-            self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Let other processes have the file."""
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # of a full disk
+                self._file.close()
             self._file = None
 
-    def _read(self, path: Path) -> None:
+    def _read(self, path: Path, file: IO[bytes]) -> None:
+        """Take up the lines up to the first that is not whole, or not as this version writes it."""
         whole = 0
-        try:
+        with suppress(ValueError, TypeError, KeyError):
             for number, line in enumerate(lines_of(path), start=1):
                 if not line.endswith(b"\n"):
                     break  # cut off by a kill
                 content = parse_json(line, f"{path}:{number}")
-                self._before.extend((digest, chosen) for digest, chosen in content["choices"])
-                self._state, whole = content["state"], whole + len(line)
-        except (ValueError, TypeError, KeyError):  # not as this version writes it
-            self._before.clear()
-            whole = 0
-        assert self._file is not None
-        self._file.truncate(whole)
+                actions, state = (
+                    [(str(digest), action) for digest, action in content["actions"]],
+                    content["state"],
+                )
+                self._before.extend(actions)
+                self._state, whole = str(state), whole + len(line)
+        file.truncate(whole)
 
     def _write(self, path: Path) -> None:
-        """Write a line; where that cannot be, go on without."""
         self._written = time.monotonic()
-        try:
-            if self._file is None:
+        with self._or_without():
+            file = self._file
+            if file is None:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = _open(path)
-                if self._file is None:
-                    self.path = None
+                file = self._open(path)
+                if file is None:
                     return
-            state = {
-                "generators": [_text(generator.get_state()) for generator in self._generators],
-                "memories": {str(env): _text(memory) for env, memory in self._memories.items()},
-            }
-            line = json.dumps({"choices": self._new, "state": state}) + "\n"
-            self._file.write(line.encode())
-            self._file.flush()
-        except OSError:
-            self.path = None
-        self._new = []
+                file.truncate(0)
+            state = {f"generator.{i}": one.get_state() for i, one in enumerate(self._generators)}
+            state |= {f"memory.{env}": memory.contiguous() for env, memory in self._memories.items()}
+            text = base64.b64encode(save(state)).decode()
+            file.write(f'{{"actions": [{", ".join(self._new)}], "state": "{text}"}}\n'.encode())
+            file.flush()
+        self._new, self._size = [], 0
 
-
-def _open(path: Path) -> IO[bytes] | None:
-    """The file, locked; None where another process has it, or it cannot be written to."""
-    try:
-        file = path.open("ab")
-    except OSError:
+    def _open(self, path: Path) -> IO[bytes] | None:
+        """The file, locked; where another process has it, nothing is kept any more."""
+        self._file = path.open("ab")
+        if lock_file(self._file, lambda text: None):
+            return self._file
+        self.close()
+        self.path = None
         return None
-    if lock_file(file, lambda text: None):
-        return file
-    file.close()
-    return None
+
+    @contextmanager
+    def _or_without(self) -> Iterator[None]:
+        """Keep nothing any more where the file cannot be had."""
+        try:
+            yield
+        except OSError:
+            self.close()
+            self.path = None
 
 
-def _digest(shown: object) -> str:
-    return hashlib.blake2b(repr(shown).encode(), digest_size=8).hexdigest()
-
-
-def _text(tensor: Tensor) -> str:
-    return base64.b64encode(tensor.cpu().numpy().tobytes()).decode()
+def _digest(observation: object) -> str:
+    return hashlib.blake2b(repr(observation).encode(), digest_size=8).hexdigest()

@@ -322,11 +322,11 @@ class World(ABC, Generic[C, E]):
             suite: For which this world is already changed.
             num_episodes: How many.
             on_episode: Called after each.
-            journal: Keeps what is chosen, and says what was chosen before; a world may leave it alone.
+            journal: Keeps the actions, and repeats those of before; a world may do without.
 
         Raises:
             CannotPlay: it is a baseline that does not know this world.
-            UnequalMoment: the world is not as it was when the journal was written.
+            UnequalObservation: an observation differs from that of the time when the journal was written.
         """
 
     def check_agent(self, agent: str, policy: Policy | None) -> None:

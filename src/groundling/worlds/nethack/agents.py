@@ -49,7 +49,7 @@ class PolicyAgent:
         deterministic: The likeliest ones, instead of drawing them.
         seed: Of the draws.
         view: What it is shown.
-        journal: Keeps what is chosen; what it has of before is done again unasked.
+        journal: Keeps the actions; the actions that it has of before are repeated.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class PolicyAgent:
         assert action.memory is not None
         self._memories.update(zip(envs, action.memory, strict=True))
         actions: list[int] = action.actions.tolist()
-        self._journal.note(shown, actions)
+        self._journal.record(shown, actions)
         return actions
 
 

@@ -85,7 +85,7 @@ def policy_player(
 ) -> Iterator[Player]:
     """A player that follows ``policy``, drawing its actions with ``seed`` unless deterministic.
 
-    As long as it plays, the policy's weights must not change. What the journal has of before it does again unasked.
+    As long as it plays, the policy's weights must not change. Actions that the journal has of before it repeats.
     """
     journal = journal or Journal()
     generator = torch.Generator().manual_seed(seed)
@@ -115,7 +115,7 @@ def policy_player(
             None if turns is None else [turn.text for turn in turns],
             None if tokens is None else tokens.invalid.tolist(),
         )
-        journal.note(shown, {"actions": choice.actions, "invalid": choice.invalid})
+        journal.record(shown, {"actions": choice.actions, "invalid": choice.invalid})
         return choice
 
     with policy.unchanged():

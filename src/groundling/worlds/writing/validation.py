@@ -115,7 +115,7 @@ def write_and_measure(
             if written is None:
                 encoded = encode(batch)
                 written = _write(policy, encoded, world.config.num_tokens, evaluation.generation, generator)
-                journal.note(shown, written)
+                journal.record(shown, written)
             rows += written
             for _ in batch:
                 on_text()
