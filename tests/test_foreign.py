@@ -13,7 +13,7 @@ import torch
 from groundling import cli
 from groundling.envs.observation import TextObservation
 from groundling.envs.text_env import read_success, read_text_step
-from groundling.envs.text_generation import pools
+from groundling.envs.text_generation import Sample, pools
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, ForeignError, GroundlingError, TimeIsUp, foreign
 from groundling.prompts.prompt import PromptReader, prompts
@@ -137,12 +137,28 @@ def test_a_pool_that_raises_or_gives_no_samples_is_told(monkeypatch: pytest.Monk
     config = WritingConfig(pool="commongen")
     for prepared, error, message in (
         (lambda split: {}["train"], ForeignError, "pool 'commongen', asked for train, raised KeyError"),
-        (lambda split: ["a text"], ConfigError, r"must give a list of Sample, got \['a text'\]"),
+        (lambda split: ["a text"], ConfigError, "must give a list of Sample, got 'a text' at 0"),
+        (lambda split: [None], ConfigError, "must give a list of Sample, got None at 0"),
         (lambda split: 7, ConfigError, "must give a list of Sample, got 7"),
     ):
         monkeypatch.setattr(pools, "create", lambda id, p=prepared, **args: SimpleNamespace(prepare=p))
         with pytest.raises(error, match=message):
             samples_of(config, "train")
+
+
+def test_a_pools_later_samples_are_checked_when_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Read(list[Any]):
+        def __getitem__(self, place: Any) -> Any:
+            places.append(place)
+            return super().__getitem__(place)
+
+    places: list[int] = []
+    given = Read([Sample("a", "a"), Sample("b", "b"), 7])
+    monkeypatch.setattr(pools, "create", lambda id, **args: SimpleNamespace(prepare=lambda split: given))
+    samples = samples_of(WritingConfig(pool="commongen"), "train")
+    assert (len(samples), places) == (3, [0]) and [one.id for one in samples[:2]] == ["a", "b"]
+    with pytest.raises(ConfigError, match=r"pool 'commongen', asked for train, must give .* got 7 at 2"):
+        list(samples)
 
 
 def test_a_job_whose_time_is_up_ends_also_within_foreign_code() -> None:

@@ -1,8 +1,8 @@
 """What a run that writes is made of: how prompts are read, what a text is worth, what is measured."""
 
 import inspect
-from collections.abc import Mapping, Sequence
-from typing import cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast, overload
 
 from groundling.envs.spec import WorldSpec
 from groundling.envs.text_generation import Sample, pools
@@ -20,20 +20,48 @@ from groundling.worlds.writing.config import WritingConfig
 
 
 def samples_of(config: WritingConfig, split: Split) -> Sequence[Sample]:
-    """A pool's prompts and references.
+    """A pool's prompts and references, each read when it is needed, and the first one now.
 
     Raises:
-        GroundlingError: the pool's data cannot be had, or are no samples.
-        ForeignError: the pool raised.
+        GroundlingError: the pool's data cannot be had, or are no samples; also where one is read.
+        ForeignError: the pool raised; likewise.
     """
     pool = pools.create(config.pool, **config.args)
-    with foreign(f"pool {config.pool!r}, asked for {split},"):
-        samples: Sequence[Sample] = pool.prepare(split)
-        is_list = hasattr(samples, "__len__") and hasattr(samples, "__getitem__")
-        first = samples[0] if is_list and len(samples) else None  # others are not read before they are needed
-    if not is_list or not isinstance(first, Sample | None):
-        raise ConfigError(f"pool {config.pool!r} must give a list of Sample, got {samples!r:.80}")
+    asked = f"pool {config.pool!r}, asked for {split},"
+    with foreign(asked):
+        given = pool.prepare(split)
+    if not (hasattr(given, "__len__") and hasattr(given, "__getitem__")):
+        raise ConfigError(f"{asked} must give a list of Sample, got {given!r:.80}")
+    samples = _Samples(given, asked)
+    if len(samples):
+        samples[0]
     return samples
+
+
+class _Samples(Sequence[Sample]):
+    """What a pool gives, each checked as it is read."""
+
+    def __init__(self, given: Any, asked: str) -> None:
+        self._given, self._asked = given, asked
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    def __iter__(self) -> Iterator[Sample]:
+        return (self[place] for place in range(len(self)))
+
+    @overload
+    def __getitem__(self, place: int) -> Sample: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Sample]: ...
+    def __getitem__(self, place: int | slice) -> Sample | list[Sample]:
+        if isinstance(place, slice):
+            return [self[i] for i in range(*place.indices(len(self)))]
+        with foreign(self._asked):
+            sample = self._given[place]
+        if not isinstance(sample, Sample):
+            raise ConfigError(f"{self._asked} must give a list of Sample, got {sample!r:.80} at {place}")
+        return sample
 
 
 def make_prompt_encoder(config: WritingConfig, policy: TokenPolicy) -> PromptEncoder:
