@@ -15,6 +15,7 @@ import yaml
 from groundling.cli import main
 from groundling.configs import Config
 from groundling.configs.compose import changed, compose, from_file, recorded, to_yaml
+from groundling.configs.flat import flat
 from groundling.configs.studies import read_study
 from groundling.configs.trust import EVERYTHING, TRAINING_ALONE
 from groundling.errors import ConfigError, GroundlingError
@@ -350,7 +351,11 @@ def test_what_is_given_away_has_no_address_and_no_place_inside_a_text() -> None:
         "options": "cache=/home/ada/secret,maps=C:\\ada\\maps (~/q)",
         "files": "a=file:///home/ada/p.csv b: file:/home/ada/q.csv",
         "lines": "look\nat /home/ada/maps",
-        "system": "1/2, yes / no, </think>, runs/a: /no_think",
+        "system": {
+            "base_url": "http://10.0.0.7:8000",
+            "api_key_env": "MY_KEY",
+            "text": "1/2, yes / no, </think>",
+        },
         "seed": 1,
     }
     given = {
@@ -358,10 +363,13 @@ def test_what_is_given_away_has_no_address_and_no_place_inside_a_text() -> None:
         "options": "cache=secret,maps=maps (q)",
         "files": "a=p.csv b: q.csv",
         "lines": "look\nat maps",
-        "system": args["system"],
+        "system": {"text": "1/2, yes / no, </think>"},
         "seed": 1,
     }
-    assert shareable(args) == given == shareable(given)  # what was given away is compared with what would be
+    for node, shared in ((args, given), ({"policy": {"args": args}}, {"policy": {"args": given}})):
+        assert (
+            shareable(node) == shared == shareable(shared)
+        )  # what was given away is compared with what would be
     assert shareable(args["url"]) == ""
 
 
@@ -372,8 +380,23 @@ def test_what_a_model_reads_is_given_away_as_it_is() -> None:
         "replacements": {"http://a": "/home/ada/key"},
         "thought_ends": "://",
     }
-    config = {"world": {"actions": ["open https://a.org", "stay"]}, "policy": {"args": args}}
-    assert shareable(config) == config
+    pool = {
+        "prompt_prefix": "See https://a.org: ",
+        "prompt_suffix": " in /usr/bin/x form",
+        "path": "/home/ada/p.csv",
+    }
+    config = {"world": {"actions": ["open https://a.org", "stay"], "args": pool}, "policy": {"args": args}}
+    given = {**config, "world": {**config["world"], "args": {**pool, "path": "p.csv"}}}
+    assert shareable(config) == given and shareable(flat(config)) == flat(given)
+    mine = {
+        "world": {"args": {"actions": "/home/ada/secret/actions.txt", "system": "http://10.0.0.7"}}
+    }  # an env's
+    assert shareable(mine) == {"world": {"args": {"actions": "actions.txt"}}}
+    words = ["policy.args.system='See https://a.org'", "+arms.a.world.system=at /root/agent x"]
+    assert shareable_words([*words, "world.args.system=at /root/agent x"]) == [
+        *words,
+        "world.args.system=at agent x",
+    ]
     played = [
         compose("demo", [f"policy.args={{prompt: conversation, system: '/{word}/turn'}}"]) for word in "ab"
     ]
