@@ -39,10 +39,16 @@ class Averaging(torch.optim.AdamW):
 class Slowing(torch.optim.SGD):
     """Counts its steps in its groups, as schedule-free optimizers do, and makes them ever smaller."""
 
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, lr)
+        for group in self.param_groups:
+            group["counts"] = {"steps": torch.zeros(2), "phase": "new"}
+
     def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
             group["k"] = group.get("k", 0) + 1
-            group["lr"] = torch.tensor(0.1 / group["k"])
+            group["counts"]["steps"] += 1
+            group["lr"] = torch.tensor(0.1 / (group["k"] + float(group["counts"]["steps"][0])))
         return super().step(closure)
 
 
@@ -50,7 +56,7 @@ class Unkept(torch.optim.SGD):
     """Has something in its groups that is no plain value, or in its state that is of no parameter."""
 
     def step(self, closure: Any = None) -> Any:
-        self.param_groups[0]["seen"] = {1: 2}
+        self.param_groups[0]["seen"] = torch.ones(1)
         return super().step(closure)
 
 
@@ -165,7 +171,7 @@ def test_a_run_goes_on_with_any_optimizer(optimizer: str, tmp_path: Path) -> Non
         ("lbfgs", r"optimizer LBFGS cannot be kept .* is no tensor, but of type"),
         (
             "unkept",
-            r"optimizer Unkept cannot be kept .* seen of a group .* is of type dict, expected a number",
+            r"optimizer Unkept cannot be kept .* seen of a group .* is of type Tensor, expected a number",
         ),
         ("sharing", r"optimizer Sharing cannot be kept .* also of 'all', expected of parameters alone"),
         ("growing", r"optimizer Growing cannot be kept .* made with 1 groups .* has 2, expected as many"),
@@ -213,17 +219,42 @@ def test_moments_that_were_not_written_are_refused(optimizer: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"),
+    ("optimizer", "settings", "says"),
     [
-        ([], "0 groups of parameters, expected 1"),
-        ([{"lr": "fast"}], "lr='fast' is no setting"),
-        ([{"params": [0]}], r"params=\[0\] is no setting"),
+        ("slowing", [], "0 groups of parameters, expected 1"),
+        ("slowing", [{"lr": "fast"}], "lr='fast' is no setting"),
+        ("slowing", [{"lr": [0.1, 0.1]}], r"lr=\[0.1, 0.1\] is no setting"),
+        ("slowing", [{"params": [0]}], r"params=\[0\] is no setting"),
+        ("adamw", [{"lr": None}], "lr=None is no setting"),
+        ("adamw", [{"betas": [0.9]}], r"betas=\[0.9\] is no setting"),
+        ("adamw", [{"betas": ["a", "b"]}], r"betas=\['a', 'b'\] is no setting"),
+        ("adamw", [{"foreach": "yes"}], "foreach='yes' is no setting"),
+        ("adamw", [{"amsgrad": True}], "expected .*'max_exp_avg_sq'"),
     ],
 )
-def test_settings_that_are_none_are_refused(settings: list[Any], says: str, tmp_path: Path) -> None:
-    again, tensors, written = _kept("slowing", tmp_path)
+def test_settings_that_are_none_are_refused(
+    optimizer: str, settings: list[Any], says: str, tmp_path: Path
+) -> None:
+    again, tensors, written = _kept(optimizer, tmp_path)
     path = tmp_path / "optimizer.safetensors"
     save_file(tensors, path, metadata={"optimizer": json.dumps({**written, "settings": settings})})
+    with pytest.raises(ValueError, match=says):
+        load_optimizer(again, path)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "says"),
+    [
+        ("0.step", torch.ones(7), r"0.step has the shape \(7,\), expected \(\)"),
+        ("0.exp_avg", torch.tensor(3.0), r"0.exp_avg has the shape \(\), expected"),
+        ("00.exp_avg", torch.ones(1), "'00.exp_avg' is of no parameter"),
+        ("٠.exp_avg", torch.ones(1), "is of no parameter"),
+    ],
+)
+def test_moments_that_are_none_are_refused(name: str, tensor: Any, says: str, tmp_path: Path) -> None:
+    again, tensors, written = _kept("adamw", tmp_path)
+    path = tmp_path / "optimizer.safetensors"
+    save_file({**tensors, name: tensor}, path, metadata={"optimizer": json.dumps(written)})
     with pytest.raises(ValueError, match=says):
         load_optimizer(again, path)
 

@@ -1,6 +1,7 @@
 """What checkpoints keep of an optimizer: of each parameter its moments, and what its groups count."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -77,13 +78,22 @@ def changed_settings(
         {key: value for key, value in group.items() if key not in before or value != before[key]}
         for group, before in zip(now, made, strict=True)
     ]
-    for group in changed:
+    for number, group in enumerate(changed):
         for key, value in group.items():
-            if not _is_plain(value):
+            present = optimizer.param_groups[number][key]
+            is_new = (
+                key not in made[number]
+            )  # of one that was there, its form says what a checkpoint's numbers are
+            if not _is_plain(present if is_new else value):
+                wanted = (
+                    "a number, a text or a list of those"
+                    if is_new
+                    else "numbers, texts, tensors or lists of those"
+                )
                 raise RunError(
                     f"the optimizer {name} cannot be kept in a checkpoint: {key} of a group of its parameters, which "
-                    f"has changed since it was made, is of type {type(value).__name__}, expected a number, a text, a "
-                    "tensor or a list of those; keep it as one, or with what the algorithm's state_dict gives"
+                    f"has changed since it was made, is of type {type(present).__name__}, expected {wanted}; keep it "
+                    "as one, have it there from the beginning, or keep it with what the algorithm's state_dict gives"
                 )
     return changed
 
@@ -119,48 +129,53 @@ def load_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:
     state: dict[int, dict[str, torch.Tensor]] = {}
     for key, tensor in load_file(path).items():
         index, _, name = key.partition(".")
-        if not index.isdecimal() or int(index) >= len(places):
+        if not re.fullmatch(r"0|[1-9][0-9]*", index) or int(index) >= len(places):
             raise ValueError(f"{key!r} is of no parameter: there are {len(places)}")
         _, parameter = places[int(index)]
-        if is_known and name in _MOMENTS and tensor.ndim and tensor.shape != parameter.shape:
-            raise ValueError(f"{key} has the shape {tuple(tensor.shape)}, expected {tuple(parameter.shape)}")
+        expected = parameter.shape if name in _MOMENTS else torch.Size() if name == "step" else None
+        if is_known and expected is not None and tensor.shape != expected:
+            raise ValueError(f"{key} has the shape {tuple(tensor.shape)}, expected {tuple(expected)}")
         state.setdefault(int(index), {})[name] = _part(tensor, parameter)
-    _check_moments(optimizer, places, state, None if written is None else written["moments"])
     settings = [{} for _ in groups] if written is None else written["settings"]
     if len(settings) != len(groups):
         raise ValueError(f"it has {len(settings)} groups of parameters, expected {len(groups)}")
     taken_up = [
-        group | {name: _like(name, value, group.get(name)) for name, value in changed.items()}
+        group
+        | {
+            name: _like(name, value, group[name]) if name in group else value
+            for name, value in changed.items()
+        }
         for group, changed in zip(optimizer.state_dict()["param_groups"], settings, strict=True)
     ]
+    is_adam = type(optimizer) in (torch.optim.Adam, torch.optim.AdamW)
+    adams = [bool(group["amsgrad"]) for group in taken_up] if is_adam else None
+    _check_moments(places, state, adams, None if written is None else written["moments"])
     optimizer.load_state_dict({"state": state, "param_groups": taken_up})
 
 
 def _check_moments(
-    optimizer: torch.optim.Optimizer,
     places: Sequence[tuple[int, torch.Tensor]],
     state: Mapping[int, Mapping[str, Any]],
+    adams: Sequence[bool] | None,
     written: Mapping[str, Sequence[str]] | None,
 ) -> None:
-    """Raise `ValueError` if a parameter has not the moments that this optimizer keeps of it.
+    """Raise `ValueError` if a parameter has not the moments that the optimizer keeps of it.
 
     Args:
-        optimizer: PyTorch's own Adam and AdamW are known, and need not be believed.
         places: By index of a parameter its group's number, and itself.
         state: The moments that there are, by index.
-        written: The names that there were when they were written; None: nothing tells them.
+        adams: Of PyTorch's own Adam and AdamW, whose moments are known: by group whether it is amsgrad.
+        written: The names that there were when they were written, as the checkpoint says; None: it says nothing.
     """
     names = None if written is None else {int(index): set(moments) for index, moments in written.items()}
     like = dict[tuple[int, int], set[str]]()
-    is_adam = type(optimizer) in (torch.optim.Adam, torch.optim.AdamW)
     for index in sorted(state.keys() | (names or {}).keys()):
         if not 0 <= index < len(places):
             raise ValueError(f"there is no parameter {index}: there are {len(places)}")
         number, parameter = places[index]
         moments = set(state.get(index, ()))
-        if is_adam:
-            has_largest = optimizer.param_groups[number]["amsgrad"]
-            wanted = _OF_ADAM | ({"max_exp_avg_sq"} if has_largest else set())
+        if adams is not None:
+            wanted = _OF_ADAM | ({"max_exp_avg_sq"} if adams[number] else set())
         elif names is not None:
             wanted = names.get(index, set())
         else:  # those of the group's first parameter of as many dimensions, as of Adafactor
@@ -173,10 +188,14 @@ def _plain(value: Any) -> Any:
     """A setting as JSON has it, if it can; no part of the optimizer's, which may change it in place."""
     if isinstance(value, torch.Tensor | np.ndarray | np.generic):
         return value.tolist()
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(name, str) and _is_plain(item) for name, item in value.items())
     if isinstance(value, list):
         return all(map(_is_plain, value))
     return isinstance(value, str | bool | int | float | None)
@@ -189,18 +208,34 @@ def _like(name: str, value: Any, present: Any) -> Any:
         ValueError: it is no setting, or of another kind, as a text in a number's place.
     """
     here = _plain(present)
-    numbers = (bool, int, float)
-    is_alike = here is None or value is None or type(here) is type(value)
-    if name == "params" or not (is_alike or (type(here) in numbers and type(value) in numbers)):
+    alike = _is_alike(value, here) and (not isinstance(present, tuple) or len(value) == len(present))
+    if (
+        name == "params"
+        or not alike
+        or (isinstance(present, torch.Tensor) and np.shape(value) != present.shape)
+    ):
         raise ValueError(f"{name}={value!r:.80} is no setting of this optimizer's: it has {here!r:.80}")
     if isinstance(present, torch.Tensor):
         return torch.tensor(value, dtype=present.dtype, device=present.device)
+    if isinstance(present, Mapping):
+        return {
+            key: _like(key, item, present[key]) if key in present else item for key, item in value.items()
+        }
     return tuple(value) if isinstance(present, tuple) else value
 
 
-def _whole(value: Any) -> torch.Tensor:
-    if not isinstance(value, torch.Tensor):
-        return torch.tensor(value)
+def _is_alike(value: Any, here: Any) -> bool:
+    """Whether a plain value may stand in the place of another; in the place of none, what is no text may."""
+    if here is None:
+        return not isinstance(value, str)
+    if isinstance(here, list):
+        return isinstance(value, list) and all(map(_is_alike, value, here))
+    if type(here) in (int, float):
+        return type(value) in (int, float)
+    return type(value) is type(here)
+
+
+def _whole(value: torch.Tensor) -> torch.Tensor:
     return value.full_tensor().cpu() if in_parts(value) else value  # type: ignore[attr-defined]
 
 
