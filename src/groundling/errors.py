@@ -32,7 +32,7 @@ class RunError(GroundlingError):
 
 
 class TimeIsUp(SystemExit):
-    """Whoever started the process will soon end it: it is to stop, and to be started again."""
+    """Whoever started the process will soon end it: it is to stop."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

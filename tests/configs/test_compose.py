@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from groundling.cli import main
-from groundling.configs.compose import compose, experiments, from_file, to_yaml
+from groundling.configs.compose import changed, compose, experiments, from_file, to_yaml
 from groundling.configs.grammar import sweep
 from groundling.errors import ConfigError
 from groundling.evaluation.protocols import find_player
@@ -315,6 +315,23 @@ def test_parts_of_a_reward_are_added_changed_and_taken_out(
     assert {name: p and (p.coefficient, p.args) for name, p in config.reward.items()} == parts
     (tmp_path / "config.yaml").write_text(to_yaml(config))
     assert from_file(tmp_path / "config.yaml").reward == config.reward
+
+
+@pytest.mark.parametrize(
+    ("experiment", "overrides"),
+    [
+        ("motif/score", ["~reward.reward_model"]),
+        ("motif/score", ["reward.reward_model=null", "~reward.env"]),
+        ("demo-easy", ["~world.args.num_dists", "~policy.args", "policy.args.prompt=brief"]),
+        (_DATES, ["~reward", "reward.count.args.exponent=1", "~reward.count"]),
+    ],
+)
+def test_what_was_changed_may_be_changed_again(experiment: str, overrides: list[str]) -> None:
+    """As of an evaluation's words, which have the last word over its suite's."""
+    config = compose(experiment, overrides)
+    assert changed(config, overrides) == config
+    with pytest.raises(ConfigError, match="cannot take"):
+        compose(experiment, [*overrides, "~reward.none"])
 
 
 @pytest.mark.parametrize("override", ["reward={}", "~reward", "~reward.env", "reward={env: null}"])

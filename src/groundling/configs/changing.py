@@ -25,13 +25,20 @@ _PART_ARGS = r"reward\.[\w-]+\.args"
 """The key of a part's arguments, as a regular expression."""
 
 
-def change(settled: DictConfig, changes: Sequence[Change]) -> None:
+def change(settled: DictConfig, changes: Sequence[Change], again: bool = False) -> None:
     """Make the changes in ``settled``, in their order.
+
+    Args:
+        settled: The config.
+        changes: What to change.
+        again: They may have been made before, so that nothing is left to be taken out.
 
     Raises:
         ConfigError: there is no such key, a value of the wrong type, or nothing to be taken out.
     """
     for one in changes:
+        if again and _is_taken_out(settled, one):
+            continue
         if one.takes_out:
             check_key(one.key, settled.world.id)
             with open_dict(settled):
@@ -90,6 +97,15 @@ def _take_out(settled: DictConfig, key: str) -> None:
                 "set"
             )
         del OmegaConf.select(settled, parent)[name]
+
+
+def _is_taken_out(settled: DictConfig, one: Change) -> bool:
+    """Whether a change takes out a part of the reward, or an argument, that is not there."""
+    parent, _, name = one.key.rpartition(".")
+    if parent == "reward" and (one.takes_out or one.value is None):
+        return settled.reward.get(name) is None and not (name == "env" and "env" not in settled.reward)
+    is_argument = one.takes_out and one.key not in _FREE and not re.fullmatch(_PART_ARGS, one.key)
+    return bool(is_argument and parent and name not in (OmegaConf.select(settled, parent) or {}))
 
 
 def _take_part_out(settled: DictConfig, name: str) -> None:

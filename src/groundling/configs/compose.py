@@ -102,6 +102,8 @@ def changed(
 ) -> Config:
     """``config`` with overrides as in `compose`, or as values by dotted key: Hydra's dicts know no accents in a key.
 
+    They may be those that ``config`` was made with: what has been taken out is not missed.
+
     The overrides may come from a file: what `trust.only_said` names they can only give as ``config`` has it already.
 
     Args:
@@ -114,7 +116,7 @@ def changed(
     """
     parsed = parse(overrides)
     settled = OmegaConf.structured(config)
-    change(settled, parsed.changes)
+    change(settled, parsed.changes, again=True)
     return check(settled, "an override", dict(trust.leaves("", asdict(config))), unused)
 
 
