@@ -81,3 +81,16 @@ def test_what_libraries_log_commands_no_terminal(caplog: pytest.LogCaptureFixtur
     assert main(["list", "judges"]) == 0
     logging.getLogger("a_library").warning("unexpected: %s\nthe end", "\x1b]0;a title\x07")
     assert caplog.messages == ["unexpected: �]0;a title�\nthe end"]
+
+
+def test_a_warning_is_written_though_the_process_is_killed_after_it(tmp_path: Path) -> None:
+    (tmp_path / "work.py").write_text(
+        "import os, signal\n"
+        "from groundling.commands.command import warn\n"
+        "from groundling.output import keep_writing\n"
+        "keep_writing()\n"
+        "warn('a judge does not answer')\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = _shell("$P work.py 2> log; cat log", tmp_path)
+    assert done.stdout == "warning: a judge does not answer\n"

@@ -66,13 +66,14 @@ def keep_writing() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     for number, name in ((1, "stdout"), (2, "stderr")):
         before = getattr(sys, name)
+        is_through = getattr(before, "write_through", False)  # as stderr is: then no line waits for the next
         _streams[name] = _Stream(number, "w", closefd=False)
         after = io.TextIOWrapper(
             io.BufferedWriter(_streams[name]),
             encoding=getattr(before, "encoding", "utf-8"),
             errors=getattr(before, "errors", "backslashreplace"),
-            line_buffering=getattr(before, "line_buffering", True),
-            write_through=getattr(before, "write_through", False),
+            line_buffering=is_through or getattr(before, "line_buffering", True),
+            write_through=is_through,
         )
         setattr(sys, name, after)
 
