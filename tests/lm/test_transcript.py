@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from groundling.lm.kept import KeptPrompts
 from groundling.lm.packing import ScoringQuestion
+from groundling.lm.prompt_cache import PromptCache
 from groundling.lm.transcript import chains, read_growing
 from tests.lm.truth import _ids, lm_of, variants
 
@@ -18,7 +18,7 @@ FAMILIES = ["llama", "gpt2", "qwen2", "gpt_neox", "opt"]
 @pytest.fixture(params=[False, True], ids=["one by one", "together"])
 def together(request, monkeypatch):
     """Whether attention to what is kept is computed as on an accelerator."""
-    monkeypatch.setattr("groundling.lm.kept.attends_together", lambda device: request.param)
+    monkeypatch.setattr("groundling.lm.prompt_cache.attends_together", lambda device: request.param)
     return request.param
 
 
@@ -101,7 +101,7 @@ def test_no_mask_of_tokens_by_tokens_is_laid_out(tokenizers, monkeypatch):
 @pytest.mark.usefixtures("together")
 def test_kept_prompts_are_what_they_are_alone(tokenizers, family):
     lm = model(family, tokenizers)
-    kept, rng = KeptPrompts(lm.backbone), random.Random(3)
+    kept, rng = PromptCache(lm.backbone), random.Random(3)
     texts = [_ids(seed, rng.randint(5, 30)) for seed in range(4)]
     for call in range(8):
         asked = rng.sample(range(4), 4 if call % 2 else 3)
@@ -127,7 +127,7 @@ def test_kept_prompts_are_what_they_are_alone(tokenizers, family):
 def test_a_prompt_that_goes_on_by_one_token(tokenizers, family):
     """Of one row alone Transformers lays out the heads that share a key otherwise."""
     lm, text = model(family, tokenizers), _ids(1, 31)
-    kept, longer = KeptPrompts(lm.backbone), ScoringQuestion(text, [[]])
+    kept, longer = PromptCache(lm.backbone), ScoringQuestion(text, [[]])
     with torch.no_grad():
         kept.answers([ScoringQuestion(text[:30], [[]])])
         (grown,) = kept.answers([longer])
@@ -140,7 +140,7 @@ def test_a_prompt_that_goes_on_by_one_token(tokenizers, family):
 
 def test_only_what_is_new_is_read(tokenizers, monkeypatch):
     lm = model("llama", tokenizers)
-    kept, lengths = KeptPrompts(lm.backbone), []
+    kept, lengths = PromptCache(lm.backbone), []
     read = lm.backbone.read
 
     def noted(tokens, *rest):
@@ -158,7 +158,7 @@ def test_only_what_is_new_is_read(tokenizers, monkeypatch):
 @pytest.mark.usefixtures("together")
 def test_one_prompt_asked_twice_in_a_call(tokenizers):
     lm = model("llama", tokenizers)
-    kept, text = KeptPrompts(lm.backbone), _ids(1, 40)
+    kept, text = PromptCache(lm.backbone), _ids(1, 40)
     for prompts in ([text], [text, text], [[*text, 5], [*text, 6]]):
         questions = [ScoringQuestion(prompt, CANDIDATES) for prompt in prompts]
         with torch.no_grad():
@@ -169,7 +169,7 @@ def test_one_prompt_asked_twice_in_a_call(tokenizers):
 @pytest.mark.usefixtures("together")
 def test_what_is_kept_grows_with_the_longest_prompt_alone(tokenizers):
     lm = model("qwen2", tokenizers)
-    kept = KeptPrompts(lm.backbone)
+    kept = PromptCache(lm.backbone)
     config = lm.model.config
     for seed in range(5):
         kept.answers([ScoringQuestion(_ids(seed, 40), CANDIDATES)])
@@ -179,7 +179,7 @@ def test_what_is_kept_grows_with_the_longest_prompt_alone(tokenizers):
 
 def test_attention_of_several_prompts_is_computed_at_once(tokenizers, together):
     lm = model("qwen2", tokenizers)
-    kept, texts = KeptPrompts(lm.backbone), [_ids(seed, 40 + seed) for seed in range(4)]
+    kept, texts = PromptCache(lm.backbone), [_ids(seed, 40 + seed) for seed in range(4)]
     kept.answers([ScoringQuestion(text[:30], CANDIDATES) for text in texts])
     masks = Masks()
     with masks:
@@ -189,7 +189,7 @@ def test_attention_of_several_prompts_is_computed_at_once(tokenizers, together):
 
 def test_a_long_prompt_among_short_ones_pads_none_of_them(tokenizers, together):
     lm = model("llama", tokenizers)
-    kept = KeptPrompts(lm.backbone)
+    kept = PromptCache(lm.backbone)
     questions = [ScoringQuestion(_ids(seed, 700 if seed == 2 else 30), CANDIDATES) for seed in range(8)]
     masks = Masks()
     with masks:
@@ -206,7 +206,7 @@ def test_a_long_prompt_among_short_ones_pads_none_of_them(tokenizers, together):
 def test_slots_that_hold_the_same_text_are_told_apart(tokenizers):
     """Of several envs that play alike one is ahead of the others, and these catch up."""
     lm = model("llama", tokenizers)
-    kept, generator = KeptPrompts(lm.backbone), random.Random(0)
+    kept, generator = PromptCache(lm.backbone), random.Random(0)
     texts = [_ids(seed, 60) for seed in range(2)]
     for _ in range(120):
         prompts = {

@@ -13,7 +13,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from groundling import kernels
-from groundling.lm import kept, reader, steps, transcript
+from groundling.lm import prompt_cache, reader, steps, transcript
 
 
 @contextlib.contextmanager
@@ -25,7 +25,7 @@ def computed_alike() -> Iterator[None]:
         torch.backends.mkldnn.flags(enabled=False),
         mock.patch.object(reader.Batching, "for_device", lambda device: accelerators),
         mock.patch.object(steps, "_AT_ONCE_ON_CPU", steps._AT_ONCE),
-        mock.patch.object(kept, "attends_together", lambda device: True),
+        mock.patch.object(prompt_cache, "attends_together", lambda device: True),
         mock.patch.object(transcript, "tokens_at_once", lambda device, on_cpu: reader.TOKENS_AT_ONCE),
         mock.patch.object(steps.Stepper, "_trace", lambda self, prompts: None),
         mock.patch.object(kernels, "onednn_is_faster", lambda: False),

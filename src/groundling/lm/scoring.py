@@ -24,8 +24,8 @@ from torch import Tensor
 
 from groundling.errors import GroundlingError
 from groundling.lm.backbone import Backbone
-from groundling.lm.kept import KeptPrompts
 from groundling.lm.packing import MAX_ROWS, ScoringQuestion, Tokens, batches, split_wide
+from groundling.lm.prompt_cache import PromptCache
 from groundling.lm.reader import TOKENS_AT_ONCE, Reader, RowStates
 from groundling.lm.transcript import chains, read_growing
 from groundling.lm.trials import Way, agree, find_way, learns_alike, words_of
@@ -73,7 +73,7 @@ class Scorer:
     _learns: dict[int, bool] = field(default_factory=dict, init=False)
     _announced: set[tuple[str, int]] = field(default_factory=set, init=False)
     _grows: bool | None = field(default=None, init=False)
-    _kept: KeptPrompts | None = field(default=None, init=False)
+    _kept: PromptCache | None = field(default=None, init=False)
     _encoded: dict[tuple[int, ...], Tensor] | None = field(default=None, init=False)
     kept_bytes: int = field(default=0, init=False)
     """What was kept at the end of the last `keeping`."""
@@ -131,7 +131,7 @@ class Scorer:
         """Within this context growing prompts are gone on from as they were read, by the same weights, and those whose
         answers grow are encoded once.
         """
-        before, self._kept = self._kept, KeptPrompts(self.backbone)
+        before, self._kept = self._kept, PromptCache(self.backbone)
         encoded_before, self._encoded = self._encoded, {}
         try:
             yield
@@ -186,7 +186,7 @@ class Scorer:
         candidates = [[words[0]], words[1:3], [words[1], *words[3:5]], []]
         questions = [ScoringQuestion(words[:length], candidates) for length in (9, 17, 34)]
         pairs = [(q, ScoringQuestion(others[: len(q.prompt) + 2], candidates[:2])) for q in questions]
-        kept = KeptPrompts(backbone)
+        kept = PromptCache(backbone)
 
         def rows(answers: Sequence[RowStates]) -> Tensor:
             return torch.cat([answer.rows for answer in answers]).float()

@@ -67,7 +67,7 @@ class Part:
         return allowed
 
 
-class OneByOne:
+class PerSequenceCache:
     """Keys and values slot by slot, each with room for its own prompt; attention to them part by part."""
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class OneByOne:
         return attend
 
 
-class Together:
+class PaddedCache:
     """Keys and values of all slots in one tensor, each with room for the longest prompt; attention to them at once."""
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Prompts that grow from call to call, of which only what is new is read: an agent's episodes while it acts.
 
 Keys and values of each prompt are kept in a *slot*. The prompts of a call go through the body as one row without
-padding, each with its new tokens and its candidates. Attention alone knows them apart (`kept_memory`): on a CPU it is
+padding, each with its new tokens and its candidates. Attention alone knows them apart (`kv_cache`): on a CPU it is
 computed prompt by prompt; on an accelerator, which takes as long for one as for many, of those of like length at once,
 padded. Candidates are written behind the prompt's end and forgotten with the next call.
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from groundling.lm.backbone import Backbone
-from groundling.lm.kept_memory import OneByOne, Part, Together
+from groundling.lm.kv_cache import PaddedCache, Part, PerSequenceCache
 from groundling.lm.packing import ScoringQuestion, Tokens
 from groundling.lm.reader import RowStates
 from groundling.lm.transcript import Attend, AttentionBy, layouts_of
@@ -57,7 +57,7 @@ def _num_alike(text: list[int], prompt: Tokens) -> int:
     return least
 
 
-class KeptPrompts:
+class PromptCache:
     """Answers questions, and keeps what was read of their prompts for those that go on from them.
 
     Args:
@@ -67,7 +67,7 @@ class KeptPrompts:
     def __init__(self, backbone: Backbone) -> None:
         self._backbone = backbone
         self._slots: list[_Slot] = []
-        self._kept = Together() if attends_together(backbone.device) else OneByOne()
+        self._kept = PaddedCache() if attends_together(backbone.device) else PerSequenceCache()
         self._calls = 0
 
     @property
