@@ -9,9 +9,9 @@ SERVERS = ("base_url", "api_key_env")
 """Arguments of a judge that asks a server: where it is, and which variable of the environment has the key."""
 _READ = re.compile(
     r"(?:.*\.)?(?:"
-    r"(?P<text>policy\.args\.(?:system|invalid_action|thought_begins|thought_ends|replacements\..+)|world\.system|"
+    r"(?P<one>policy\.args\.(?:system|invalid_action|thought_begins|thought_ends|replacements\..+)|world\.system|"
     r"world\.args\.(?:prompt_prefix|prompt_suffix|prefix|concept_separator_token|concept_end_token))|"
-    r"(?P<texts>world\.actions)|(?P<words>policy\.args\.replacements))",
+    r"(?P<several>world\.actions)|(?P<replaced>policy\.args\.replacements))",
     re.DOTALL,
 )
 """Keys of settings whose texts a model reads, or writes: with other words it would be another agent."""
@@ -63,11 +63,11 @@ def _is_read(key: str, value: Any) -> bool:
     """Whether a model reads this, and it is a text, or texts, as it should be."""
     matched = _READ.fullmatch(key)
     kind = None if matched is None else matched.lastgroup
-    if kind == "words":
+    if kind == "replaced":
         return isinstance(value, Mapping) and _are_texts([*value, *value.values()])
-    if kind == "texts":
+    if kind == "several":
         return isinstance(value, list | tuple) and _are_texts(value)
-    return kind == "text" and _are_texts([value])
+    return kind == "one" and _are_texts([value])
 
 
 def _are_texts(values: Sequence[Any]) -> bool:
