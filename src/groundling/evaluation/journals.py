@@ -135,7 +135,7 @@ def _weights(policy: Policy) -> list[str]:
 
 
 def _digest_of(weights: Tensor) -> str:
-    """Of the sum, and of numbers from all over the tensor: all of billions would take longer than many evaluations."""
+    """Of the sum and of a sample of the numbers: to hash a large model takes longer than many an evaluation."""
     if weights.is_meta:
         return str(weights.shape)
     flat = weights.detach().flatten()
@@ -145,7 +145,8 @@ def _digest_of(weights: Tensor) -> str:
 
 
 def _delete_old(home: Path) -> None:
-    for path in home.glob("**/*.jsonl"):
-        with suppress(OSError):  # another process may delete it meanwhile
-            if time.time() - path.stat().st_mtime > _DAYS * 24 * 3600:
-                path.unlink()
+    with suppress(OSError):  # the folder may be another user's
+        for path in list(home.glob("**/*.jsonl")):
+            with suppress(OSError):  # another process may delete it meanwhile
+                if time.time() - path.stat().st_mtime > _DAYS * 24 * 3600:
+                    path.unlink()

@@ -74,6 +74,8 @@ class Journal:
             state = load(base64.b64decode(self._state))
             states = [state.pop(f"generator.{number}") for number in range(len(generators))]
             kept = {int(name.removeprefix("memory.")): memory for name, memory in state.items()}
+            if any(one.shape != old.get_state().shape for one, old in zip(states, generators, strict=True)):
+                raise ValueError("the states of other generators")
             for generator, one in zip(generators, states, strict=True):
                 generator.set_state(one)
             self._memories.update(kept)
@@ -134,12 +136,10 @@ class Journal:
                 if not line.endswith(b"\n"):
                     break  # cut off by a kill
                 content = parse_json(line, f"{path}:{number}")
-                actions, state = (
-                    [(str(digest), action) for digest, action in content["actions"]],
-                    content["state"],
-                )
+                actions = [(str(digest), action) for digest, action in content["actions"]]
+                self._state = str(content["state"])
                 self._before.extend(actions)
-                self._state, whole = str(state), whole + len(line)
+                whole += len(line)
         file.truncate(whole)
 
     def _write(self, path: Path) -> None:
