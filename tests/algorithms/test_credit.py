@@ -1,13 +1,14 @@
 """Credit of turns and tokens: gradients against those of a finite world that is enumerated."""
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
 from groundling.algorithms.advantages import generalized_advantage, leave_one_out, returns_to_go
 from groundling.algorithms.credit import anchored, token_advantages
+from groundling.algorithms.gigpo import GiGPO
 from groundling.algorithms.rollout import Rollout
 
 GAMMA = 0.8
@@ -251,13 +252,23 @@ def test_steps_at_one_state_are_compared():
     states = torch.tensor([[7, 7, 7], [8, 9, 8], [1, 8, 3]])
     rollout = rollout_of(rewards, dones)
     returns = returns_to_go(rewards, dones, 1.0)  # 1 2 0, 1 2 0, 0 2 0
-    of_episodes = torch.tensor([0.0, 1.0, -1.0]).expand(3, 3)
     of_steps = torch.tensor([[0.0, 1.0, -1.0], [0.0, 0.0, -1.0], [0.0, 1.0, 0.0]])
-    torch.testing.assert_close(
-        anchored(rollout, returns, states, weight=0.5, normalize_std=False), of_episodes + 0.5 * of_steps
-    )
-    scaled = anchored(rollout, returns, states, weight=1.0)
-    torch.testing.assert_close(scaled[0], 2 * torch.tensor([0.0, 1.0, -1.0]) / (1 + 1e-4))
+    torch.testing.assert_close(anchored(rollout, returns, states, normalize_std=False), of_steps)
+    torch.testing.assert_close(anchored(rollout, returns, states)[0], of_steps[0] / (1 + 1e-4))
+
+
+def test_what_an_episode_gave_is_compared_without_a_discount_and_its_steps_with_one():
+    """Feng et al. 2025: γ is in the steps' returns alone, so that a success is no worse for taking longer."""
+    rewards = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    dones = torch.tensor([[False] * 3, [True, False, False], [True, True, True]])
+    mask = torch.tensor([[True] * 3, [True] * 3, [False, True, True]])
+    states = torch.tensor([[7, 7, 7], [8, 9, 10], [1, 2, 3]])
+    rollout = replace(rollout_of(rewards, dones, torch.zeros(3).long()), mask=mask, states=states)
+    algorithm = GiGPO(gamma=0.5, step_weight=2.0, normalize_std=False)
+    computed = algorithm.compare(rollout, rewards, returns_to_go(rewards, dones, 0.5))
+    of_episodes = torch.tensor([1 / 3, 1 / 3, -2 / 3])
+    torch.testing.assert_close(computed[1:] * mask[1:], of_episodes.expand(2, 3) * mask[1:])
+    torch.testing.assert_close(computed[0], of_episodes + 2 * torch.tensor([0.5 - 0.25, 0.0, -0.25]))
 
 
 def test_many_equal_returns_at_one_state_teach_nothing():
@@ -273,4 +284,4 @@ def test_states_are_compared_within_a_group():
     dones = torch.ones(1, 4, dtype=torch.bool)
     rollout = rollout_of(rewards, dones, groups=torch.tensor([0, 0, 1, 1]))
     computed = anchored(rollout, rewards, torch.zeros(1, 4).long(), normalize_std=False)
-    torch.testing.assert_close(computed, 2 * torch.tensor([[0.5, -0.5, 0.5, -0.5]]))
+    torch.testing.assert_close(computed, torch.tensor([[0.5, -0.5, 0.5, -0.5]]))

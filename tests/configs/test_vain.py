@@ -141,7 +141,7 @@ from groundling.worlds.text.world import TextWorld
         (
             "demo-easy",
             ["algorithm.id=reinforce_pp", "~algorithm.args", "world.bootstrap_truncated=true"],
-            "world.bootstrap_truncated=true does nothing: its algorithm learns no values",
+            "world.bootstrap_truncated=true does nothing: its algorithm learns no value function",
         ),
     ],
 )

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from groundling.algorithms.advantages import GroupedEpisodes, all_equal, group_relative
+from groundling.algorithms.advantages import GroupedEpisodes, all_equal
 from groundling.algorithms.rollout import Rollout
 
 Credit = Literal["turn", "token", "poad"]
@@ -90,26 +90,20 @@ def token_advantages(
     return advantages, (advantages + values).where(mask, torch.zeros_like(values))
 
 
-def anchored(
-    rollout: Rollout, returns: Tensor, states: Tensor, weight: float = 1.0, normalize_std: bool = True
-) -> Tensor:
-    """GiGPO's advantages (Feng et al. 2025, arXiv 2505.10978), of the episode and of the step.
+def anchored(rollout: Rollout, returns: Tensor, states: Tensor, normalize_std: bool = True) -> Tensor:
+    """GiGPO's advantages of steps (Feng et al. 2025, arXiv 2505.10978).
 
-    Episodes that begin alike often come by the same states. Their steps at one state are compared with each other as
-    the episodes are: Â = Â^E + ω Â^S, Â^S_t = (G_t - mean G) / std G over the group's steps at that state.
+    Episodes that begin alike often come by the same states. Their steps at one state are compared with each other:
+    Â^S_t = (G_t - mean G) / std G over the group's steps at that state.
 
     Args:
         rollout: Whose episodes, and groups.
         returns: ``(num_steps, num_envs)``: returns to go, G_t.
         states: ``(num_steps, num_envs)`` int64: equal where an agent stands before the same.
-        weight: ω.
         normalize_std: Divide by deviations; false: 1 stands in their place.
 
     Returns:
-        ``(num_steps, num_envs)``. A step that has its state to itself has the episode's advantage alone.
-
-    Raises:
-        ConfigError: a group has one episode only.
+        ``(num_steps, num_envs)``; 0 of a step that has its state to itself.
     """
     episodes = GroupedEpisodes.of(rollout, returns)
     group = episodes.group[episodes.number]  # (num_steps, num_envs)
@@ -129,5 +123,4 @@ def anchored(
     equal = alike[anchor].view(returns.shape) | (squares <= 1e-12 * sums(returns.square())) | (counts < 2)
     if normalize_std:
         advantages = advantages / ((squares / (counts - 1).clamp(min=1)).sqrt() + 1e-4)
-    of_steps = advantages.masked_fill(equal, 0.0) * counted
-    return group_relative(rollout, returns, normalize_std) + weight * of_steps
+    return advantages.masked_fill(equal, 0.0) * counted

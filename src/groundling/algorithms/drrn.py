@@ -1,5 +1,6 @@
 """DRRN's learning: temporal differences of Q on a replay memory of texts."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
@@ -46,8 +47,10 @@ class DRRN(Algorithm):
     def __post_init__(self) -> None:
         """Raise `ConfigError` on options that cannot be run."""
         for name in ("learning_rate", "batch_size", "replay_size", "steps_per_gradient", "max_grad_norm"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"algorithm.args.{name} must be greater than 0, got {getattr(self, name)}")
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(
+                    f"algorithm.args.{name} must be greater than 0 and finite, got {getattr(self, name)}"
+                )
         if not 0 <= self.gamma <= 1:
             raise ConfigError(f"algorithm.args.gamma must lie in [0, 1], got {self.gamma}")
         self._replay: list[Transition] = []

@@ -1,11 +1,13 @@
 """Group-in-group policy optimisation."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
+from groundling.algorithms.advantages import group_relative, returns_to_go
 from groundling.algorithms.algorithm import algorithms
 from groundling.algorithms.credit import anchored
 from groundling.algorithms.grpo import GRPO
@@ -20,23 +22,23 @@ from groundling.policies.policy import Policy
 class GiGPO(GRPO):
     """GiGPO (Feng et al. 2025, arXiv 2505.10978): GRPO that also compares what is done at states that episodes share.
 
-    Â = Â^E + ω Â^S: the episode's return among its group's, and the return to go of a step among those that the group's
-    episodes took before the same goal, view and actions; see `anchored`.
+    Â = Â^E + ω Â^S: what the episode gave in all, not discounted, among its group's; and the discounted return to go of
+    a step among those that the group's episodes took before the same goal, view and actions; see `anchored`.
     """
 
     gamma: float = 0.95
-    """Discount factor; below 1, for where reward comes at an episode's end alone, it is what tells its steps apart;
-    0.95 in the paper."""
+    """Discount factor of Â^S; below 1, for where reward comes at an episode's end alone, it is what tells its steps
+    apart; 0.95 in the paper."""
     step_weight: float = 1.0
     """ω: how much the comparison of steps counts; 1 in the paper."""
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` on options that cannot be run."""
         super().__post_init__()
-        if not self.step_weight > 0:
+        if not 0 < self.step_weight < math.inf:
             raise ConfigError(
-                f"algorithm.args.step_weight must be greater than 0, got {self.step_weight}: without the comparison of "
-                "steps it is grpo"
+                f"algorithm.args.step_weight must be greater than 0 and finite, got {self.step_weight}: without the "
+                "comparison of steps it is grpo"
             )
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
@@ -44,6 +46,7 @@ class GiGPO(GRPO):
             return "it compares the steps of episodes that begin alike (a text world with world.group_size=8, say)"
         return super().accepts(policy, args, world)
 
-    def compare(self, rollout: Rollout, returns: Tensor) -> Tensor:
+    def compare(self, rollout: Rollout, rewards: Tensor, returns: Tensor) -> Tensor:
         assert rollout.states is not None  # see `accepts`
-        return anchored(rollout, returns, rollout.states, self.step_weight, self.normalize_std)
+        of_episodes = group_relative(rollout, returns_to_go(rewards, rollout.dones, 1.0), self.normalize_std)
+        return of_episodes + self.step_weight * anchored(rollout, returns, rollout.states, self.normalize_std)

@@ -54,16 +54,17 @@ class GRPO(ClippedOnPolicy):
                 after the last minibatch.
         """
         learning_rate = self.schedule(remaining)
-        returns = returns_to_go(self.rewards(rollout, penalised=False), rollout.dones, self.gamma)
-        advantages = self.compare(rollout, returns)
+        rewards = self.rewards(rollout, penalised=False)
+        returns = returns_to_go(rewards, rollout.dones, self.gamma)
+        advantages = self.compare(rollout, rewards, returns)
         batch = Batch.of(policy, rollout, advantages, returns, **self._reference(rollout))
         if batch.weights is not None and rollout.sequences and self.mean_of_sequences:
             batch.weights = batch.weights / batch.weights.sum(-1, keepdim=True).clamp(min=1)
         figures = self.go_through(policy, batch, lambda micro: self._terms(policy, batch, micro), generator)
         return {**figures, "learning_rate": learning_rate, **self.kl.adapt(rollout)}
 
-    def compare(self, rollout: Rollout, returns: Tensor) -> Tensor:
-        """Advantages of returns to go, both ``(num_steps, num_envs)``."""
+    def compare(self, rollout: Rollout, rewards: Tensor, returns: Tensor) -> Tensor:
+        """Advantages of rewards and of returns to go, all ``(num_steps, num_envs)``."""
         return group_relative(rollout, returns, self.normalize_std)
 
     def _reference(self, rollout: Rollout) -> dict[str, Tensor]:

@@ -25,7 +25,7 @@ class Slot:
 
     def __post_init__(self) -> None:
         self.actions: list[int] = []
-        self.chosen: list[int | str] = []  # the same as the env takes them, and the one that it was sent
+        self.chosen: list[int | str] = []  # as the env takes them; the last one may be on its way
         self.raw: Any = None
         self.goal = ""
         self.admissible: tuple[str, ...] = ()

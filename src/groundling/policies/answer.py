@@ -219,7 +219,7 @@ def find_action(text: str, actions: Sequence[str]) -> int | None:
     if text.strip() in actions:
         return list(actions).index(text.strip())
     wanted = _plain(text)
-    return next((index for index, action in enumerate(actions) if _plain(action) == wanted), None)
+    return next((index for index, action in enumerate(actions) if wanted and _plain(action) == wanted), None)
 
 
 def action_instead(invalid_action: str | None, actions: Sequence[str]) -> int:

@@ -11,6 +11,7 @@ from torch.nn import Parameter
 from groundling.configs.schema import Config
 from groundling.devices import find_device
 from groundling.policies.policy import Policy
+from groundling.policies.turns import Turn
 from groundling.training.build import in_steps, make_algorithm, make_policy, world_of
 
 
@@ -63,7 +64,8 @@ def dry_run(config: Config) -> DryRun:
     transitions = rollout.num_transitions
     learnt_from = transitions - transitions % algorithm.steps_per_gradient
     seconds = (collected - started) / transitions + (learnt - collected) / learnt_from
-    prompts = policy.prompts(rollout.observations[:1])
+    first = rollout.observations[0]
+    prompts = policy.prompts([first.observation if isinstance(first, Turn) else first])
 
     steps_per_update = config.world.steps_per_row * config.world.num_rows
     return DryRun(

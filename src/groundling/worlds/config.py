@@ -64,7 +64,7 @@ def unused_in_play(use: Use) -> dict[str, str]:
     """Of the keys that worlds with episodes share, those that do nothing, each with the reason."""
     idle = {}
     if not use.learns_values:
-        idle["world.bootstrap_truncated"] = "its algorithm learns no values, and a time-out would get one"
+        idle["world.bootstrap_truncated"] = "its algorithm learns no value function"
     if not use.tells_entropy:
         idle["world.entropy_floor"] = "its algorithm does not tell the policy's entropy"
     return idle

@@ -80,6 +80,9 @@ class BatchedLevels(LocalEnvs):
         self._levels: list[Any] = [env.unwrapped for env in envs]
         self._texts = [one for env in envs for one in _wrappers(env) if isinstance(one, BabyAIText)]
         self._missions = [""] * len(envs)  # as they are told
+        self._tasks: list[dict[str, str]] = [
+            {} for _ in envs
+        ]  # what infos hold of an episode's family of tasks
         self._watches: list[Watch | None] = [None] * len(envs)
         self._sent: dict[int, int] = {}
         self._stepped: dict[int, ReadStep] = {}
@@ -109,6 +112,7 @@ class BatchedLevels(LocalEnvs):
             return stepped
         returned = super().receive(env)
         self._missions[env] = returned[0]["mission"]
+        self._tasks[env] = {name: task for name, task in returned[1].items() if name == "task"}
         self._take_up(env)
         return returned
 
@@ -196,7 +200,7 @@ class BatchedLevels(LocalEnvs):
         ):
             mission, watch = self._missions[env], self._watches[env]
             observation = {"image": image, "direction": direction, "mission": mission}
-            info: dict[str, Any] = {"descriptions": sentences}
+            info: dict[str, Any] = {"descriptions": sentences, **self._tasks[env]}
             if watch is not None:
                 info["first_interaction"] = watch.interaction
             shown = TextStep(mission, tuple(sentences), None)

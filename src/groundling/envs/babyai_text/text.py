@@ -51,7 +51,8 @@ _MOST_RESETS = 100
 
 
 class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
-    """Adds ``info["descriptions"]``, a list of sentences, at reset and step; leaves the rest as it is.
+    """Adds ``info["descriptions"]``, a list of sentences, at reset and step, and of levels with several families of
+    tasks ``info["task"]``; leaves the rest as it is.
 
     At a step of an episode whose mission is of BabyAI's grammar, ``info["first_interaction"]`` tells which thing was
     first dealt with (`groundling.envs.first_interaction`); `grounding` says what that means.
@@ -169,6 +170,8 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
         info["descriptions"] = describe(
             observation["image"], unwrapped.carrying, self.language, compat=self.compat
         )
+        if hasattr(unwrapped, "current_task"):
+            info["task"] = unwrapped.current_task
         if self._mission is not None:
             observation = {**observation, "mission": self._mission}
         elif self.language != "english":

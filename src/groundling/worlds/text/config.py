@@ -23,6 +23,7 @@ _LEAST = 3
 """Actions without which nobody gets anywhere on a grid: to turn left, to turn right, to go forward."""
 _USUAL_TIMEOUT = 60.0
 _NOT_IN_ARGS = {
+    "id": "set world.env",
     "language": "set world.language",
     "render_mode": "reports and `groundling watch` choose how an env is drawn",
 }
@@ -99,6 +100,11 @@ class TextConfig(WorldConfig):
             raise ConfigError(
                 f"world.num_envs={self.num_envs} is no multiple of world.group_size={self.group_size}, so that one "
                 f"group would have fewer envs: set world.num_envs={whole}"
+            )
+        if self.group_size is not None and self.args.get("draw_task") == "construction":
+            raise ConfigError(
+                "world.args.draw_task=construction gives each env a task of its own, and the envs of a group "
+                f"(world.group_size={self.group_size}) are to play the same episodes: set draw_task=reset, or task"
             )
         if not 0 < self.timeout < math.inf:
             raise ConfigError(f"world.timeout must be greater than 0 and finite, got {self.timeout}")

@@ -54,7 +54,7 @@ def play(
     """
     observations = envs.reset()
     finished: dict[int, Episode] = {}
-    num_invalid: dict[int, int] = {}  # by the number of an episode, of a player that writes
+    invalid_turns: dict[int, list[bool]] = {}  # by the number of an episode, of a player that writes
     present = {i: i for i in range(envs.num_envs) if i < num_episodes}  # env -> number of its episode
     while present:
         indices = list(present)
@@ -64,12 +64,12 @@ def play(
         step = envs.step([chosen.get(i) for i in range(envs.num_envs)])
         on_step(indices, shown, choice, step)
         for env, invalid in zip(indices, choice.invalid or (), strict=False):
-            num_invalid[present[env]] = num_invalid.get(present[env], 0) + invalid
+            invalid_turns.setdefault(present[env], []).append(invalid)
         observations = step.observations
         for episode in step.episodes:
             env, number = episode.env_index, present[episode.env_index]
-            if number in num_invalid:
-                share = num_invalid[number] / max(1, episode.length)  # lost with its env at the first step: 0
+            if number in invalid_turns:  # one more than its steps where its env was lost
+                share = sum(invalid_turns[number]) / len(invalid_turns[number])
                 episode = replace(episode, figures={**episode.figures, "invalid_actions": share})
             finished[number] = episode
             on_episode()

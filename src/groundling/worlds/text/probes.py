@@ -272,7 +272,8 @@ class ProbeLog:
         self._observations = observations(SETS[name], names, config.history)
         if policy.outputs(self._observations[:1]) is None:
             raise ConfigError(
-                f"a {type(policy).__name__} tells no probabilities of what it is shown alone: set world.probes=null"
+                f"{type(policy).__name__} has no action probabilities before it has written or remembered something: "
+                "set world.probes=null"
             )
         self._rows = RowFile(run_dir / _FILE, update or BEFORE_ALL)
         if not update:
