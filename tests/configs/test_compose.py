@@ -112,6 +112,7 @@ def test_overrides_mean_the_same_for_an_experiment_and_for_a_runs_file(tmp_path:
         ("world.env=???", r"^world\.env is not set"),
         ("world.args.language=french", "world.args.language .* set world.language"),
         ("world.args.render_mode=ansi", "world.args.render_mode .* watch"),
+        ("world.args.id=3", "world.args.id .* set world.env"),
         ("~world.args.colour", "cannot take world.args.colour out"),
         ("~seed", "cannot take seed out"),
         ("name=né", "quote"),

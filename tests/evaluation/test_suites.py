@@ -42,6 +42,13 @@ def test_the_french_suite_is_french_in_its_actions_too(actions: list[str] | None
     ]
 
 
+@pytest.mark.parametrize("actions", [_THREE, _THREE[::-1]])
+def test_synonyms_are_those_of_the_runs_own_actions(actions: list[str]) -> None:
+    synonyms = {"turn left": "rotate left", "turn right": "rotate right", "go forward": "move ahead"}
+    config = _target(f"world.actions={json.dumps(actions)}").under("synonym-actions").config
+    assert config.world.actions == [synonyms[action] for action in actions]
+
+
 def test_actions_of_ones_own_must_be_told_in_french_by_the_caller() -> None:
     override = "world.actions=[turn left, turn right, sleep]"
     with pytest.raises(
@@ -150,6 +157,13 @@ def test_a_world_that_no_suite_suits_is_told_as_an_error(
         (["policy.args.prompt=brief"], "introduction-1", "which the prompt 'brief' does not say"),
         (["world.env=test/Doors-v0"], "unseen-objects", "the run's env is test/Doors-v0"),
         (["world.env=test/Doors-v0"], "pick-up-seq-go-to", "the run's env is test/Doors-v0"),
+        (["world.env=test/Doors-v0", "~world.args"], "other-nouns", "and the run's env is test/Doors-v0"),
+        (["world.env=test/Doors-v0", "~world.args"], "synonym-actions", "and the run's env is test/Doors-v0"),
+        (
+            ["world.actions=[turn left, turn right, sleep]"],
+            "synonym-actions",
+            "no synonym of the action 'sleep'",
+        ),
     ],
 )
 def test_a_suite_that_would_test_nothing_of_the_run_is_refused(

@@ -158,6 +158,7 @@ def test_an_answer_names_an_action_or_none(text: str, named: int | None) -> None
 
 
 def test_an_action_to_the_letter_comes_first() -> None:
+    assert [find_action(text, ["left", ".", "*"]) for text in ("", "!", " ** ", ".")] == [None, None, None, 1]
     assert [find_action(text, ["wait", "wait!", "Wait"]) for text in ("wait!", " Wait ", "WAIT")] == [1, 2, 0]
 
 

@@ -48,6 +48,12 @@ def test_a_dry_run_asks_no_judge(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert not run_dir.exists()
 
 
+def test_a_dry_run_shows_what_one_that_writes_its_turns_reads() -> None:
+    words = ["policy.id=action_generating", "~policy.args", "policy.args={prompt: brief}", "world.num_envs=2"]
+    small = ["algorithm.args.minibatch_size=4", "algorithm.args.micro_batch_size=null", "device=cpu"]
+    assert "Goal:" in str(dry_run(compose("demo-easy", [*words, *small])).prompt)
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [

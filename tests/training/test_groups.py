@@ -239,6 +239,14 @@ def test_what_does_not_fit_is_told(tmp_path: Path, capsys: pytest.CaptureFixture
         ),
         (["algorithm.id=gigpo", _LEARNER, "world.group_size=1"], "world.group_size must be at least 2"),
         (["algorithm.id=ppo", _LEARNER], "leave world.group_size out"),
+        (
+            ["algorithm.id=grpo", _LEARNER, "world.args.draw_task=construction"],
+            "set draw_task=reset, or task",
+        ),
+        (
+            ["algorithm.id=grpo", "algorithm.args={mean_of_sequences: false}"],
+            "mean_of_sequences=false is for texts",
+        ),
     ):
         assert main([*_WORDS, *more, f"run_dir={tmp_path / 'run'}"]) == 1
         assert wanted in capsys.readouterr().err

@@ -46,9 +46,10 @@ def test_an_episode_is_summed_over_the_ends_of_rollouts() -> None:
     assert not returns.sums.any()
 
 
-def test_an_episode_that_a_group_was_cut_off_in_is_in_no_other() -> None:
+def test_an_episode_in_which_a_group_was_cut_off_counts_as_far_as_it_went() -> None:
+    """As in return_mean; and it is in no other."""
     returns = ShapedReturns(1)
-    for rewards, dones, expected in (([[9.0], [9.0]], [[0], [0]], None), ([[1.0], [2.0]], [[0], [1]], 3.0)):
+    for rewards, dones, expected in (([[9.0], [9.0]], [[0], [0]], 18.0), ([[1.0], [2.0]], [[0], [1]], 3.0)):
         rollout = replace(_rollout(rewards, dones), groups=torch.zeros(1).long())
         assert returns.add(rollout, rollout.rewards)["shaped_return_mean"] == expected
 

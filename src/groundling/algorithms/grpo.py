@@ -1,6 +1,8 @@
 """Group relative policy optimisation."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +15,7 @@ from groundling.algorithms.losses import kl_estimate, masked_mean
 from groundling.algorithms.on_policy import ClippedOnPolicy
 from groundling.algorithms.optimisation import Terms
 from groundling.algorithms.rollout import Rollout
+from groundling.envs.spec import WorldSpec
 from groundling.policies.policy import Policy
 
 
@@ -38,6 +41,13 @@ class GRPO(ClippedOnPolicy):
     mean_of_sequences: bool = True
     """The mean of the sequences' means, as in the paper, in which a long answer's tokens count less; false: of all of
     a minibatch's tokens, as in DAPO (Yu et al. 2025, arXiv 2503.14476). Dr. GRPO divides by a constant instead."""
+
+    def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
+        if not self.mean_of_sequences and world.action != "token":
+            return (
+                "mean_of_sequences=false is for texts: in an env the mean is over steps, or tokens, as it is"
+            )
+        return super().accepts(policy, args, world)
 
     def update(
         self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0

@@ -38,6 +38,8 @@ class NLPO(PPO):
             return "it needs a policy that masks its tokens"
         if masks and "mask_type" in inspect.signature(policy).parameters and args.get("mask_type") is None:
             return "it needs a mask (policy.args.mask_type=learned_top_p)"
+        if args.get("mask_type") == "topk":
+            return "a mask of the policy's own likeliest tokens has nothing to refresh: take ppo with mask_type=topk"
         return super().accepts(policy, args, world)
 
     def setup(self, policy: Policy) -> None:

@@ -68,6 +68,11 @@ class ActionNames:
     """How many there can be at a step; None: any number."""
 
 
+def is_grid(id: str, args: Mapping[str, Any], language: str = "english") -> bool:
+    """Whether an env is one of MiniGrid's, or made of one; arguments and errors as of `make_text_env`."""
+    return _look_at(id, json.dumps(dict(args), sort_keys=True), language).is_grid
+
+
 def has_symbols(id: str, args: Mapping[str, Any], language: str = "english") -> bool:
     """Whether an env shows Minigrid's codes beside its words; arguments and errors as of `make_text_env`."""
     return _look_at(id, json.dumps(dict(args), sort_keys=True), language).has_symbols
@@ -90,8 +95,8 @@ def name_actions(
             action, and lists none.
     """
     check_characters("a name in world.actions", given or ())
-    is_grid, count, _, is_free = _look_at(id, json.dumps(dict(args), sort_keys=True), language)
-    if given is None and is_grid:
+    grid, count, _, is_free = _look_at(id, json.dumps(dict(args), sort_keys=True), language)
+    if given is None and grid:
         given = ACTIONS[check_language(language)]
     if given is None and is_free:
         raise ConfigError(
@@ -100,7 +105,7 @@ def name_actions(
         )
     if given is None:
         return ActionNames(None, count)
-    if not is_grid and count != len(given):
+    if not grid and count != len(given):
         actions = "any text as its action" if count is None else f"{count} actions"
         raise ConfigError(
             f"world.actions names {len(given)} actions ({', '.join(given)}), and env {id} has {actions}: give one name "

@@ -24,8 +24,8 @@ class ShapedReturns:
             shaped: Its rewards as they are learnt from, ``(num_steps, num_envs)``.
 
         Returns:
-            Mean, deviation, least and greatest of the episodes that ended in it: ``shaped_return_*``, and
-            ``shaping_*`` of what the penalty added alone; None where no episode ended.
+            Mean, deviation, least and greatest of the episodes that ended in it, or were cut at its end:
+            ``shaped_return_*``, and ``shaping_*`` of what the penalty added alone; None where no episode ended.
         """
         rewards, unshaped = shaped.double().numpy(), rollout.rewards.double().numpy()
         if rollout.groups is not None:  # each begins with the first steps of its episodes
@@ -35,6 +35,8 @@ class ShapedReturns:
             self.sums += np.stack([rewards[t], rewards[t] - unshaped[t]])
             ended.append(self.sums[:, done])
             self.sums[:, done] = 0
+        if rollout.groups is not None:  # what was not over by then counts as far as it went
+            ended.append(self.sums[:, ~rollout.dones.any(0).numpy()])
         sums = np.concatenate(ended, axis=1)  # (2, number of episodes)
         return {
             f"{name}_{statistic}": float(getattr(values, statistic)()) if len(values) else None

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from groundling.envs.babyai_text import CONTROLS, MIXED_TASKS, translate_actions
+from groundling.envs.babyai_text import ACTIONS, CONTROLS, MIXED_TASKS, translate_actions
+from groundling.envs.languages import check_language
 from groundling.errors import ConfigError
 from groundling.registry import unknown
 from groundling.worlds.text.config import TextConfig
@@ -29,6 +30,10 @@ class Suite:
     """By language, words of the prompt's own form that the overrides replace: a prompt without them stays as it is."""
     prompt: str | None = None
     """The prompt that the overrides set."""
+    synonyms: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By language, other names for `ACTIONS`, in their order; the run's own are told by these."""
+    of_grids: bool = False
+    """Whether it is about what stands in BabyAI's and MiniGrid's envs."""
     is_tried: bool = False
     """Whether it takes an env to tell if the suite suits it."""
 
@@ -37,7 +42,10 @@ class Suite:
 
         Raises:
             TranslationError: the run's actions are its own, and the suite is to tell them in another language.
+            ConfigError: likewise, by synonyms.
         """
+        if self.synonyms:
+            return [{"world.actions": self._by_synonyms(config)}]
         if self.french is not None and config.language == "french":
             return [self.french]
         kept = [f"world.args={{{name}: {config.args[name]}}}" for name in self.keeps if name in config.args]
@@ -48,24 +56,30 @@ class Suite:
             spoken["world.actions"] = translate_actions(config.actions, self.language)
         return [*self.overrides, *kept, spoken]
 
+    def _by_synonyms(self, config: TextConfig) -> list[str]:
+        usual = ACTIONS[check_language(config.language)]
+        others = dict(zip(usual, self.synonyms[config.language], strict=True))
+        for action in config.actions or usual:
+            if action not in others:
+                raise ConfigError(
+                    f"it has no synonym of the action {action!r}, only of {', '.join(usual)}: leave the suite out, and "
+                    "evaluate held-out with world.actions=[…], the names that you choose"
+                )
+        return [others[action] for action in config.actions or usual]
+
 
 def _words(about: str, english: Mapping[str, str], french: Mapping[str, str]) -> Suite:
     """Words of the prompt replaced wherever they stand, as the paper does it."""
     pairs = ", ".join(f"{word}: {other}" for word, other in english.items())
-    return Suite(
-        about, (f"policy.args.replacements={{{pairs}}}",), french={"policy.args.replacements": dict(french)}
-    )
+    overrides = (f"policy.args.replacements={{{pairs}}}",)
+    return Suite(about, overrides, french={"policy.args.replacements": dict(french)}, of_grids=True)
 
 
 def _introduction(about: str, english: str, french: str) -> Suite:
     """Other words for GLAM's introduction of the goal."""
     form = {"english": "Goal of the agent", "french": "But de l'agent"}
     suite = _words(about, {form["english"]: english}, {form["french"]: french})
-    return replace(suite, form=form)
-
-
-def _actions(about: str, english: Sequence[str], french: Sequence[str]) -> Suite:
-    return Suite(about, (f"world.actions=[{', '.join(english)}]",), french={"world.actions": list(french)})
+    return replace(suite, form=form, of_grids=False)
 
 
 def _in_french(nouns: Mapping[str, str]) -> dict[str, str]:
@@ -139,10 +153,13 @@ SUITES = {
         "You are an agent and you have to",
         "Tu es un agent et tu dois",
     ),
-    "synonym-actions": _actions(
+    "synonym-actions": Suite(
         "synonyms of the actions; for your own: --suite held-out world.actions=[…]",
-        ("rotate left", "rotate right", "move ahead", "take", "release", "switch"),
-        ("pivoter à gauche", "pivoter à droite", "avancer", "prendre", "relâcher", "actionner"),
+        synonyms={
+            "english": ("rotate left", "rotate right", "move ahead", "take", "release", "switch"),
+            "french": ("pivoter à gauche", "pivoter à droite", "avancer", "prendre", "relâcher", "actionner"),
+        },
+        of_grids=True,
     ),
     "pick-up-then-go-to": _sequence("one order of a known sequence", "BabyAI-PickUpThenGoToLocal-v0"),
     "go-to-after-pick-up": _sequence("the other order", "BabyAI-GoToAfterPickUpLocal-v0"),

@@ -12,7 +12,7 @@ import gymnasium
 from groundling.algorithms.algorithm import Algorithm
 from groundling.envs.babyai_text import CONTROLS, ExpertError
 from groundling.envs.languages import TranslationError
-from groundling.envs.make import has_symbols
+from groundling.envs.make import has_symbols, is_grid
 from groundling.envs.seeds import training_seed
 from groundling.envs.spec import Experience, Offer, WorldSpec
 from groundling.errors import ConfigError
@@ -220,6 +220,11 @@ class TextWorld(World[TextConfig, TextEvaluation]):
     def _check_suite(self, suite: Suite) -> None:
         """Raise `ConfigError` where a suite would change nothing, or set another world in the place of the run's."""
         config, args = self.config, self.acting.args
+        if suite.of_grids and not is_grid(config.env, config.args, config.language):
+            raise ConfigError(
+                f"it replaces words of BabyAI's and MiniGrid's envs, and the run's env is {config.env}: to test other "
+                "words, evaluate held-out with policy.args.replacements={word: other}, or world.actions=[…]"
+            )
         levels = (text.partition("=")[2] for text in suite.overrides if text.startswith("world.env="))
         level = next(levels, None)
         if level is not None and not config.env.startswith("BabyAI-"):

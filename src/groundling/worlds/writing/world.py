@@ -10,6 +10,7 @@ from groundling.algorithms.algorithm import Algorithm
 from groundling.envs.spec import WorldSpec
 from groundling.envs.text_generation import SampleOrder
 from groundling.envs.text_generation.pools import Split
+from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
 from groundling.rows import Log, ValidationListener
 from groundling.worlds.collector import Collector
@@ -91,6 +92,11 @@ class WritingWorld(World[WritingConfig, WritingEvaluation]):
         if algorithm.demonstrated:
             order = SampleOrder(samples, self.seed, replacement=False)
             return References(order, encode, num_texts, rows, num_tokens, writer.lm.is_encoder_decoder)
+        if not writer.sampling.do_sample:
+            raise ConfigError(
+                "policy.args.generation.do_sample=false writes the likeliest tokens, and what is learnt from is drawn: "
+                "leave it out, and to measure the likeliest texts set evaluation.generation.do_sample=false"
+            )
         check_lengths(writer, encode.max_prompt_length, num_tokens)
         order = SampleOrder(samples, self.seed, config.replacement)
         reward = self.begin_reward(policy, algorithm.processes)
