@@ -156,11 +156,11 @@ def variants() -> Iterator[tuple[str, Config]]:
     config = settings(writing)
     config.policy.args = {"value": "lora", "value_lora": dict(lora), "filtered_log_probs": False}
     yield "values by an adapter", config
-    for mask in ("learned_top_k", "topk"):
-        config = settings(dataclasses.replace(writing, algorithm="nlpo"))
+    for algorithm, mask in (("nlpo", "learned_top_k"), ("ppo", "topk")):
+        config = settings(dataclasses.replace(writing, algorithm=algorithm))
         config.policy.args |= {"mask_type": mask, "top_mask": 20}
-        config.policy.args.pop("min_tokens_to_keep")
-        yield f"NLPO's mask {mask}", config
+        config.policy.args.pop("min_tokens_to_keep", None)
+        yield f"{algorithm.upper()} under the mask {mask}", config
     if HAS_NETHACK:
         config = settings(Combination("NetHack", "nethack", "appo", PAID))
         config.world.ahead = True

@@ -39,7 +39,7 @@ class NLPO(PPO):
         if masks and "mask_type" in inspect.signature(policy).parameters and args.get("mask_type") is None:
             return "it needs a mask (policy.args.mask_type=learned_top_p)"
         if args.get("mask_type") == "topk":
-            return "a mask of the policy's own likeliest tokens has nothing to refresh: take ppo with mask_type=topk"
+            return "a mask of the policy's own likeliest tokens (mask_type=topk) has nothing to refresh"
         return super().accepts(policy, args, world)
 
     def setup(self, policy: Policy) -> None:
