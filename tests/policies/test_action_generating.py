@@ -305,3 +305,12 @@ def test_a_turn_whose_first_token_is_certain_has_a_value_that_is_learnt(
     ppo.setup(policy)
     ppo.update(policy, rollout, generator=torch.Generator().manual_seed(0))
     assert (policy.values([_see(*actions)]) - 1).abs() < (turn.values[0] - 1).abs() / 2
+
+
+def test_an_action_that_is_longer_than_may_be_written_is_not_cloned(lm: LanguageModel) -> None:
+    form = _policy(lm, guided=False, max_action_tokens=2)._form
+    assert form.plain_turn(_see(*_SIGNS), 3).text.strip() == "wait"
+    with pytest.raises(
+        ConfigError, match=r"max_action_tokens=2 leaves no room for the action 'go left now', which"
+    ):
+        form.plain_turn(_see(*_SIGNS), 2)

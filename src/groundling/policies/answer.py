@@ -106,11 +106,20 @@ class Form:
         return len(self.opening) + self.max_thought_tokens + len(self.closing) + action
 
     def plain_turn(self, observation: TextObservation, action: int) -> Turn:
-        """The turn of somebody who took ``action``, an index, without a thought."""
+        """The turn of somebody who took ``action``, an index, without a thought.
+
+        Raises:
+            ConfigError: it takes more tokens than may be written.
+        """
         answer = Answer(self, observation.actions)
         answer.thinks, answer.waiting = False, [*self.opening, *self.closing]
         spelled = [*self._lm.candidate_tokens(observation.actions)[action], self._end_token]
         path = self.paths(observation.actions)[action] if self.guided else spelled
+        if not self.guided and len(spelled) - 1 > (most := self.most_action_tokens(observation.actions)):
+            raise ConfigError(
+                f"policy.args.max_action_tokens={most} leaves no room for the action {observation.actions[action]!r}, "
+                f"which takes {len(spelled) - 1} tokens: set that at least, or leave it out"
+            )
         while not answer.ended:
             among = answer.among_next
             answer.write(path[len(answer.said)] if among is None or len(among) > 1 else among[0])
