@@ -700,10 +700,10 @@ def test_an_arm_may_be_an_experiment_of_ones_own(study: Path, capsys: pytest.Cap
 
 
 def test_the_bundled_studies_can_be_composed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert "glam-laptop" in studies()
+    assert "glam-study" in studies()
     for name in studies():
         study, arms = read_study(name)
         jobs = make_jobs(study, arms, tmp_path)
         assert len(jobs) == sum(len(arm.seeds or study.seeds) for arm in arms.values()) and study.name == name
-    assert main(["study", "glam-laptp"]) == 1
-    assert "glam-laptop" in capsys.readouterr().err
+    assert main(["study", "glam-studi"]) == 1
+    assert "glam-study" in capsys.readouterr().err
