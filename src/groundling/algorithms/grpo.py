@@ -74,7 +74,13 @@ class GRPO(ClippedOnPolicy):
         return {**figures, "learning_rate": learning_rate, **self.kl.adapt(rollout)}
 
     def compare(self, rollout: Rollout, rewards: Tensor, returns: Tensor) -> Tensor:
-        """Advantages of rewards and of returns to go, all ``(num_steps, num_envs)``."""
+        """Advantages ``(num_steps, num_envs)``.
+
+        Args:
+            rollout: Whose episodes are compared.
+            rewards: ``(num_steps, num_envs)``: what is learnt from.
+            returns: ``(num_steps, num_envs)``: what is left to gain, discounted.
+        """
         return group_relative(rollout, returns, self.normalize_std)
 
     def _reference(self, rollout: Rollout) -> dict[str, Tensor]:

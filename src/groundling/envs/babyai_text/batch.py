@@ -80,9 +80,8 @@ class BatchedLevels(LocalEnvs):
         self._levels: list[Any] = [env.unwrapped for env in envs]
         self._texts = [one for env in envs for one in _wrappers(env) if isinstance(one, BabyAIText)]
         self._missions = [""] * len(envs)  # as they are told
-        self._tasks: list[dict[str, str]] = [
-            {} for _ in envs
-        ]  # what infos hold of an episode's family of tasks
+        # What infos hold of an episode's family of tasks.
+        self._tasks: list[dict[str, str]] = [{} for _ in envs]
         self._watches: list[Watch | None] = [None] * len(envs)
         self._sent: dict[int, int] = {}
         self._stepped: dict[int, ReadStep] = {}
