@@ -1,6 +1,5 @@
 """DRRN's learning: temporal differences of Q on a replay memory of texts."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from groundling.algorithms.algorithm import Algorithm, algorithms, is_other
+from groundling.algorithms.optimisation import check_options
 from groundling.algorithms.replay import ReplayFile, Transition, followed
 from groundling.algorithms.rollout import Rollout
 from groundling.envs.spec import WorldSpec
@@ -46,13 +46,7 @@ class DRRN(Algorithm):
 
     def __post_init__(self) -> None:
         """Raise `ConfigError` on options that cannot be run."""
-        for name in ("learning_rate", "batch_size", "replay_size", "steps_per_gradient", "max_grad_norm"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ConfigError(
-                    f"algorithm.args.{name} must be greater than 0 and finite, got {getattr(self, name)}"
-                )
-        if not 0 <= self.gamma <= 1:
-            raise ConfigError(f"algorithm.args.gamma must lie in [0, 1], got {self.gamma}")
+        check_options(self)
         self._replay: list[Transition] = []
         self._oldest = 0  # where the next transition goes once the memory is full
         self._steps = 0  # env steps since the last gradient step

@@ -222,6 +222,9 @@ _POSITIVE = {
     "line_search_steps",
     "critic_epochs",
     "rms_epsilon",
+    "batch_size",
+    "replay_size",
+    "steps_per_gradient",
 }
 _NOT_NEGATIVE = {
     "contrast_coefficient",
