@@ -68,7 +68,7 @@ def test_normalised_rewards_hold_the_penalty_and_only_what_counts() -> None:
     assert torch.allclose(rewards[rollout.mask], (raw - raw.mean()) / raw.std(correction=0), atol=1e-5)
     assert not rewards[~rollout.mask].any()
     # What a time limit cut off is told by the critic, in these units already, and only where a step counts.
-    rollout.cut_off = torch.full_like(rollout.rewards, 3.0)
+    rollout.truncation_values = torch.full_like(rollout.rewards, 3.0)
     torch.testing.assert_close(ppo.rewards(rollout) - rewards, 3.0 * rollout.mask)
 
 

@@ -88,17 +88,17 @@ def test_a_time_out_is_valued_as_if_the_episode_went_on() -> None:
         2, bootstrap=0.9
     )  # who stays is cut off where it began, after 12 steps
     assert rollout.dones[-1].all() and not rollout.dones[:-1].any()
-    assert rollout.cut_off is not None and not rollout.rewards.any()  # it is no reward
-    torch.testing.assert_close(rollout.cut_off[-1], 0.9 * policy.values(before))
-    assert not rollout.cut_off[:-1].any()
-    assert _collected(2, bootstrap=None)[2].cut_off is None
+    assert rollout.truncation_values is not None and not rollout.rewards.any()  # it is no reward
+    torch.testing.assert_close(rollout.truncation_values[-1], 0.9 * policy.values(before))
+    assert not rollout.truncation_values[:-1].any()
+    assert _collected(2, bootstrap=None)[2].truncation_values is None
 
 
 def test_an_end_is_not_valued_beyond_its_reward() -> None:
     _, _, valued = _collected(0, bootstrap=0.9)  # who walks left comes to a wall, never to the limit
     _, _, rollout = _collected(0, bootstrap=None)
     assert valued.dones.any() and valued.rewards.equal(rollout.rewards)
-    assert valued.cut_off is not None and not valued.cut_off.any()
+    assert valued.truncation_values is not None and not valued.truncation_values.any()
 
 
 def test_the_config_has_time_outs_valued_with_the_algorithms_discount() -> None:

@@ -195,8 +195,8 @@ def test_running_out_of_steps_is_valued_as_if_the_episode_went_on_if_that_is_wan
             seen = NetHackObservations(**{name: array[None] for name, array in shown.items()})
             expected[end, 1] = 0.9 * policy.values(seen, memory)[0]
     assert expected[2, 1] and expected[5, 1] and expected[2, 1] != expected[5, 1]
-    assert limit.cut_off is None and torch.equal(valued.rewards, limit.rewards)
-    torch.testing.assert_close(valued.cut_off, expected)
+    assert limit.truncation_values is None and torch.equal(valued.rewards, limit.rewards)
+    torch.testing.assert_close(valued.truncation_values, expected)
 
 
 def test_what_was_done_can_be_evaluated_again() -> None:

@@ -91,17 +91,17 @@ def test_a_resumed_run_has_everything_but_the_games(tmp_path: Path, reward_model
 
 
 def test_the_config_has_the_step_limit_valued_with_the_algorithms_discount(tmp_path: Path) -> None:
-    rewards, cut_off = {}, None
+    rewards, truncation_values = {}, None
     for valued in (False, True):
         more = ["~reward.reward_model", f"world.bootstrap_truncated={valued}"]
         run = _run(_config(*more, "algorithm.args.gamma=0.5", "world.args.max_episode_steps=3"), tmp_path)
         rollout, _ = run.collector.collect(run.policy, generator=run.generators["act"])
-        rewards[valued], cut_off = rollout.rewards, rollout.cut_off
+        rewards[valued], truncation_values = rollout.rewards, rollout.truncation_values
         assert rollout.dones.tolist() == [[False] * 4, [False] * 4, [True] * 4, [False] * 4]
         assert run.collector._bootstrap == (0.5 if valued else None)
         run.collector.close()
-    assert rewards[True].equal(rewards[False]) and cut_off is not None
-    assert (cut_off[2] != 0).all() and not cut_off[[0, 1, 3]].any()
+    assert rewards[True].equal(rewards[False]) and truncation_values is not None
+    assert (truncation_values[2] != 0).all() and not truncation_values[[0, 1, 3]].any()
 
 
 def test_two_processes_train_and_one_goes_on(tmp_path: Path, reward_model: Path) -> None:

@@ -86,7 +86,7 @@ class OnPolicy(Algorithm):
 
     def rewards(self, rollout: Rollout, penalised: bool = True) -> Tensor:
         """``(num_steps, num_envs)``: what is learnt from; penalised and normalised as the options say, and then with
-        what was left to gain where a time limit cut an episode off, which the critic tells in these units.
+        `Rollout.truncation_values`, which the critic tells in these units.
 
         Args:
             rollout: What was gathered.
@@ -96,9 +96,10 @@ class OnPolicy(Algorithm):
         rewards = penalty.rewards(rollout)
         if self.normalize_rewards:
             rewards = standardise(rewards, rollout.mask, _ROUNDING * abs(penalty.coefficient))
-        if rollout.cut_off is None:
+        values = rollout.truncation_values
+        if values is None:
             return rewards
-        return rewards + (rollout.cut_off if rollout.mask is None else rollout.cut_off * rollout.mask)
+        return rewards + (values if rollout.mask is None else values * rollout.mask)
 
     def advantages(
         self, rollout: Rollout, gae_lambda: float, normalize: bool = False, credit: Credit = "turn"

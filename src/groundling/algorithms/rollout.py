@@ -18,7 +18,7 @@ _PER_STEP = (
     "raw_log_probs",
     "values",
     "rewards",
-    "cut_off",
+    "truncation_values",
     "dones",
     "memories",
     "starts",
@@ -61,9 +61,9 @@ class Rollout:
     """``(num_envs,)`` int64: columns of one number began alike, as texts to one prompt; None: all are of one group."""
     kl: Tensor | None = None
     """log π(a) - log π_ref(a) of each action, both before any filter, which a KL penalty is taken on."""
-    cut_off: Tensor | None = None
-    """Where a time limit cut an episode off, what was left to gain by the critic, discounted; else 0. None: such an end
-    is as any other."""
+    truncation_values: Tensor | None = None
+    """Where a time limit truncated an episode, γ V of its last observation; else 0. None: such an end is learnt from as
+    any other."""
     raw_log_probs: Tensor | None = None
     """``log_probs`` before any filter or mask; None where there is neither."""
     states: Tensor | None = None

@@ -47,7 +47,7 @@ class Preferences:
 
 def preferences(policy: ReadingPolicy, observations: Sequence[TextObservation]) -> Preferences:
     """Ask a policy about some observations, at least one; a list of one action is no choice and says nothing."""
-    log_probs = policy.chances(observations).log_probs.cpu()  # (num_observations, most actions)
+    log_probs = policy.distributions(observations).log_probs.cpu()  # (num_observations, most actions)
     rows = [row[: len(o.actions)].exp() for row, o in zip(log_probs, observations, strict=True)]
     entropies = [-torch.special.xlogy(row, row).sum().item() for row in rows]
     uniform = [torch.tensor(float(len(row))).log().item() for row in rows]

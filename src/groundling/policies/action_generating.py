@@ -188,7 +188,7 @@ class ActionGeneratingPolicy(ActionTextPolicy):
 
     def outputs(self, observations: Sequence[TextObservation]) -> Outputs | None:
         """Of one that is guided and does not think; what another does is not known before it is written."""
-        return self.chances(observations) if self._form.plain else None
+        return self.distributions(observations) if self._form.plain else None
 
     def score(self, lm: LanguageModel, prompts: Prompts, actions: list[list[str]]) -> tuple[Tensor, Tensor]:
         scores = lm.score_guided(prompts, actions, self.temperature)

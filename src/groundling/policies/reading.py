@@ -58,7 +58,7 @@ class ReadingPolicy(Policy):
         deterministic: bool = False,
         generator: torch.Generator | None = None,
     ) -> Action:
-        outputs = self.chances(observations)
+        outputs = self.distributions(observations)
         return Action.choose(
             outputs.log_probs, outputs.values, deterministic=deterministic, generator=generator
         )
@@ -68,13 +68,13 @@ class ReadingPolicy(Policy):
         return Evaluation.of(log_probs, actions, values)
 
     def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
-        return self.chances(observations).values
+        return self.distributions(observations).values
 
     def outputs(self, observations: Sequence[TextObservation]) -> Outputs | None:
-        return self.chances(observations)
+        return self.distributions(observations)
 
     @torch.no_grad()
-    def chances(self, observations: Sequence[TextObservation]) -> Outputs:
+    def distributions(self, observations: Sequence[TextObservation]) -> Outputs:
         """`forward` without gradients; remembered while the weights are `unchanged`."""
         prompts = [] if self._known is None else self.read(observations)
         if self._known is None or not all(isinstance(prompt, str) for prompt in prompts):

@@ -206,7 +206,7 @@ class NetHackCollector(Collector):
             rows = list(lasts)
             shown = NetHackObservations.stack([NetHackObservations(**last) for last in lasts.values()])
             memory = None if self._memory is None else self._memory[rows]
-            play.cut_off[step, rows] = policy.values(shown, memory).cpu()
+            play.truncation_values[step, rows] = policy.values(shown, memory).cpu()
 
     def _rows(self, group: int) -> slice:
         return slice(group * self.envs.group_size, (group + 1) * self.envs.group_size)
@@ -226,8 +226,8 @@ class NetHackCollector(Collector):
         for name, part in self._reward.parts.items():
             if isinstance(part, RewardModelPart):
                 intrinsic = intrinsic + rewarded.by_part[name].numpy()
-        cut_off = None if self._bootstrap is None else self._bootstrap * play.cut_off
-        rollout = play.rollout(rewarded.total, rewarded.by_part, cut_off)
+        truncation_values = None if self._bootstrap is None else self._bootstrap * play.truncation_values
+        rollout = play.rollout(rewarded.total, rewarded.by_part, truncation_values)
         return rollout, self._tell(play, np.stack([intrinsic, counts == 1]))
 
     def _tell(self, play: "_Play", per_step: np.ndarray) -> list[PlayedEpisode]:
@@ -296,7 +296,7 @@ class _Play:
     log_probs: Tensor
     values: Tensor
     extrinsic: Tensor
-    cut_off: Tensor
+    truncation_values: Tensor
     """The value of what a step led to where it was the last that its episode was allowed, else 0."""
     memories: Tensor | None
     """``(num_segments, num_envs, memory_size)``: before the first step of each segment of the policy's recurrence."""
@@ -312,11 +312,13 @@ class _Play:
             seen[name][0] = row
         actions = torch.empty(num_steps, num_envs, dtype=torch.int64)
         log_probs, values, extrinsic = torch.empty(3, num_steps, num_envs)
-        cut_off = torch.zeros(num_steps, num_envs)
+        truncation_values = torch.zeros(num_steps, num_envs)
         memories = None
         if policy.memory_size:
             memories = torch.empty(-(-num_steps // policy.recurrence), num_envs, policy.memory_size)
-        return cls(seen, actions, log_probs, values, extrinsic, cut_off, memories, torch.empty(num_envs))
+        return cls(
+            seen, actions, log_probs, values, extrinsic, truncation_values, memories, torch.empty(num_envs)
+        )
 
     def observations(self, steps: int | slice, rows: slice = slice(None)) -> NetHackObservations:
         """Of one step, or of several, step by step."""
@@ -329,7 +331,9 @@ class _Play:
         """``memory`` ``(n, memory_size)`` before ``step``: 0 where an episode begins."""
         return memory * ~torch.from_numpy(self.seen["dones"][step, rows])[:, None]
 
-    def rollout(self, rewards: Tensor, parts: Mapping[str, Tensor], cut_off: Tensor | None) -> Rollout:
+    def rollout(
+        self, rewards: Tensor, parts: Mapping[str, Tensor], truncation_values: Tensor | None
+    ) -> Rollout:
         dones = torch.from_numpy(self.seen["dones"])
         return Rollout(
             observations=self.observations(slice(0, len(self.actions))),
@@ -337,7 +341,7 @@ class _Play:
             log_probs=self.log_probs,
             values=self.values,
             rewards=rewards,
-            cut_off=cut_off,
+            truncation_values=truncation_values,
             dones=dones[1:],
             last_values=self.last_values,
             last_observations=self.observations(len(self.actions)),

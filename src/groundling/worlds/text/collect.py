@@ -90,7 +90,9 @@ class EnvCollector(Collector):
                     )
                 play.note(present, starts, memory, action, step, plays)
                 if self._bootstrap is not None:
-                    play.cut_off.append(self._bootstrap * _cut_off_values(policy, step, action.memory))
+                    play.truncation_values.append(
+                        self._bootstrap * _truncation_values(policy, step, action.memory)
+                    )
                 present, starts, memory = step.observations, torch.from_numpy(envs.at_start()), action.memory
                 on_step(int(plays.sum()))
                 if self._group_size is not None:
@@ -208,7 +210,7 @@ class _Play:
         self.observations: list[TextObservation] = []  # num_steps * num_envs
         self.episodes: list[Episode] = []
         self.paid: list[Tensor] = []  # num_steps of (num_envs,), as those below
-        self.cut_off: list[Tensor] = []
+        self.truncation_values: list[Tensor] = []
         self.plays: list[np.ndarray] = []
         self.read = {name: _Captions(kind) for name, kind in counts.items()}
         self._num_envs = num_envs
@@ -288,7 +290,7 @@ class _Play:
             log_probs=log_probs,
             values=torch.stack([a.values.detach() for a in self._actions]).cpu(),
             rewards=rewarded.total,
-            cut_off=torch.stack(self.cut_off) if self.cut_off else None,
+            truncation_values=torch.stack(self.truncation_values) if self.truncation_values else None,
             dones=torch.from_numpy(np.stack(self._dones)),
             last_values=last_values,
             last_observations=present,
@@ -336,11 +338,11 @@ class _Captions:
         )
 
 
-def _cut_off_values(policy: Policy, step: Step, memory: Tensor | None) -> Tensor:
-    """float32 ``(num_envs,)``: the value of the last observation where a time limit cut the episode off, else 0."""
+def _truncation_values(policy: Policy, step: Step, memory: Tensor | None) -> Tensor:
+    """float32 ``(num_envs,)``: the value of the last observation where a time limit truncated the episode, else 0."""
     values = torch.zeros(len(step.rewards))
-    cut_off = [i for i in step.final_observations if step.truncated[i] and not step.terminated[i]]
-    if cut_off:
-        finals = [step.final_observations[i] for i in cut_off]
-        values[cut_off] = policy.values(finals, None if memory is None else memory[cut_off]).cpu()
+    truncated = [i for i in step.final_observations if step.truncated[i] and not step.terminated[i]]
+    if truncated:
+        finals = [step.final_observations[i] for i in truncated]
+        values[truncated] = policy.values(finals, None if memory is None else memory[truncated]).cpu()
     return values
