@@ -85,10 +85,11 @@ class DRRNPolicy(ReadingPolicy):
         """The GRU's last state of each text, ``(texts, hidden_size)``; equal texts are read once."""
         distinct = list(dict.fromkeys(texts))
         place = {text: i for i, text in enumerate(distinct)}
-        lines = [self.embedding(torch.tensor(self._tokens(text), device=self.device)) for text in distinct]
+        tokens = [torch.tensor(self._tokens(text)) for text in distinct]
         # Padded: on CPUs the gradient of packed lines takes a time that is quadratic in their length.
-        states, _ = encoder(pad_sequence(lines))  # (longest, distinct, hidden_size)
-        last = states[[len(line) - 1 for line in lines], range(len(lines))]  # (distinct, hidden_size)
+        padded = pad_sequence(tokens).to(self.device)  # (longest, distinct)
+        states, _ = encoder(self.embedding(padded))  # (longest, distinct, hidden_size)
+        last = states[[len(line) - 1 for line in tokens], range(len(tokens))]  # (distinct, hidden_size)
         return last[[place[text] for text in texts]]
 
     def _tokenize(self, text: str) -> tuple[int, ...]:
