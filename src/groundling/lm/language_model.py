@@ -160,6 +160,7 @@ class LanguageModel(nn.Module):
                 adapters.load_adapter(model, source.path, lora)
             elif lora is not None:
                 adapters.add_lora(model, lora)
+        loading.align(model)
         return cls(
             model,
             loading.load_tokenizer(

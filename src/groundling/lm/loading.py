@@ -33,6 +33,8 @@ if TYPE_CHECKING:  # a second of imports, which commands that load no model do w
 
 Init = Literal["pretrained", "random", "embeddings"]
 
+_ALIGNMENT = 64
+"""Bytes of which PyTorch's allocator gives multiples on CPUs."""
 STARTERS = {
     "starter": Path(__file__).parent / "starter" / "encoder_decoder",
     "starter-causal": Path(__file__).parent / "starter" / "causal",
@@ -283,6 +285,17 @@ def load_pretrained(auto: Any, path: str, **options: Any) -> PreTrainedModel:
         missing = sorted(report["missing_keys"])
         raise GroundlingError(f"{path} lacks weights of this model, among them {', '.join(missing[:3])}")
     return model
+
+
+def align(model: PreTrainedModel) -> None:
+    """Moves weights in the CPU's memory to where PyTorch would have put them, if they lie elsewhere.
+
+    Those of a file lie where safetensors has mapped it. Matrix products of MKL round by the addresses of what they
+    multiply, and a run that is resumed must compute as one that went on.
+    """
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.device.type == "cpu" and tensor.data_ptr() % _ALIGNMENT:
+            tensor.data = tensor.data.clone()
 
 
 def switch_dropout_off(model: PreTrainedModel) -> None:

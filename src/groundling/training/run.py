@@ -326,7 +326,9 @@ class Run:
             for name, present in self.collector.tensors().items():
                 if tensors[name].shape[1:] != present.shape[1:] or len(tensors[name]) != len(envs):
                     raise ValueError(f"{name} has the shape {tuple(tensors[name].shape)}")
-            self.collector.load_tensors({name: whole[self.local_rows] for name, whole in tensors.items()})
+            # Copied to where PyTorch puts tensors: products round by the addresses of what they multiply.
+            local = {name: whole[self.local_rows].clone() for name, whole in tensors.items()}
+            self.collector.load_tensors(local)
         with fitting(folder, "what the world and its rewards keep"):
             self.collector.load_shared(folder)
         with fitting(folder, "random.safetensors"):
