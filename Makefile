@@ -57,6 +57,8 @@ demo-motif: install  ## Motif: record NetHack, judge it, learn the judge's taste
 	$(BIN)/groundling report $(MOTIF)/intrinsic-seed1 $(MOTIF)/extrinsic-seed1
 	$(BIN)/groundling watch $(MOTIF)/intrinsic-seed1 --fast --gif $(MOTIF)/intrinsic.gif
 
+# Some machines forbid Python to keep what it compiles, which each of the suite's many processes would do again.
+test: export PYTHONDONTWRITEBYTECODE =
 test: install  ## Run the test suite
 	$(BIN)/python -m pytest -n auto --dist worksteal
 

@@ -32,7 +32,7 @@ def _assert_survived(tried: Iterator[Case]) -> list[Case]:
 
 @pytest.mark.parametrize(
     "name",
-    ["train table", "train thinking", "collect --episodes", "annotate", "distill", "evaluate", "study"],
+    ["train table", "collect --episodes", "annotate", "distill", "evaluate", "study"],
 )
 def test_a_killed_command_ends_as_undisturbed(name: str, bench: Bench, every: dict[str, Scenario]) -> None:
     done = _assert_survived(cases.killed(bench, every[name], 3))
