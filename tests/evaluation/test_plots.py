@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from groundling.evaluation import plots
+from groundling.intervals import IntervalEstimate
 
 
 def test_a_moving_mean_weighs_episodes_and_not_updates() -> None:
@@ -34,6 +35,17 @@ def test_one_that_has_not_the_first_metric_is_in_the_legend_all_the_same() -> No
     runs = {name: [[{"step": s, key: float(s)} for s in (1, 2)]] for name, key in (("a", "x"), ("b", "y"))}
     figure = plots.draw_curves(runs, {"x": "first", "y": "second"}, {})
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
+
+
+def test_arms_of_a_single_test_are_the_rows_of_one_panel() -> None:
+    def panels(*suites: str) -> dict[str, dict[str, dict[str, IntervalEstimate]]]:
+        return {arm: {"trained": {s: IntervalEstimate(0.5, 0.4, 0.6) for s in suites}} for arm in ("a", "b")}
+
+    (one,) = plots.draw_estimates(panels("held-out"), {"random": {"held-out": 0.1}}, "success").axes
+    assert one.get_title(loc="left") == "held-out"
+    assert [text.get_text() for text in one.get_yticklabels()] == ["a", "b"]
+    several = plots.draw_estimates(panels("held-out", "french"), {}, "success").axes
+    assert [axes.get_title(loc="left") for axes in several] == ["a", "b"]
 
 
 def test_a_link_in_a_picture_s_place_is_replaced(tmp_path: Path) -> None:

@@ -141,21 +141,24 @@ def _draw_group(axes: Any, place: int, name: str, runs: Sequence[Rows], key: str
 
 def draw_estimates(
     panels: Mapping[str, Mapping[str, Mapping[str, IntervalEstimate]]],
+    levels: Mapping[str, Mapping[str, float]],
     label: str,
-    levels: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Any:
     """A figure of figures with intervals: side by side panels, one line for each row, one mark for each series.
 
     Args:
-        panels: By the panel's title, by series, by row: an estimate. All panels show all rows.
-        label: What the x axis is called; it goes from 0 to 1.
+        panels: By the panel's title, by series, by row: an estimate. All panels show all rows. If there is one row in
+            all, the panels become the rows of a single one.
         levels: By name, such as an agent's, by row: what is drawn as a stroke in every panel.
+        label: What the x axis is called; it goes from 0 to 1.
     """
-    columns = min(5, len(panels))
-    lines = math.ceil(len(panels) / columns)
     every = [series for panel in panels.values() for series in panel.values()]
     rows = list(dict.fromkeys(row for series in every for row in series))
     names = list(dict.fromkeys(name for panel in panels.values() for name in panel))
+    if len(rows) == 1 and len(panels) > 1:
+        return draw_estimates(*_turned(panels, rows[0], names, levels), label)
+    columns = min(5, len(panels))
+    lines = math.ceil(len(panels) / columns)
     width = 2.2 + 1.6 * columns if len(panels) > 1 else 6.0
     figure, grid = _figure(width, lines * (0.5 + 0.1 * len(rows) * (1 + len(names))) + 0.5, lines, columns)
     handles: dict[str, Any] = {}
@@ -171,7 +174,7 @@ def draw_estimates(
             )
             if estimates:
                 handles.setdefault(name, bars)
-        for name, by_row in (levels or {}).items():
+        for name, by_row in levels.items():
             y = [rows.index(row) for row in by_row if row in rows]
             x = np.array([by_row[row] for row in by_row if row in rows])
             colour = _LEVEL_COLOURS.get(name, _OTHER_LEVELS)
@@ -186,6 +189,22 @@ def draw_estimates(
         axes.axis("off")
     figure.legend(handles.values(), handles, frameon=False, ncols=4, loc="outside upper center", fontsize=8)
     return figure
+
+
+def _turned(
+    panels: Mapping[str, Mapping[str, Mapping[str, IntervalEstimate]]],
+    row: str,
+    names: Sequence[str],
+    levels: Mapping[str, Mapping[str, float]],
+) -> tuple[dict[str, dict[str, dict[str, IntervalEstimate]]], dict[str, dict[str, float]]]:
+    """Panels of a single ``row`` as one panel of that title, with a row for each; and their levels."""
+    series = {
+        name: {title: panel[name][row] for title, panel in panels.items() if row in panel.get(name, {})}
+        for name in names
+    }
+    return {row: series}, {
+        name: dict.fromkeys(panels, by_row[row]) for name, by_row in levels.items() if row in by_row
+    }
 
 
 def save(figure: Any, path: Path) -> list[Path]:

@@ -130,11 +130,11 @@ def _draw(
         if "trained" in agents_of(lines, arm)
     }
     if panels:
-        plots.save(plots.draw_estimates(panels, "success rate", untrained), output / "generalisation")
+        plots.save(plots.draw_estimates(panels, untrained, "success rate"), output / "generalisation")
         drawn["generalisation"] = "Success on held-out episodes of each test, trained and before (zero-shot)"
     if compared := _compared(study, panels):
         series = {arm: panels[arm]["trained"] for arm in compared}
-        plots.save(plots.draw_estimates({"": series}, "success rate"), output / "cloning")
+        plots.save(plots.draw_estimates({"": series}, {}, "success rate"), output / "cloning")
         drawn["cloning"] = "Online reinforcement learning beside cloning of as many transitions"
     return drawn
 
