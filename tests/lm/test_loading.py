@@ -44,13 +44,16 @@ def test_saved_and_loaded_is_the_same_model(lms, family, tmp_path):
 
 
 @pytest.mark.parametrize("init", ["pretrained", "random"])
-def test_weights_lie_where_pytorch_puts_them(lms, tmp_path, init):
+@pytest.mark.parametrize("lora", [None, LORA])
+def test_weights_lie_where_pytorch_puts_them(lms, tmp_path, init, lora):
     """Else a run that is resumed rounds otherwise: MKL's products depend on addresses."""
     lms("gpt2").save_pretrained(tmp_path / "model")
-    lm = LanguageModel.from_pretrained(tmp_path / "model", init=init, lora=LORA)
-    lm.save_pretrained(tmp_path / "adapter")
-    for one in (lm, LanguageModel.from_pretrained(tmp_path / "adapter")):
-        assert {p.data_ptr() % 64 for p in one.model.parameters()} == {0}
+    lm = LanguageModel.from_pretrained(tmp_path / "model", init=init, lora=lora)
+    lm.save_pretrained(tmp_path / "saved")
+    for one in (lm, LanguageModel.from_pretrained(tmp_path / "saved")):
+        # Frozen ones of a model that is loaded again from where it was may lie anywhere.
+        weights = [p for p in one.model.parameters() if p.requires_grad or init == "random"]
+        assert {p.data_ptr() % 64 for p in weights} == {0}
 
 
 def test_random_weights_are_reproducible_and_leave_the_global_generator_alone(folder):

@@ -160,7 +160,14 @@ class LanguageModel(nn.Module):
                 adapters.load_adapter(model, source.path, lora)
             elif lora is not None:
                 adapters.add_lora(model, lora)
-        loading.align(model)
+        # The bundled models lie in the installed package, whose place another machine does not share.
+        keep_base = not load_in_4bit and (
+            init != "pretrained"
+            or str(path) in loading.STARTERS
+            or (base is not None and Path(base).parent == Path(source.path))
+        )
+        # Other frozen weights come from the same file again, whose pages processes share.
+        loading.align(p for p in model.parameters() if p.requires_grad or keep_base)
         return cls(
             model,
             loading.load_tokenizer(
@@ -171,13 +178,7 @@ class LanguageModel(nn.Module):
             gradient_checkpointing=gradient_checkpointing,
             max_prompt_tokens=max_prompt_tokens,
             compiled=compile,
-            # The bundled models lie in the installed package, whose place another machine does not share.
-            keep_base=not load_in_4bit
-            and (
-                init != "pretrained"
-                or str(path) in loading.STARTERS
-                or (base is not None and Path(base).parent == Path(source.path))
-            ),
+            keep_base=keep_base,
         )
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -287,15 +287,15 @@ def load_pretrained(auto: Any, path: str, **options: Any) -> PreTrainedModel:
     return model
 
 
-def align(model: PreTrainedModel) -> None:
-    """Moves weights in the CPU's memory to where PyTorch would have put them, if they lie elsewhere.
+def align(weights: Iterable[torch.nn.Parameter]) -> None:
+    """Moves ``weights`` in the CPU's memory to where PyTorch would have put them, if they lie elsewhere.
 
     Those of a file lie where safetensors has mapped it. Matrix products of MKL round by the addresses of what they
     multiply, and a run that is resumed must compute as one that went on.
     """
-    for tensor in (*model.parameters(), *model.buffers()):
-        if tensor.device.type == "cpu" and tensor.data_ptr() % _ALIGNMENT:
-            tensor.data = tensor.data.clone()
+    for weight in weights:
+        if weight.device.type == "cpu" and weight.data_ptr() % _ALIGNMENT:
+            weight.data = weight.data.clone()
 
 
 def switch_dropout_off(model: PreTrainedModel) -> None:
