@@ -124,6 +124,23 @@ def test_kept_prompts_are_what_they_are_alone(tokenizers, family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.usefixtures("together")
+def test_kept_prompts_under_autocast(tokenizers, family):
+    lm = model(family, tokenizers)
+    in_float32, in_bfloat16 = PromptCache(lm.backbone), PromptCache(lm.backbone)
+    texts = [_ids(seed, 12 + seed) for seed in range(3)]
+    for call in range(3):
+        questions = [ScoringQuestion(list(text), CANDIDATES) for text in texts]
+        with torch.no_grad():
+            exact = scores(lm, in_float32.answers(questions))
+            with torch.autocast("cpu", torch.bfloat16):
+                rounded = scores(lm, in_bfloat16.answers(questions))
+        torch.testing.assert_close(rounded.float(), exact, atol=0.3, rtol=0.05)
+        texts = [text + _ids(50 + call, 5) for text in texts]
+    assert in_float32.num_bytes == 2 * in_bfloat16.num_bytes
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.usefixtures("together")
 def test_a_prompt_that_goes_on_by_one_token(tokenizers, family):
     """Of one row alone Transformers lays out the heads that share a key otherwise."""
     lm, text = model(family, tokenizers), _ids(1, 31)

@@ -38,6 +38,10 @@ def main() -> int:
     parser.add_argument("--device", default=REHEARSAL, help="a GPU, such as cuda")
     parser.add_argument("--jobs", type=int, default=1, help="processes that share the paths")
     arguments = parser.parse_args()
+    if arguments.device != REHEARSAL and arguments.output and not (arguments.output / "copies.csv").exists():
+        parser.error(
+            f"{arguments.output} has no copies.csv, beside which a GPU's table stands: play without --device first"
+        )
     done, began = list[Rehearsal](), time.perf_counter()
     for one in _played(arguments.device, arguments.output is not None, arguments.jobs):
         done.append(one)

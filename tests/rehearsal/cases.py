@@ -70,6 +70,13 @@ _LONG = {
 }
 """Paths that are left to `make rehearsal`, since shorter ones of the suite compute most of the same."""
 
+_IN_BFLOAT16 = (
+    "LoRA and a KL penalty, text",
+    "checkpointed gradients and a reference, writing",
+    "conversations, action_scoring",
+)
+"""Variants that are played in bfloat16, too."""
+
 
 @dataclass(frozen=True)
 class Rehearsal:
@@ -118,7 +125,7 @@ def _everything(whole: bool) -> Iterator[tuple[str, Played]]:
         yield f"a language model as judge, {answer}", functools.partial(paths.judged, answer=answer)
     yield "a metric with a model", paths.measured
     for name, config in paths.variants():
-        if name in ("LoRA and a KL penalty, text", "checkpointed gradients and a reference, writing"):
+        if name in _IN_BFLOAT16:
             yield f"bfloat16, {name}", paths.in_bfloat16(functools.partial(paths.trained, config))
     yield "bfloat16, decoding", paths.in_bfloat16(paths.decoded)
 

@@ -143,6 +143,10 @@ class AttentionBy(TorchFunctionMode):
         given = kwargs or {}
         if func is F.scaled_dot_product_attention:
             query, key, value = args[:3]
+            if torch.is_autocast_enabled(query.device.type):
+                # Autocast casts what goes into the function whose place this takes; rotated keys come in float32.
+                dtype = torch.get_autocast_dtype(query.device.type)
+                query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
             if (sharing := query.shape[2] // key.shape[2]) > 1:
                 # Of one row alone Transformers lays out the heads that share a key as if they were rows. Of several it
                 # repeats the key for each of them.
