@@ -1,26 +1,66 @@
-"""The time left, as a run tells it."""
+"""What a run shows while it trains."""
 
 import io
+import re
 
 import pytest
 from rich.console import Console
 
-from groundling.training import progress
 from groundling.training.progress import TrainingProgress
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_the_time_left_counts_learning_too(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each update collects for 20 seconds and learns for 60: of ten updates four are left after six."""
+class Clock:
+    """Seconds that pass when they are told to."""
+
     now = 0.0
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    shown = io.StringIO()
-    console = Console(file=shown, force_terminal=terminal, width=120)
-    with TrainingProgress(console, 1_000, 0) as bar:
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _left(text: str) -> float:
+    hours, minutes, seconds = map(int, re.findall(r"(\d+):(\d\d):(\d\d) left", text)[-1])
+    return hours * 3600 + minutes * 60 + seconds
+
+
+def _work(bar: TrainingProgress, clock: Clock, update: int) -> None:
+    """One update of 100 steps: it collects for 20 seconds, learns for 60, and every second one saves for 10."""
+    bar.phase("collecting")
+    for _ in range(4):
+        clock.now += 5
+        bar.advance(25)
+    bar.phase("learning")
+    clock.now += 60
+    bar.finish_update([], 100 * update)
+    if update % 2 == 0:
+        bar.phase("saving")
+        clock.now += 10
+
+
+@pytest.mark.parametrize("begun", [0, 700], ids=["from the start", "resumed"])
+def test_the_time_left_is_right_after_a_tenth_of_the_run(begun: int) -> None:
+    clock, shown, told = Clock(), io.StringIO(), []
+    with TrainingProgress(Console(file=shown, width=120), begun + 4_000, begun, clock) as bar:
+        clock.now += 90  # the first update also compiles
+        for update in range(1, 41):
+            _work(bar, clock, begun // 100 + update)
+            told.append((clock.now - 10 * (update % 2 == 0), _left(shown.getvalue())))
+    assert len(told) == len(shown.getvalue().splitlines()) == 40  # a line for each update
+    for now, left in told[3:-2]:
+        assert left == pytest.approx(clock.now - now, rel=0.3)
+    assert told[-1][1] == 0
+
+
+def test_the_time_left_passes_while_an_update_learns() -> None:
+    clock, shown = Clock(), io.StringIO()
+    console = Console(file=shown, force_terminal=True, width=120)
+    with TrainingProgress(console, 1_000, 0, clock) as bar:
         for update in range(1, 7):
-            for _ in range(4):
-                now += 5
-                bar.advance(25)
-            now += 60
-            bar.finish_update([], 100 * update)
-    assert "0:05:20 left" in shown.getvalue()
+            _work(bar, clock, update)
+        bar._bar.refresh()
+        bar.phase("learning")
+        clock.now += 30
+        bar._bar.refresh()
+    assert "learning" in shown.getvalue() and "saving" in shown.getvalue()
+    # Four updates of 85 seconds on average are left, less the 40 since the sixth has ended.
+    assert _left(shown.getvalue()) == pytest.approx(300, rel=0.05)

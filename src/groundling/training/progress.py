@@ -1,35 +1,52 @@
-"""What a run shows while it trains: a live bar in a terminal, a line now and then elsewhere."""
+"""What a run shows while it trains: a live bar in a terminal, a line for each update elsewhere."""
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn
+from rich.text import Text
 
 from groundling.worlds.collector import Finished
 
-_SECONDS_BETWEEN_LINES = 10.0
-
 
 class TrainingProgress:
-    """Shows return, success rate and first precision (of the last 100 episodes), steps per second and the time left."""
+    """Shows return, success rate and first precision (of the last 100 episodes), steps per second, the phase of the
+    present update, and the time left.
 
-    def __init__(self, console: Console, total_steps: int, step: int) -> None:
-        self._console, self._total, self._begin = console, total_steps, step
-        self._step, self._started = step, time.monotonic()
-        self._last_line = self._started
+    The time left is told by whole updates, each of which collects, learns and maybe saves: within one, steps come on
+    only while it collects. The first update is left out once there are others, for it also compiles and fills caches.
+
+    Args:
+        console: Where it is shown.
+        total_steps: Env steps, or tokens, of the whole run.
+        step: Those that are taken already.
+        clock: Gives seconds.
+    """
+
+    def __init__(
+        self, console: Console, total_steps: int, step: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._console, self._total, self._clock = console, total_steps, clock
+        self._step = step
+        # Seconds and steps at the beginning and at the ends of updates: the first two and the latest.
+        self._marks = [(clock(), step)]
         self._recent: deque[Finished] = deque(maxlen=100)
         self._bar = Progress(
             BarColumn(bar_width=24),
             TaskProgressColumn(),
             TextColumn("{task.description}"),
-            TextColumn("{task.fields[left]}"),
+            _Computed(self._time_left),
             console=console,
             disable=not console.is_terminal,
         )
-        self._task = self._bar.add_task(self._describe(), total=total_steps, completed=step, left="")
+        self._task = self._bar.add_task(self._describe(), total=total_steps, completed=step)
+
+    def phase(self, name: str) -> None:
+        """Tell what the update does from now on: collecting, learning, measuring, saving."""
+        self._bar.update(self._task, description=f"{self._describe()} · {name}")
 
     def advance(self, steps: int) -> None:
         """Count ``steps`` env steps, or tokens."""
@@ -40,13 +57,10 @@ class TrainingProgress:
         """Count the episodes of an update, which ended at ``step``, and show where the run stands."""
         self._recent.extend(episodes)
         self._step = step
-        # By whole updates: rich's own column takes the pace of the last seconds, which are collecting or learning.
-        left = f"{self._time_left()} left"
-        self._bar.update(self._task, completed=step, description=self._describe(), left=left)
-        due = time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES or self._step >= self._total
-        if not self._console.is_terminal and due:
-            self._last_line = time.monotonic()
-            self._console.print(f"{self._describe()} · {left}", highlight=False)
+        self._marks = [*self._marks[:2], (self._clock(), step)]
+        self._bar.update(self._task, completed=step, description=self._describe())
+        if not self._console.is_terminal:
+            self._console.print(f"{self._describe()} · {self._time_left()}", highlight=False)
 
     def _describe(self) -> str:
         parts = [f"step {self._step:,}/{self._total:,}"]
@@ -58,16 +72,23 @@ class TrainingProgress:
             firsts = [e.figures["first_precision"] for e in self._recent if "first_precision" in e.figures]
             if firsts:
                 parts.append(f"precision {sum(firsts) / len(firsts):.2f}")
-        if self._step > self._begin:
-            parts.append(f"{self._rate():,.0f} steps/s")
+        if (rate := self._rate()) is not None:
+            parts.append(f"{rate:,.0f} steps/s")
         return " · ".join(parts)
 
-    def _rate(self) -> float:
-        return (self._step - self._begin) / max(time.monotonic() - self._started, 1e-9)
+    def _rate(self) -> float | None:
+        """Steps per second; None before the first update has ended."""
+        if len(self._marks) == 1:
+            return None
+        (began, first), (ended, last) = self._marks[-2:]
+        return (last - first) / max(ended - began, 1e-9)
 
     def _time_left(self) -> str:
-        seconds = round(max(self._total - self._step, 0) / max(self._rate(), 1e-9))
-        return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+        if not (rate := self._rate()):
+            return ""
+        ended, step = self._marks[-1]
+        seconds = round(max((self._total - step) / rate - (self._clock() - ended), 0))
+        return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02} left"
 
     def __enter__(self) -> "TrainingProgress":
         self._bar.start()
@@ -75,3 +96,14 @@ class TrainingProgress:
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         self._bar.stop()
+
+
+class _Computed(ProgressColumn):
+    """A text that is asked for whenever the bar is drawn."""
+
+    def __init__(self, text: Callable[[], str]) -> None:
+        super().__init__()
+        self._text = text
+
+    def render(self, task: Task) -> Text:
+        return Text(self._text())

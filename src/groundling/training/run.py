@@ -161,10 +161,12 @@ class Run:
             progress = stack.enter_context(TrainingProgress(console, total, self.counters.step))
             while self.counters.step < total:
                 row = self.update(progress)
+                progress.phase("measuring")
                 for log in logs:
                     log.log(row)
                 stop = any(self.processes.gather(stop_asked())) or self.counters.step >= total
                 if stop or self.counters.update % self.config.training.checkpoint_every == 0:
+                    progress.phase("saving")
                     self.save()
                 self._check_entropy(row)
                 if stop and self.counters.step < total:
@@ -207,6 +209,7 @@ class Run:
         """
         config, started = self.config, time.monotonic()
         algorithm, policy = f"algorithm {config.algorithm.id!r}", f"policy {config.policy.id!r}"
+        progress.phase("collecting")
         local_rollout, local_episodes = self.collector.collect(
             self.policy,
             generator=self.generators["act"],
@@ -219,6 +222,7 @@ class Run:
         shaped = {}
         if rollout.kl is not None and not rollout.sequences and isinstance(self.algorithm, OnPolicy):
             shaped = self.shaped.add(rollout, self.algorithm.kl.rewards(rollout))
+        progress.phase("learning")
         with (
             nullcontext() if self.shards is None else self.shards.apart(),
             foreign(algorithm),
