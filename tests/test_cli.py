@@ -1,13 +1,16 @@
 """The command line, as a user calls it."""
 
+import argparse
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 import yaml
 from rich.table import Table
 
+from groundling import cli
 from groundling.cli import main
 from groundling.commands.command import episode_bars, make_console
 from groundling.configs.compose import changed, compose
@@ -55,6 +58,42 @@ def test_train_evaluate_report(trained: Path, capsys: pytest.CaptureFixture[str]
     assert page.count("<svg") == 2 and "data:image/png;base64," in page
     assert not re.findall(r"""(?:src|href)=["']https?:|url\(https?:|@import""", page)  # self-contained
     assert "pick up the " in page and "turn left" in page
+
+
+def test_version_and_completion(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, expected in ((["--version"], "groundling "), (["--print-completion", "bash"], "--dry-run")):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert ended.value.code == 0 and expected in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", [c.__name__.rpartition(".")[2] for c in cli._COMMANDS])
+def test_the_examples_of_help_are_command_lines(name: str) -> None:
+    parser = cli._parser()
+    (commands,) = (a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    command = {"listing": "list"}.get(name, name.replace("_", "-"))
+    lines = commands[command].epilog.splitlines()[1:]
+    assert lines
+    for line in lines:
+        words = shlex.split(re.split(r"\s{3,}", line.strip())[0])
+        assert words[:2] == ["groundling", command]
+        arguments, more = parser.parse_known_args(words[1:])
+        assert not more or hasattr(arguments, "overrides")
+
+
+def test_list_gives_an_overview_and_finds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    overview = capsys.readouterr().out
+    assert "BabyAI-… (" in overview and len(overview.splitlines()) < 100
+    for name in ("ppo", "action_scoring", "starter-causal", "held-out", "glam/… ("):
+        assert name in overview
+    assert main(["list", "envs"]) == 0
+    assert "\n  BabyAI-MixedTrainLocal-v0  " in capsys.readouterr().out
+    assert main(["list", "--search", "STAIRS", "nethack"]) == 0
+    assert capsys.readouterr().out.startswith("agents (1):\n  explorer")
+    assert main(["list", "policies", "--search", "drrn"]) == 0
+    assert capsys.readouterr().out.startswith("policies (1):\n  drrn")
+    assert "nothing of policies has stairs" in _error(capsys, "list", "policies", "--search", "stairs")
 
 
 def test_suites_change_the_world_and_the_words(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,20 +204,7 @@ def test_dry_run_tells_and_writes_nothing(tmp_path: Path, capsys: pytest.Capture
     assert not run_dir.exists()
 
 
-def test_list_and_doctor(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list"]) == 0
-    everything = capsys.readouterr().out
-    for name in (
-        "BabyAI-MixedTrainLocal-v0",
-        "ppo",
-        "action_scoring",
-        "starter-causal",
-        "demo-easy",
-        "held-out",
-    ):
-        assert name in everything
-    assert main(["list", "algorithms"]) == 0
-    assert "ppo" in capsys.readouterr().out
+def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     assert "starter model" in capsys.readouterr().out
 

@@ -52,7 +52,10 @@ def test_list_imports_neither_torch_nor_transformers() -> None:
 
 
 def test_list_tells_what_the_registries_tell() -> None:
-    listing = "from groundling.cli import main; main(['list'])"
+    listing = (
+        "from groundling.cli import main; from groundling.inventory import inventory; "
+        "[main(['list', kind]) for kind in inventory()]"
+    )
     output, _, written = _python(
         f"import scripts.bundled as b; {listing}; print('---'); print(b.table(), end='')"
     ).partition("---\n")
@@ -87,9 +90,9 @@ _REGISTERING = {
 @pytest.mark.parametrize("kind", _REGISTERING)
 def test_list_tells_what_somebody_registers(kind: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(_REGISTERING[kind])
-    code = f"import sys; from groundling.cli import main; main(['list', '--import', 'mine']); print({_HEAVY})"
-    output = _python(code, tmp_path)
-    section = output.partition(f"\n{kind}:\n")[2].partition(":\n")[0]
+    listed = f"[main(['list', kind, '--import', 'mine']) for kind in ('envs', '{kind}')]"
+    output = _python(f"import sys; from groundling.cli import main; {listed}; print({_HEAVY})", tmp_path)
+    section = re.split(rf"^{kind} \(\d+\):\n", output, flags=re.MULTILINE)[1]
     assert re.search(r"^  mine +A (pool|metric) of mine\.$", section, re.MULTILINE), section
     if kind == "pools":
         assert output.endswith("\n[]\n") and re.search(r"^  Mine-v0 +yours$", output, re.MULTILINE)

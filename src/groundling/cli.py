@@ -1,14 +1,19 @@
 """The command line. Every error that a user can mend is one line on standard error and a non-zero exit."""
 
 import argparse
+import contextlib
 import faulthandler
 import importlib
+import importlib.metadata
 import os
+import platform
 import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import groundling
 from groundling.commands import (
     annotate,
     check_env,
@@ -132,10 +137,41 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="groundling", description="Reinforcement learning with language models.", allow_abbrev=False
     )
+    parser.add_argument(
+        "--version", action=_Version, nargs=0, help="print the versions that a report of a bug needs"
+    )
+    parser.add_argument(
+        "--print-completion",
+        action=_Completion,
+        choices=("bash", "zsh", "tcsh"),
+        help="print what completes command lines in a shell; put it where the shell looks for that",
+    )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in _COMMANDS:
         command.add_parser(commands)
     return parser
+
+
+class _Version(argparse.Action):
+    """Prints Groundling's version and those of what it computes with, and ends."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        versions = {"groundling": groundling.__version__, "python": platform.python_version()}
+        for package in ("torch", "transformers", "gymnasium"):
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                versions[package] = importlib.metadata.version(package)
+        print(" · ".join(f"{name} {version}" for name, version in versions.items()))
+        parser.exit()
+
+
+class _Completion(argparse.Action):
+    """Prints a shell's completion, and ends."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, shell: Any, *_: Any) -> None:
+        import shtab
+
+        print(shtab.complete(parser, shell))
+        parser.exit()
 
 
 def _import(module: str) -> None:

@@ -23,7 +23,16 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 def add_parser(commands: Commands) -> None:
     """Add `groundling annotate`."""
-    parser = add_command(commands, "annotate", run, "ask a judge which segment of each pair it prefers")
+    parser = add_command(
+        commands,
+        "annotate",
+        run,
+        "ask a judge which segment of each pair it prefers",
+        examples="""
+        groundling annotate data/pairs --name rules --judge rules                          a table of rules
+        groundling annotate data/pairs --name llama --judge openai model=llama base_url=http://localhost:8000/v1
+        """,
+    )
     parser.add_argument("dataset", type=Path, help="a folder of preference pairs, in either format")
     parser.add_argument(
         "--judge",

@@ -27,7 +27,14 @@ _MOST_READ = 1_000
 def add_parser(commands: Commands) -> None:
     """Add `groundling check-env`."""
     parser = add_command(
-        commands, "check-env", run, "play in a text env of yours, and show what a model would read and prefer"
+        commands,
+        "check-env",
+        run,
+        "play in a text env of yours, and show what a model would read and prefer",
+        examples="""
+        groundling check-env my_module:MyEnv         a class of yours
+        groundling check-env BabyAI-GoToLocal-v0     an env that Gymnasium knows
+        """,
     )
     parser.add_argument(
         "env", help="MODULE:CLASS, MODULE:FUNCTION that makes it, or what Gymnasium knows it by"

@@ -24,7 +24,14 @@ if TYPE_CHECKING:
 def add_parser(commands: Commands) -> None:
     """Add `groundling collect`."""
     parser = add_command(
-        commands, "collect", run, "let an agent play, and keep what it did as a dataset to learn from"
+        commands,
+        "collect",
+        run,
+        "let an agent play, and keep what it did as a dataset to learn from",
+        examples="""
+        groundling collect expert world.env=BabyAI-GoToLocal-v0 --episodes 2000 --output data/bot
+        groundling collect explorer,random world.env=NetHackScore-v1 --pairs 50000 --output data/pairs
+        """,
     )
     parser.add_argument("agent", help="as for evaluate; with --pairs several, as in explorer,random")
     parser.add_argument(

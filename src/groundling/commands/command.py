@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,10 +28,25 @@ def add_command(
     name: str,
     run: Callable[[argparse.Namespace], int],
     help: str,
+    *,
+    examples: str,
 ) -> argparse.ArgumentParser:
-    """Add the command ``name``, which ``run`` carries out; returns its parser."""
+    """Add the command ``name``, which ``run`` carries out; returns its parser.
+
+    Args:
+        commands: Those of the command line.
+        name: What it is called.
+        run: Carries it out; gives its exit status.
+        help: What it does, in a line.
+        examples: Command lines that work, one a line, each with what it is for; shown below the options.
+    """
     parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=help, description=help, allow_abbrev=False
+        name,
+        help=help,
+        description=help,
+        epilog="examples:\n" + textwrap.indent(textwrap.dedent(examples).strip(), "  "),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.set_defaults(run=run)
     parser.add_argument(

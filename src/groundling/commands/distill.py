@@ -13,7 +13,15 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Commands) -> None:
     """Add `groundling distill`."""
-    parser = add_command(commands, "distill", run, "train a reward model on what a judge prefers")
+    parser = add_command(
+        commands,
+        "distill",
+        run,
+        "train a reward model on what a judge prefers",
+        examples="""
+        groundling distill data/pairs --preferences rules --output data/reward
+        """,
+    )
     parser.add_argument("dataset", help="a folder of preference pairs that `groundling annotate` labelled")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. learning_rate=1e-4 epochs=20")
     parser.add_argument("--preferences", required=True, metavar="NAME", help="whose: the annotator's name")

@@ -7,7 +7,16 @@ from groundling.commands.command import Commands, add_command
 
 def add_parser(commands: Commands) -> None:
     """Add `groundling doctor`."""
-    parser = add_command(commands, "doctor", run, "is this machine set up")
+    parser = add_command(
+        commands,
+        "doctor",
+        run,
+        "is this machine set up",
+        examples="""
+        groundling doctor            versions, extras, devices
+        groundling doctor --score    the starter model scores, too
+        """,
+    )
     parser.add_argument(
         "--score",
         action="store_true",

@@ -28,7 +28,17 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Commands) -> None:
     """Add `groundling evaluate`."""
-    parser = add_command(commands, "evaluate", run, "play held-out episodes and compare with baselines")
+    parser = add_command(
+        commands,
+        "evaluate",
+        run,
+        "play held-out episodes and compare with baselines",
+        examples="""
+        groundling evaluate runs/demo                                held-out episodes, beside the baselines
+        groundling evaluate runs/demo --suite french,invented-words   tests of generalisation
+        groundling evaluate expert world.env=BabyAI-GoTo-v0           an agent without a run
+        """,
+    )
     parser.add_argument(
         "agent",
         help="a run's folder, one of its checkpoints, an experiment (untrained), random, expert, or explorer; with "

@@ -10,7 +10,16 @@ from groundling.errors import ConfigError
 def add_parser(commands: Commands) -> None:
     """Add `groundling publish`."""
     about = "put a trained policy into a folder of its own, with a model card, and on the hub if asked to"
-    parser = add_command(commands, "publish", run, about)
+    parser = add_command(
+        commands,
+        "publish",
+        run,
+        about,
+        examples="""
+        groundling publish runs/demo --output published
+        groundling publish runs/demo --output published --upload OWNER/NAME    on the Hugging Face hub, too
+        """,
+    )
     parser.add_argument("run_dir", metavar="RUN", help="a run's folder or one of its checkpoints")
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--upload", metavar="OWNER/NAME", help="a repository on the Hugging Face hub")

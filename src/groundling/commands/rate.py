@@ -11,7 +11,13 @@ from groundling.output import plain
 def add_parser(commands: Commands) -> None:
     """Add `groundling rate`."""
     parser = add_command(
-        commands, "rate", run, "write forms on which people rate generated texts, or read their answers"
+        commands,
+        "rate",
+        run,
+        "write forms on which people rate generated texts, or read their answers",
+        examples="""
+        groundling rate rating ppo=runs/ppo/predictions/test-trained.jsonl nlpo=runs/nlpo/predictions/test-trained.jsonl
+        """,
     )
     parser.add_argument("folder", type=Path, help="of the form")
     parser.add_argument("predictions", nargs="*", metavar="SYSTEM=FILE", help="whose texts; JSONL files")

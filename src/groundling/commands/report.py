@@ -9,7 +9,14 @@ from groundling.commands.command import Commands, add_command
 def add_parser(commands: Commands) -> None:
     """Add `groundling report`."""
     parser = add_command(
-        commands, "report", run, "write one self-contained HTML page about one run or several"
+        commands,
+        "report",
+        run,
+        "write one self-contained HTML page about one run or several",
+        examples="""
+        groundling report runs/demo
+        groundling report runs/demo-seed* --output report.html    several runs on one page
+        """,
     )
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN")
     parser.add_argument(

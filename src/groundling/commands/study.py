@@ -10,7 +10,14 @@ from groundling.errors import ConfigError, RunError
 def add_parser(commands: Commands) -> None:
     """Add `groundling study`."""
     parser = add_command(
-        commands, "study", run, "train and evaluate several arms with several seeds, and tell what came of it"
+        commands,
+        "study",
+        run,
+        "train and evaluate several arms with several seeds, and tell what came of it",
+        examples="""
+        groundling study glam-study seeds=2 --jobs 2
+        groundling study my_study.yaml --output results/mine
+        """,
     )
     parser.add_argument("study", help="see `groundling list studies`, or a YAML file of your own")
     parser.add_argument(

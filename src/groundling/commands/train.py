@@ -25,7 +25,17 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Commands) -> None:
     """Add `groundling train`."""
-    parser = add_command(commands, "train", run, "train, or go on with a run that was stopped")
+    parser = add_command(
+        commands,
+        "train",
+        run,
+        "train, or go on with a run that was stopped",
+        examples="""
+        groundling train demo seed=2                                         the same again goes on where it was stopped
+        groundling train demo world.env=BabyAI-GoToLocal-v0 '~world.args'    another world
+        groundling train glam/mixed --dry-run                                what it would do, its memory and time
+        """,
+    )
     parser.add_argument(
         "experiment", nargs="?", help="an experiment (see `groundling list experiments`) or a config.yaml"
     )

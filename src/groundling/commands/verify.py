@@ -9,7 +9,13 @@ from groundling.commands.command import Commands, add_command, make_console
 def add_parser(commands: Commands) -> None:
     """Add `groundling verify`."""
     parser = add_command(
-        commands, "verify", run, "check that what was written is whole, and say what can be mended"
+        commands,
+        "verify",
+        run,
+        "check that what was written is whole, and say what can be mended",
+        examples="""
+        groundling verify runs/demo
+        """,
     )
     parser.add_argument(
         "folders",

@@ -30,7 +30,16 @@ _BAR = 24
 
 def add_parser(commands: Commands) -> None:
     """Add `groundling watch`."""
-    parser = add_command(commands, "watch", run, "see an agent play, or write, in the terminal")
+    parser = add_command(
+        commands,
+        "watch",
+        run,
+        "see an agent play, or write, in the terminal",
+        examples="""
+        groundling watch runs/demo                  a trained agent
+        groundling watch expert --gif bot.gif       BabyAI's bot, as a GIF
+        """,
+    )
     parser.add_argument("agent", help="as for evaluate")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. world.env=NetHackScore-v1")
     add_config_dir(parser)
