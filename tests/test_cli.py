@@ -12,8 +12,8 @@ from rich.table import Table
 
 from groundling import cli
 from groundling.cli import main
-from groundling.commands.command import episode_bars, make_console
 from groundling.configs.compose import changed, compose
+from groundling.console import episode_bars, make_console
 from groundling.evaluation.target import find
 from groundling.worlds.text.suites import SUITES
 

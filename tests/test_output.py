@@ -86,7 +86,7 @@ def test_what_libraries_log_commands_no_terminal(caplog: pytest.LogCaptureFixtur
 def test_a_warning_is_written_though_the_process_is_killed_after_it(tmp_path: Path) -> None:
     (tmp_path / "work.py").write_text(
         "import os, signal\n"
-        "from groundling.commands.command import warn\n"
+        "from groundling.console import warn\n"
         "from groundling.output import keep_writing\n"
         "keep_writing()\n"
         "warn('a judge does not answer')\n"

@@ -10,31 +10,67 @@ from groundling import envs
 from groundling.errors import ConfigError, GroundlingError, RunError
 
 if TYPE_CHECKING:
-    from groundling import algorithms, metrics, policies, prompts, rewards
+    from groundling import algorithms, judges, lm, metrics, policies, prompts, rewards, worlds
+    from groundling.agent import Agent, load
+    from groundling.algorithms import Algorithm, Rollout
     from groundling.lm import LanguageModel
+    from groundling.policies import Policy
+    from groundling.runs import Evaluation, Run, make_world, train
+    from groundling.worlds import World
 
 __version__ = "0.1.0"
 __all__ = [
+    "Agent",
+    "Algorithm",
     "ConfigError",
+    "Evaluation",
     "GroundlingError",
     "LanguageModel",
+    "Policy",
+    "Rollout",
+    "Run",
     "RunError",
+    "World",
     "algorithms",
     "envs",
+    "judges",
+    "lm",
+    "load",
+    "make_world",
     "metrics",
     "policies",
     "prompts",
     "rewards",
+    "train",
+    "worlds",
 ]
 
-_SUBPACKAGES = ("algorithms", "lm", "metrics", "policies", "prompts", "rewards")
+_SUBPACKAGES = ("algorithms", "judges", "lm", "metrics", "policies", "prompts", "rewards", "worlds")
+_PLACES = {
+    "Agent": "agent",
+    "Algorithm": "algorithms",
+    "Evaluation": "runs",
+    "LanguageModel": "lm",
+    "Policy": "policies",
+    "Rollout": "algorithms",
+    "Run": "runs",
+    "World": "worlds",
+    "load": "agent",
+    "make_world": "runs",
+    "train": "runs",
+}
+"""By name, the module that has it and is imported when it is first asked for."""
 
 envs.register()
 
 
 def __getattr__(name: str) -> Any:
-    if name == "LanguageModel":
-        return importlib.import_module("groundling.lm").LanguageModel
+    if name in _PLACES:
+        return getattr(importlib.import_module(f"groundling.{_PLACES[name]}"), name)
     if name in _SUBPACKAGES:
         return importlib.import_module(f"groundling.{name}")
     raise AttributeError(f"module 'groundling' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -7,7 +7,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from groundling.commands.command import Commands, add_command, duration, make_console, positive, warn
+from groundling.commands.command import (
+    Commands,
+    add_command,
+    duration,
+    positive,
+)
+from groundling.console import make_console, warn
 from groundling.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -6,7 +6,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from groundling.commands.command import Commands, add_command, add_config_dir, make_console, positive, warn
+from groundling.commands.command import (
+    Commands,
+    add_command,
+    add_config_dir,
+    positive,
+)
+from groundling.console import make_console, warn
 from groundling.errors import ConfigError, foreign
 
 if TYPE_CHECKING:

@@ -10,11 +10,9 @@ from groundling.commands.command import (
     add_command,
     add_config_dir,
     check_used,
-    episode_bars,
-    make_console,
     positive,
-    warn,
 )
+from groundling.console import episode_bars, make_console, warn
 from groundling.errors import ConfigError
 
 if TYPE_CHECKING:

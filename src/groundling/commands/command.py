@@ -1,11 +1,8 @@
 """What the commands share: a parser each, a console, and how they tell what goes on."""
 
 import argparse
-import os
-import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +10,6 @@ from groundling.errors import ConfigError
 from groundling.output import plain
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from groundling.evaluation.target import Target
 
 INTERRUPTED = 130
@@ -96,47 +91,6 @@ def check_used(config_dir: Path | None, players: "Sequence[tuple[str, Target]]")
         raise ConfigError(
             f"--config-dir {config_dir} does nothing: {names} is no experiment; leave it out, or name one"
         )
-
-
-@contextmanager
-def episode_bars(
-    console: "Console", num_episodes: int, what: str = "episodes"
-) -> Iterator[Callable[[str], Callable[[], None]]]:
-    """Gives a function that shows an agent's progress, from its name."""
-    from rich.progress import Progress, TextColumn
-
-    name_column = TextColumn("{task.description}", style="progress.description", markup=False)
-    columns = (name_column, *Progress.get_default_columns()[1:])  # whose own first one reads names as markup
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-
-        def on_agent(name: str) -> Callable[[], None]:
-            task = progress.add_task(name, total=num_episodes)
-            if not console.is_terminal:
-                console.print(f"{name}: {num_episodes} {what} to go", highlight=False)
-            return lambda: progress.advance(task)
-
-        yield on_agent
-
-
-def warn(text: str) -> None:
-    """Tell the user, beside the output proper."""
-    print(f"warning: {plain(' '.join(text.splitlines()))}", file=sys.stderr)
-
-
-def make_console() -> "Console":
-    """Where the user reads: `plain` text, and no markup; of several processes the first one speaks."""
-    from rich.console import Console, ConsoleOptions, RenderableType
-    from rich.segment import Segment
-
-    class PlainConsole(Console):
-        def render(
-            self, renderable: RenderableType, options: ConsoleOptions | None = None
-        ) -> "Iterable[Segment]":
-            for text, style, control in super().render(renderable, options):
-                yield Segment(text if control else plain(text), style, control)  # controls are rich's own
-
-    # A file's name or setting may be [/b] or [link=…], which rich would fail on or obey, or :smile:.
-    return PlainConsole(markup=False, emoji=False, quiet=os.environ.get("RANK", "0") != "0")
 
 
 def duration(seconds: float) -> str:

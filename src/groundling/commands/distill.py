@@ -4,7 +4,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from groundling.commands.command import Commands, add_command, make_console, warn
+from groundling.commands.command import Commands, add_command
+from groundling.console import make_console, warn
 from groundling.errors import ConfigError
 
 if TYPE_CHECKING:

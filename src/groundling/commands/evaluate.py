@@ -8,22 +8,18 @@ from groundling.commands.command import (
     add_command,
     add_config_dir,
     check_used,
-    episode_bars,
-    make_console,
     one_line,
     positive,
-    warn,
 )
+from groundling.console import episode_bars, make_console, warn
 from groundling.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from rich.console import Console
-    from rich.table import Table
 
     from groundling.evaluation.target import Target
-    from groundling.worlds.episode import Figure, Played
 
 
 def add_parser(commands: Commands) -> None:
@@ -75,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     from groundling.evaluation import protocols
     from groundling.evaluation.evaluate import evaluate
     from groundling.evaluation.journals import Journals
+    from groundling.evaluation.tables import figures_table
     from groundling.evaluation.target import find
 
     protocol: str | None = arguments.protocol
@@ -109,9 +106,8 @@ def run(arguments: argparse.Namespace) -> int:
                 continue
             evaluated += 1
             count = len(played[target.agent].episodes)
-            console.print(
-                _table(f"{target.under(suite).world.spec.name} · {suite} · {count} {world.episodes}", played)
-            )
+            title = f"{target.under(suite).world.spec.name} · {suite} · {count} {world.episodes}"
+            console.print(figures_table(title, {name: one.figures() for name, one in played.items()}))
     if evaluated == 0:
         raise ConfigError(f"none of the suites of --suite {arguments.suite} suits this run")
     _count(arguments, target, console)
@@ -122,10 +118,11 @@ def run(arguments: argparse.Namespace) -> int:
 def _count(arguments: argparse.Namespace, target: "Target", console: "Console") -> None:
     """Of a protocol whose suites have all been played: what it comes to."""
     from groundling.evaluation import protocols
+    from groundling.evaluation.tables import figures_table
 
     if arguments.protocol is not None and arguments.suite is None:
         about = protocols.PROTOCOLS[arguments.protocol]
-        console.print(_figures(about, protocols.count(target, arguments.protocol)))
+        console.print(figures_table(about, protocols.count(target, arguments.protocol)))
 
 
 def _run_beside(
@@ -169,23 +166,3 @@ def _run_beside(
                 tell(line.log.read_text(encoding="utf-8", errors="replace"))
         if failed:
             raise RunError(f"{len(failed)} of {len(suited)} suites failed: {', '.join(failed)}")
-
-
-def _table(title: str, played: "Mapping[str, Played]") -> "Table":
-    """What agents did in a suite."""
-    return _figures(title, {name: one.figures() for name, one in played.items()})
-
-
-def _figures(title: str, figures: "Mapping[str, Mapping[str, Figure]]") -> "Table":
-    """One line for each figure, one column for each agent; intervals stand below their means in narrow terminals."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title, box=box.SIMPLE, show_edge=False, caption="means with 95 % intervals")
-    table.add_column("")
-    for name in figures:
-        table.add_column(name, justify="right")
-    for figure in dict.fromkeys(name for estimates in figures.values() for name in estimates):
-        cells = (estimates[figure].text() if figure in estimates else "–" for estimates in figures.values())
-        table.add_row(figure.replace("_", " "), *cells)
-    return table

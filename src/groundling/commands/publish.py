@@ -3,7 +3,8 @@
 import argparse
 from pathlib import Path
 
-from groundling.commands.command import Commands, add_command, make_console, warn
+from groundling.commands.command import Commands, add_command
+from groundling.console import make_console, warn
 from groundling.errors import ConfigError
 
 
@@ -29,7 +30,8 @@ def add_parser(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Carry the command out; returns its exit status."""
     from groundling.configs.trust import EVERYTHING
-    from groundling.evaluation.publish import publish, upload
+    from groundling.evaluation.hub import upload
+    from groundling.evaluation.publish import publish
     from groundling.evaluation.target import find
 
     if arguments.private and arguments.upload is None:

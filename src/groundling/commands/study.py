@@ -3,7 +3,13 @@
 import argparse
 from pathlib import Path
 
-from groundling.commands.command import Commands, add_command, add_config_dir, make_console, positive, warn
+from groundling.commands.command import (
+    Commands,
+    add_command,
+    add_config_dir,
+    positive,
+)
+from groundling.console import make_console, warn
 from groundling.errors import ConfigError, RunError
 
 

@@ -14,9 +14,8 @@ from groundling.commands.command import (
     add_command,
     add_config_dir,
     duration,
-    make_console,
-    warn,
 )
+from groundling.console import make_console, warn
 from groundling.errors import ConfigError
 
 if TYPE_CHECKING:

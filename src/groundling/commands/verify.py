@@ -3,7 +3,8 @@
 import argparse
 from pathlib import Path
 
-from groundling.commands.command import Commands, add_command, make_console
+from groundling.commands.command import Commands, add_command
+from groundling.console import make_console
 
 
 def add_parser(commands: Commands) -> None:

@@ -11,10 +11,9 @@ from groundling.commands.command import (
     add_command,
     add_config_dir,
     check_used,
-    make_console,
     positive,
-    warn,
 )
+from groundling.console import make_console, warn
 from groundling.errors import ConfigError
 
 if TYPE_CHECKING:

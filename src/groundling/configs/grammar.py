@@ -1,7 +1,9 @@
 """Words such as ``world.num_envs=16``, one by one: their grammar is Hydra's."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from itertools import islice
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, RangeSweep
@@ -72,6 +74,36 @@ def read(word: str) -> Override:
     check_written(word, override)
     check_renamed(None if override.is_delete() else override.value(), "an override", override.key_or_group)
     return override
+
+
+def write(key: str, value: Any) -> str:
+    """The word that sets ``key`` to a value of Python's, which `read` gives back.
+
+    Args:
+        key: Dotted, such as ``training.steps``.
+        value: Text, number, bool, None, or lists and mappings of these.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    return f"{key}={_written(key, value)}"
+
+
+def _written(key: str, value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool | int | float):
+        return repr(value).lower()
+    if isinstance(value, str):
+        # Backslashes escape only where a quotation mark or the end follows.
+        return '"' + re.sub(r'(\\*)("|\Z)', lambda m: m[1] * 2 + ("\\" + m[2] if m[2] else ""), value) + '"'
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name}: {_written(key, one)}" for name, one in value.items()) + "}"
+    if isinstance(value, Sequence):
+        return "[" + ", ".join(_written(key, one) for one in value) + "]"
+    raise ConfigError(
+        f"{key}={value!r:.80} is no value that a config holds: give text, numbers, or lists and mappings of them"
+    )
 
 
 def check_written(word: str, override: Override) -> None:

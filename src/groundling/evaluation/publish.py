@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from groundling.configs.compose import recorded
 from groundling.documents import SETTINGS, read_json, read_object
-from groundling.errors import ConfigError, RunError
+from groundling.errors import ConfigError
 from groundling.evaluation.evaluate import read_evaluation
 from groundling.evaluation.tables import as_code, in_markdown
 from groundling.evaluation.target import Target
@@ -176,27 +176,6 @@ def model_card(target: Target) -> str:
         ],
         is_language_model=(target.checkpoint / "config.json").exists(),
     )
-
-
-def upload(folder: Path, repository: str, private: bool) -> str:
-    """Put an exported folder on the Hugging Face hub, as ``huggingface-cli login`` or HF_TOKEN lets it.
-
-    Returns:
-        The address of what was uploaded.
-
-    Raises:
-        RunError: the hub refuses it or cannot be reached; the folder stays.
-    """
-    from huggingface_hub import HfApi
-
-    api = HfApi()
-    try:
-        api.create_repo(repository, private=private, exist_ok=True)
-        address = api.upload_folder(repo_id=repository, folder_path=folder)
-    except Exception as error:  # the hub's client raises what its many parts raise, httpx's errors among them
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise RunError(f"could not upload {folder} to {repository}: {reason}; the folder stays") from error
-    return str(address)
 
 
 def _table(evaluation: dict[str, Any]) -> dict[str, dict[str, str]]:

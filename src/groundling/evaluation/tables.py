@@ -8,12 +8,16 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from groundling.configs.studies import Study
 from groundling.files import harmless_cell, write_atomically
 from groundling.intervals import IntervalEstimate
 from groundling.output import plain
+from groundling.worlds.episode import Figure
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|-?(inf|nan)")
 _MARKUP = str.maketrans({"|": "&#124;", "<": "&lt;", "`": "&#96;"})
@@ -29,6 +33,21 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
     writer.writerow([_csv_cell(x) for x in header])
     writer.writerows([_csv_cell(x) for x in row] for row in rows)
     write_atomically(path, text.getvalue())
+
+
+def figures_table(title: str, figures: Mapping[str, Mapping[str, Figure]]) -> "Table":
+    """One line for each figure, one column for each agent; intervals stand below their means in narrow terminals."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, box=box.SIMPLE, show_edge=False, caption="means with 95 % intervals")
+    table.add_column("")
+    for name in figures:
+        table.add_column(name, justify="right")
+    for figure in dict.fromkeys(name for estimates in figures.values() for name in estimates):
+        cells = (estimates[figure].text() if figure in estimates else "–" for estimates in figures.values())
+        table.add_row(figure.replace("_", " "), *cells)
+    return table
 
 
 def _csv_cell(value: Any) -> Any:

@@ -10,6 +10,7 @@ from groundling.configs.flat import flat
 from groundling.configs.schema import Config
 from groundling.configs.trust import TRAINING_ALONE
 from groundling.errors import ConfigError, GroundlingError, RunError
+from groundling.evaluation import hub
 from groundling.lm.loading import resolve
 from groundling.policies.policy import Policy, has_model
 from groundling.sharing import shareable
@@ -99,23 +100,30 @@ def find(
     warn: Callable[[str], None],
     unused: Sequence[str] = TRAINING_ALONE,
     config_dir: Path | None = None,
+    revision: str | None = None,
 ) -> Target:
     """Find who ``name`` means.
 
     Args:
-        name: A run's folder, one of its checkpoints, a published policy, an experiment, or one of
+        name: A run's folder, one of its checkpoints, a published policy or its hub id, an experiment, or one of
             `groundling.worlds.agents`.
         overrides: Changes to the configuration, such as ``device=cpu`` or ``world.env=BabyAI-GoToLocal-v0``.
         warn: Is told of broken checkpoints that are passed over.
         unused: What the caller makes nothing of, as in `groundling.configs.from_file`.
         config_dir: A folder of the user's own experiments, as of `compose`.
+        revision: Of a hub id: branch, tag or commit.
 
     Raises:
         ConfigError: it is none of these, an override is wrong, or the run needs what only the command line can say.
-        RunError: the checkpoint is broken, or the run has no whole one.
+        RunError: the checkpoint is broken, or the run has no whole one; or the hub cannot be reached.
     """
     check_config_dir(config_dir)
-    path, changes = Path(name).resolve(), tuple(overrides)
+    path, changes, results = Path(name).resolve(), tuple(overrides), None
+    if _is_on_hub(name, config_dir):
+        # The hub's cache is not written to.
+        path, results = hub.fetch(name, revision), Path("runs") / name.replace("/", "--")
+    elif revision is not None:
+        raise ConfigError(f"revision={revision} is of a hub id, and {name} is none: leave it out")
     is_run = (path / "config.yaml").exists() or path.parent.name == "checkpoints"
     for text in changes if is_run else ():
         if text.startswith(_OF_THE_CHECKPOINT):
@@ -129,7 +137,7 @@ def find(
             path / checkpoint.MANIFEST
         ).exists():  # what `groundling publish` wrote is run and checkpoint in one
             _check_whole(path)
-            return Target("trained", path, config, path, changes)
+            return Target("trained", results or path, config, path, changes)
         newest = checkpoint.latest(path / "checkpoints", warn)
         if newest is None:
             raise RunError(f"{path} has no checkpoint: train first, with `groundling train`")
@@ -146,9 +154,14 @@ def find(
         config = compose(name, overrides, config_dir)
         return Target("zero-shot", Path(config.run_dir), config, None, changes)
     raise ConfigError(
-        f"{name} is neither a run's or a published folder (with config.yaml) nor a checkpoint, an experiment, "
-        f"{' or '.join(agents())}"
+        f"{name} is neither a run's or a published folder (with config.yaml) nor a checkpoint, a hub id, an "
+        f"experiment, {' or '.join(agents())}"
     )
+
+
+def _is_on_hub(name: str, config_dir: Path | None) -> bool:
+    """Whether nothing here is called so, and a repository of the hub could be."""
+    return hub.is_id(name) and not Path(name).exists() and name not in experiments(config_dir)
 
 
 def _check_whole(path: Path) -> None:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn
 from rich.text import Text
 
+from groundling.console import is_live
 from groundling.worlds.collector import Finished
 
 
@@ -40,7 +41,7 @@ class TrainingProgress:
             TextColumn("{task.description}"),
             _Computed(self._time_left),
             console=console,
-            disable=not console.is_terminal,
+            disable=not is_live(console),
         )
         self._task = self._bar.add_task(self._describe(), total=total_steps, completed=step)
 
@@ -59,8 +60,8 @@ class TrainingProgress:
         self._step = step
         self._marks = [*self._marks[:2], (self._clock(), step)]
         self._bar.update(self._task, completed=step, description=self._describe())
-        if not self._console.is_terminal:
-            self._console.print(f"{self._describe()} · {self._time_left()}", highlight=False)
+        if not is_live(self._console):
+            self._console.print(f"{self._describe()} · {self._time_left()}", highlight=False, soft_wrap=True)
 
     def _describe(self) -> str:
         parts = [f"step {self._step:,}/{self._total:,}"]

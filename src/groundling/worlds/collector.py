@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -97,6 +97,12 @@ class Collector(ABC):
 
     def close(self) -> None:  # noqa: B027 (most hold nothing open)
         """Let go of envs and processes."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def summarise(episodes: Sequence[Finished]) -> dict[str, float | int | None]:

@@ -5,7 +5,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
+
+import gymnasium
+import torch
 
 from groundling.algorithms.algorithm import Algorithm
 from groundling.envs.spec import WorldSpec
@@ -58,6 +61,23 @@ class Demonstrator:
         if self.policy is not None:
             model = {"model": self.settings["model.path"], "policy": asdict(self.world.acting)}
         return {"agent": self.agent, "run": self.run, "checkpoint": self.checkpoint, **model}
+
+
+class Actor(Protocol):
+    """An agent outside of the library's own loops."""
+
+    def make_env(self, **args: Any) -> gymnasium.Env[Any, Any]:
+        """A new env of the world in which it acts, with these keyword arguments beside the world's."""
+
+    def reset(self) -> None:
+        """An episode begins: forget the last one."""
+
+    def act(self, observation: Any, info: Mapping[str, Any]) -> Any:
+        """What the env, or the reader, is given for what it shows."""
+
+    @property
+    def probabilities(self) -> Mapping[str, float] | None:
+        """Of the actions at the last `act`; None of an agent that has none."""
 
 
 @dataclass(eq=False)
@@ -119,6 +139,27 @@ class World(ABC, Generic[C, E]):
         """Whether there is such a place in this kind of world, as the key `WorldConfig.PLACE` names it."""
         return False
 
+    @classmethod
+    @abstractmethod
+    def start_from(cls, model: str | None) -> str:
+        """The experiment from which `groundling.train` starts in a world of this kind that is named alone.
+
+        Args:
+            model: The language model that is named; None: none is.
+        """
+
+    def actor(self, policy: Policy, generator: torch.Generator) -> "Actor":
+        """The policy as an agent of somebody's own loop.
+
+        Args:
+            policy: Acts.
+            generator: Draws its actions, where it is evaluated so.
+
+        Raises:
+            ConfigError: the policy does not suit this world.
+        """
+        raise ConfigError(f"of {self.spec.name} no agent can be taken along: evaluate or watch the run")
+
     @property
     @abstractmethod
     def spec(self) -> WorldSpec:
@@ -168,6 +209,10 @@ class World(ABC, Generic[C, E]):
         Raises:
             ConfigError: a part is missing, or an option does nothing here.
         """
+
+    def rollouts(self, policy: Policy, algorithm: Algorithm) -> Collector:
+        """`collector` of all envs or texts, for a loop in one process; close it at the end, as ``with`` does."""
+        return self.collector(policy, algorithm, slice(0, self.config.num_rows))
 
     def rehearsal(self, recurrence: int, steps_per_gradient: int) -> Self:
         """The same with as little to collect as shows what it costs, and with nobody who is paid for answers.

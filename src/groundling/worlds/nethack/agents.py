@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import gymnasium
 import numpy as np
 import torch
 
@@ -87,6 +88,40 @@ class PolicyAgent:
         actions: list[int] = action.actions.tolist()
         self._journal.record(shown, actions)
         return actions
+
+
+class PolicyActor:
+    """A policy in somebody's own loop of a task, one episode after the other (see `groundling.worlds.world.Actor`)."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        task: str,
+        args: Mapping[str, Any],
+        deterministic: bool,
+        generator: torch.Generator,
+    ) -> None:
+        seed = int(torch.randint(2**31, (), generator=generator))
+        self._agent = PolicyAgent(_playing(policy), deterministic, seed, View.of(args))
+        self._task, self._args = task, args
+        self.reset()
+
+    def make_env(self, **args: Any) -> gymnasium.Env[Any, Any]:
+        """A new env of its task."""
+        return gymnasium.make(self._task, **{**self._args, **args})
+
+    def reset(self) -> None:
+        """An episode begins, and with it memory."""
+        self._agent.begin(0, 0)
+
+    @property
+    def probabilities(self) -> Mapping[str, float] | None:
+        """None: its choice depends on its memory."""
+        return None
+
+    def act(self, observation: Any, info: Mapping[str, Any]) -> int:
+        """The number of an action, for nle's arrays by name."""
+        return self._agent.act([0], [observation])[0]
 
 
 def features(observations: Sequence[Observation], view: View) -> NetHackObservations:

@@ -7,6 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
+
 from groundling.algorithms.algorithm import Algorithm
 from groundling.envs import nethack
 from groundling.envs.seeds import held_out_seed
@@ -19,7 +21,7 @@ from groundling.worlds.journal import Journal
 from groundling.worlds.nethack.config import NetHackConfig, NetHackEvaluation
 from groundling.worlds.recording import Recording
 from groundling.worlds.showing import Moment, ReportTable, ShownEpisode
-from groundling.worlds.world import Demonstrator, World
+from groundling.worlds.world import Actor, Demonstrator, World
 
 if TYPE_CHECKING:
     from groundling.worlds.nethack.taste import Taste
@@ -58,6 +60,10 @@ class NetHackWorld(World[NetHackConfig, NetHackEvaluation]):
     @classmethod
     def has(cls, place: str) -> bool:
         return place in nethack.TASKS
+
+    @classmethod
+    def start_from(cls, model: str | None) -> str:
+        return "motif/score"
 
     @cached_property
     def spec(self) -> WorldSpec:
@@ -176,6 +182,13 @@ class NetHackWorld(World[NetHackConfig, NetHackEvaluation]):
         config, seed = self.config, held_out_seed(number)
         act = make_player(agent, policy, config.args, deterministic=self.evaluation.deterministic)(seed)
         yield from watched(sights(act, config.env, config.args, seed, self.taste), number, self.taste)
+
+    def actor(self, policy: Policy, generator: torch.Generator) -> Actor:
+        from groundling.worlds.nethack.agents import PolicyActor
+
+        return PolicyActor(
+            policy, self.config.env, self.config.args, self.evaluation.deterministic, generator
+        )
 
     def shown(self, run_dir: Path, sample: Mapping[str, Any]) -> ShownEpisode:
         from groundling.worlds.nethack.showing import shown

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium
+import torch
 
 from groundling.algorithms.algorithm import Algorithm
 from groundling.envs.babyai_text import CONTROLS, ExpertError
@@ -16,6 +17,7 @@ from groundling.envs.make import has_symbols, is_grid
 from groundling.envs.seeds import training_seed
 from groundling.envs.spec import Experience, Offer, WorldSpec
 from groundling.errors import ConfigError
+from groundling.lm.loading import STARTERS
 from groundling.policies.policy import Policy, policies
 from groundling.policies.random import RandomPolicy
 from groundling.prompts import PromptReader
@@ -28,6 +30,7 @@ from groundling.worlds.journal import Journal
 from groundling.worlds.recording import Collected, Recording
 from groundling.worlds.showing import Moment, Probed, ReportTable, ShownEpisode
 from groundling.worlds.text import pairs
+from groundling.worlds.text.actor import TextActor
 from groundling.worlds.text.collect import EnvCollector
 from groundling.worlds.text.config import TextConfig, TextEvaluation
 from groundling.worlds.text.dataset import check_env, count_episodes, count_transitions
@@ -41,7 +44,7 @@ from groundling.worlds.text.samples import record, selected
 from groundling.worlds.text.showing import shown, watched
 from groundling.worlds.text.suites import SUITES, Suite, find_suites
 from groundling.worlds.text.telling import FIRST, MEANINGS, controls_table
-from groundling.worlds.world import CannotPlay, Demonstrator, World
+from groundling.worlds.world import Actor, CannotPlay, Demonstrator, World
 
 
 class TextWorld(World[TextConfig, TextEvaluation]):
@@ -77,6 +80,10 @@ class TextWorld(World[TextConfig, TextEvaluation]):
     @classmethod
     def has(cls, place: str) -> bool:
         return place in gymnasium.registry
+
+    @classmethod
+    def start_from(cls, model: str | None) -> str:
+        return "demo" if model is None or model in STARTERS else "glam/mixed"
 
     @cached_property
     def spec(self) -> WorldSpec:
@@ -288,6 +295,9 @@ class TextWorld(World[TextConfig, TextEvaluation]):
             )
         except ExpertError as error:
             raise CannotPlay(str(error)) from error
+
+    def actor(self, policy: Policy, generator: torch.Generator) -> Actor:
+        return TextActor(self.config, policy, self.evaluation.deterministic, generator)
 
     def shown(self, run_dir: Path, sample: Mapping[str, Any]) -> ShownEpisode:
         return shown(self.config, sample)

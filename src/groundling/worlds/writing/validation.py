@@ -114,7 +114,7 @@ def write_and_measure(
             written = journal.repeat(shown)
             if written is None:
                 encoded = encode(batch)
-                written = _write(policy, encoded, world.config.num_tokens, evaluation.generation, generator)
+                written = write(policy, encoded, world.config.num_tokens, evaluation.generation, generator)
                 journal.record(shown, written)
             rows += written
             for _ in batch:
@@ -142,7 +142,7 @@ def write_and_measure(
     return Written(samples, generations, rewards, results)
 
 
-def _write(
+def write(
     policy: TokenPolicy,
     prompts: Sequence[TokenPrompt],
     num_tokens: int,

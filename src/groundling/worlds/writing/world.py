@@ -6,9 +6,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self, get_args
 
+import torch
+
 from groundling.algorithms.algorithm import Algorithm
 from groundling.envs.spec import WorldSpec
-from groundling.envs.text_generation import SampleOrder
+from groundling.envs.text_generation import SampleOrder, pools
 from groundling.envs.text_generation.pools import Split
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
@@ -18,8 +20,9 @@ from groundling.worlds.episode import HeldOutEpisode, Played
 from groundling.worlds.journal import Journal
 from groundling.worlds.recording import Recording
 from groundling.worlds.showing import Moment
-from groundling.worlds.world import Demonstrator, World
+from groundling.worlds.world import Actor, Demonstrator, World
 from groundling.worlds.writing import pairs
+from groundling.worlds.writing.actor import WritingActor
 from groundling.worlds.writing.collect import References, WrittenTexts, as_writer, check_lengths
 from groundling.worlds.writing.config import WritingConfig, WritingEvaluation
 from groundling.worlds.writing.parts import (
@@ -63,6 +66,14 @@ class WritingWorld(World[WritingConfig, WritingEvaluation]):
     suites: ClassVar[Mapping[str, str]] = {
         split: f"the pool's {split} split" for split in ("test", "val", "train")
     }
+
+    @classmethod
+    def has(cls, place: str) -> bool:
+        return place in pools
+
+    @classmethod
+    def start_from(cls, model: str | None) -> str:
+        return "rl4lms/increasing_numbers_ppo"
 
     @cached_property
     def spec(self) -> WorldSpec:
@@ -167,6 +178,9 @@ class WritingWorld(World[WritingConfig, WritingEvaluation]):
         assert policy is not None
         assert suite in get_args(Split)
         yield from watched(self, as_writer(policy), suite, number)  # type: ignore[arg-type]
+
+    def actor(self, policy: Policy, generator: torch.Generator) -> Actor:
+        return WritingActor(self, as_writer(policy), generator)
 
     def predictions(self, episodes: Sequence[HeldOutEpisode]) -> list[dict[str, Any]]:
         return [episode.record for episode in episodes]

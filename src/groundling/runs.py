@@ -1,0 +1,294 @@
+"""Runs from Python: train one, see what came of it, and take its agent along."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from groundling.agent import Agent
+from groundling.configs.compose import compose, from_file
+from groundling.configs.grammar import write
+from groundling.configs.schema import Config
+from groundling.configs.trust import TRAINING_ALONE
+from groundling.console import episode_bars, make_console, warn
+from groundling.errors import ConfigError, RunError
+from groundling.evaluation import plots
+from groundling.evaluation.evaluate import evaluate
+from groundling.evaluation.tables import figures_table
+from groundling.evaluation.target import find
+from groundling.training import run as training
+from groundling.training.build import world_of
+from groundling.training.tracking import read_metrics
+from groundling.worlds import World, kind, worlds
+from groundling.worlds.episode import Figure, Played
+
+
+def train(
+    experiment: str | None = None,
+    *,
+    world: str | None = None,
+    model: str | None = None,
+    policy: str | None = None,
+    algorithm: str | None = None,
+    reward: str | Mapping[str, float] | None = None,
+    steps: int | None = None,
+    seed: int | None = None,
+    run_dir: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    config_dir: str | Path | None = None,
+) -> "Run":
+    """Train, or go on with a run that was stopped: the same call with the same folder resumes it.
+
+    Whatever is None is as the experiment has it. Where no experiment is named, the world and the model decide from
+    which one training starts, and the run is called after them: its learning rate and the like suit the bundled models,
+    or GLAM's for others, and are yours to change by ``overrides``.
+
+    Args:
+        experiment: One of ``groundling list experiments``, or of ``config_dir``.
+        world: An env's id as Gymnasium knows it, one of NetHack's tasks, or a pool of texts.
+        model: A bundled model, a folder, a GGUF file, or a hub id.
+        policy: How the model acts: one of ``groundling list policies``; another one than the experiment's has its usual
+            settings.
+        algorithm: One of ``groundling list algorithms``; another one than the experiment's has its usual settings.
+        reward: What is learnt from, in the place of the experiment's parts: a part's id, or coefficients by id. The
+            world's own pay is ``env``.
+        steps: Env steps, or tokens, in all.
+        seed: Of the run.
+        run_dir: Its folder.
+        overrides: Words such as ``"algorithm.args.learning_rate=1e-4"``, in Hydra's syntax, as on the command line;
+            they have the last word.
+        config_dir: A folder with ``experiment/*.yaml`` of your own.
+
+    Raises:
+        ConfigError: there is no such world, model, …, or two of them do not suit each other.
+        RunError: the folder is another run's, or training cannot go on; the last checkpoint stays.
+        KeyboardInterrupt: it was stopped (Ctrl-C), after the present update and with a checkpoint.
+    """
+    folder = None if config_dir is None else Path(config_dir)
+    chosen = _Chosen(world, model, policy, algorithm, reward, steps, seed, run_dir)
+    config = compose(experiment or chosen.experiment(), chosen.words(experiment, folder, overrides), folder)
+    if not training.train(config, make_console(), warn):
+        raise KeyboardInterrupt(
+            f"stopped; the same call goes on from the last checkpoint of {config.run_dir}"
+        )
+    return Run(config.run_dir)
+
+
+def make_world(place: str, *, seed: int = 1, device: str = "auto", **settings: Any) -> World[Any, Any]:
+    """A world for a loop of your own.
+
+    Args:
+        place: As ``world`` of `train`.
+        seed: Of the training episodes.
+        device: Where reward models compute.
+        settings: Those of the config's section ``world``, such as ``num_envs``, ``num_steps`` or ``history``; and
+            ``reward``, as of `train`.
+
+    Raises:
+        ConfigError: there is no such world, or a setting is wrong.
+    """
+    chosen = _Chosen(world=place, reward=settings.pop("reward", None), seed=seed)
+    words = [write(f"world.{key}", value) for key, value in settings.items()]
+    return world_of(compose(chosen.experiment(), chosen.words(None, None, [*words, write("device", device)])))
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """What `train` is told, apart from the experiment."""
+
+    world: str | None = None
+    model: str | None = None
+    policy: str | None = None
+    algorithm: str | None = None
+    reward: str | Mapping[str, float] | None = None
+    steps: int | None = None
+    seed: int | None = None
+    run_dir: str | Path | None = None
+
+    def _kind(self) -> type[World[Any, Any]]:
+        """The kind of world that has the one that is named; of several the youngest, as of `home_of`.
+
+        Raises:
+            ConfigError: no world is named, or none is called so.
+        """
+        if self.world is None:
+            raise ConfigError(
+                "name an experiment, or a world: groundling list experiments, groundling list envs"
+            )
+        for one in reversed([kind(id) for id in worlds.in_order()]):
+            if one.has(self.world):
+                return one
+        raise ConfigError(
+            f"there is no world {self.world!r}: give an env's id as Gymnasium knows it (import the module that "
+            "registers it first), one of NetHack's tasks, or a pool; see `groundling list envs` and `… pools`"
+        )
+
+    def experiment(self) -> str:
+        """From which one training starts where none is named."""
+        return self._kind().start_from(self.model)
+
+    def words(self, experiment: str | None, config_dir: Path | None, overrides: Sequence[str]) -> list[str]:
+        """What it changes of an experiment, None for the one that it starts from, and the caller's words after that."""
+        there = compose(experiment or self.experiment(), (), config_dir)
+        words, place = [], there.world.PLACE
+        if experiment is None:
+            parts = (self.world, self.policy, self.algorithm or there.algorithm.id)
+            words += [
+                write("name", "-".join(part for part in parts if part)),
+                "evaluation.baselines=[zero-shot]",
+            ]
+        if self.world is not None and self.world != getattr(there.world, place):
+            words += [*_without(there.world.args, "world.args"), write(f"world.{place}", self.world)]
+        for section, id in (("policy", self.policy), ("algorithm", self.algorithm)):
+            present = getattr(there, section)
+            if id is not None and id != present.id:
+                words += [*_without(present.args, f"{section}.args"), write(f"{section}.id", id)]
+        words += self._reward_words(there, is_named=experiment is not None)
+        for key, value in (
+            ("model.path", self.model),
+            ("training.steps", self.steps),
+            ("seed", self.seed),
+            ("run_dir", None if self.run_dir is None else str(self.run_dir)),
+        ):
+            if value is not None:
+                words.append(write(key, value))
+        return [*words, *overrides]
+
+    def _reward_words(self, there: Config, is_named: bool) -> list[str]:
+        """Those that set the parts of the reward; of an experiment that is not named, the world's own pay alone."""
+        pays = "env" in kind(there.world.id).offers.evidence
+        given = {self.reward: 1.0} if isinstance(self.reward, str) else self.reward
+        if given is None and is_named:
+            return []
+        if given is None and not pays:
+            raise ConfigError(
+                f'{self.world} pays nothing: name what is wanted, as reward="rouge"; see `groundling list rewards`'
+            )
+        kept = {"env"} if given is None else {*given}
+        present = {*there.reward, *(["env"] if pays else [])}
+        return [
+            *(f"reward.{name}=null" for name in sorted(present - kept)),
+            *(write(f"reward.{name}.coefficient", value) for name, value in (given or {}).items()),
+        ]
+
+
+def _without(args: Mapping[str, Any], key: str) -> list[str]:
+    return [f"~{key}"] if args else []
+
+
+class Run:
+    """A run's folder, and what it tells.
+
+    Args:
+        folder: Where `train`, or ``groundling train``, wrote it.
+
+    Raises:
+        ConfigError: there is no run.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self._config: Config = from_file(self.folder / "config.yaml", (), TRAINING_ALONE)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r})"
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """One row for each update, as ``metrics.jsonl`` has them; ``pandas.DataFrame(run.metrics)`` is a table."""
+        return read_metrics(self.folder)
+
+    def evaluate(
+        self, suite: str | None = None, episodes: int | None = None, overrides: Sequence[str] = ()
+    ) -> "Evaluation":
+        """Let the trained agent and its baselines play the same held-out episodes.
+
+        Args:
+            suite: Which test; None: the usual one, held-out episodes or the test split.
+            episodes: How many; None: as many as the run's config says.
+            overrides: Changes to the configuration, as on the command line.
+
+        Raises:
+            ConfigError: the suite does not suit the run.
+            RunError: there is no checkpoint.
+        """
+        return evaluate_in(str(self.folder), suite, episodes, overrides)
+
+    def plot(self, *figures: str) -> Any:
+        """Draw learning curves.
+
+        Args:
+            figures: Columns of `metrics`; none: the success rate, or the return in a world without success.
+
+        Returns:
+            A Matplotlib figure, which notebooks show; ``run.plot().savefig("curve.png")`` keeps it.
+
+        Raises:
+            RunError: no update has such a figure.
+        """
+        rows = self.metrics
+        for name in figures:
+            if all(row.get(name) is None for row in rows):
+                known = sorted({key for row in rows for key, value in row.items() if value is not None})
+                raise RunError(f"{self.folder} has no figure {name}: there are {', '.join(known)}")
+        usual = next(
+            (
+                name
+                for name in ("success_rate", "return_mean", "loss")
+                if any(r.get(name) is not None for r in rows)
+            ),
+            None,
+        )
+        if usual is None:
+            raise RunError(f"{self.folder} has no figures yet: train first")
+        names = figures or (usual,)
+        world, groups = world_of(self._config), {self._config.name: [rows]}
+        if len(names) == 1:
+            label = names[0].replace("_", " ")
+            return plots.draw_learning_curve(
+                groups, names[0], label, {}, world.unit, 7.2, names[0] == "success_rate"
+            )
+        return plots.draw_curves(groups, {name: name for name in names}, {})
+
+    def agent(self) -> Agent:
+        """The trained agent, as `groundling.load` gives it."""
+        return Agent.of(find(str(self.folder), [], warn))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What agents did in a test."""
+
+    suite: str
+    world: str
+    """What it is called."""
+    unit: str
+    """What was played: episodes, or texts."""
+    played: Mapping[str, Played]
+    """By agent, the trained one first; each episode with its figures."""
+
+    @property
+    def figures(self) -> dict[str, dict[str, Figure]]:
+        """By agent and name, means with 95 % intervals: ``evaluation.figures["trained"]["success"].value``."""
+        return {name: one.figures() for name, one in self.played.items()}
+
+    def table(self) -> None:
+        """Print the figures, a column for each agent."""
+        count = max(len(one.episodes) for one in self.played.values())
+        make_console().print(
+            figures_table(f"{self.world} · {self.suite} · {count} {self.unit}", self.figures)
+        )
+
+
+def evaluate_in(name: str, suite: str | None, episodes: int | None, overrides: Sequence[str]) -> Evaluation:
+    """Evaluate whoever ``name`` means, as `groundling.evaluation.target.find` understands it."""
+    target = find(name, overrides, warn)
+    world = target.world
+    chosen = suite or next(iter(world.suites))
+    if len(world.find_suites(chosen)) != 1:
+        raise ConfigError(f"suite={chosen!r} names several: evaluate one after the other")
+    (chosen,) = world.find_suites(chosen)
+    count = episodes or target.config.evaluation.episodes
+    with episode_bars(make_console(), count, world.episodes) as on_agent:
+        played = evaluate(target, chosen, count, on_agent, warn)
+    return Evaluation(chosen, target.under(chosen).world.spec.name, world.episodes, played)

@@ -1,0 +1,168 @@
+"""Groundling from Python: a run, its figures, its agent in somebody's own loop."""
+
+import importlib
+import runpy
+import shutil
+from pathlib import Path
+
+import pytest
+
+import groundling as gl
+from groundling.cli import main
+from groundling.envs.seeds import held_out_seed
+from groundling.evaluation import hub
+
+ROOT = Path(__file__).resolve().parents[1]
+_SMALL = [
+    *("world.num_envs=4", "world.num_steps=4", "device=cpu", "evaluation.num_envs=3"),
+    *("algorithm.args.minibatch_size=8", "world.args.max_steps=12", "evaluation.deterministic=true"),
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> gl.Run:
+    folder = tmp_path_factory.mktemp("runs") / "go to"
+    return gl.train(
+        world="BabyAI-GoToLocal-v0",
+        model="starter",
+        algorithm="ppo",
+        steps=48,
+        run_dir=folder,
+        overrides=_SMALL,
+    )
+
+
+def _figures(evaluation: gl.Evaluation) -> dict[str, float]:
+    return {name: figure.value for name, figure in evaluation.figures["trained"].items()}
+
+
+def test_a_run_is_evaluated_and_drawn(run: gl.Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert [row["step"] for row in run.metrics] == [16, 32, 48]
+    evaluation = run.evaluate(episodes=4)
+    assert list(evaluation.played) == ["trained", "zero-shot"]
+    evaluation.table()
+    printed = capsys.readouterr().out
+    assert "success" in printed and f"{_figures(evaluation)['return']:.3f}" in printed
+    (axes,) = run.plot().axes
+    assert axes.get_ylabel() in ("success rate", "return mean")
+    assert len(run.plot("loss", "entropy").axes) >= 2
+    with pytest.raises(gl.RunError, match="no figure luck"):
+        run.plot("luck")
+    with pytest.raises(gl.ConfigError, match="names several"):
+        run.evaluate("generalisation")
+
+
+def test_an_agent_acts_in_a_loop_as_it_does_in_an_evaluation(run: gl.Run) -> None:
+    agent = gl.load(run.folder)
+    env = agent.make_env()
+    for episode in run.evaluate(episodes=3).played["trained"].episodes:
+        agent.reset()
+        observation, info = env.reset(seed=held_out_seed(episode.number))
+        taken = []
+        while True:
+            taken.append(agent.act(observation, info))
+            assert sum((agent.probabilities or {}).values()) == pytest.approx(1, abs=1e-5)
+            observation, _, terminated, truncated, info = env.step(taken[-1])
+            if terminated or truncated:
+                break
+        assert tuple(taken) == tuple(episode.record.actions)
+
+
+def test_what_is_published_comes_back(run: gl.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    published = tmp_path / "published"
+    assert main(["publish", str(run.folder), "--output", str(published)]) == 0
+    expected = _figures(run.evaluate(episodes=4))
+    assert _figures(gl.Run(published).evaluate(episodes=4)) == expected
+
+    served = tmp_path / "hub"
+    shutil.copytree(published, served, ignore=shutil.ignore_patterns("evaluation", "samples"))
+    (served / "evil.py").write_text("raise SystemExit")
+
+    def download(repository: str, name: str, revision: str | None) -> str:
+        assert (repository, revision) == ("some/agent", "v1")
+        return str(served / name)
+
+    def snapshot(repository: str, revision: str | None, allow_patterns: list[str]) -> str:
+        assert "evil.py" not in allow_patterns and "model.safetensors" in allow_patterns
+        return str(served)
+
+    client = importlib.import_module("huggingface_hub")
+    monkeypatch.setattr(client, "hf_hub_download", download)
+    monkeypatch.setattr(client, "snapshot_download", snapshot)
+    monkeypatch.chdir(tmp_path)
+    agent = gl.load("some/agent", revision="v1")
+    observation, info = agent.make_env().reset(seed=1)
+    assert agent.act(observation, info) in range(6)
+    monkeypatch.setattr(hub, "fetch", lambda repository, revision: served)
+    assert main(["evaluate", "some/agent", "--episodes", "4"]) == 0
+    assert (tmp_path / "runs" / "some--agent" / "evaluation" / "held-out.json").exists()
+    assert not (served / "evaluation").exists()  # the hub's cache is not written to
+
+
+def test_the_hub_that_cannot_be_reached_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*arguments: object, **options: object) -> str:
+        raise OSError("no network\nhere")
+
+    monkeypatch.setattr(importlib.import_module("huggingface_hub"), "hf_hub_download", unreachable)
+    with pytest.raises(gl.RunError, match="could not get some/agent from the hub: no network here"):
+        gl.load("some/agent")
+    with pytest.raises(gl.ConfigError, match="revision=v1 is of a hub id, and random is none"):
+        gl.load("random", revision="v1")
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({}, "name an experiment, or a world"),
+        ({"world": "BabyAI-Nowhere-v0"}, "no world 'BabyAI-Nowhere-v0'"),
+        ({"world": "dummy_pool"}, "pays nothing"),
+        ({"world": "BabyAI-GoToLocal-v0", "algorithm": "pp"}, "ppo"),
+        ({"world": "BabyAI-GoToLocal-v0", "steps": 0}, "training.steps"),
+        ({"world": "BabyAI-GoToLocal-v0", "reward": {"env": [1]}}, "coefficient"),
+        ({"experiment": "demo", "seed": object()}, "no value that a config holds"),
+    ],
+)
+def test_what_cannot_be_trained_is_told(asked: dict, message: str, tmp_path: Path) -> None:
+    with pytest.raises(gl.ConfigError, match=message):
+        gl.train(**asked, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_algorithm_and_reward_take_the_place_of_the_experiments(tmp_path: Path) -> None:
+    few = ["world.num_envs=2", "world.num_steps=4", "device=cpu", "world.args.max_steps=8"]
+    run = gl.train(
+        "demo",
+        algorithm="a2c",
+        reward={"env": 0.5, "count": 0.1},
+        steps=8,
+        run_dir=tmp_path / "run",
+        overrides=few,
+    )
+    text = (run.folder / "config.yaml").read_text()
+    assert "id: a2c" in text and "minibatch_size: 64" not in text and "coefficient: 0.5" in text
+
+
+def test_a_writer_writes_to_a_prompt(tmp_path: Path) -> None:
+    run = gl.train(
+        "rl4lms/increasing_numbers_ppo",
+        steps=64,
+        run_dir=tmp_path / "run",
+        overrides=["world.num_texts=4", "device=cpu", "algorithm.args.minibatch_size=16"],
+    )
+    agent = run.agent()
+    assert isinstance(agent.act("1 2 3"), str)
+    with pytest.raises(gl.ConfigError, match="expected a prompt"):
+        agent.act(3)
+    with pytest.raises(gl.ConfigError, match="acts in no env"):
+        agent.make_env()
+
+
+def test_a_loop_of_ones_own_learns(capsys: pytest.CaptureFixture[str]) -> None:
+    train = runpy.run_path(str(ROOT / "examples" / "ppo_loop.py"))["train"]
+    assert len(train(updates=2, num_envs=2)) == 2
+    assert "entropy" in capsys.readouterr().out
+
+
+def test_all_names_are_there() -> None:
+    for name in gl.__all__:
+        assert getattr(gl, name).__doc__
