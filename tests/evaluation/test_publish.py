@@ -14,7 +14,8 @@ from safetensors.torch import save_file
 
 from groundling.cli import main
 from groundling.errors import RunError
-from groundling.evaluation.publish import model_card, upload
+from groundling.evaluation.hub import upload
+from groundling.evaluation.publish import model_card
 from groundling.evaluation.target import find
 from groundling.judges.reward_models import CharacterRewardModel
 from groundling.lm import LanguageModel
@@ -39,7 +40,17 @@ def test_a_published_policy_loads_and_says_what_it_is(run_dir: Path, tmp_path: P
     lm = LanguageModel.from_pretrained(tmp_path / "out")
     assert lm.score(["1 2"], ["3"])[0].isfinite().all()
     card = (tmp_path / "out" / "README.md").read_text()
-    assert card.startswith('---\nlibrary_name: groundling\nbase_model: "starter-causal"\n')
+    head = yaml.safe_load(card.split("\n---\n")[0])
+    assert (head["library_name"], head["license"]) == ("groundling", "mit")
+    told = {
+        metric["type"]: metric for result in head["model-index"][0]["results"] for metric in result["metrics"]
+    }
+    figure = json.loads((run_dir / "evaluation" / "test.json").read_text())["agents"]["trained"]["figures"][
+        "reward"
+    ]
+    assert told["reward"]["value"] == figure["value"]
+    assert told["reward"]["args"] == {"low": figure["low"], "high": figure["high"], "episodes": 2}
+    assert 'agent.act("a prompt")' in card
     assert "| reward |" in card and "zero-shot" in card and "increasing_numbers" in card
     assert not (tmp_path / "out" / "optimizer.safetensors").exists()
 
@@ -222,19 +233,18 @@ def test_who_made_the_run_does_not_write_the_card(run_dir: Path, tmp_path: Path)
         output = tmp_path / f"out-{len(cards)}"
         assert main(["publish", str(folder), "--output", str(output)]) == 0
         cards.append((output / "README.md").read_text())
-    without_code = re.sub(r"(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)", "", cards[1])
+    without_code = re.sub(r"(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)", "", cards[1].partition("\n---\n")[2])
     assert (
         "<" not in without_code
         and "<" in cards[1]
         and "&" not in cards[1].partition("\n## ")[0].partition("A `")[2]
     )
-    usual, card = ([line for line in text.splitlines() if re.match("---|##|```", line)] for text in cards)
-    assert card == usual and len(card) > 6
-    assert yaml.safe_load(cards[1].split("\n---\n")[0]) == {
-        "library_name": "groundling",
-        "base_model": config.model.path,
-        "tags": ["reinforcement-learning", "ppo"],
-    }
+    bodies = (text.partition("\n---\n")[2] for text in cards)
+    usual, card = ([line for line in text.splitlines() if re.match("---|##|```", line)] for text in bodies)
+    assert card == usual and len(card) > 4
+    head = yaml.safe_load(cards[1].split("\n---\n")[0])
+    assert head.keys() == {"library_name", "base_model", "tags", "model-index"}
+    assert head["base_model"] == config.model.path and head["tags"] == ["reinforcement-learning", "ppo"]
 
 
 @pytest.mark.parametrize("name", ["null", "on", "123", "2020-01-01"])

@@ -23,6 +23,9 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument("run_dir", metavar="RUN", help="a run's folder or one of its checkpoints")
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument(
+        "--license", metavar="ID", help="as the hub knows it, such as mit (default: the bundled model's)"
+    )
     parser.add_argument("--upload", metavar="OWNER/NAME", help="a repository on the Hugging Face hub")
     parser.add_argument("--private", action="store_true", help="make that repository a private one")
 
@@ -36,7 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.private and arguments.upload is None:
         raise ConfigError("--private is of a repository on the hub: name it with --upload OWNER/NAME")
-    folder = publish(find(arguments.run_dir, [], warn, unused=EVERYTHING), arguments.output, warn)
+    target = find(arguments.run_dir, [], warn, unused=EVERYTHING)
+    folder = publish(target, arguments.output, warn, license=arguments.license, repository=arguments.upload)
     console = make_console()
     console.print(f"written to {folder}", highlight=False)
     if arguments.upload is not None:

@@ -3,11 +3,12 @@
 import json
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import jinja2
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from omegaconf import OmegaConf
 
 from groundling.configs.compose import recorded
@@ -19,12 +20,18 @@ from groundling.evaluation.target import Target
 from groundling.files import lock_beside, locked, new_folder
 from groundling.judges.reward_models import load_reward_model
 from groundling.judges.reward_models.reward_model import DESCRIPTION
+from groundling.lm.gguf import SMOLLM2
 from groundling.lm.loading import STARTERS
+from groundling.output import plain
 from groundling.rewards.reward_model_part import MODEL, has_rewarded
 from groundling.rewards.sum import FOLDER
 from groundling.sharing import shareable
 from groundling.training import checkpoint
 
+_LICENSES = {**dict.fromkeys(STARTERS, "mit"), SMOLLM2: "apache-2.0"}
+"""By model, its licence as the hub knows it."""
+_BASES = {**dict.fromkeys(STARTERS), SMOLLM2: "HuggingFaceTB/SmolLM2-135M-Instruct"}
+"""By model, what the hub calls it; None: it is not there."""
 _OF_TRAINING = (
     *("optimizer.safetensors", "random.safetensors", "collector.safetensors"),
     *("algorithm.json", "run.json"),
@@ -32,7 +39,14 @@ _OF_TRAINING = (
 """Files of a checkpoint that only its run needs."""
 
 
-def publish(target: Target, output: Path, warn: Callable[[str], None] = warnings.warn) -> Path:
+def publish(
+    target: Target,
+    output: Path,
+    warn: Callable[[str], None] = warnings.warn,
+    *,
+    license: str | None = None,
+    repository: str | None = None,
+) -> Path:
     """Write a folder that is a policy by itself, wherever it is copied to.
 
     It holds the weights (as `from_pretrained` loads a language model), the run's reward models, ``config.yaml``, a
@@ -43,6 +57,8 @@ def publish(target: Target, output: Path, warn: Callable[[str], None] = warnings
         target: A run, one of its checkpoints, or a published policy.
         output: A folder that is not there yet, or empty; it is there as a whole or not at all.
         warn: Told if the file system has no locks, and of a reward model that is left out.
+        license: As the hub knows it, such as ``mit``; None: that of the model, of those that we know.
+        repository: OWNER/NAME on the hub, which the card then names.
 
     Raises:
         ConfigError: the target is not trained, or the folder holds something.
@@ -62,7 +78,7 @@ def publish(target: Target, output: Path, warn: Callable[[str], None] = warnings
         checkpoint.seal(partial)  # but for what people may change
         settings = OmegaConf.to_yaml(OmegaConf.create(_settings(target)))
         (partial / "config.yaml").write_text(settings, encoding="utf-8")
-        (partial / "README.md").write_text(model_card(target), encoding="utf-8")
+        (partial / "README.md").write_text(model_card(target, license, repository), encoding="utf-8")
     return output
 
 
@@ -147,11 +163,11 @@ def _leave_paths_out(path: Path) -> None:
         path.write_text(json.dumps(changed, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def model_card(target: Target) -> str:
+def model_card(target: Target, license: str | None = None, repository: str | None = None) -> str:
     """The card: what was trained on what, how, and what the evaluations of this checkpoint say.
 
-    Its names are those of whoever made the run, who may have wanted to write the card: they stand there `in_markdown`
-    or `as_code`.
+    Its head is for machines, with the trained agent's figures and their intervals. Its names are those of whoever made
+    the run, who may have wanted to write the card: they stand there `in_markdown` or `as_code`.
     """
     assert target.checkpoint is not None
     evaluations = {
@@ -164,18 +180,56 @@ def model_card(target: Target) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(as_code=as_code, in_markdown=in_markdown)
-    return environment.get_template("model_card.md.j2").render(
-        config=_settings(target),
+    settings = _settings(target)
+    of_checkpoint = {
+        name: evaluation
+        for name, evaluation in evaluations.items()
+        if evaluation.get("checkpoint") == target.checkpoint.name
+    }
+    base = _BASES.get(settings["model"]["path"], settings["model"]["path"])
+    is_language_model = (target.checkpoint / "config.json").exists()
+    head = ModelCardData(
+        license=license or _LICENSES.get(settings["model"]["path"] if is_language_model else None),
+        library_name="groundling",
+        base_model=base if is_language_model and base and not base.startswith("./") else None,
+        tags=["reinforcement-learning", settings["algorithm"]["id"]],
+        model_name=plain(settings["name"]),
+        eval_results=[
+            result
+            for name, evaluation in of_checkpoint.items()
+            for result in _results(target.world.spec.name, name, evaluation)
+        ]
+        or None,
+    )
+    body = environment.get_template("model_card.md.j2").render(
+        place=repository or "THIS-FOLDER",
+        writes=target.world.episodes == "texts",
+        config=settings,
         world=target.world.spec.name,
         checkpoint=target.checkpoint.name,
         steps=checkpoint.step_of(target.checkpoint),
         tables=[
             (name, evaluation.get("overrides", []), _table(evaluation))
-            for name, evaluation in evaluations.items()
-            if evaluation.get("checkpoint") == target.checkpoint.name
+            for name, evaluation in of_checkpoint.items()
         ],
-        is_language_model=(target.checkpoint / "config.json").exists(),
+        is_language_model=is_language_model,
     )
+    return str(ModelCard(f"---\n{head.to_yaml()}\n---\n\n{body}"))
+
+
+def _results(world: str, suite: str, evaluation: Mapping[str, Any]) -> Iterator[EvalResult]:
+    """What the hub is told of the trained agent in a suite."""
+    trained = evaluation["agents"].get("trained", {"figures": {}})
+    for name, figure in trained["figures"].items():
+        if figure["value"] is not None:
+            yield EvalResult(
+                task_type="reinforcement-learning",
+                dataset_type=world,
+                dataset_name=f"{world}, {suite}",
+                metric_type=name,
+                metric_value=figure["value"],
+                metric_args={"low": figure["low"], "high": figure["high"], "episodes": trained["episodes"]},
+            )
 
 
 def _table(evaluation: dict[str, Any]) -> dict[str, dict[str, str]]:
