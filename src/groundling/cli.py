@@ -27,6 +27,7 @@ from groundling.commands import (
     report,
     study,
     train,
+    ui,
     verify,
     watch,
 )
@@ -39,6 +40,7 @@ _COMMANDS = (
     train,
     evaluate,
     watch,
+    ui,
     collect,
     annotate,
     distill,

@@ -138,7 +138,10 @@ class _Chosen:
                 "evaluation.baselines=[zero-shot]",
             ]
         if self.world is not None and self.world != getattr(there.world, place):
-            words += [*_without(there.world.args, "world.args"), write(f"world.{place}", self.world)]
+            words += [
+                *_without(getattr(there.world, "args", {}), "world.args"),
+                write(f"world.{place}", self.world),
+            ]
         for section, id in (("policy", self.policy), ("algorithm", self.algorithm)):
             present = getattr(there, section)
             if id is not None and id != present.id:

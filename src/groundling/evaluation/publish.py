@@ -28,9 +28,12 @@ from groundling.rewards.sum import FOLDER
 from groundling.sharing import shareable
 from groundling.training import checkpoint
 
-_LICENSES = {**dict.fromkeys(STARTERS, "mit"), SMOLLM2: "apache-2.0"}
+_LICENSES: dict[str | None, str] = {**dict.fromkeys(STARTERS, "mit"), SMOLLM2: "apache-2.0"}
 """By model, its licence as the hub knows it."""
-_BASES = {**dict.fromkeys(STARTERS), SMOLLM2: "HuggingFaceTB/SmolLM2-135M-Instruct"}
+_BASES: dict[str | None, str | None] = {
+    **dict.fromkeys(STARTERS),
+    SMOLLM2: "HuggingFaceTB/SmolLM2-135M-Instruct",
+}
 """By model, what the hub calls it; None: it is not there."""
 _OF_TRAINING = (
     *("optimizer.safetensors", "random.safetensors", "collector.safetensors"),

@@ -29,6 +29,8 @@ class Moment:
     """What is chosen; None at the end."""
     probabilities: Mapping[str, float] | None = None
     """Of the actions; None of an agent that has none."""
+    prompt: str | None = None
+    """What a model read before it chose; None: it is not kept."""
     mark: Literal["", "named", "other"] = ""
     """Whether the thing that the mission names, or another one, is first dealt with here."""
     screen: Text | None = None

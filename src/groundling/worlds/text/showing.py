@@ -32,6 +32,7 @@ def shown(config: TextConfig, sample: Mapping[str, Any]) -> ShownEpisode:
             lambda picture=picture: picture,  # type: ignore[misc]
             step["action"],
             likeliest(step["probabilities"], step["action"]),
+            prompt=step["prompt"],
             mark=_mark(first, number),
         )
         for number, (step, picture) in enumerate(zip(steps, pictures, strict=False), start=1)

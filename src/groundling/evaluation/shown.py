@@ -1,0 +1,238 @@
+"""A run as it is shown to people: what its folder holds, read once."""
+
+import base64
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from omegaconf import OmegaConf
+from PIL import Image
+
+from groundling.configs.compose import changed, from_file, recorded
+from groundling.configs.schema import Config
+from groundling.configs.trust import EVERYTHING
+from groundling.documents import read_json, read_lines
+from groundling.errors import RunError
+from groundling.evaluation.evaluate import read_evaluation
+from groundling.policies.policy import has_model
+from groundling.rows import read_rows
+from groundling.sharing import shareable
+from groundling.training.build import world_of
+from groundling.training.tracking import read_metrics
+from groundling.worlds import World, kind
+from groundling.worlds.episode import number
+from groundling.worlds.showing import Moment, Probed, ReportTable, ShownEpisode
+
+_LEARNING_FIGURES = (
+    "return_mean",
+    "loss",
+    "probability",
+    "kl_mean",
+    "kl_coefficient",
+    "intrinsic_return",
+    "episode_length",
+    "entropy",
+    "value_loss",
+    "explained_variance",
+    "approx_kl",
+    "clip_fraction",
+    "grad_norm",
+    "steps_per_second",
+)
+"""What algorithms tell, in every world, and how episodes fare in each."""
+
+
+@dataclass
+class ShownRun:
+    """A run as the page shows it."""
+
+    run_dir: Path
+    config: Config
+    metrics: list[dict[str, Any]]
+    evaluations: dict[str, dict[str, Any]]
+    """By suite, what `groundling evaluate` wrote."""
+    samples: list[dict[str, Any]]
+    texts: dict[str, list[dict[str, Any]]]
+    """Of a run that writes: by file in ``predictions/``, the texts of the last measurement of each split and agent."""
+    validations: list[dict[str, Any]]
+    """By update, the figures of the validation split, as rows of metrics."""
+    meanwhile: list[dict[str, Any]]
+    """Of a run that writes: some texts of some updates, in their order."""
+
+    @cached_property
+    def world(self) -> World[Any, Any]:
+        """Where it learns."""
+        return world_of(self.config)
+
+    @cached_property
+    def probed(self) -> Probed | None:
+        """What its policy thought of fixed situations."""
+        return self.world.probed(self.run_dir)
+
+    @cached_property
+    def tables(self) -> list[ReportTable]:
+        """What its world tells of its evaluations beside their figures."""
+        return self.world.tables(self.evaluations)
+
+    @property
+    def has_model(self) -> bool:
+        """Whether its policy stands on a language model."""
+        return has_model(self.config.policy.id)
+
+    @property
+    def task(self) -> str:
+        """What it learns: curves of one task are drawn together."""
+        return self.world.spec.name
+
+    @property
+    def figure(self) -> tuple[str, str]:
+        """The metric that tells how well it learns, and what it is called."""
+        if any("probability" in row for row in self.metrics):
+            return "loss", "loss"  # it learns from what others did
+        returns = any(row.get("return_mean") is not None for row in self.metrics)
+        if returns and not any(row.get("success_rate") is not None for row in self.metrics):
+            return "return_mean", "return"  # its world knows no success
+        return "success_rate", "success rate"
+
+
+def read_run(run_dir: Path) -> ShownRun:
+    """Read what a run's folder holds.
+
+    Raises:
+        ConfigError: it is not a run's folder.
+        RunError: a file of it cannot be read.
+    """
+    config = from_file(run_dir / "config.yaml", unused=EVERYTHING)
+    usual = usual_suite(kind(config.world.id))
+    return ShownRun(
+        run_dir=run_dir,
+        config=config,
+        metrics=read_metrics(run_dir),
+        evaluations={p.stem: read_evaluation(p) for p in _suites(run_dir / "evaluation", usual)},
+        texts={
+            path.stem: _json_lines(path)
+            for path in sorted((run_dir / "predictions").glob("*-trained*.jsonl"))
+        },
+        validations=[row | row["metrics"] for row in read_rows(run_dir / "validation.jsonl")],
+        meanwhile=read_rows(run_dir / "samples" / "train.jsonl"),
+        samples=[s for p in _suites(run_dir / "samples", usual) for s in _samples(p)],
+    )
+
+
+def usual_suite(world: World[Any, Any] | type[World[Any, Any]]) -> str:
+    """What a run's agent is evaluated on where nothing else is asked for."""
+    return next(iter(world.suites))
+
+
+def learning_figures(runs: Sequence[ShownRun]) -> list[str]:
+    """The metrics that are drawn, those of the runs' worlds among them."""
+    of_worlds = [name for run in runs for name in run.world.learning_figures]
+    return list(dict.fromkeys([*of_worlds, *_LEARNING_FIGURES]))
+
+
+def _suites(folder: Path, usual: str) -> list[Path]:
+    """The folder's JSON files, one for each suite, with the usual one first."""
+    return sorted(folder.glob("*.json"), key=lambda path: (path.stem != usual, path.stem))
+
+
+def settings_of(run: ShownRun) -> str:
+    """The run's settings as YAML, without what a page that is sent around should not tell."""
+    return OmegaConf.to_yaml(OmegaConf.create(shareable(recorded(run.run_dir / "config.yaml"))))
+
+
+def figures_of(evaluation: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """One row for each figure of an evaluation; of each agent its mean and the interval."""
+    agents = evaluation["agents"].values()
+    return [
+        (name.replace("_", " "), [_mean_and_interval(a["figures"].get(name)) for a in agents])
+        for name in _figure_names(evaluation)
+    ]
+
+
+def by_suite(run: ShownRun) -> tuple[str, list[str], list[tuple[str, str, list[tuple[str, str]]]]]:
+    """The first figure of a run's evaluations: its name, the agents, and by suite each agent's mean and interval.
+
+    Beside a suite stand the overrides that it was played with.
+    """
+    figure = next((name for one in run.evaluations.values() for name in _figure_names(one)), "")
+    agents = list(dict.fromkeys(agent for one in run.evaluations.values() for agent in one["agents"]))
+    rows = [
+        (
+            suite,
+            " ".join(one.get("overrides", [])),
+            [
+                _mean_and_interval(one["agents"].get(agent, {"figures": {}})["figures"].get(figure))
+                for agent in agents
+            ],
+        )
+        for suite, one in run.evaluations.items()
+    ]
+    return figure.replace("_", " "), agents, rows
+
+
+def _figure_names(evaluation: Mapping[str, Any]) -> list[str]:
+    return list(dict.fromkeys(name for agent in evaluation["agents"].values() for name in agent["figures"]))
+
+
+def _mean_and_interval(figure: Mapping[str, Any] | None) -> tuple[str, str]:
+    if figure is None or figure["value"] is None:
+        return "–", ""
+    if figure["low"] is None or figure["low"] == figure["high"]:
+        return number(figure["value"]), ""
+    return number(figure["value"]), f"{number(figure['low'])} – {number(figure['high'])}"
+
+
+def picture_of(moment: Moment, pixels: int) -> str | None:
+    """What a moment looks like, as a data URL; None in a world without pictures."""
+    drawn = moment.draw()
+    return None if drawn is None else _data_url(drawn, pixels)
+
+
+def episodes_of(run: ShownRun) -> dict[str, list[ShownEpisode]]:
+    """The run's recorded episodes by suite, the usual one first, if it was played."""
+    shown: dict[str, list[ShownEpisode]] = {}
+    for sample in run.samples:
+        world = world_of(changed(run.config, sample["overrides"], unused=EVERYTHING))
+        try:
+            shown.setdefault(str(sample["suite"]), []).append(world.shown(run.run_dir, sample))
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise RunError(
+                f"an episode in {run.run_dir / 'samples'} is not as this version writes it ({error!r}): run "
+                "`groundling evaluate` again"
+            ) from error
+    return shown
+
+
+def _data_url(picture: np.ndarray, most_pixels: int) -> str:
+    """A PNG of at most so many pixels a side, as a data URL."""
+    image = Image.fromarray(picture)
+    image.thumbnail((most_pixels, most_pixels))
+    buffer = io.BytesIO()
+    image.quantize(64).save(buffer, format="PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+
+
+def _samples(path: Path) -> list[dict[str, Any]]:
+    samples = _parsed(path, read_json)
+    if not isinstance(samples, list) or not all(
+        isinstance(one, dict) and isinstance(one.get("overrides"), list) for one in samples
+    ):
+        raise RunError(
+            f"{path} holds no episodes as this version writes them: run `groundling evaluate` again"
+        )
+    return samples
+
+
+def _json_lines(path: Path) -> Any:
+    return _parsed(path, lambda path: [row for _, row in read_lines(path)])
+
+
+def _parsed(path: Path, read: Callable[[Path], Any]) -> Any:
+    try:
+        return read(path)
+    except ValueError as error:
+        raise RunError(f"{path} cannot be read ({error}): run `groundling evaluate` again") from error

@@ -1,0 +1,70 @@
+"""Who may ask: this machine alone, with the token that the address had when the browser first came."""
+
+import secrets
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qsl, urlencode
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_COOKIE = "groundling"
+_HEADERS = {
+    # What a run's files hold is shown as text; if something slipped through, it would still run no script of its own.
+    "content-security-policy": "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
+    "frame-ancestors 'none'; form-action 'self'; base-uri 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+
+
+class Guard:
+    """Lets in who knows the token, by the address or by the cookie that is given for it, and nobody else.
+
+    Args:
+        app: What is guarded.
+        token: In the address that the command prints.
+    """
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app, self._token = app, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        query = parse_qsl(scope["query_string"].decode("latin-1"))
+        given = dict(query).get("token")
+        if given is not None and self._knows(given):
+            # The token is taken out of the address, which may be copied or logged.
+            rest = urlencode([(key, value) for key, value in query if key != "token"])
+            response = RedirectResponse(scope["path"] + (f"?{rest}" if rest else ""), 303)
+            response.set_cookie(_COOKIE, self._token, httponly=True, samesite="strict")
+            await response(scope, receive, send_guarded)
+        elif self._knows(_cookie(Headers(scope=scope).get("cookie", ""))):
+            await self._app(scope, receive, send_guarded)
+        else:
+            text = (
+                "This page wants the token of the address that `groundling ui` printed: open that address.\n"
+            )
+            await PlainTextResponse(text, 403)(scope, receive, send_guarded)
+
+    def _knows(self, token: str) -> bool:
+        return secrets.compare_digest(token.encode(), self._token.encode())
+
+
+def _cookie(header: str) -> str:
+    try:
+        cookies = SimpleCookie(header)
+    except CookieError:
+        return ""
+    return cookies[_COOKIE].value if _COOKIE in cookies else ""
