@@ -89,9 +89,13 @@ class _Views:
         there = find_folders(self._roots).values()
         newest = sorted(there, key=lambda folder: -folder.changed)
         rows = [_summary(folder) for folder in newest if folder.kind == "run"]
-        others = {kind: [one for one in newest if one.kind == kind] for kind in ("pairs", "study")}
         return self._page(
-            request, "runs.html", rows=rows, roots=[str(root) for root in self._roots], **others
+            request,
+            "runs.html",
+            rows=rows,
+            roots=[str(root) for root in self._roots],
+            pairs=[folder for folder in newest if folder.kind == "pairs"],
+            study=[folder for folder in newest if folder.kind == "study"],
         )
 
     def run(self, request: Request) -> Response:
