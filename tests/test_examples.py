@@ -88,14 +88,14 @@ def test_loops_are_the_same_with_any_number_of_processes(
 
 def test_what_users_of_lamorel_are_told_runs() -> None:
     """The page's blocks of Python, one after the other."""
-    page = (ROOT / "docs" / "lamorel.md").read_text()
+    page = (ROOT / "docs" / "migration" / "lamorel.md").read_text()
     blocks = [block.partition("```")[0] for block in page.split("```python\n")[1:]]
     assert len(blocks) == 4
     known: dict[str, Any] = {}
     with torch.random.fork_rng():
         torch.manual_seed(0)
         for block in blocks:
-            exec(compile(block, "docs/lamorel.md", "exec"), known)
+            exec(compile(block, "docs/migration/lamorel.md", "exec"), known)
     lm, prompts = known["lm"], known["prompts"]
     assert torch.equal(known["scores"], known["scored"].log_probs[0]) and len(known["texts"]) == 3
     assert known["outputs"].shape == (1, 2) and known["figures"]["loss"] > 0

@@ -409,7 +409,7 @@ def test_every_entry_is_known(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("lamorel-saycan", r"SayCan plans .*LanguageModel.score.*docs/lamorel.md"),
+        ("lamorel-saycan", r"SayCan plans .*LanguageModel.score.*docs/migration/lamorel.md"),
         ("lamorel-bare", "name_environment"),
     ],
 )

@@ -73,7 +73,7 @@ _TESTS = (
 )
 _TESTS += "baselines zero-shot, random and expert (the bot), and keeps trajectories in RUN/samples"
 SAYCAN = (
-    "SayCan plans with a model and trains nothing; its one call is LanguageModel.score, see docs/lamorel.md"
+    "SayCan plans with a model and trains nothing; its one call is LanguageModel.score, see docs/migration/lamorel.md"
 )
 TOKENS = f"that is of PPO on tokens, which {STRINGS} asks for"
 MEANINGLESS = {

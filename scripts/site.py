@@ -1,0 +1,85 @@
+"""Assemble the documentation site's pages: ``python -m scripts.site``, then ``zensical build --strict``.
+
+The pages in ``docs/`` link to results, examples and code of the repository, which a site cannot show as they are: pages
+are copied beside them, and of code a page is made that shows it. What is assembled lies in ``build/pages``.
+"""
+
+import posixpath
+import re
+import shutil
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ROOT / "build" / "pages"
+_LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)]*)?\)")
+_LANGUAGES = {".py": "python", ".yaml": "yaml", ".json": "json", ".csv": "text", ".toml": "toml"}
+_PICTURES = (".png", ".svg", ".gif")
+_MOST_LINES = 400
+"""Of a file that is shown."""
+
+
+def main() -> None:
+    shutil.rmtree(PAGES, ignore_errors=True)
+    shutil.copytree(ROOT / "docs", PAGES)
+    waiting = [(path, f"docs/{path.relative_to(PAGES).as_posix()}") for path in PAGES.rglob("*.md")]
+    done = {source for _, source in waiting}
+    while waiting:
+        page, source = waiting.pop()
+        text, linked = _relinked(page.read_text(encoding="utf-8"), source)
+        page.write_text(text, encoding="utf-8")
+        for one in linked - done:
+            done.add(one)
+            made = _bring(one)
+            if made.suffix == ".md" and one.endswith(".md"):
+                waiting.append((made, one))
+    print(f"{len(list(PAGES.rglob('*.md')))} pages in {PAGES.relative_to(ROOT)}")
+
+
+def _place(source: str) -> str:
+    """Where a file of the repository lies among the pages: ``docs/`` is their root."""
+    if source.startswith("docs/"):
+        return source.removeprefix("docs/")
+    is_itself = source.endswith((".md", *_PICTURES))
+    return f"repository/{source}" if is_itself else f"repository/{source}.md"
+
+
+def _relinked(text: str, source: str) -> tuple[str, set[str]]:
+    """A page whose links lead to pages, and the files of the repository that they lead to."""
+    linked: set[str] = set()
+    here = posixpath.dirname(_place(source))
+
+    def relink(found: re.Match[str]) -> str:
+        sign, label, target, anchor = found.groups()
+        if re.match(r"[a-z]+:", target):
+            return found.group()
+        file = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+        if not (ROOT / file).is_file():  # a folder: there is no page of it
+            return label
+        if not file.startswith("docs/"):
+            linked.add(file)
+        return f"{sign}[{label}]({posixpath.relpath(_place(file), here or '.')}{anchor or ''})"
+
+    pieces = re.split(r"(^```.*?^```)", text, flags=re.DOTALL | re.MULTILINE)
+    return "".join(p if p.startswith("```") else _LINK.sub(relink, p) for p in pieces), linked
+
+
+def _bring(source: str) -> Path:
+    """Copy a page or a picture of the repository, or make a page that shows a file of code."""
+    path, made = ROOT / source, PAGES / _place(source)
+    made.parent.mkdir(parents=True, exist_ok=True)
+    if source.endswith((".md", *_PICTURES)):
+        shutil.copyfile(path, made)
+        return made
+    lines = path.read_text(encoding="utf-8").splitlines()
+    shown = "\n".join(lines[:_MOST_LINES])
+    more = "" if len(lines) <= _MOST_LINES else f"\n\nThe first {_MOST_LINES} of {len(lines)} lines.\n"
+    fence = "````"
+    made.write_text(
+        f"# {source}\n\n{fence}{_LANGUAGES.get(path.suffix, 'text')}\n{shown}\n{fence}\n{more}",
+        encoding="utf-8",
+    )
+    return made
+
+
+if __name__ == "__main__":
+    main()

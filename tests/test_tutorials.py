@@ -1,0 +1,69 @@
+"""The site's tutorials run as they stand, from top to bottom, with fewer steps."""
+
+import re
+import shlex
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from groundling.cli import main
+from groundling.worlds.text.config import TextConfig
+
+PAGES = sorted((Path(__file__).resolve().parents[1] / "docs" / "tutorials").glob("*.md"))
+_FEWER = {
+    r"\bsteps=[\d_]+": "steps=64",
+    r"\bepisodes=\d+": "episodes=3",
+    r"--episodes \d+": "--episodes 3",
+    r"--pairs \d+": "--pairs 12",
+    r"\bepochs=5": "epochs=1",
+}
+_NOT_RUN = ("pip ", "make ", "groundling ui")
+"""Commands that install, take long, or do not end."""
+_MODULES = {"doors": "Doors", "walker": "Walker"}
+"""By the module that a page tells to make, what stands in it."""
+
+
+def blocks(page: Path) -> Iterator[tuple[str, str]]:
+    """The language and text of each block, with fewer steps."""
+    for language, text in re.findall(r"^```(python|bash)\n(.*?)^```", page.read_text("utf-8"), re.M | re.S):
+        for pattern, fewer in _FEWER.items():
+            text = re.sub(pattern, fewer, text)
+        yield language, text
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """The command lines of a block, without those that are not run."""
+    for line in text.replace("\\\n", " ").splitlines():
+        if line.strip() and not line.startswith(_NOT_RUN) and "--upload" not in line:
+            yield shlex.split(line, comments=True)
+
+
+@pytest.fixture(autouse=True)
+def _small_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, default in (("num_envs", 4), ("num_steps", 16)):
+        monkeypatch.setattr(TextConfig.__dataclass_fields__[name], "default", default)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_tutorial_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    known: dict = {"__name__": page.stem}
+    ran = 0
+    for language, text in blocks(page):
+        if language == "python":
+            exec(compile(text, str(page), "exec"), known)
+            ran += 1
+            continue
+        for words in commands(text):
+            assert words[0] == "groundling", words
+            for name, what in _MODULES.items():  # a page has registered it already, in this process
+                if what in known:
+                    module = types.ModuleType(name)
+                    vars(module).update(known)
+                    monkeypatch.setitem(sys.modules, name, module)
+            assert main([*words[1:]]) == 0, words
+            ran += 1
+    assert ran > 2
