@@ -12,7 +12,7 @@ CHECKED := .venv-wheel
 AUDITING := .venv-audit
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-smollm2 demo-writing demo-motif test faults fuzz rehearsal soak lint format wheel-check sbom audit clean
+.PHONY: help install demo demo-smollm2 demo-writing demo-motif test faults fuzz rehearsal soak site lint format wheel-check sbom audit clean
 
 help:  ## Show what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -75,8 +75,14 @@ HOURS := 6
 soak: install  ## Four long commands side by side while workers are killed; HOURS=1 for less; figures in results/soak
 	nice -n 19 $(BIN)/python benchmarks/soak.py --hours $(HOURS) --output results/soak
 
+site: install  ## Build the documentation's site into build/site, strictly
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/python -m scripts.site
+	$(BIN)/zensical build --strict
+
 lint: install  ## Check style, types and spelling
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/codespell
+	cd tests/typing && ../../$(BIN)/mypy --strict --config-file /dev/null consumer
 
 format: install  ## Format the code
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from groundling.runs import Evaluation, Run, make_world, train
     from groundling.worlds import World
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Agent",
     "Algorithm",
