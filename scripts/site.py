@@ -4,10 +4,16 @@ The pages in ``docs/`` link to results, examples and code of the repository, whi
 are copied beside them, and of code a page is made that shows it. What is assembled lies in ``build/pages``.
 """
 
+import inspect
 import posixpath
 import re
 import shutil
+import tomllib
 from pathlib import Path
+
+from groundling.algorithms.algorithm import algorithms
+from groundling.policies.policy import policies
+from groundling.worlds import worlds
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "build" / "pages"
@@ -21,6 +27,7 @@ _MOST_LINES = 400
 def main() -> None:
     shutil.rmtree(PAGES, ignore_errors=True)
     shutil.copytree(ROOT / "docs", PAGES)
+    _write_catalogue()
     waiting = [(path, f"docs/{path.relative_to(PAGES).as_posix()}") for path in PAGES.rglob("*.md")]
     done = {source for _, source in waiting}
     while waiting:
@@ -33,6 +40,32 @@ def main() -> None:
             if made.suffix == ".md" and one.endswith(".md"):
                 waiting.append((made, one))
     print(f"{len(list(PAGES.rglob('*.md')))} pages in {PAGES.relative_to(ROOT)}")
+
+
+def _write_catalogue() -> None:
+    """A page for each algorithm, policy and kind of world, with what `docs/catalogue.toml` says of it."""
+    (PAGES / "catalogue.toml").unlink()
+    shown = tomllib.loads((ROOT / "docs" / "catalogue.toml").read_text(encoding="utf-8"))
+    registries = {"algorithms": algorithms, "policies": policies, "worlds": worlds}
+    for kind, registry in registries.items():
+        folder = PAGES / "catalogue" / kind
+        folder.mkdir(parents=True)
+        if missing := {*registry} ^ {*shown[kind]}:
+            raise SystemExit(f"docs/catalogue.toml: {kind} are {', '.join(registry)}; mend {', '.join(missing)}")
+        lines = [f"# {kind.capitalize()}", ""]
+        for id in sorted(registry):
+            entry, factory = shown[kind][id], registry.get(id)
+            text = [f"# `{id}`", "", f"```bash\n{entry['command']}\n```", ""]
+            if "picture" in entry:
+                text += [f"![what was measured with it](../../../{entry['picture']})", ""]
+                text += [f"The command, seeds and machine: [results](../../../{entry['results']}).", ""]
+            else:
+                text += ["No curve of it has been measured.", ""]
+            text += [f"::: {factory.__module__}.{factory.__name__}", ""]
+            (folder / f"{id}.md").write_text("\n".join(text), encoding="utf-8")
+            about = (inspect.getdoc(factory) or "").partition("\n")[0]
+            lines.append(f"- [`{id}`]({id}.md): {about}")
+        (folder / "index.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _place(source: str) -> str:
