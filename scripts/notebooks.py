@@ -1,4 +1,4 @@
-"""Notebooks of the tutorials, one for each role: ``python -m scripts.notebooks``; a test compares them with the pages."""
+"""Notebooks of the tutorials, one for each role: ``python -m scripts.notebooks``; a test compares them."""
 
 from pathlib import Path
 

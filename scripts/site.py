@@ -51,7 +51,9 @@ def _write_catalogue() -> None:
         folder = PAGES / "catalogue" / kind
         folder.mkdir(parents=True)
         if missing := {*registry} ^ {*shown[kind]}:
-            raise SystemExit(f"docs/catalogue.toml: {kind} are {', '.join(registry)}; mend {', '.join(missing)}")
+            raise SystemExit(
+                f"docs/catalogue.toml: {kind} are {', '.join(registry)}; mend {', '.join(missing)}"
+            )
         lines = [f"# {kind.capitalize()}", ""]
         for id in sorted(registry):
             entry, factory = shown[kind][id], registry.get(id)
