@@ -72,7 +72,10 @@ _TESTS = (
     "the original's test script reads it; here `groundling evaluate RUN` plays the trained policy and the "
 )
 _TESTS += "baselines zero-shot, random and expert (the bot), and keeps trajectories in RUN/samples"
-SAYCAN = "SayCan plans with a model and trains nothing; its one call is LanguageModel.score, see docs/migration/lamorel.md"
+SAYCAN = (
+    "SayCan plans with a model and trains nothing; its one call is LanguageModel.score, see "
+    "docs/migration/lamorel.md"
+)
 TOKENS = f"that is of PPO on tokens, which {STRINGS} asks for"
 MEANINGLESS = {
     "lamorel_args.log_level": "figures go to metrics.jsonl and TensorBoard, at one level of detail",
