@@ -123,6 +123,7 @@ _OTHER: dict[str, Any] = {
     "training.steps": 12,
     "training.epochs": 1,
     "training.wandb": "project",
+    "training.trackio": "project",
     "world.probes": 1,
     "evaluation.post_process": "three_sentence_summary",
     "evaluation.every": 7,

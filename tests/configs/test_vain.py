@@ -110,6 +110,7 @@ from groundling.worlds.text.world import TextWorld
         ("rl4lms/increasing_numbers_ppo", ["~reward", "~reward.rouge"], "reward.rouge out: there is no part"),
         ("demo-easy", ["reward.count=null"], "cannot take reward.count out: the parts are env"),
         ("demo-easy", ["training.wandb="], "training.wandb must be a project's name, got an empty one"),
+        ("demo-easy", ["training.trackio="], "training.trackio must be a project's name, got an empty one"),
         ("demo-easy", ["evaluation.baselines=[expert,expert]"], "evaluation.baselines names expert twice"),
         (
             "demo-easy",

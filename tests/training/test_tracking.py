@@ -14,7 +14,7 @@ import pytest
 from groundling.errors import ConfigError
 from groundling.rows import BEFORE_ALL, RowFile, digest_of, read_rows
 from groundling.training.samples import SampleLog
-from groundling.training.tracking import Tracker, WandbLog, read_metrics
+from groundling.training.tracking import Tracker, TrackioLog, WandbLog, read_metrics
 
 
 def test_tensorboard_reads_what_is_logged_and_forgets_what_is_done_again(tmp_path: Path) -> None:
@@ -128,3 +128,27 @@ def test_weights_and_biases_is_told_as_one_run_that_goes_on(
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ConfigError, match=r"groundling\[wandb\]"):
         WandbLog("language", "demo-easy-seed1", {}, tmp_path)
+
+
+def test_trackio_is_told_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[Any] = []
+    begun: list[dict[str, Any]] = []
+
+    class StandIn(types.ModuleType):
+        @staticmethod
+        def init(**options: Any) -> types.SimpleNamespace:
+            begun.append(options)
+            return types.SimpleNamespace(
+                log=lambda figures, step: events.append((step, figures)), finish=lambda: events.append("end")
+            )
+
+    monkeypatch.setitem(sys.modules, "trackio", StandIn("trackio"))
+    log = TrackioLog("language", "demo-easy-seed1", {"seed": 1})
+    log.log({"update": 1, "step": 10, "loss": 0.5, "success_rate": None})
+    log.tell({"validation/reward": 0.5, "validation/bleu": float("nan")}, 1, 10)
+    log.close()
+    assert events == [(1, {"step": 10, "loss": 0.5}), (1, {"validation/reward": 0.5}), "end"]
+    assert begun[0]["resume"] == "allow" and begun[0]["auto_log_cpu"] is False
+    monkeypatch.setitem(sys.modules, "trackio", None)
+    with pytest.raises(ConfigError, match=r"groundling\[trackio\]"):
+        TrackioLog("language", "demo-easy-seed1", {})

@@ -55,10 +55,12 @@ def check(settled: DictConfig, where: str, said: Mapping[str, Any], unused: Sequ
     for section in ("", "world", "model", "training", "evaluation"):
         check_minima(getattr(config, section) if section else config, f"{section}." if section else "")
     _check_identity(config.name, config.seed, config.run_dir)
-    if config.training.wandb is not None and not config.training.wandb.strip():
-        raise ConfigError(
-            "training.wandb must be a project's name, got an empty one: training.wandb=null does without"
-        )
+    for name in ("wandb", "trackio"):
+        project = getattr(config.training, name)
+        if project is not None and not project.strip():
+            raise ConfigError(
+                f"training.{name} must be a project's name, got an empty one: training.{name}=null does without"
+            )
     try:
         _check_policy(config.policy)
         check_component(algorithms, config.algorithm, "algorithm")

@@ -71,6 +71,8 @@ class TrainingConfig:
     wandb: str | None = None
     """A project of Weights & Biases that is told every update's figures, too (extra wandb; WANDB_MODE=offline keeps
     them on this machine); null: none."""
+    trackio: str | None = None
+    """A project of Trackio that is told them, too, on this machine (extra trackio); null: none."""
 
 
 @dataclass

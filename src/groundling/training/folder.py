@@ -27,6 +27,7 @@ _CHANGES_NO_RESULT = (
     "training.checkpoint_every",
     "training.keep_checkpoints",
     "training.wandb",
+    "training.trackio",
     "device",
     "model.gradient_checkpointing",
     "algorithm.args.micro_batch_size",

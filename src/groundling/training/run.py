@@ -41,7 +41,7 @@ from groundling.training.folder import SETTINGS_FILE, open_run, write_settings
 from groundling.training.progress import TrainingProgress
 from groundling.training.samples import SampleLog
 from groundling.training.shaping import ShapedReturns
-from groundling.training.tracking import METRICS, Tracker, WandbLog, read_metrics
+from groundling.training.tracking import METRICS, Tracker, TrackioLog, WandbLog, read_metrics
 from groundling.worlds.collector import Finished, summarise
 
 _LOW_ENTROPY_UPDATES = 5
@@ -195,6 +195,12 @@ class Run:
             stack.callback(wandb.close)
             logs.append(wandb)
             listeners.append(wandb)
+        if config.training.trackio is not None:
+            name = f"{config.name}-seed{config.seed}-{self.folder.resolve().name}"
+            trackio = TrackioLog(config.training.trackio, name, shareable(asdict(config)))
+            stack.callback(trackio.close)
+            logs.append(trackio)
+            listeners.append(trackio)
         last_step = config.training.steps
         return [
             *logs,

@@ -117,6 +117,48 @@ class WandbLog:
         self._run.finish()
 
 
+class TrackioLog:
+    """The same figures in Trackio, which keeps them on this machine (``trackio show``), or where its variables say.
+
+    Args:
+        project: Its name there.
+        name: What the run is called there; a run that is resumed goes on under its name.
+        config: Told beside the figures, so `groundling.sharing.shareable`.
+
+    Raises:
+        ConfigError: the extra is not installed.
+    """
+
+    def __init__(self, project: str, name: str, config: dict[str, Any]) -> None:
+        try:
+            import trackio
+        except ModuleNotFoundError:
+            raise ConfigError(
+                f"training.trackio={project} needs pip install 'groundling[trackio]'; null does without"
+            ) from None
+        # By itself it would also log what else the machine computes.
+        self._run = trackio.init(
+            project=project,
+            name=name,
+            config=config,
+            resume="allow",
+            embed=False,
+            auto_log_gpu=False,
+            auto_log_cpu=False,
+        )
+
+    def log(self, row: dict[str, Any]) -> None:
+        """Tell one update's figures, at its number."""
+        self._run.log({k: v for k, v in row.items() if v is not None and k != "update"}, step=row["update"])
+
+    def tell(self, figures: Mapping[str, float], update: int, step: int) -> None:
+        """Tell other figures of an update, beside those of `log`."""
+        self._run.log({name: value for name, value in figures.items() if math.isfinite(value)}, step=update)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
 class EventFile:
     """Scalars as TensorBoard reads them.
 
