@@ -147,7 +147,7 @@ def test_trackio_is_told_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     log.log({"update": 1, "step": 10, "loss": 0.5, "success_rate": None})
     log.tell({"validation/reward": 0.5, "validation/bleu": float("nan")}, 1, 10)
     log.close()
-    assert events == [(1, {"step": 10, "loss": 0.5}), (1, {"validation/reward": 0.5}), "end"]
+    assert events == [(1, {"steps": 10, "loss": 0.5}), (1, {"validation/reward": 0.5}), "end"]
     assert begun[0]["resume"] == "allow" and begun[0]["auto_log_cpu"] is False
     monkeypatch.setitem(sys.modules, "trackio", None)
     with pytest.raises(ConfigError, match=r"groundling\[trackio\]"):

@@ -149,7 +149,11 @@ class TrackioLog:
 
     def log(self, row: dict[str, Any]) -> None:
         """Tell one update's figures, at its number."""
-        self._run.log({k: v for k, v in row.items() if v is not None and k != "update"}, step=row["update"])
+        # Its own key for that is "step", so that our step is told as "steps".
+        figures = {
+            "steps" if k == "step" else k: v for k, v in row.items() if v is not None and k != "update"
+        }
+        self._run.log(figures, step=row["update"])
 
     def tell(self, figures: Mapping[str, float], update: int, step: int) -> None:
         """Tell other figures of an update, beside those of `log`."""
