@@ -11,6 +11,7 @@ import groundling as gl
 from groundling.cli import main
 from groundling.envs.seeds import held_out_seed
 from groundling.evaluation import hub
+from groundling.lm.loading import STARTERS
 
 ROOT = Path(__file__).resolve().parents[1]
 _SMALL = [
@@ -155,6 +156,15 @@ def test_a_writer_writes_to_a_prompt(tmp_path: Path) -> None:
         agent.act(3)
     with pytest.raises(gl.ConfigError, match="acts in no env"):
         agent.make_env()
+
+
+def test_a_language_model_alone_acts_as_an_experiment_has_it() -> None:
+    folder = STARTERS["starter-causal"]
+    with pytest.raises(gl.ConfigError, match="is a language model, and no agent yet"):
+        gl.load(folder)
+    agent = gl.load("demo", device="cpu", overrides=[f"model.path={folder}"])
+    observation, info = agent.make_env().reset(seed=1)
+    assert agent.act(observation, info) in range(6)
 
 
 def test_a_loop_of_ones_own_learns(capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,7 +93,9 @@ def load(
     components of yours that it needs must be registered before, by importing their modules.
 
     Args:
-        name: A run's folder, one of its checkpoints, a folder that ``groundling publish`` wrote, or its hub id.
+        name: A run's folder, one of its checkpoints, a folder that ``groundling publish`` wrote, or its hub id. Or an
+            experiment, whose model acts untrained: with ``overrides=["model.path=FOLDER"]`` any language model in
+            Transformers' layout, such as one that RL4LMs saved, acts or writes as the experiment has it.
         device: Where it computes; ``auto`` takes the accelerator if there is one.
         seed: Of its draws.
         revision: Of a hub id: branch, tag or commit.

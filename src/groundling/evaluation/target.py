@@ -153,6 +153,11 @@ def find(
     if name in experiments(config_dir):
         config = compose(name, overrides, config_dir)
         return Target("zero-shot", Path(config.run_dir), config, None, changes)
+    if (path / "config.json").exists():
+        raise ConfigError(
+            f"{name} is a language model, and no agent yet: name an experiment and give it as model.path, as in "
+            f"`groundling evaluate demo model.path={name}` or groundling.load('demo', overrides=['model.path={name}'])"
+        )
     raise ConfigError(
         f"{name} is neither a run's or a published folder (with config.yaml) nor a checkpoint, a hub id, an "
         f"experiment, {' or '.join(agents())}"
