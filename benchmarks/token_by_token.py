@@ -21,7 +21,7 @@ from groundling.algorithms import Rollout
 from groundling.configs.compose import compose
 from groundling.intervals import estimate
 from groundling.policies import Policy
-from groundling.training.run import Run
+from groundling.training.trainer import Trainer
 from groundling.worlds.collector import Collector, Finished
 
 NAME = "tokens"
@@ -62,7 +62,7 @@ def train(seed: int) -> None:
     config = compose(experiment("ppo"), [f"seed={seed}", f"run_dir={folder}", "device=cpu"])
     folder.mkdir(parents=True, exist_ok=True)
     began = time.process_time()
-    run = Run(config, folder, print)
+    run = Trainer(config, folder, print)
     run.collector = SingleTokens(run.collector)  # type: ignore[assignment]  # of which it forwards the rest
     run.loop(Console(), lambda: False)
     (folder / "cpu.json").write_text(json.dumps(time.process_time() - began))

@@ -23,13 +23,15 @@ from groundling.lm import LanguageModel
 from groundling.policies import ActionScoringPolicy
 from groundling.training import checkpoint
 from groundling.training.progress import TrainingProgress
-from groundling.training.run import Run
+from groundling.training.trainer import Trainer
 
 _ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle")
 
 
-def _run(folder: Path, *overrides: str) -> Run:
-    return Run(compose("demo-easy", ["algorithm.args.micro_batch_size=2", *overrides]), folder, warn=print)
+def _run(folder: Path, *overrides: str) -> Trainer:
+    return Trainer(
+        compose("demo-easy", ["algorithm.args.micro_batch_size=2", *overrides]), folder, warn=print
+    )
 
 
 def test_6_a_prompt_is_read_once_for_its_value_and_all_its_actions() -> None:

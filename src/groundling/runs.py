@@ -16,7 +16,7 @@ from groundling.evaluation import plots
 from groundling.evaluation.evaluate import evaluate
 from groundling.evaluation.tables import figures_table
 from groundling.evaluation.target import find
-from groundling.training import run as training
+from groundling.training import trainer
 from groundling.training.build import world_of
 from groundling.training.tracking import read_metrics
 from groundling.worlds import World, kind, worlds
@@ -67,7 +67,7 @@ def train(
     folder = None if config_dir is None else Path(config_dir)
     chosen = _Chosen(world, model, policy, algorithm, reward, steps, seed, run_dir)
     config = compose(experiment or chosen.experiment(), chosen.words(experiment, folder, overrides), folder)
-    if not training.train(config, make_console(), warn):
+    if not trainer.train(config, make_console(), warn):
         raise KeyboardInterrupt(
             f"stopped; the same call goes on from the last checkpoint of {config.run_dir}"
         )

@@ -17,7 +17,7 @@ from groundling.errors import ConfigError, RunError
 from groundling.policies.drrn import DRRNPolicy
 from groundling.registry import ComponentConfig
 from groundling.training.progress import TrainingProgress
-from groundling.training.run import Run
+from groundling.training.trainer import Trainer
 from groundling.worlds.text.config import TextConfig
 from tests.conftest import TablePolicy
 
@@ -148,7 +148,7 @@ def test_drrn_learns_from_its_replay_and_takes_it_up_again(tmp_path: Path) -> No
         algorithm=ComponentConfig("drrn", {**args, "replay_size": 20}),
         training=TrainingConfig(steps=32),
     )
-    run = Run(config, tmp_path, warn=print)
+    run = Trainer(config, tmp_path, warn=print)
     rows = [run.update(TrainingProgress(Console(quiet=True), 32, 0)) for _ in range(2)]
     assert [row["replay"] for row in rows] == [16, 20]
     assert all(row["grad_norm"] > 0 for row in rows)

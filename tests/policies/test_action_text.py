@@ -12,7 +12,7 @@ from groundling.errors import ConfigError
 from groundling.lm import LanguageModel
 from groundling.policies import ActionScoringPolicy, ActionTextPolicy, ActionWritingPolicy
 from groundling.training.progress import TrainingProgress
-from groundling.training.run import Run
+from groundling.training.trainer import Trainer
 from tests.building import policy_of
 
 _ACTIONS = ("turn left", "go forward", "drop")
@@ -83,7 +83,7 @@ def test_rewards_are_shaped_by_leaving_the_first_policy(more: list[str], tmp_pat
     config = compose(
         "demo-easy", [*_SMALL, *more, "reward.env.coefficient=0", "algorithm.args.kl_coefficient=0.5"]
     )
-    run = Run(config, tmp_path, warn=print)
+    run = Trainer(config, tmp_path, warn=print)
     rollout, _ = run.collector.collect(run.policy, generator=torch.Generator().manual_seed(0))
     assert rollout.kl is not None and not rollout.rewards.any()
     _disturb(run.policy.lm, "lora_B" if "lora" in str(more) else "layer_norm")

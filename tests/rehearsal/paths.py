@@ -39,8 +39,8 @@ from groundling.policies.texts import TokenPrompt
 from groundling.policies.token import TokenPolicy
 from groundling.rewards import measures
 from groundling.training.progress import TrainingProgress
-from groundling.training.run import Run, train
 from groundling.training.tracking import TIME_KEYS, read_metrics
+from groundling.training.trainer import Trainer, train
 from tests.lm.tiny import tiny_config, tiny_model
 from tests.rehearsal import materials
 from tests.rehearsal.events import phase
@@ -89,7 +89,7 @@ def combinations() -> Iterator[Combination]:
 
 def trained(config: Config, device: str, folder: Path, updates: int = 2) -> Outcome:
     """What updates make of a run's figures and weights."""
-    run = Run(dataclasses.replace(config, device=device), folder, warn=_fail)
+    run = Trainer(dataclasses.replace(config, device=device), folder, warn=_fail)
     with _told_apart(run):
         progress = TrainingProgress(_CONSOLE, config.training.steps, 0)
         rows = [run.update(progress) for _ in range(updates)]
@@ -451,7 +451,7 @@ def _fail(message: str) -> None:
 
 
 @contextlib.contextmanager
-def _told_apart(run: Run) -> Iterator[None]:
+def _told_apart(run: Trainer) -> Iterator[None]:
     """Events belong to what the run is at: it collects, or learns."""
     collect, update = run.collector.collect, run.algorithm.update
     world = run.config.world

@@ -8,7 +8,7 @@ import pytest
 from safetensors.torch import load_file
 
 from groundling.cli import main
-from groundling.training import run as run_module
+from groundling.training import trainer
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
 
 _WORLD = ["world.env=test/Doors-v0", "~world.args", "world.num_envs=4", "world.history=2", "device=cpu"]
@@ -76,16 +76,16 @@ def test_a_stopped_run_goes_on_to_the_last_bit(
 ) -> None:
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert _train(whole, agent) == 0
-    update = run_module.Run.update
+    update = trainer.Trainer.update
 
-    def once(self: run_module.Run, *args: Any) -> Any:
+    def once(self: trainer.Trainer, *args: Any) -> Any:
         if self.counters.update:
             raise KeyboardInterrupt
         return update(self, *args)
 
-    monkeypatch.setattr(run_module.Run, "update", once)
+    monkeypatch.setattr(trainer.Trainer, "update", once)
     assert _train(stopped, agent, f"world.num_workers={workers}") != 0
-    monkeypatch.setattr(run_module.Run, "update", update)
+    monkeypatch.setattr(trainer.Trainer, "update", update)
     assert _train(stopped, agent, f"world.num_workers={workers}") == 0
     last = "checkpoints/000002/model.safetensors"
     one, other = load_file(whole / last), load_file(stopped / last)

@@ -20,8 +20,8 @@ from groundling.processes import Processes
 from groundling.registry import ComponentConfig
 from groundling.rows import read_rows
 from groundling.training.checkpoint import latest
-from groundling.training.run import train
 from groundling.training.tracking import read_metrics
+from groundling.training.trainer import train
 from groundling.worlds.text.config import TextConfig, TextEvaluation
 from groundling.worlds.text.dataset import count_transitions
 from groundling.worlds.text.demonstrations import Demonstrations

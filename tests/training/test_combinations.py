@@ -35,7 +35,7 @@ from groundling.policies.policy import policies
 from groundling.training import build
 from groundling.training.dry_run import dry_run
 from groundling.training.progress import TrainingProgress
-from groundling.training.run import Run
+from groundling.training.trainer import Trainer
 
 _LEARNERS, _REWARDED = list(learners()), list(rewarded())
 
@@ -120,12 +120,12 @@ def test_two_updates_change_the_weights_or_a_run_is_refused(
     if refusal is not None:
         request.getfixturevalue("unloadable")
         with pytest.raises(GroundlingError) as refused:
-            Run(config, tmp_path, warn=pytest.fail)
+            Trainer(config, tmp_path, warn=pytest.fail)
         assert "does not suit" in str(refused.value) and "\n" not in str(refused.value)
         return
     if one.world == "NetHack":
         pytest.importorskip("nle")
-    run = Run(config, tmp_path, warn=pytest.fail)
+    run = Trainer(config, tmp_path, warn=pytest.fail)
     before = {name: p.detach().clone() for name, p in run.policy.named_parameters()}
     progress = TrainingProgress(Console(quiet=True), config.training.steps, 0)
     rows = [run.update(progress) for _ in range(2)]

@@ -7,7 +7,7 @@ import pytest
 from safetensors.torch import load_file
 
 from groundling.cli import main
-from groundling.training import run as run_module
+from groundling.training import trainer
 from groundling.training.tracking import TIME_KEYS, read_metrics
 from tests.launching import groundling
 
@@ -38,16 +38,16 @@ def test_a_stopped_run_goes_on_to_the_last_bit_and_two_processes_do_the_same(
 ) -> None:
     whole, stopped, two = tmp_path / "whole", tmp_path / "stopped", tmp_path / "two"
     assert main(_words(whole)) == 0
-    update = run_module.Run.update
+    update = trainer.Trainer.update
 
-    def once(self: run_module.Run, *args: Any) -> Any:
+    def once(self: trainer.Trainer, *args: Any) -> Any:
         if self.counters.update == 1:  # in the middle of episodes
             raise KeyboardInterrupt
         return update(self, *args)
 
-    monkeypatch.setattr(run_module.Run, "update", once)
+    monkeypatch.setattr(trainer.Trainer, "update", once)
     assert main(_words(stopped)) != 0
-    monkeypatch.setattr(run_module.Run, "update", update)
+    monkeypatch.setattr(trainer.Trainer, "update", update)
     assert main(_words(stopped)) == 0
     assert _rows(stopped) == _rows(whole)
     last = "checkpoints/000003/model.safetensors"

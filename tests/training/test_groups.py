@@ -19,7 +19,7 @@ from groundling.envs.seeds import training_seed
 from groundling.envs.vector import TextVectorEnv
 from groundling.rewards import EnvPart, RewardSum, Stretch
 from groundling.rewards.part import Part
-from groundling.training import run as run_module
+from groundling.training import trainer
 from groundling.training.tracking import TIME_KEYS, read_metrics
 from groundling.worlds.text.collect import EnvCollector
 from tests.conftest import Corridor, TablePolicy
@@ -207,16 +207,16 @@ def test_a_stopped_run_goes_on_to_the_last_bit(tmp_path: Path, monkeypatch: pyte
     words = [*_WORDS, "algorithm.id=gigpo", _LEARNER]
     whole, stopped, two = tmp_path / "whole", tmp_path / "stopped", tmp_path / "two"
     assert main([*words, f"run_dir={whole}"]) == 0
-    update = run_module.Run.update
+    update = trainer.Trainer.update
 
-    def once(self: run_module.Run, *args: Any) -> Any:
+    def once(self: trainer.Trainer, *args: Any) -> Any:
         if self.counters.update == 1:
             raise KeyboardInterrupt
         return update(self, *args)
 
-    monkeypatch.setattr(run_module.Run, "update", once)
+    monkeypatch.setattr(trainer.Trainer, "update", once)
     assert main([*words, f"run_dir={stopped}"]) != 0
-    monkeypatch.setattr(run_module.Run, "update", update)
+    monkeypatch.setattr(trainer.Trainer, "update", update)
     assert main([*words, f"run_dir={stopped}"]) == 0
     assert _rows(stopped) == _rows(whole)
     last = sorted((whole / "checkpoints").glob("[0-9]*"))[-1].name

@@ -19,8 +19,8 @@ from groundling.judges.reward_models.reward_model import Normalization
 from groundling.rewards import reward_model_part
 from groundling.training.checkpoint import latest
 from groundling.training.progress import TrainingProgress
-from groundling.training.run import Run, train
 from groundling.training.tracking import read_metrics
+from groundling.training.trainer import Trainer, train
 from groundling.worlds.nethack import showing
 from groundling.worlds.nethack.collect import NetHackCollector
 from groundling.worlds.nethack.taste import make_taste
@@ -48,13 +48,13 @@ def _config(*overrides: str) -> Config:
     return compose("motif/score", [*_SMALL, *overrides])
 
 
-def _run(config: Config, folder: Path) -> Run:
-    run = Run(config, folder, warn=print)
+def _run(config: Config, folder: Path) -> Trainer:
+    run = Trainer(config, folder, warn=print)
     assert isinstance(run.collector, NetHackCollector)
     return run
 
 
-def _update(run: Run) -> dict:
+def _update(run: Trainer) -> dict:
     return run.update(TrainingProgress(Console(quiet=True), 1000, 0))
 
 
@@ -155,7 +155,7 @@ def test_two_processes_train_and_one_goes_on(tmp_path: Path, reward_model: Path)
 )
 def test_mistakes_are_told(overrides: list[str], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
-        Run(_config(*overrides), tmp_path, warn=print)
+        Trainer(_config(*overrides), tmp_path, warn=print)
 
 
 def _save(folder: Path, seed: int) -> Path:

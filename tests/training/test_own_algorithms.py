@@ -18,7 +18,7 @@ from groundling.errors import ForeignError, RunError
 from groundling.policies import Policy
 from groundling.training.optimizer_state import load_optimizer
 from groundling.training.progress import TrainingProgress
-from groundling.training.run import Run
+from groundling.training.trainer import Trainer
 from groundling.worlds.text.config import TextConfig
 
 
@@ -130,7 +130,7 @@ class Likelihood(Algorithm):
         }[self.figure]
 
 
-def _run(folder: Path, **args: str) -> Run:
+def _run(folder: Path, **args: str) -> Trainer:
     config = Config(
         name="mine",
         device="cpu",
@@ -139,10 +139,10 @@ def _run(folder: Path, **args: str) -> Run:
         algorithm=ComponentConfig("test-likelihood", args),
         training=TrainingConfig(steps=64),
     )
-    return Run(config, folder, warn=print)
+    return Trainer(config, folder, warn=print)
 
 
-def _update(run: Run) -> dict[str, Any]:
+def _update(run: Trainer) -> dict[str, Any]:
     return run.update(TrainingProgress(Console(quiet=True), 64, 0))
 
 

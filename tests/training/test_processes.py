@@ -26,8 +26,8 @@ from groundling.configs.compose import compose
 from groundling.errors import ConfigError, RunError
 from groundling.policies import Work
 from groundling.processes import Processes
-from groundling.training.run import Run
 from groundling.training.tracking import TIME_KEYS, read_metrics
+from groundling.training.trainer import Trainer
 from tests.launching import groundling
 
 _SMALL = [
@@ -336,7 +336,7 @@ def test_a_weight_without_gradients_in_all_processes_stays_as_it_is(
 def test_one_machines_processes_do_not_share_its_gpus_by_a_device_map(tmp_path: Path) -> None:
     config = compose("demo-easy", ["model.device_map=auto", f"run_dir={tmp_path}"])
     with pytest.raises(ConfigError, match=r"model\.device_map=auto .* 4 processes on this machine"):
-        Run(config, tmp_path, warnings.warn, Processes(local_size=4))
+        Trainer(config, tmp_path, warnings.warn, Processes(local_size=4))
 
 
 def test_rollouts_beside_each_other_are_one_of_all_envs() -> None:

@@ -31,8 +31,8 @@ from groundling.evaluation.target import find
 from groundling.registry import ComponentConfig
 from groundling.training import checkpoint
 from groundling.training.folder import open_run, write_settings
-from groundling.training.run import Run, train
 from groundling.training.tracking import TIME_KEYS, read_metrics
+from groundling.training.trainer import Trainer, train
 from groundling.worlds.text.collect import EnvCollector
 from groundling.worlds.text.config import TextConfig, TextEvaluation
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
@@ -432,7 +432,7 @@ def test_a_run_stopped_early_with_a_broken_checkpoint_does_not_begin_again(tmp_p
     config = _corridor(tmp_path)
     config.training.checkpoint_every = 100
     with open_run(Path(config.run_dir), asdict(config)) as folder:  # stops after the first update, and saves
-        assert not Run(config, folder, pytest.fail).loop(Console(quiet=True), lambda: True)
+        assert not Trainer(config, folder, pytest.fail).loop(Console(quiet=True), lambda: True)
     before = (tmp_path / "metrics.jsonl").read_text()
     assert before.count("\n") == 1
     (tmp_path / "checkpoints" / "000001" / "table.safetensors").unlink()

@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 from groundling import rewards
 from groundling.configs.compose import compose
 from groundling.judges.reward_models import reward_models
-from groundling.training.run import train
 from groundling.training.tracking import TIME_KEYS, read_metrics
+from groundling.training.trainer import train
 
 _WORLDS = {
     "text": [

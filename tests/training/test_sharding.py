@@ -11,8 +11,8 @@ from groundling.configs.compose import compose
 from groundling.errors import ConfigError
 from groundling.processes import Processes, in_parts
 from groundling.training.build import make_algorithm, make_policy, make_shards, world_of
-from groundling.training.run import Run
 from groundling.training.sharding import _layers_of, shard
+from groundling.training.trainer import Trainer
 from tests.building import policy_of
 from tests.launching import launch
 
@@ -73,7 +73,7 @@ def test_one_process_has_nobody_to_deal_them_out_to(tmp_path: Path) -> None:
         "rl4lms/increasing_numbers_ppo", ["model.fsdp=true", "device=cpu", f"run_dir={tmp_path}"]
     )
     with pytest.raises(ConfigError, match="this is one: start it with torchrun"):
-        Run(config, tmp_path, print)
+        Trainer(config, tmp_path, print)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import torch
 from groundling.cli import main
 from groundling.configs.schema import Config
 from groundling.errors import ConfigError
-from groundling.training import run, slurm
+from groundling.training import slurm, trainer
 from groundling.training.build import make_policy
 from groundling.training.tracking import read_metrics
 
@@ -128,7 +128,7 @@ def test_a_signal_in_a_sweeps_first_run_leaves_the_others_to_the_next_time(
         return True
 
     previous = signal.signal(signal.SIGTERM, lambda *_: None)
-    monkeypatch.setattr("groundling.training.run.train", train)
+    monkeypatch.setattr("groundling.training.trainer.train", train)
     try:
         assert main(["train", "demo-easy", "seed=1,2"]) == slurm.TO_BE_REQUEUED
         assert main(["train", "demo-easy", "seed=3"]) == 0  # it was complete all the same
@@ -147,7 +147,7 @@ def _train_with_signal(seeds: str, at: int) -> None:
         return make_policy(*args, **options)
 
     torch.set_num_threads(1)
-    run.make_policy = make  # type: ignore[attr-defined]
+    trainer.make_policy = make  # type: ignore[attr-defined]
     sys.exit(main(["train", "demo-easy", f"seed={seeds}", *_SMALL]))
 
 

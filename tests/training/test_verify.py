@@ -15,8 +15,8 @@ from groundling.cli import main
 from groundling.errors import ConfigError, RunError
 from groundling.files import LOCK, lock_beside, locked
 from groundling.training import checkpoint
-from groundling.training.run import train
 from groundling.training.tracking import METRICS, read_metrics
+from groundling.training.trainer import train
 from groundling.training.verify import verify
 from tests.training.test_resume import _corridor, _train
 

@@ -25,8 +25,8 @@ from groundling.training.build import (
     world_of,
 )
 from groundling.training.folder import open_run
-from groundling.training.run import Run, train
 from groundling.training.tracking import TIME_KEYS, read_metrics
+from groundling.training.trainer import Trainer, train
 from groundling.worlds.writing.collect import PromptEncoder, References
 from groundling.worlds.writing.parts import make_measured_reward, make_metrics
 from groundling.worlds.writing.validation import write_rows
@@ -125,7 +125,7 @@ def test_a_run_resumes_validates_and_is_evaluated(tmp_path: Path, capsys: pytest
     train(_config(tmp_path / "whole", *parts), Console(quiet=True))
     stopped = _config(tmp_path / "stopped", *parts)
     with open_run(Path(stopped.run_dir), asdict(stopped)):
-        assert not Run(stopped, tmp_path / "stopped", print).loop(Console(quiet=True), lambda: True)
+        assert not Trainer(stopped, tmp_path / "stopped", print).loop(Console(quiet=True), lambda: True)
     train(stopped, Console(quiet=True))
 
     def figures(name: str) -> list[dict]:

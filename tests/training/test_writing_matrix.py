@@ -20,7 +20,7 @@ from groundling.configs.schema import Config
 from groundling.policies import TokenPolicy
 from groundling.rewards import Reward, RewardPartConfig, rewards
 from groundling.training.progress import TrainingProgress
-from groundling.training.run import Run
+from groundling.training.trainer import Trainer
 from tests.lm.reference import sets_of
 
 FAMILIES = ["gpt2", "llama", "t5", "bart"]
@@ -63,10 +63,10 @@ class Vowels(Reward):
 
 
 @pytest.fixture
-def make_run(model_folder: Callable[[str], Path], tmp_path: Path) -> Callable[..., Run]:
+def make_run(model_folder: Callable[[str], Path], tmp_path: Path) -> Callable[..., Trainer]:
     """`make_run(algorithm, family, …)`: not yet trained, on CommonGen's offline sample; of the policy's arguments."""
 
-    def make(algorithm: str, family: str, lora: dict[str, Any] | None = None, **policy: Any) -> Run:
+    def make(algorithm: str, family: str, lora: dict[str, Any] | None = None, **policy: Any) -> Trainer:
         args, policy_args, texts_per_prompt = ALGORITHMS[algorithm]
         config = copy.deepcopy(_composed())
         config.model.path, config.model.lora = str(model_folder(family)), lora or {}
@@ -76,7 +76,7 @@ def make_run(model_folder: Callable[[str], Path], tmp_path: Path) -> Callable[..
         config.policy.args = {"value": "separate", **policy_args, **policy}
         config.algorithm.id, config.algorithm.args = algorithm, args
         config.training.steps, config.world.num_tokens = 10**6, NUM_TOKENS
-        return Run(config, tmp_path, warn=print)
+        return Trainer(config, tmp_path, warn=print)
 
     return make
 
@@ -87,7 +87,7 @@ def _composed() -> Config:
     return compose("rl4lms/increasing_numbers_ppo", small)
 
 
-def _update(run: Run) -> dict[str, Any]:
+def _update(run: Trainer) -> dict[str, Any]:
     return run.update(TrainingProgress(Console(quiet=True), 10**6, 0))
 
 
@@ -101,7 +101,7 @@ def _changed(policy: torch.nn.Module, before: dict[str, Tensor]) -> set[str]:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_two_updates_train_every_part(algorithm: str, make_run: Callable[..., Run]) -> None:
+def test_two_updates_train_every_part(algorithm: str, make_run: Callable[..., Trainer]) -> None:
     run = make_run(algorithm, "bart")
     before = _weights(run.policy)
     rows = [_update(run) for _ in range(2)]
@@ -124,7 +124,7 @@ def test_two_updates_train_every_part(algorithm: str, make_run: Callable[..., Ru
 @pytest.mark.parametrize("adapter", [True, False])
 @pytest.mark.parametrize("algorithm", ["ppo", "trpo"])
 def test_two_updates_train_an_adapter_for_values(
-    algorithm: str, adapter: bool, family: str, make_run: Callable[..., Run]
+    algorithm: str, adapter: bool, family: str, make_run: Callable[..., Trainer]
 ) -> None:
     lora = {"r": 2, "target_modules": "all-linear"}
     run = make_run(algorithm, family, lora=lora if adapter else {}, value="lora", value_lora=lora)
@@ -141,7 +141,7 @@ def test_two_updates_train_an_adapter_for_values(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_trpo_step_through_attention_keeps_its_bound(family: str, make_run: Callable[..., Run]) -> None:
+def test_a_trpo_step_through_attention_keeps_its_bound(family: str, make_run: Callable[..., Trainer]) -> None:
     """Seen with whole distributions, by the old policy and the new."""
     run = make_run("trpo", family)
     rollouts = _kept_rollouts(run)
@@ -162,7 +162,7 @@ def test_a_trpo_step_through_attention_keeps_its_bound(family: str, make_run: Ca
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_nlpos_mask_is_refreshed_in_time_and_obeyed(family: str, make_run: Callable[..., Run]) -> None:
+def test_nlpos_mask_is_refreshed_in_time_and_obeyed(family: str, make_run: Callable[..., Trainer]) -> None:
     run = make_run("nlpo", family)
     policy = run.policy
     assert isinstance(policy, TokenPolicy) and policy.mask_lm is not None
@@ -190,7 +190,7 @@ def test_nlpos_mask_is_refreshed_in_time_and_obeyed(family: str, make_run: Calla
     assert matches < sum(len(text.sets.counts) for text in rollouts[1].observations[:3])
 
 
-def _kept_rollouts(run: Run) -> list[Rollout]:
+def _kept_rollouts(run: Trainer) -> list[Rollout]:
     """What the run's collector gives from now on."""
     kept: list[Rollout] = []
     collect = run.collector.collect

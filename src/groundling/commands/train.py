@@ -184,7 +184,7 @@ def _is_file(experiment: str) -> bool:
 
 def _train_one(config: "Config") -> bool:
     """Train one run; whether it is complete."""
-    from groundling.training.run import train
+    from groundling.training.trainer import train
 
     console = make_console()
     complete = train(config, console, warn)

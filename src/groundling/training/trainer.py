@@ -84,12 +84,12 @@ def train(config: Config, console: Console, warn: Callable[[str], None] = warnin
         folder = processes.from_main(
             lambda: stack.enter_context(open_run(Path(config.run_dir), asdict(config), warn))
         )
-        run = Run(config, folder, warn, processes)
+        trainer = Trainer(config, folder, warn, processes)
         stop_asked = stack.enter_context(_stop_signals(console))
-        return run.loop(console, stop_asked)
+        return trainer.loop(console, stop_asked)
 
 
-class Run:
+class Trainer:
     """A run's parts and where it stands. Of several processes, each steps its share of the envs."""
 
     def __init__(
