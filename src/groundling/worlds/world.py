@@ -140,13 +140,16 @@ class World(ABC, Generic[C, E]):
         return False
 
     @classmethod
-    @abstractmethod
     def start_from(cls, model: str | None) -> str:
         """The experiment from which `groundling.train` starts in a world of this kind that is named alone.
 
         Args:
             model: The language model that is named; None: none is.
+
+        Raises:
+            ConfigError: there is none.
         """
+        raise ConfigError(f"a {cls.__name__} says no experiment to start from: name one")
 
     def actor(self, policy: Policy, generator: torch.Generator) -> "Actor":
         """The policy as an agent of somebody's own loop.
