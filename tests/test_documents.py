@@ -56,7 +56,7 @@ YAML = {
 JSON = {
     "deep": ("[" * 100_000, "nested deeper than 32"),
     "closed": ("[" * 33 + "]" * 33, "nested deeper than 32"),
-    "objects": ('{"a":' * 5000, "nested deeper than 32"),
+    "objects": ('{"a":' * 5000 + "1" + "}" * 5000, "nested deeper than 32"),
     "twice": ('{"a": 1, "a": 2}', "comes twice"),
     "twice among many": (
         "{" + ",".join(f'"{i}":1' for i in range(50_000)) + ',"49999":1}',

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from groundling.documents import check_depth, parse_json, read_lines
-from groundling.evaluation import rating, report, study_results
+from groundling.evaluation import rating, shown, study_results
 from groundling.evaluation.evaluate import read_evaluation
 from groundling.judges.preferences.recording import _read as read_recorded
 from groundling.judges.preferences.store import Answer, Store
@@ -179,7 +179,7 @@ def _evaluation(made: bytes, folder: Path) -> None:
 
 
 def _samples(made: bytes, folder: Path) -> None:
-    assert all(isinstance(one["overrides"], list) for one in report._samples(_written(made, folder)))
+    assert all(isinstance(one["overrides"], list) for one in shown._samples(_written(made, folder)))
 
 
 def _predictions(made: bytes, folder: Path) -> None:

@@ -117,6 +117,8 @@ def _segment(row: Any) -> Recorded:
     Raises:
         ValueError, TypeError, IndexError: it is none.
     """
+    if not isinstance(row, list):
+        raise TypeError(f"{row!r:.80}: expected a list")
     segment, figures = TextSegment(*row[:-1]), dict(row[-1])
     captions = segment.captions
     if not isinstance(captions, list) or not captions:
