@@ -219,24 +219,30 @@ def page() -> str:
         lines += [f"## Learning: {world}", "", *_table(["", *(f"`{a}`" for a in ALGORITHMS)], rows), ""]
     rows = [[reward, *(_cell(told, notes) for told in _of(paid, reward=reward))] for reward in REWARDS]
     lines += ["## Rewards", "", _REWARDS_HEAD, "", *_table(["", *WORLDS], rows), ""]
-    lines += ["## Why not", "", *(f"{number}. {note}" for number, note in enumerate(notes, 1)), ""]
+    lines += ["## Refusals", "", *(f"{number}. {note}" for number, note in enumerate(notes, 1)), ""]
     return "\n".join(lines)
 
 
 _HEAD = """# What trains together
 
-Written by `python -m scripts.combinations`; a test holds it up to date, and trains what is ticked here for two
-updates. A number is the reason why a run is refused, in one line, before anything is loaded.
-[architecture.md](architecture.md) tells what worlds, policies, algorithms and rewards are.
+`python -m scripts.combinations` writes this page. A test keeps it up to date, and trains each ticked combination for
+two updates. A number stands for the reason why a run is refused, in one line, before anything is loaded.
+[architecture.md](architecture.md) explains worlds, policies, algorithms and rewards.
 
 The worlds are a BabyAI env, an env that lists other actions at every step, NetHack, and a pool of prompts. Each
-combination has the settings that it needs: an action head as many outputs as the longest list has actions, NLPO a mask,
-GRPO and RLOO several texts to a prompt, GiGPO several envs that play the same, and cloning in text worlds a dataset. An
-experiment has settings for its own policy: with another one, a setting that does nothing is refused, and the message
-says at what to leave it (`world.history=3`, say, for a policy that reads no words).
+combination has the settings that it needs:
+
+- an action head: as many outputs as the longest list has actions;
+- NLPO: a mask;
+- GRPO and RLOO: several texts per prompt;
+- GiGPO: several envs that play the same episodes;
+- cloning in text worlds: a dataset.
+
+An experiment's settings suit its policy. With another policy, a setting that has no effect is refused, and the message
+says which value to leave it at (`world.history=3`, say, for a policy that reads no words).
 """
-_REWARDS_HEAD = """Rewards do not depend on the policy and algorithm, but that cloning learns from none.
-In a world that pays, each comes on top of that, unless `reward.env` is null."""
+_REWARDS_HEAD = """Rewards do not depend on the policy and algorithm, except that cloning learns from none.
+In a world that pays, each reward is added to what the world pays, unless `reward.env` is null."""
 
 
 def _of(verdicts: dict[Combination, str | None], **names: str) -> list[str | None]:
