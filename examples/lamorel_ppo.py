@@ -1,4 +1,4 @@
-"""Lamorel's PPO example, ported (docs/lamorel.md); torchrun --nproc-per-node 2 examples/lamorel_ppo.py is the same."""
+"""Lamorel's PPO example, ported (docs/migration/lamorel.md); torchrun --nproc-per-node 2 examples/lamorel_ppo.py is the same."""
 
 import torch
 
