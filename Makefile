@@ -12,7 +12,7 @@ CHECKED := .venv-wheel
 AUDITING := .venv-audit
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-smollm2 demo-writing demo-motif test faults fuzz rehearsal soak site lint format wheel-check sbom audit clean
+.PHONY: help install demo demo-smollm2 demo-writing demo-motif test faults fuzz rehearsal soak site notebooks lint format wheel-check sbom audit clean
 
 help:  ## Show what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -79,6 +79,10 @@ site: install  ## Build the documentation's site into build/site, strictly
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	$(BIN)/python -m scripts.site
 	$(BIN)/zensical build --strict
+
+notebooks: install  ## Execute the notebooks, each in an empty folder (some 15 minutes)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.notebooks --run
 
 lint: install  ## Check style, types and spelling
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/codespell

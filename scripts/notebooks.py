@@ -1,5 +1,13 @@
-"""Notebooks of the tutorials, one for each role: ``python -m scripts.notebooks``; a test compares them."""
+"""Notebooks of the tutorials, one for each role: ``python -m scripts.notebooks``; a test compares them.
 
+``python -m scripts.notebooks --run`` executes those that are there, each in an empty folder and a kernel of its own.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
 from pathlib import Path
 
 import jupytext
@@ -27,7 +35,31 @@ def notebook(tutorial: str) -> str:
     return str(jupytext.writes(page, fmt="ipynb")).rstrip() + "\n"
 
 
+def run(name: str) -> None:
+    """Execute a notebook.
+
+    Raises:
+        nbclient.exceptions.CellExecutionError: a cell failed.
+    """
+    import nbclient
+    import nbformat
+
+    page = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
+    with tempfile.TemporaryDirectory() as folder:
+        nbclient.NotebookClient(page, timeout=3600, resources={"metadata": {"path": folder}}).execute()
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--run", action="store_true", help="execute the notebooks instead of writing them")
+    if parser.parse_args().run:
+        commands = Path(sys.executable).parent  # `groundling` is there, which cells call
+        os.environ["PATH"] = f"{commands}{os.pathsep}{os.environ['PATH']}"
+        for name in NOTEBOOKS:
+            start = time.monotonic()
+            run(name)
+            print(f"notebooks/{name}.ipynb ran in {(time.monotonic() - start) / 60:.1f} min", flush=True)
+        return
     for name, tutorial in NOTEBOOKS.items():
         (ROOT / "notebooks" / f"{name}.ipynb").write_text(notebook(tutorial), encoding="utf-8")
 
