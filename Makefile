@@ -49,7 +49,7 @@ demo-writing: install  ## Let PPO and NLPO teach the starter model to write numb
 	$(BIN)/groundling evaluate $(WRITING)/nlpo-seed1
 	$(BIN)/groundling report $(WRITING)/*-seed* --output $(WRITING)/report.html
 
-demo-motif: install  ## Motif: record NetHack, judge it, learn the judge's taste, train on it
+demo-motif: install  ## Motif: record NetHack, judge it, learn the judge's preferences, train on it
 	$(BIN)/groundling collect explorer,random world.env=NetHackScore-v1 --pairs 50000 --stride 2 --output $(MOTIF)/pairs
 	$(BIN)/groundling annotate $(MOTIF)/pairs --name rules
 	$(BIN)/groundling distill $(MOTIF)/pairs learning_rate=1e-3 batch_size=256 --preferences rules --output $(MOTIF)/reward

@@ -528,7 +528,7 @@ STATES = {
     "figures that are a link": Case(
         linked("lm/metrics.jsonl", "outside.txt"),
         RESUME,
-        "no row of metrics",
+        "is not a row of metrics",
     ),
     "an evaluation that is a link": Case(linked("lm/evaluation/held-out.json", "outside.txt"), EVALUATE),
     "a report that is a link": Case(linked("lm/report.html", "outside.txt"), "report LM"),
@@ -594,9 +594,9 @@ MODELS = {
         ),
         LOADED,
     ),
-    "a kernel of the hub": Case(starter(attn_implementation="hostile/kernel"), LOADED, "code of the hub's"),
+    "a kernel of the hub": Case(starter(attn_implementation="hostile/kernel"), LOADED, "code from the hub"),
     "a kernel of the hub, internal": Case(
-        starter(_attn_implementation="hostile/kernel"), LOADED, "code of the hub's"
+        starter(_attn_implementation="hostile/kernel"), LOADED, "code from the hub"
     ),
     "a kernel of the hub, not taken": Case(
         starter(attn_implementation="hostile/kernel"), f"{LOADED} model.attention=eager"
@@ -649,7 +649,7 @@ MODELS = {
             json.dumps({"peft_type": "LORA", "base_model_name_or_path": SERVER}),
         ),
         LOADED,
-        "stands on the model",
+        "belongs to the model",
     ),
     "an adapter with a tokenizer's Python": Case(
         written(

@@ -213,7 +213,7 @@ def test_a_run_says_which_modules_it_was_made_with(
     ]
     assert main(["train", *words, *short, "--import", module]) == 0
     error = _groundling("evaluate", str(run), "--episodes", "2", fails=True)
-    assert f"if you have it and trust it, add --import {module}" in error
+    assert f"if you have them and trust them, add --import {module}" in error
     assert error.count("\n") == 1
     assert main(["evaluate", str(run), "--episodes", "2", "--import", module]) == 0
     capsys.readouterr()

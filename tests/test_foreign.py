@@ -96,7 +96,7 @@ def test_what_an_env_gives_is_checked(place: int, value: Any, message: str) -> N
 
 def test_a_goal_that_is_no_text_is_shown() -> None:
     for info, message in (({"goal": 7}, r"info\['goal'\] = 7 \(int\)"), ({}, "neither")):
-        with pytest.raises(GroundlingError, match=f"tells no goal: .* got {message}"):
+        with pytest.raises(GroundlingError, match=f"gives no goal: .* got {message}"):
             read_text_step("a text", info)
 
 
@@ -192,7 +192,11 @@ def test_memory_that_runs_out_is_one_line(
     _command(error, monkeypatch)
     assert cli.main(["doctor"]) == 1
     output = capsys.readouterr().err
-    assert output.startswith("error: memory") and output.count("\n") == 1 and "world.num_envs" in output
+    assert (
+        output.startswith("error: there is not enough memory")
+        and output.count("\n") == 1
+        and "world.num_envs" in output
+    )
 
 
 def test_a_foreign_traceback_follows_its_line(

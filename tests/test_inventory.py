@@ -110,7 +110,7 @@ def test_doctor_reads_the_starter_and_lets_it_score_if_asked_to(
 ) -> None:
     status, checks = _doctor(capsys)
     assert status == 0 and re.match(r"ok read \d+ weights and \d+ tokens", checks["starter model"])
-    assert checks["env"] == "ok BabyAI-Text tells 3 things" and checks["torch"].startswith("ok 2.")
+    assert checks["env"] == "ok BabyAI-Text describes 3 things" and checks["torch"].startswith("ok 2.")
     status, checks = _doctor(capsys, "--score")
     assert status == 0 and checks["starter model"] == "ok scored 2 candidates"
     shutil.copytree(STARTERS["starter"], tmp_path / "starter")
@@ -147,4 +147,4 @@ def test_doctor_tells_of_a_library_that_cannot_be_imported(broken: str, tmp_path
     assert re.search(
         rf"^NO  {broken} .* cannot be imported: ImportError: a file is missing$", done.stdout, re.M
     )
-    assert re.search(r"^ok  env +BabyAI-Text tells 3 things$", done.stdout, re.M)
+    assert re.search(r"^ok  env +BabyAI-Text describes 3 things$", done.stdout, re.M)

@@ -92,7 +92,9 @@ def test_every_phase_leaves_what_the_next_one_needs(folder: Path) -> None:
     assert [row["step"] for row in rows] == [16, 32] and rows[1]["intrinsic_return"] is not None
     page = (motif / "agent" / "report.html").read_text(encoding="utf-8")
     assert (
-        page.count('alt="what is seen at moment') == 6 and "normalised reward" in page and "explorer" in page
+        page.count('alt="what the agent sees at moment') == 6
+        and "normalised reward" in page
+        and "explorer" in page
     )
     returns = json.loads((motif / "returns.json").read_text(encoding="utf-8"))
     (curve,) = returns["NetHackScore-v1"]["motif-laptop"]

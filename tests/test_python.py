@@ -107,7 +107,7 @@ def test_the_hub_that_cannot_be_reached_is_told(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(importlib.import_module("huggingface_hub"), "hf_hub_download", unreachable)
     with pytest.raises(gl.RunError, match="could not get some/agent from the hub: no network here"):
         gl.load("some/agent")
-    with pytest.raises(gl.ConfigError, match="revision=v1 is of a hub id, and random is none"):
+    with pytest.raises(gl.ConfigError, match="revision=v1 is for a hub id, and random is none"):
         gl.load("random", revision="v1")
 
 
@@ -116,11 +116,11 @@ def test_the_hub_that_cannot_be_reached_is_told(monkeypatch: pytest.MonkeyPatch)
     [
         ({}, "name an experiment, or a world"),
         ({"world": "BabyAI-Nowhere-v0"}, "no world 'BabyAI-Nowhere-v0'"),
-        ({"world": "dummy_pool"}, "pays nothing"),
+        ({"world": "dummy_pool"}, "gives no reward"),
         ({"world": "BabyAI-GoToLocal-v0", "algorithm": "pp"}, "ppo"),
         ({"world": "BabyAI-GoToLocal-v0", "steps": 0}, "training.steps"),
         ({"world": "BabyAI-GoToLocal-v0", "reward": {"env": [1]}}, "coefficient"),
-        ({"experiment": "demo", "seed": object()}, "no value that a config holds"),
+        ({"experiment": "demo", "seed": object()}, "not a value that a config can hold"),
     ],
 )
 def test_what_cannot_be_trained_is_told(asked: dict, message: str, tmp_path: Path) -> None:

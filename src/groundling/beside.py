@@ -93,7 +93,7 @@ def _start(words: Sequence[str], log: TextIO) -> "subprocess.Popen[bytes]":
 
 def _stop(processes: "list[subprocess.Popen[bytes]]", tell: Callable[[str], None]) -> None:
     if processes:
-        tell("stopping; once more to stop at once")
+        tell("stopping; interrupt once more to stop at once")
     try:
         for process in processes:
             process.terminate()  # not SIGINT, which a shell's background processes ignore
@@ -119,4 +119,4 @@ def _terminated_is_interrupted() -> Iterator[None]:
 
 def _last_lines(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return "\n  ".join(["", *lines[-_LAST_LINES:], f"(all of it: {log})"])
+    return "\n  ".join(["", *lines[-_LAST_LINES:], f"(the whole log: {log})"])

@@ -105,7 +105,7 @@ class ChatServer:
         self._key = os.environ.get(self.api_key_env, "").strip()
         if not all("!" <= c <= "~" for c in self._key):  # the client's own message would tell the key
             raise ConfigError(
-                f"the API key in {self.api_key_env} holds characters that no key has: set it anew"
+                f"the API key in {self.api_key_env} holds characters that no key has: set that variable again"
             )
         # JSON and Python's repr put a backslash before some characters.
         escaped = "".join(rf"\\?{re.escape(c)}" for c in self._key)

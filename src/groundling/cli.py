@@ -54,9 +54,9 @@ _COMMANDS = (
     doctor,
 )
 _LESS_MEMORY = (
-    "what was written before is intact. Less is needed with a lower algorithm.args.micro_batch_size, world.num_envs or "
-    "world.num_texts, world.num_steps or world.num_tokens, evaluation.num_envs or evaluation.batch_size, with "
-    "model.gradient_checkpointing=true, or with a smaller model.path"
+    "what was written before is intact. Less memory is needed with a lower algorithm.args.micro_batch_size, "
+    "world.num_envs or world.num_texts, world.num_steps or world.num_tokens, evaluation.num_envs or "
+    "evaluation.batch_size, with model.gradient_checkpointing=true, or with a smaller model.path"
 )
 _SHOWN = 200
 """Characters of another library's message that are shown."""
@@ -90,14 +90,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except OSError as error:
         print(
-            f"error: {one_line(error)}; what was written before is intact: mend that and run it again",
+            f"error: {one_line(error)}; what was written before is intact: mend the cause and run the command again",
             file=sys.stderr,
         )
         return 1
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        print(f"error: memory does not suffice ({one_line(error)[:_SHOWN]}): {_LESS_MEMORY}", file=sys.stderr)
+        print(
+            f"error: there is not enough memory ({one_line(error)[:_SHOWN]}): {_LESS_MEMORY}", file=sys.stderr
+        )
         return 1
     except KeyboardInterrupt:
         print(
@@ -117,8 +119,8 @@ def entry_point() -> None:
         sys.exit(main())
     except Exception as error:  # what no command has foreseen
         print(
-            f"error: groundling failed where it should not ({type(error).__name__}: {one_line(error)[:_SHOWN]}); what "
-            "was written before is intact. Please report this with the command and the lines below:",
+            f"error: groundling failed unexpectedly ({type(error).__name__}: {one_line(error)[:_SHOWN]}); what was "
+            "written before is intact. Please report this with the command and the lines below:",
             file=sys.stderr,
         )
         print(plain("".join(traceback.format_exception(error))), end="", file=sys.stderr)
@@ -146,7 +148,7 @@ def _parser() -> argparse.ArgumentParser:
         "--print-completion",
         action=_Completion,
         choices=("bash", "zsh", "tcsh"),
-        help="print what completes command lines in a shell; put it where the shell looks for that",
+        help="print a script that completes command lines in a shell; put it where the shell looks for completions",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in _COMMANDS:

@@ -58,7 +58,7 @@ def launched(name: str, default: int) -> int:
     least = int(name.endswith("SIZE"))
     if not text.isdecimal() or int(text) < least:
         raise ConfigError(
-            f"{name}={text!r:.40} in the environment is no number from {least} on: start several processes with "
-            f"torchrun, accelerate launch or --slurm, or leave it: unset {name}"
+            f"{name}={text!r:.40} in the environment is not a whole number of at least {least}: start several "
+            f"processes with torchrun, accelerate launch or --slurm, or take it out with `unset {name}`"
         )
     return int(text)

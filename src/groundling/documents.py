@@ -137,7 +137,7 @@ def parse_json(text: str | bytes, where: str) -> Any:
     opened = sum(map(text.count, (opening[:1], opening[1:])))  # type: ignore[arg-type]
     if text.count(commas) + opened > _VALUES:  # type: ignore[arg-type]
         raise DocumentError(
-            f"{where} has more than {_VALUES:,} values, which nothing of ours has: it is not read"
+            f"{where} has more than {_VALUES:,} values, more than any file that Groundling writes: it is not read"
         )
     try:
         content = json.loads(text, object_pairs_hook=_without_duplicates)
@@ -254,7 +254,7 @@ def check_expansion(values: Any, where: str) -> None:
     def size(path: tuple[str, ...], depth: int) -> int:
         if depth > 2 * _DEPTH:
             raise DocumentError(
-                f"{where}: {'.'.join(path)[:80]}: ${{…}} lead to each other too often: write the value"
+                f"{where}: {'.'.join(path)[:80]}: ${{…}} refer to each other too often: write the value"
             )
         if path not in sizes:
             node = _at(values, path)
@@ -330,7 +330,7 @@ def _check_events(path: Path, text: str, most: int) -> None:
         elif isinstance(event, yaml.AliasEvent):
             if event.anchor not in anchored:
                 raise DocumentError(
-                    f"{path}: the alias *{event.anchor[:40]} stands within what it repeats, or before it"
+                    f"{path}: the alias *{event.anchor[:40]} is used inside the value that it repeats, or before it"
                 )
             count, length, levels = anchored[event.anchor]
             nodes, characters = nodes + count, characters + length
@@ -376,7 +376,7 @@ def _text(path: Path, limit: int) -> str:
         content = file.read(limit + 1)
     if len(content) > limit:
         raise DocumentError(
-            f"{path} has more than {limit:,} bytes, which no such file of ours has: it is not read"
+            f"{path} has more than {limit:,} bytes, more than any such file that Groundling writes: it is not read"
         )
     try:
         return content.decode("utf-8-sig")
@@ -407,7 +407,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _too_deep(where: str) -> DocumentError:
     return DocumentError(
-        f"{where} is nested deeper than {_DEPTH} levels, which nothing of ours is: it is not read"
+        f"{where} is nested deeper than {_DEPTH} levels, deeper than any file that Groundling writes: it is not read"
     )
 
 

@@ -162,7 +162,7 @@ def open_to_lock(path: Path, otherwise: str) -> IO[Any]:
                 return file
             file.close()
     kind = "a link" if path.is_symlink() else "no regular file"
-    raise RunError(f"{path} is {kind}, and no lock of ours: delete it, or {otherwise}")
+    raise RunError(f"{path} is {kind}, where Groundling keeps a lock file: delete it, or {otherwise}")
 
 
 def _open_as_it_is(path: str, flags: int) -> int:

@@ -154,7 +154,7 @@ def check_component(
     try:
         registry.check_arguments(component.id, component.args, withheld)
     except ConfigError as error:
-        raise ConfigError(f"{error}; ~{key}.args takes an experiment's own arguments out") from error
+        raise ConfigError(f"{error}; ~{key}.args takes all arguments of the experiment out") from error
     missing = registry.missing_arguments(component.id, {*component.args, *filled_in})
     if missing:
         raise ConfigError(

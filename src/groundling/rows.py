@@ -57,7 +57,7 @@ def scan_rows(path: Path, consecutive: bool = False) -> tuple[list[dict[str, Any
             content = parse_json(line, f"{path}:{number}")
             row = {**content, "update": int(content["update"]), "step": int(content["step"])}
         except (ValueError, TypeError, KeyError, OverflowError):
-            problems.append(RowProblem(number, "is no row of metrics", "mend or delete that line"))
+            problems.append(RowProblem(number, "is not a row of metrics", "mend or delete that line"))
             continue
         wrong = _out_of_place(row, rows[-1] if rows else None, consecutive)
         if wrong is not None:
@@ -78,13 +78,13 @@ def _out_of_place(
         missing = consecutive and update > 1
         return (f"begins at update {update}, and the rows before it are missing", _COPY) if missing else None
     if consecutive and row == before:
-        return f"tells of update {update} a second time", "delete it"
+        return f"repeats the row of update {update}", "delete it"
     if consecutive and update == before["update"]:
-        return f"tells of update {update} a second time, and otherwise", f"delete the wrong one, or {_COPY}"
+        return f"is a second row of update {update}, with other figures", f"delete the wrong one, or {_COPY}"
     if consecutive and update > before["update"] + 1:
         missing_ones = f"{before['update'] + 1} to {update - 1}"
         return (
-            f"tells of update {update}, and the rows of updates {missing_ones} before it are missing",
+            f"is of update {update}, and the rows of updates {missing_ones} before it are missing",
             _COPY,
         )
     if update < before["update"] or row["step"] < before["step"]:

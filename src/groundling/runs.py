@@ -165,7 +165,7 @@ class _Chosen:
             return []
         if given is None and not pays:
             raise ConfigError(
-                f'{self.world} pays nothing: name what is wanted, as reward="rouge"; see `groundling list rewards`'
+                f'{self.world} gives no reward: name one, as reward="rouge"; see `groundling list rewards`'
             )
         kept = {"env"} if given is None else {*given}
         present = {*there.reward, *(["env"] if pays else [])}

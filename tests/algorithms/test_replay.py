@@ -104,7 +104,7 @@ def test_a_file_that_is_not_the_checkpoints_is_told(tmp_path: Path) -> None:
         list(file.read({"bytes": 1, "crc32": 0}))
     file.append(_transitions(3))
     path.write_bytes(path.read_bytes().replace(b"wait", b"rest"))
-    with pytest.raises(RunError, match="bring it back"):
+    with pytest.raises(RunError, match="bring that file back"):
         list(ReplayFile(path).read(file.state))
 
 

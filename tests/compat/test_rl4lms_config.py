@@ -389,8 +389,8 @@ def test_files_that_are_none_are_told_in_one_line(tmp_path: Path, capsys: pytest
     for name, message in (
         ("none.yaml", "there is no"),
         ("broken.yaml", "cannot read"),
-        ("other.yaml", "no file of RL4LMs'"),
-        ("list.yaml", "no file of the original's"),
+        ("other.yaml", "no config of RL4LMs"),
+        ("list.yaml", "as a YAML file of the original project"),
     ):
         assert main(["train", "--rl4lms-config", str(tmp_path / name)]) == 1
         error = capsys.readouterr().err

@@ -103,7 +103,7 @@ def test_overrides_mean_the_same_for_an_experiment_and_for_a_runs_file(tmp_path:
         ("evaluation.baselines=3", r"^evaluation\.baselines must be a list, \[value, value\], got 3$"),
         ("model.load_in_4bit=3", r"^model\.load_in_4bit must be true or false, got 3$"),
         ("world.probes=1.5", r"^world\.probes must be a whole number or text, got 1\.5$"),
-        ("run_dir=${world}", r"^run_dir: what .* of another type"),
+        ("run_dir=${world}", r"^run_dir: the value .* of another type"),
         ("name=[a]", r"^name must be text, got \['a'\]$"),
         ("seed=null", "^seed must be a whole number, got null$"),
         ("seed.x=1", r"^there is no seed\.x"),

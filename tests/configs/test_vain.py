@@ -30,7 +30,7 @@ from groundling.worlds.text.world import TextWorld
         (
             "demo",
             ["reward.env.coefficient=0"],
-            "nothing is learnt from: the coefficients of reward.env are all 0",
+            "there is no reward to learn from: the coefficients of reward.env are all 0",
         ),
         (
             "rl4lms/increasing_numbers_ppo",
@@ -84,12 +84,12 @@ from groundling.worlds.text.world import TextWorld
         (
             "rl4lms/increasing_numbers_ppo",
             ["evaluation.generation={temperature: -1}"],
-            "evaluation.generation cannot be followed: `temperature`: `do_sample` is not set",
+            "evaluation.generation cannot be used: `temperature`: `do_sample` is not set",
         ),
         (
             "rl4lms/increasing_numbers_ppo",
             ["evaluation.generation={do_sample: false, temperature: 7, top_k: 3}"],
-            "evaluation.generation cannot be followed: `temperature`: `do_sample` is not set",
+            "evaluation.generation cannot be used: `temperature`: `do_sample` is not set",
         ),
         (
             "demo-easy",
@@ -132,7 +132,7 @@ from groundling.worlds.text.world import TextWorld
         (
             "motif/score",
             ["~reward.reward_model", "world.entropy_floor=0"],
-            "world.entropy_floor=0.0 does nothing: NetHackScore-v1 knows no failure, only a score",
+            "world.entropy_floor=0.0 does nothing: NetHackScore-v1 has no failures, only a score",
         ),
         (
             "glam/bc",

@@ -258,7 +258,7 @@ def test_dropped_and_scrambled_missions_do_not_say_which(task: str, language: st
 
 def test_controls_that_cannot_be_are_told() -> None:
     for args in ({"task": "pickup", "num_dists": 0}, {"task": "open"}):
-        with pytest.raises(ConfigError, match=r"no other thing to name.*num_dists=3"):
+        with pytest.raises(ConfigError, match=r"had no other thing for the mission .* to name.*num_dists=3"):
             make_text_env(_MIXED, control="swapped", **args).reset(seed=0)
     with pytest.raises(ConfigError, match="'swapped'"):
         make_text_env(_MIXED, control="swap")

@@ -87,9 +87,9 @@ def test_what_is_no_list_of_texts_is_no_list_of_actions() -> None:
     for wrong in ("east", [1, 2], {"east": 1}):
         with pytest.raises(ConfigError, match=r"info\['actions'\] must be a list of texts"):
             read_text_step("A room", {"actions": wrong}, "leave")
-    with pytest.raises(ConfigError, match="tells no goal"):
+    with pytest.raises(ConfigError, match="gives no goal"):
         read_text_step("A room", {})
-    with pytest.raises(ConfigError, match="tells no descriptions"):
+    with pytest.raises(ConfigError, match="gives no descriptions"):
         read_text_step(np.zeros(3), {"goal": "leave"})
 
 
@@ -257,7 +257,7 @@ def test_check_env_tells_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> No
     printed = capsys.readouterr().out
     assert "Goal of the agent: open" in printed and "1 to 5 at a step" in printed
     assert "what it prefers, untrained: " in printed and "entropy (action_scoring, untrained)" in printed
-    assert "a run here can be resumed exactly" in printed
+    assert "a run in this env can be resumed exactly" in printed
     assert main(["check-env", "tests.envs.doors:Doors", "training.steps=3"]) == 1
     assert "takes settings of world, policy and model, got 'training.steps=3'" in capsys.readouterr().err
     assert main(["check-env", "tests.nowhere:Doors"]) == 1

@@ -105,12 +105,12 @@ def test_what_cannot_be_collected_is_told_in_one_line(
     assert "is a file" in _error(capsys, tmp_path / "bot" / "README.md")
     assert before == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     for option in (["--length", "5"], ["--stride", "2"], ["--format", "motif"]):
-        assert f"{option[0]} is of --pairs" in _error(capsys, tmp_path / "new", *option)
+        assert f"{option[0]} goes with --pairs" in _error(capsys, tmp_path / "new", *option)
     for wrong in (["--episodes", "0"], ["--validation", "1"]):
         with pytest.raises(SystemExit):
             _collect(tmp_path / "new", *wrong)
     minigrid = ["world.env=MiniGrid-Empty-5x5-v0"]
-    assert "knows BabyAI" in _error(capsys, tmp_path / "new", *minigrid)
+    assert "can play BabyAI" in _error(capsys, tmp_path / "new", *minigrid)
     assert _collect(tmp_path / "new", episodes=1) == 0  # what never began does not claim the folder
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     assert "groundling[data]" in _error(capsys, tmp_path / "newer")

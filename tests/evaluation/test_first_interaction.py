@@ -158,7 +158,9 @@ def test_the_report_shows_it(evaluated: Path, tmp_path: Path) -> None:
     assert main(["report", str(evaluated), "--output", str(tmp_path / "report.html")]) == 0
     page = (tmp_path / "report.html").read_text()
     assert (
-        "<td>first named</td>" in page and "told otherwise" in page and "first thing is the named one" in page
+        "<td>first named</td>" in page
+        and "Original and changed missions" in page
+        and "first thing is the named one" in page
     )
     assert "<mark>the " in page and "First dealt with: " in page
     assert "<td>swapped</td>" in page
@@ -181,7 +183,7 @@ def test_the_controls_of_another_world_are_not_set_beside_the_runs(evaluated: Pa
         path.write_text(json.dumps(content))
     assert main(["report", str(run), "--output", str(tmp_path / "report.html")]) == 0
     page = (tmp_path / "report.html").read_text()
-    controls = page.partition("told otherwise")[2].partition("</section>")[0]
+    controls = page.partition("Original and changed missions")[2].partition("</section>")[0]
     assert "<td>swapped</td>" not in controls and "<td>dropped</td>" in controls
 
 

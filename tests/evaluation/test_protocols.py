@@ -69,7 +69,7 @@ def test_a_model_is_asked_likewise(tmp_path: Path) -> None:
             ["http://me:secret@127.0.0.1:1/v1", "policy.args.model=m"],
             "base_url holds a user, password or query",
         ),
-        (["expert", "--suite", "held-out"], "is not of the protocol"),
+        (["expert", "--suite", "held-out"], "names suites that the protocol balrog-babyai does not have"),
         (
             ["expert", "world.args.max_steps=9"],
             "world.args.max_steps=9 would change what balrog-babyai plays",

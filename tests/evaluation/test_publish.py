@@ -122,11 +122,14 @@ def test_a_published_adapter_names_the_model_that_it_stands_on(
     capsys.readouterr()
     assert main(["evaluate", str(copy)]) == 1
     error = capsys.readouterr().err
-    assert "stands on the model ./model, which is not here: put that folder, or a link to it, at " in error
+    assert (
+        "belongs to the model ./model, which is not on this machine: put that folder, or a link to it, at "
+        in error
+    )
     assert error.count("\n") == 1 and str(copy / "base") in error
     (copy / "base").symlink_to(adapted.parent / "model")
     assert main(["evaluate", str(copy)]) == 0
-    assert "zero-shot is left out: what training began with is not here" in capsys.readouterr().err
+    assert "zero-shot is left out: the model that training began with is not here" in capsys.readouterr().err
     wanted = _agents(adapted, "held-out")
     assert _agents(copy, "held-out") == {"trained": wanted["trained"]}
     Path("model").symlink_to(adapted.parent / "model")
@@ -200,7 +203,9 @@ def test_a_reward_model_that_the_run_never_learnt_from_stays_at_home(
             assert "warning" not in warning
         else:
             assert warning.count("\n") == 1
-            assert f"reward.taste.args.path={taste} is left out, for {newest} was not trained with" in warning
+            assert (
+                f"reward.taste.args.path={taste} is left out, since {newest} was not trained with" in warning
+            )
 
 
 def test_a_name_with_an_address_is_left_out(run_dir: Path, tmp_path: Path) -> None:

@@ -253,16 +253,14 @@ def test_bad_predictions_are_told(tmp_path: Path) -> None:
     with pytest.raises(GroundlingError, match=r"broken\.jsonl:1 .*prompt and generation"):
         write_likert({"ppo": broken}, form)
     broken.write_text('{"prompt": "a", "generation": "b"}\n' * 2)
-    with pytest.raises(GroundlingError, match=r"broken\.jsonl:2: sample 'a' comes a second time"):
+    with pytest.raises(GroundlingError, match=r"broken\.jsonl:2: sample 'a' comes twice"):
         write_likert({"ppo": broken}, form)
     broken.write_text('{"prompt": "a", "generation": "b"}\n')
     with pytest.raises(GroundlingError, match="ppo, x have no sample in common"):
         write_pairwise({"ppo": good, "x": broken}, form, num_samples=1)
     other = _predictions(tmp_path, "other", prompt="of another pool")
     for write in (write_likert, write_pairwise):
-        with pytest.raises(
-            GroundlingError, match="ppo and other wrote to different prompts as sample 'val_0'"
-        ):
+        with pytest.raises(GroundlingError, match="ppo and other have different prompts for sample 'val_0'"):
             write({"ppo": good, "other": other}, form, num_samples=2)
     broken.write_bytes('{"prompt": "a", "generation": "Bär"}\n'.encode("latin-1"))
     with pytest.raises(

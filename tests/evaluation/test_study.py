@@ -236,7 +236,7 @@ def test_a_baseline_that_cannot_play_is_left_out_and_nothing_is_played_twice(
     assert {row["agent"] for row in rows} == {"trained", "zero-shot", "random"}
     assert "Unfinished" not in (study.parent / "out" / "README.md").read_text()
     path = study.parent / "runs" / "quick-seed1" / "evaluation" / "held-out.json"
-    assert "knows BabyAI's envs only" in json.loads(path.read_text())["left_out"]["expert"]
+    assert "can play BabyAI's envs only" in json.loads(path.read_text())["left_out"]["expert"]
     monkeypatch.setattr(study_module, "evaluate", None)
     assert main(_words(study, *few)) == 0
     assert main(["report", str(study.parent / "runs" / "quick-seed1")]) == 0
@@ -338,7 +338,7 @@ def test_results_of_another_machine_are_taken_over(
 @pytest.mark.parametrize(
     ("change", "words", "message"),
     [
-        (None, ["episodes=5"], "tells of 'tiny' with 4 episodes, and not of tiny with 5"),
+        (None, ["episodes=5"], "holds results of 'tiny' with 4 episodes, and not of tiny with 5"),
         (
             None,
             ["arms.slow.algorithm.args.learning_rate=2e-5"],
@@ -346,7 +346,7 @@ def test_results_of_another_machine_are_taken_over(
         ),
         (None, ["training.steps=96"], "quick with training.steps=64 (here 96)"),
         (None, ["evaluation.deterministic=true"], "evaluation.deterministic=False (here True)"),
-        (("summary.json", '"study": "tiny"', '"study": "small"'), [], "tells of 'small'"),
+        (("summary.json", '"study": "tiny"', '"study": "small"'), [], "holds results of 'small'"),
         (("summary.json", "{", "["), [], "holds no results of a study"),
         (
             ("evaluations.csv", "quick,1,trained,held-out,all,4,", "quick,1,trained,held-out,all,4,x"),
@@ -357,7 +357,7 @@ def test_results_of_another_machine_are_taken_over(
         (
             ("evaluations.csv", "quick,1,trained,held-out,all,4,", "quick,1,trained,held-out,all,4,5"),
             [],
-            "no share",
+            "expected a share",
         ),
         (("arms/slow.yaml", "seed:", "sead:"), [], "sead"),
         (("evaluations.csv", "quick,1,trained,", "quick,1,<img src=x>,"), [], "agent is '<img src=x>'"),
@@ -440,7 +440,7 @@ def test_results_are_added_only_where_they_count(study: Path, capsys: pytest.Cap
     assert "holds no results of a study" in capsys.readouterr().err
     study.write_text(_WRITING)
     assert main(_words(study, "--add", str(study.parent))) != 0
-    assert "--add is for results that tell successes" in capsys.readouterr().err
+    assert "--add is for studies that report success rates" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -661,7 +661,7 @@ def test_mistakes_are_told_in_one_line_before_anything_runs(
         (
             "common:",
             "common:\n  - training.epochs=7",
-            "training.epochs=7 of all arms, and none of them uses it",
+            "training.epochs=7 for all arms, and none of them uses it",
         ),
     ],
 )

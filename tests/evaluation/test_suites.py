@@ -177,5 +177,5 @@ def test_what_a_checkpoint_was_trained_with_cannot_be_changed(tmp_path: Path) ->
     config = compose("demo-easy", [f"run_dir={tmp_path}"])
     (tmp_path / "config.yaml").write_text(to_yaml(config))
     for text in ("model.path=starter-causal", "algorithm.id=a2c", "policy.id=drrn"):
-        with pytest.raises(ConfigError, match=f"{text} would change what the checkpoint"):
+        with pytest.raises(ConfigError, match=f"{text} would change how the checkpoint"):
             find(str(tmp_path), [text], print)

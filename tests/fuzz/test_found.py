@@ -208,7 +208,7 @@ def test_a_row_of_the_hub_that_has_changed() -> None:
         {"dialog": ["a"] * 7, "emotion": 1, "act": [1] * 7},
         {"dialog": [None] * 7},
     ):
-        with pytest.raises(GroundlingError, match="is not as it was"):
+        with pytest.raises(GroundlingError, match="has another form than when its pool was written"):
             list(pool.made(iter([row]), "train"))  # type: ignore[attr-defined]
 
 

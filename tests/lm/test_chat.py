@@ -95,8 +95,8 @@ def test_a_model_without_a_template_gets_a_plain_form(tokenizer):
     ("template", "message"),
     [
         ("{{ raise_exception('no') }}", "cannot be used: no"),
-        ("{{ messages[-1]['content'] }}", "does not repeat"),
-        (CHATML.replace("m['content']", "m['content'] | lower"), "does not repeat"),
+        ("{{ messages[-1]['content'] }}", "does not write each message once"),
+        (CHATML.replace("m['content']", "m['content'] | lower"), "does not write each message once"),
         ("{{ 1 / 0 }}", "cannot be used"),
     ],
 )
@@ -176,7 +176,7 @@ def test_a_template_that_drops_or_moves_a_system_prompt_gets_it_with_the_first_w
 
 def test_what_a_template_does_otherwise_is_told(tokenizer):
     tokenizer.chat_template = CHATML.replace("'<|im_start|>assistant\n'", "'<|im_start|>assistant\n<think>'")
-    with pytest.warns(UserWarning, match="past actions stand after the second, too"):
+    with pytest.warns(UserWarning, match="past actions are put after the second text, too"):
         Chat(tokenizer)
     tokenizer.chat_template = "{{ messages[-1]['content'] }}"
     with pytest.raises(GroundlingError, match=r"name a tokenizer with another one \(model\.tokenizer"):

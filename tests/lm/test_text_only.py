@@ -140,13 +140,15 @@ def test_an_adapter_finds_its_base_again(tmp_path: Path) -> None:
 
 def test_one_that_says_something_else_without_what_sees_is_refused(tmp_path: Path) -> None:
     _made("aya_vision", tmp_path)  # the whole leaves the scale of its language model's logits out
-    with pytest.raises(GroundlingError, match="alone says something else than the whole"):
+    with pytest.raises(GroundlingError, match="alone gives other probabilities than the whole"):
         LanguageModel.from_pretrained(tmp_path)
 
 
 def test_one_whose_language_model_transformers_does_not_have_is_refused(tmp_path: Path) -> None:
     AutoConfig.for_model("glm4v").save_pretrained(tmp_path)
-    with pytest.raises(GroundlingError, match=r"vision-language model \(glm4v\).* is not to be had alone"):
+    with pytest.raises(
+        GroundlingError, match=r"vision-language model \(glm4v\).* cannot be loaded without the rest"
+    ):
         LanguageModel.from_pretrained(tmp_path)
 
 
@@ -184,7 +186,7 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
     name = next(name for name in weights if "language_model" in name and "up_proj" in name)
     weights[name][0, 0] = torch.nan
     save_file(weights, file, {"format": "pt"})
-    with pytest.raises(GroundlingError, match=r"says something else than the whole \(by nan"):
+    with pytest.raises(GroundlingError, match=r"gives other probabilities than the whole model \(by nan"):
         LanguageModel.from_pretrained(tmp_path)
 
 

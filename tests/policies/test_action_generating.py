@@ -215,11 +215,11 @@ def test_the_rules_of_an_answer(lm: LanguageModel) -> None:
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        ({"invalid_action": "wait"}, "does nothing where the action is guided"),
-        ({"max_action_tokens": 3}, "does nothing where the action is guided"),
+        ({"invalid_action": "wait"}, "does nothing with guided decoding"),
+        ({"max_action_tokens": 3}, "does nothing with guided decoding"),
         ({"thought_begins": "I"}, "set policy.args.thought_ends"),
         ({"max_thought_tokens": 3}, "set policy.args.thought_ends"),
-        ({"thought_ends": " "}, "has no letter"),
+        ({"thought_ends": " "}, "is blank"),
         ({"thought_ends": "So", "max_thought_tokens": 0}, "max_thought_tokens must be at least 1"),
         ({"temperature": 0.0}, "greater than 0"),
     ],

@@ -167,7 +167,7 @@ def test_texts_that_others_wrote_are_learnt_whatever_sampling_would_filter(make_
 
 def test_nlpos_ratio_is_never_taken_without_its_mask(make_lm):
     lm = make_lm("gpt2")
-    with pytest.raises(ConfigError, match="filtered_log_probs=false takes"):
+    with pytest.raises(ConfigError, match="filtered_log_probs=false computes"):
         TokenPolicy(lm, filtered_log_probs=False, mask_type="topk", top_mask=12)
 
 

@@ -293,8 +293,8 @@ def test_a_reward_that_reads_the_model_under_training_gets_it() -> None:
 @pytest.mark.parametrize(
     ("world", "settings", "message"),
     [
-        (POOL, {"env": {}, "rouge": {}}, "reward.env does not suit pool p: it looks at what an env pays; take it out"),
-        (POOL, {"count": {}}, "how often that has come up.*take it out with ~reward.count"),
+        (POOL, {"env": {}, "rouge": {}}, "does not suit pool p: it looks at an env's own reward; take it out"),
+        (POOL, {"count": {}}, "how often a caption has come up.*take it out with ~reward.count"),
         (PLACE, {"rouge": {}}, r"reward.rouge does not suit Place-v0: .*\(references\)"),
         (PLACE, {"weighted_sum": {"args": {"parts": [{"id": "chrf"}]}}}, "references"),
         (PLACE, {"shaped": {"id": "diversity", "args": {"shaping_fn": "meteor"}}}, "references"),
@@ -320,7 +320,7 @@ def test_a_reward_that_reads_the_model_under_training_gets_it() -> None:
         (PLACE, {"reward_model": {"args": {"online": {"judge": "rules", "args": 3}}}}, "online.args must be"),
         (PLACE, {"reward_model": {"args": {"online": {"judge": "rules"}}}}, "has no tables for the world 'text'"),
         (POOL, {"reward_model": {"args": {"online": {"judge": "rules", "goal": "gold"}}}}, "unknown goal 'gold'"),
-        (PLACE, {"reward_model": {"args": {"online": {"judge": "return"}}}}, "knows figures, not captions"),
+        (PLACE, {"reward_model": {"args": {"online": {"judge": "return"}}}}, "judges by figures"),
     ],
 )  # fmt: skip
 def test_what_cannot_reward_is_refused_before_anything_is_loaded(
@@ -392,7 +392,7 @@ def test_a_state_that_goes_on_changing_is_forgotten_all_the_same() -> None:
     ("state", "message"),
     [
         ({10: 1}, '{"10": 1}'),
-        ({"a": torch.ones(2)}, "is none that JSON can hold"),
+        ({"a": torch.ones(2)}, "cannot be written as JSON"),
         ({"a": math.nan}, "give numbers but NaN"),
     ],
 )

@@ -235,7 +235,7 @@ def test_what_does_not_fit_is_told(tmp_path: Path, capsys: pytest.CaptureFixture
         (["algorithm.id=gigpo", _LEARNER, "world.group_size=null"], "a text world with world.group_size=8"),
         (
             ["algorithm.id=gigpo", "algorithm.args={step_weight: 0}"],
-            "without the comparison of steps it is grpo",
+            "to compare no steps, set algorithm.id=grpo",
         ),
         (["algorithm.id=gigpo", _LEARNER, "world.group_size=1"], "world.group_size must be at least 2"),
         (["algorithm.id=ppo", _LEARNER], "leave world.group_size out"),

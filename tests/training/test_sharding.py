@@ -84,7 +84,10 @@ def test_one_process_has_nobody_to_deal_them_out_to(tmp_path: Path) -> None:
             "share weights",
         ),
         (lambda layers, model: setattr(model.model, "norm", layers[0].input_layernorm), "share weights"),
-        (lambda layers, model: setattr(model, "_no_split_modules", []), "does not tell its layers"),
+        (
+            lambda layers, model: setattr(model, "_no_split_modules", []),
+            "does not say which modules are its layers",
+        ),
     ],
 )
 def test_layers_that_cannot_be_parted_are_told(tie: Callable[[Any, Any], None], message: str) -> None:

@@ -65,8 +65,8 @@ CHANGES = {
     "deleted at the end": "has 5 whole lines of the 6",
     "cut": "has 5 whole lines of the 6",
     "all deleted": "has 0 whole lines of the 6",
-    "doubled": "tells of update 3 a second time: delete it",
-    "doubled otherwise": "tells of update 3 a second time, and otherwise",
+    "doubled": "repeats the row of update 3: delete it",
+    "doubled otherwise": "is a second row of update 3, with other figures",
     "of another run": "is out of its place (update 2, step 80, after update 6, step 240)",
     "no row": "line 2 of",
     "changed": "the first 6 lines of",
@@ -239,7 +239,7 @@ def test_a_pipe_is_no_lock_and_is_not_waited_for(run_dir: Path) -> None:
     asked.join(20)
     assert not asked.is_alive()
     with (
-        pytest.raises(RunError, match="is no regular file, and no lock of ours: delete it"),
+        pytest.raises(RunError, match="is no regular file, where Groundling keeps a lock file: delete it"),
         locked(run_dir / LOCK, "is at work", print),
     ):
         pass

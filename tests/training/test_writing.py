@@ -146,7 +146,7 @@ def test_a_run_resumes_validates_and_is_evaluated(tmp_path: Path, capsys: pytest
     assert main(["report", str(tmp_path / "whole")]) == 0
     page = (tmp_path / "whole" / "report.html").read_text()
     assert "one\u2028line" in page and "Texts: test-trained" in page and "Validation" in page
-    meanwhile = page.partition("Texts while it trained")[2].partition("</section>")[0]
+    meanwhile = page.partition("Texts during training")[2].partition("</section>")[0]
     updates = re.findall(r"update (\d+) · reward", meanwhile)
     assert list(map(int, updates)) == [row["update"] for row in read_metrics(tmp_path / "whole")]
 

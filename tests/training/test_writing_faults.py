@@ -201,7 +201,7 @@ def test_ids_that_there_are_not(train: Train) -> None:
 
 def test_a_hub_that_cannot_be_reached(train: Train, tmp_path: Path) -> None:
     error = _line(train("~world.args", "world={pool:imdb,args:{}}"))
-    assert "cannot be had from the hub" in error and "offline=true" in error
+    assert "cannot be loaded from the hub" in error and "offline=true" in error
     assert "the hub does not give it" in _line(train("model.path=nobody/nothing"))
     reward = ["reward.learned_reward={args:{model_name:nobody/nothing,label_ix:0}}"]
     assert "nobody/nothing cannot be loaded" in _line(train(*reward))

@@ -101,7 +101,9 @@ class GroupedEpisodes:
             mend = "let world.num_envs, and world.group_size where it is set, be at least 2"
             if rollout.sequences:
                 mend = "let world.num_texts be at least 2, and each prompt be answered twice (world.texts_per_prompt)"
-            raise ConfigError(f"an episode is compared with others of its group, and one has none: {mend}")
+            raise ConfigError(
+                f"an episode is compared with the others of its group, and one group has a single episode: {mend}"
+            )
         return cls(number, returns.T[columns], group, counts)
 
     def sums(self, x: Tensor) -> Tensor:

@@ -54,11 +54,11 @@ class Algorithm(ABC):
                 "references"
             )
         if not self.demonstrated and "acted" not in world.experience:
-            return "it learns from what the policy does itself (world.dataset must be null)"
+            return "it learns from the policy's own episodes or texts (world.dataset must be null)"
         if self.compares and world.group_size == 1:
-            return "it compares the texts to one prompt (world.texts_per_prompt must be at least 2)"
+            return "it compares texts written to the same prompt (world.texts_per_prompt must be at least 2)"
         if not self.compares and world.group_size is not None and world.action == "choice":
-            return "it compares no episodes that begin alike (leave world.group_size out)"
+            return "it does not compare episodes that begin alike (leave world.group_size out)"
         return None
 
     @abstractmethod

@@ -68,8 +68,8 @@ class APPO(ClippedOnPolicy):
         super().__post_init__()
         if self.micro_batch_size is not None:
             raise ConfigError(
-                "algorithm.args.micro_batch_size is not for appo, whose advantages are normalised over what is "
-                f"computed at once: leave it out, or lower minibatch_size; got {self.micro_batch_size}"
+                "algorithm.args.micro_batch_size is not for appo, which normalises advantages over all that it "
+                f"computes at once: leave it out, or lower minibatch_size; got {self.micro_batch_size}"
             )
         if self.contrast_coefficient:
             raise ConfigError(

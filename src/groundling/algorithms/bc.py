@@ -25,7 +25,9 @@ from groundling.errors import ConfigError
 from groundling.policies.action_text import ActionTextPolicy
 from groundling.policies.policy import Policy
 
-_NOT_BY_TEXTS = "that policy does not choose by its model's texts (algorithm.args.objective=choice)"
+_NOT_BY_TEXTS = (
+    "that policy does not choose by the probability of an action's text (algorithm.args.objective=choice)"
+)
 
 
 @algorithms.register("supervised")
@@ -71,7 +73,7 @@ class BehaviouralCloning(Algorithm):
             return reason
         if getattr(policy, "writes_turns", False):
             return (
-                "objective=text is of an action straight after its prompt, and that policy writes turns: set "
+                "objective=text learns an action straight after its prompt, and that policy writes turns: set "
                 "algorithm.args.objective=choice"
             )
         return _NOT_BY_TEXTS if is_other(policy, ActionTextPolicy) else None
@@ -84,8 +86,8 @@ class BehaviouralCloning(Algorithm):
         """
         if policy.memory_size:
             raise ConfigError(
-                f"a dataset tells single steps in words: a {type(policy).__name__}, which sees and remembers others, "
-                "cannot be cloned from it"
+                f"a dataset holds single steps in words: a {type(policy).__name__}, which remembers earlier steps, "
+                "cannot learn from it"
             )
         self.optimizer = make_adamw(policy, self.learning_rate, weight_decay=self.weight_decay)
 

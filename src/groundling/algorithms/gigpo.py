@@ -37,8 +37,8 @@ class GiGPO(GRPO):
         super().__post_init__()
         if not 0 < self.step_weight < math.inf:
             raise ConfigError(
-                f"algorithm.args.step_weight must be greater than 0 and finite, got {self.step_weight}: without the "
-                "comparison of steps it is grpo"
+                f"algorithm.args.step_weight must be greater than 0 and finite, got {self.step_weight}: to compare "
+                "no steps, set algorithm.id=grpo"
             )
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:

@@ -45,7 +45,8 @@ class GRPO(ClippedOnPolicy):
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         if not self.mean_of_sequences and world.action != "token":
             return (
-                "mean_of_sequences=false is for texts: in an env the mean is over steps, or tokens, as it is"
+                "mean_of_sequences=false is for texts: in an env the mean is over steps or tokens anyway, so "
+                "leave it out"
             )
         return super().accepts(policy, args, world)
 

@@ -32,7 +32,8 @@ class KLPenalty:
         """Raise `ConfigError` on a target that nothing can be steered to."""
         if self.target is not None and not self.coefficient:
             raise ConfigError(
-                f"algorithm.args.kl_target={self.target} steers a kl_coefficient, which is 0: set it above 0"
+                f"algorithm.args.kl_target={self.target} adapts kl_coefficient, which is 0: set kl_coefficient "
+                "above 0"
             )
 
     def rewards(self, rollout: Rollout) -> Tensor:

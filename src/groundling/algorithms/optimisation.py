@@ -282,7 +282,7 @@ def _clip(parameters: list[Tensor], max_norm: float) -> float:
 def _halve(learner: Learner, batch: Batch, size: int, problem: str) -> None:
     if size == 1:
         raise RunError(
-            f"{problem}: there is not memory enough for one observation: set model.gradient_checkpointing=true, or "
+            f"{problem}: there is not enough memory for one observation: set model.gradient_checkpointing=true, or "
             "train fewer weights (model.lora)"
         )
     # In steps, as the option tells it, so that it holds for rollouts of another length too.

@@ -68,7 +68,10 @@ class ReplayFile:
             OSError: it cannot be written.
         """
         if self._path.is_symlink():
-            raise RunError(f"{self._path} is a link, and no file of ours: put the file itself in its place")
+            raise RunError(
+                f"{self._path} is a link, and the run's own file is expected here: put the file itself in the "
+                "link's place"
+            )
         rows = (
             [
                 *(self._number(t.prompt), self._number(t.actions), t.action, t.reward),
@@ -105,8 +108,8 @@ class ReplayFile:
                     self._checksum = zlib.crc32(chunk, self._checksum)
                 if self.state != state:
                     raise RunError(
-                        f"{self._path} is not what the checkpoint left there: bring it back, or set run_dir to a new "
-                        "folder to begin again"
+                        f"{self._path} differs from the file that the checkpoint was saved with: bring that file "
+                        "back, or set run_dir to a new folder to begin again"
                     )
                 file.seek(0)
                 while file.tell() < self._bytes:

@@ -67,14 +67,22 @@ def add_parser(commands: Commands) -> None:
         "--blstats", action="store_true", help="tell the judge the state of NetHack's player, too"
     )
     parser.add_argument("--both-orders", action="store_true", help="ask about each pair in both orders")
-    parser.add_argument("--name", help="of the labels in the dataset (default: from judge, goal and prompt)")
-    parser.add_argument("--store", type=Path, metavar="FOLDER", help="of answers (default: DATASET/answers)")
+    parser.add_argument(
+        "--name", help="name of the labels in the dataset (default: made from judge, goal and prompt)"
+    )
+    parser.add_argument(
+        "--store", type=Path, metavar="FOLDER", help="the folder of the answers (default: DATASET/answers)"
+    )
     parser.add_argument(
         "--chunks", type=positive, default=1, metavar="N", help="share the work among N processes"
     )
-    parser.add_argument("--chunk", type=int, metavar="I", help="this one's share, from 0 to N-1")
     parser.add_argument(
-        "--dry-run", action="store_true", help="tell what it would take; ask and write nothing"
+        "--chunk", type=int, metavar="I", help="this process's share of the work, from 0 to N-1"
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print the requests, tokens, time and cost that it would take; ask and write nothing",
     )
 
 
@@ -224,7 +232,7 @@ def _label(pairs: "Pairs", judge: "FigureJudge", arguments: argparse.Namespace, 
     }
     for option, given in options.items():
         if given:
-            raise ConfigError(f"--judge {arguments.judge[0]} asks nothing: leave {option} out")
+            raise ConfigError(f"--judge {arguments.judge[0]} asks no question: leave {option} out")
     name = arguments.name or arguments.judge[0]
     labels = judge.prefer(pairs)
     counts = ", ".join(
@@ -236,7 +244,9 @@ def _label(pairs: "Pairs", judge: "FigureJudge", arguments: argparse.Namespace, 
         return 0
     account = {"judge": arguments.judge}
     if name in pairs.annotators() and pairs.read_account(name) != account:
-        raise ConfigError(f"{pairs.folder} has labels {name!r} from elsewhere: choose another --name")
+        raise ConfigError(
+            f"{pairs.folder} already has labels {name!r} by another judge or program: choose another --name"
+        )
     pairs.write_account(name, account)
     pairs.write_preferences(name, labels)
     console.print(f"written as {name!r} into {pairs.folder}", highlight=False)

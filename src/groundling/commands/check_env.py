@@ -43,7 +43,7 @@ def add_parser(commands: Commands) -> None:
         """,
     )
     parser.add_argument(
-        "env", help="MODULE:CLASS, MODULE:FUNCTION that makes it, or what Gymnasium knows it by"
+        "env", help="MODULE:CLASS, a MODULE:FUNCTION that makes the env, or the env's id in Gymnasium"
     )
     parser.add_argument(
         "overrides",
@@ -54,11 +54,14 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument(
         "--experiment",
-        help="whose model and policy are asked (default: the starter model scores the actions)",
+        help="an experiment whose model and policy are asked (default: the starter model scores the actions)",
     )
     add_config_dir(parser)
     parser.add_argument(
-        "--episodes", type=positive, default=10, help="played at random (default: %(default)s)"
+        "--episodes",
+        type=positive,
+        default=10,
+        help="how many episodes are played at random (default: %(default)s)",
     )
 
 
@@ -95,13 +98,13 @@ def _print_play(
     if played.resumed_after:
         steps = "one step" if played.resumed_after == 1 else f"{played.resumed_after} steps"
         text = (
-            f"equal seeds gave equal episodes, and one that was left after {steps} went on as before: a run here can "
-            "be resumed exactly"
+            f"equal seeds gave equal episodes, and one that was left after {steps} continued as before: a run in "
+            "this env can be resumed exactly"
         )
     else:
         text = (
             f"equal seeds gave equal episodes; none of {len(played.episodes)} at random had more than one step, so "
-            "that to go on in the middle of one was not tried"
+            "continuing in the middle of one was not tested"
         )
     console.print(text, highlight=False)
 
@@ -116,7 +119,9 @@ def _config(arguments: argparse.Namespace) -> "Config":
     if arguments.experiment is not None:
         return compose(arguments.experiment, [f"world.env={id}", *arguments.overrides], arguments.config_dir)
     if arguments.config_dir is not None:
-        raise ConfigError("--config-dir says where --experiment is looked for: give one, or leave it out")
+        raise ConfigError(
+            "--config-dir says where --experiment is looked for: give --experiment too, or leave --config-dir out"
+        )
     base = [f"world.env={id}", "~world.args", "model.path=starter"]
     return compose("glam/mixed", [*base, *arguments.overrides])
 
@@ -226,7 +231,7 @@ def _registered(name: str) -> str:
         try:
             module: Any = import_module(module_name)
         except ModuleNotFoundError as error:
-            raise ConfigError(f"there is no module {error.name}: run this where it lies") from error
+            raise ConfigError(f"there is no module {error.name}: run the command in its folder") from error
     if attribute in gymnasium.registry:
         return attribute
     factory = getattr(module, attribute, None)

@@ -31,14 +31,17 @@ def add_parser(commands: Commands) -> None:
         groundling collect explorer,random world.env=NetHackScore-v1 --pairs 50000 --output data/pairs
         """,
     )
-    parser.add_argument("agent", help="as for evaluate; with --pairs several, as in explorer,random")
+    parser.add_argument(
+        "agent",
+        help="which agent plays, named as for `groundling evaluate`; with --pairs several, as in explorer,random",
+    )
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="e.g. world.env=BabyAI-GoToLocal-v0"
     )
     add_config_dir(parser)
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="the dataset")
     episodes = parser.add_argument_group("episodes of a text env, to clone")
-    episodes.add_argument("--episodes", type=positive, help="how many are played in all")
+    episodes.add_argument("--episodes", type=positive, help="how many episodes are played in all")
     episodes.add_argument("--only-success", action="store_true", help="keep only the episodes that succeed")
     episodes.add_argument(
         "--validation",
@@ -48,7 +51,7 @@ def add_parser(commands: Commands) -> None:
         help="the share of the episodes that goes into a split of its own",
     )
     pairs = parser.add_argument_group("pairs of segments of play, or of texts, for `groundling annotate`")
-    pairs.add_argument("--pairs", type=positive, help="how many are recorded in all")
+    pairs.add_argument("--pairs", type=positive, help="how many pairs are recorded in all")
     pairs.add_argument(
         "--length",
         type=_length,
@@ -57,9 +60,13 @@ def add_parser(commands: Commands) -> None:
     pairs.add_argument(
         "--stride",
         type=positive,
-        help="of how many steps one segment is kept (default: its length; in NetHack 10)",
+        help="one segment is kept of every STRIDE steps (default: the segment's length; in NetHack 10)",
     )
-    pairs.add_argument("--format", choices=("motif", "parquet"), help="(default: parquet; in NetHack motif)")
+    pairs.add_argument(
+        "--format",
+        choices=("motif", "parquet"),
+        help="the dataset's format (default: parquet; in NetHack motif)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -73,11 +80,11 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.pairs is not None and (arguments.only_success or arguments.validation):
         raise ConfigError(
-            "--only-success and --validation are of --episodes, and not of --pairs: leave them out"
+            "--only-success and --validation go with --episodes, not with --pairs: leave them out"
         )
     for option in ("length", "stride", "format"):
         if arguments.pairs is None and getattr(arguments, option) is not None:
-            raise ConfigError(f"--{option} is of --pairs, and not of --episodes: leave it out")
+            raise ConfigError(f"--{option} goes with --pairs, not with --episodes: leave it out")
     names = [arguments.agent] if arguments.pairs is None else arguments.agent.split(",")
     targets = [find(name, arguments.overrides, warn, config_dir=arguments.config_dir) for name in names]
     check_used(arguments.config_dir, list(zip(names, targets, strict=True)))

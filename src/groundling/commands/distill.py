@@ -25,7 +25,9 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument("dataset", help="a folder of preference pairs that `groundling annotate` labelled")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. learning_rate=1e-4 epochs=20")
-    parser.add_argument("--preferences", required=True, metavar="NAME", help="whose: the annotator's name")
+    parser.add_argument(
+        "--preferences", required=True, metavar="NAME", help="the annotator whose labels are learnt"
+    )
     parser.add_argument(
         "--model",
         help="motif, characters, language_model, table or classifier (default: motif of NetHack's messages, characters "
@@ -36,7 +38,7 @@ def add_parser(commands: Commands) -> None:
         type=Path,
         required=True,
         metavar="FOLDER",
-        help="the reward model; the same command goes on where it was stopped",
+        help="the folder of the reward model; the same command continues where it was stopped",
     )
 
 

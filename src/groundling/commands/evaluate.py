@@ -51,12 +51,18 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--protocol",
         choices=("balrog-babyai",),
-        help="play a benchmark's suites as it counts them: balrog-babyai, the mean over five tasks",
+        help=(
+            "play a benchmark's suites and score them as the benchmark does: balrog-babyai, the mean over five "
+            "tasks"
+        ),
     )
     parser.add_argument(
         "--episodes",
         type=positive,
-        help="how many, or how many texts (default: the run's evaluation.episodes; the protocol's number)",
+        help=(
+            "how many episodes or texts (default: the run's evaluation.episodes; with --protocol the protocol's "
+            "number)"
+        ),
     )
     parser.add_argument(
         "--jobs",
@@ -87,7 +93,9 @@ def run(arguments: argparse.Namespace) -> int:
     world, console = target.world, make_console()
     suites = world.find_suites(arguments.suite or protocol or next(iter(world.suites)))
     if protocol is not None and not set(suites) <= set(world.find_suites(protocol)):
-        raise ConfigError(f"--suite {arguments.suite} is not of the protocol {protocol}: leave it out")
+        raise ConfigError(
+            f"--suite {arguments.suite} names suites that the protocol {protocol} does not have: leave it out"
+        )
     num_episodes = arguments.episodes or usual
     if arguments.jobs > 1 and len(suites) > 1:
         _run_beside(arguments, target, suites, console)

@@ -19,7 +19,7 @@ def add_parser(commands: Commands) -> None:
         commands,
         "list",
         run,
-        "what there is",
+        "list the available worlds, algorithms, policies, models and so on",
         examples="""
         groundling list                         what kinds there are, and the names of each
         groundling list policies                each policy, and what it does

@@ -24,7 +24,9 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("run_dir", metavar="RUN", help="a run's folder or one of its checkpoints")
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER")
     parser.add_argument(
-        "--license", metavar="ID", help="as the hub knows it, such as mit (default: the bundled model's)"
+        "--license",
+        metavar="ID",
+        help="the licence as the hub names it, such as mit (default: the bundled model's)",
     )
     parser.add_argument("--upload", metavar="OWNER/NAME", help="a repository on the Hugging Face hub")
     parser.add_argument("--private", action="store_true", help="make that repository a private one")
@@ -38,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     from groundling.evaluation.target import find
 
     if arguments.private and arguments.upload is None:
-        raise ConfigError("--private is of a repository on the hub: name it with --upload OWNER/NAME")
+        raise ConfigError("--private is for a repository on the hub: name one with --upload OWNER/NAME")
     target = find(arguments.run_dir, [], warn, unused=EVERYTHING)
     folder = publish(target, arguments.output, warn, license=arguments.license, repository=arguments.upload)
     console = make_console()

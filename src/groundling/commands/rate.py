@@ -19,18 +19,25 @@ def add_parser(commands: Commands) -> None:
         groundling rate rating ppo=runs/ppo/predictions/test-trained.jsonl nlpo=runs/nlpo/predictions/test-trained.jsonl
         """,
     )
-    parser.add_argument("folder", type=Path, help="of the form")
-    parser.add_argument("predictions", nargs="*", metavar="SYSTEM=FILE", help="whose texts; JSONL files")
+    parser.add_argument("folder", type=Path, help="the folder of the form")
+    parser.add_argument(
+        "predictions",
+        nargs="*",
+        metavar="SYSTEM=FILE",
+        help="the systems and the JSONL files of their predictions",
+    )
     parser.add_argument(
         "--task", default="general", help="imdb, commongen, dialog, summarization, totto or general"
     )
     parser.add_argument(
         "--pairwise", action="store_true", help="compare two systems; default: rate each text"
     )
-    parser.add_argument("--samples", type=positive, default=50, help="how many are drawn (default 50)")
-    parser.add_argument("--seed", type=int, default=0, help="of the draw and the order")
     parser.add_argument(
-        "--answers", type=Path, nargs="+", metavar="CSV", help="read these into a table instead"
+        "--samples", type=positive, default=50, help="how many samples are drawn (default 50)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="the seed of the draw and the order")
+    parser.add_argument(
+        "--answers", type=Path, nargs="+", metavar="CSV", help="read these answers into a table instead"
     )
 
 

@@ -19,13 +19,13 @@ def add_parser(commands: Commands) -> None:
         commands,
         "study",
         run,
-        "train and evaluate several arms with several seeds, and tell what came of it",
+        "train and evaluate several arms with several seeds, and report the results",
         examples="""
         groundling study glam-study seeds=2 --jobs 2
         groundling study my_study.yaml --output results/mine
         """,
     )
-    parser.add_argument("study", help="see `groundling list studies`, or a YAML file of your own")
+    parser.add_argument("study", help="a name from `groundling list studies`, or a YAML file of your own")
     parser.add_argument(
         "overrides",
         nargs="*",
@@ -48,7 +48,7 @@ def add_parser(commands: Commands) -> None:
         action="append",
         default=[],
         metavar="FOLDER",
-        help="an --output of the same study, of another machine: its runs are taken over and not run again; may be "
+        help="the --output of the same study on another machine: its runs are taken over and not run again; may be "
         "given several times",
     )
     parser.add_argument("--no-results", action="store_true", help="write only the runs' own folders")
@@ -71,16 +71,19 @@ def run(arguments: argparse.Namespace) -> int:
     by_success = kind(jobs[0].config.world.id).study_measures == "success"
     if study.reference is not None and not by_success:
         raise ConfigError(
-            f"reference={study.reference} does nothing: the results of {study.name} tell no successes; leave it out"
+            f"reference={study.reference} does nothing: the results of {study.name} report no success rates; "
+            "leave it out"
         )
     if arguments.add and not by_success:
-        raise ConfigError(f"--add is for results that tell successes, which those of {study.name} do not")
+        raise ConfigError(
+            f"--add is for studies that report success rates, and {study.name} does not: leave it out"
+        )
     first = jobs[0]
     for job in () if by_success else jobs:
         if job.suites[0] != first.suites[0]:
             raise ConfigError(
                 f"arm {job.arm} is tested in {job.suites[0]} first, and arm {first.arm} in {first.suites[0]}: the "
-                f"results of {study.name} tell of one suite, so give all arms the same first one"
+                f"results of {study.name} report one suite, so give all arms the same first suite"
             )
     if arguments.add and arguments.no_results:
         raise ConfigError("--add does nothing with --no-results: leave one of them out")
@@ -128,7 +131,7 @@ def run(arguments: argparse.Namespace) -> int:
         tell(f"results: {output / 'README.md'}")
     if failed:
         raise RunError(
-            f"{len(failed)} of {len(jobs)} failed ({', '.join(job.name for job in failed)}): mend what they say and "
-            "give the same command"
+            f"{len(failed)} of {len(jobs)} failed ({', '.join(job.name for job in failed)}): mend these errors and "
+            "run the same command again"
         )
     return 0

@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
         file = arguments.experiment if foreign is None else foreign.path
         raise ConfigError(
             f"--config-dir {arguments.config_dir} does nothing: {file} is a file, and no experiment of that folder; "
-            "leave it out, or name one"
+            "leave --config-dir out, or name an experiment"
         )
     overrides = [*arguments.overrides, *arguments.set]
     originals = [text for text in overrides if foreign is not None and foreign.reader.is_original(text)]
@@ -98,11 +98,11 @@ def run(arguments: argparse.Namespace) -> int:
     spread = [originals] if foreign is None else foreign.reader.spread(foreign.path, originals)
     runs = [(variant, swept) for variant in spread for swept in sweep(ours)]
     if any(text.startswith("imports") for text in ours):
-        raise ConfigError("imports tells what --import named: give --import MODULE")
+        raise ConfigError("imports is set by --import: give --import MODULE in its place")
     configs = [replace(c, imports=arguments.imports) for c in _compose(arguments, foreign, runs)]
     if len({config.run_dir for config in configs}) < len(configs):
         raise ConfigError(
-            "two runs of this sweep have one run_dir: put what differs into it, as in run_dir=runs/${seed}"
+            "two runs of this sweep have the same run_dir: put what differs into it, as in run_dir=runs/${seed}"
         )
     if arguments.slurm is not None:
         whole = (originals, ours)

@@ -48,7 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         listening.bind((_HOST, arguments.port))
     except (OSError, OverflowError) as error:
-        raise RunError(f"port {arguments.port} cannot be had ({error}): give another one, or none") from error
+        raise RunError(
+            f"port {arguments.port} cannot be used ({error}): give another one, or leave --port out"
+        ) from error
     token = secrets.token_urlsafe(24)
     address = f"http://{_HOST}:{listening.getsockname()[1]}/?token={token}"
     make_console().print(f"open {address}\nCtrl-C ends it.", highlight=False, soft_wrap=True)

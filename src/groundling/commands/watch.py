@@ -39,14 +39,18 @@ def add_parser(commands: Commands) -> None:
         groundling watch expert --gif bot.gif       BabyAI's bot, as a GIF
         """,
     )
-    parser.add_argument("agent", help="as for evaluate")
+    parser.add_argument("agent", help="which agent plays, named as for `groundling evaluate`")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="e.g. world.env=NetHackScore-v1")
     add_config_dir(parser)
     parser.add_argument(
-        "--suite", help="the world as one of evaluate's tests has it (default: the agent's own)"
+        "--suite",
+        help="play in the world of one of `groundling evaluate`'s tests (default: the agent's own world)",
     )
     parser.add_argument(
-        "--episodes", type=positive, default=1, help="held-out ones, in order (default: %(default)s)"
+        "--episodes",
+        type=positive,
+        default=1,
+        help="how many held-out episodes are shown, in order (default: %(default)s)",
     )
     parser.add_argument("--gif", type=Path, metavar="FILE", help="write what was seen as a GIF, too")
     parser.add_argument("--fast", action="store_true", help="do not pause after steps and episodes")

@@ -32,9 +32,9 @@ def load(path: Path, option: str, unread: str | None = None) -> DictConfig:
     try:
         loaded = read_yaml(path)
     except FileNotFoundError:
-        raise ConfigError(f"there is no {path}: {option} takes one of the original's YAML files") from None
+        raise ConfigError(f"there is no {path}: {option} takes a YAML file of the original project") from None
     except (OSError, DocumentError) as error:
-        raise ConfigError(f"cannot read {path}, it is no file of the original's: {error}") from error
+        raise ConfigError(f"cannot read {path} as a YAML file of the original project: {error}") from error
     raw: Any = OmegaConf.to_container(loaded, resolve=False)
     read = {key: value for key, value in raw.items() if key != unread}
     check_plain(read, str(path))

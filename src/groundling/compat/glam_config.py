@@ -95,7 +95,7 @@ def _load(path: Path) -> DictConfig:
     loaded = entries.load(path, "--glam-config", unread="hydra")
     if not any(f"{key!s}." in SECTIONS for key in loaded):
         raise ConfigError(
-            f"{path} has neither lamorel_args nor rl_script_args: it is no file of the original's"
+            f"{path} has neither lamorel_args nor rl_script_args, so it is no config of GLAM or Lamorel"
         )
     return loaded
 
@@ -125,7 +125,7 @@ class _Reader:
                     if others:
                         self.notes.append(f"defaults: other files are not read ({', '.join(others)})")
                 else:
-                    self.notes.append(f"{section}: no section of the original's, and left out")
+                    self.notes.append(f"{section}: left out, as the original's files have no such section")
         except OmegaConfBaseException as error:
             raise ConfigError(f"cannot read {self.path}: {error}") from error
         self._check_shapes()
@@ -220,7 +220,7 @@ class _Reader:
             del self.entries[key]
         if keys:
             self.notes.append(
-                f"{', '.join(keys)}: without meaning here ({STRINGS} asks for PPO on tokens, which has no env)"
+                f"{', '.join(keys)}: no effect here ({STRINGS} asks for PPO on tokens, which has no env)"
             )
 
     def check_open(self, given: set[str]) -> None:
@@ -254,7 +254,7 @@ class _Reader:
             values["world.actions"] = self._actions("world.actions" in given)
         if self._get("language") == "french" and values.pop("world.probes", None) is not None:
             self.notes.append(
-                f"{RL}.template_test: left out, since the fixed situations are told in English only"
+                f"{RL}.template_test: left out, since the fixed situations are written in English only"
             )
         if (weight := self._get("value_loss_coef")) is not None:  # of the whole squared error
             values["algorithm.args.value_coefficient"] = 2 * real(f"{RL}.value_loss_coef", weight)
@@ -291,9 +291,7 @@ class _Reader:
             if key in MEANINGLESS:
                 off = value is None or value is False or value in ("", [])
                 reasons["switched off" if off else MEANINGLESS[key]].append(key)
-        self.notes += [
-            f"{', '.join(keys)}: without meaning here ({reason})" for reason, keys in reasons.items()
-        ]
+        self.notes += [f"{', '.join(keys)}: no effect here ({reason})" for reason, keys in reasons.items()]
 
     def _get(self, name: str, default: Any = None) -> Any:
         value = self.entries.get(name if name.startswith(SECTIONS) else f"{RL}.{name}")
@@ -341,7 +339,7 @@ class _Reader:
             values["model.init"] = "embeddings" if self._get("load_embedding") else "random"
         elif self._get("load_embedding"):
             self.notes.append(
-                f"{RL}.load_embedding: without meaning here (nor in the original: pretrained brings all weights)"
+                f"{RL}.load_embedding: no effect here (nor in the original: pretrained=true loads all weights)"
             )
         if self._get("use_action_heads"):
             values["policy.id"] = "action_head"
@@ -351,7 +349,7 @@ class _Reader:
                 to: self._count(name, 0) for name, to in names.items() if self._get(name) is not None
             } or {"r": 8}
         elif any(self._get(name) is not None for name in ("lora_r", "lora_alpha")):
-            self.notes.append(f"{RL}.lora_r, {RL}.lora_alpha: without meaning, since use_lora is off")
+            self.notes.append(f"{RL}.lora_r, {RL}.lora_alpha: no effect, since use_lora is off")
         if self._get(f"{LLM}.load_in_4bit"):
             values["model.load_in_4bit"] = True
         on_cpu = self._get(f"{LLM}.parallelism.use_gpu", True) is False
@@ -361,7 +359,7 @@ class _Reader:
             values["model.device_map"] = "auto"
         elif self._count(f"{LLM}.parallelism.model_parallelism_size", 1) > 1:
             why = (
-                "without meaning, since use_gpu is off"
+                "no effect, since use_gpu is off"
                 if on_cpu
                 else f"left out, as the new weights of {LLM}.pretrained=false are made whole, on one device"
             )
@@ -401,7 +399,7 @@ class _Reader:
                 "and speed only)"
             )
         self.notes.append(
-            "computed otherwise than in the original's code: actions are scored by their log-probabilities, as the "
+            "computed differently from the original code: actions are scored by their log-probabilities, as the "
             "paper says (policy.args.compat=glam: by the sum of raw logits), and each value learns from its own "
             "return, not from the batch's mean"
         )
@@ -430,11 +428,12 @@ class _Reader:
     def _tell_what_differs_from_glam(self) -> None:
         if self._get("template_test") is not None and self._get("language") != "french":
             self.notes.append(
-                f"{RL}.template_test: the situations in which the actions' probabilities are logged are our own"
+                f"{RL}.template_test: the actions' probabilities are logged in Groundling's fixed situations, "
+                "not in the original's"
             )
         if str(self._get("name_environment", "")).startswith("BabyAI-Mixed"):
             self.notes.append(
-                "computed otherwise than in the original's code: a task is drawn at each reset, not once for each env "
+                "computed differently from the original code: a task is drawn at each reset, not once for each env "
                 "(world.args.draw_task=construction does that, and such a run cannot be resumed)"
             )
 
@@ -444,7 +443,7 @@ class _Reader:
         steps = self._count("steps_per_epoch", 256)
         per_env = max(1, steps // max(1, num_envs))
         self.notes.append(
-            "computed otherwise than in Lamorel's example: advantages are normalised over all envs, values learn "
+            "computed differently from Lamorel's example: advantages are normalised over all envs, values learn "
             "λ-returns, and the prompt is GLAM's with one observation"
         )
         return self._of_lamorels() | {
@@ -467,13 +466,13 @@ class _Reader:
             )
         if taken[f"{RL}.skip_ratio_spikes"]:
             self.notes.append(
-                f"{RL}.skip_ratio_spikes: without meaning here (algorithm.args.target_kl=0.1, say, leaves a rollout "
-                "that the policy has moved far from)"
+                f"{RL}.skip_ratio_spikes: no effect here (algorithm.args.target_kl=0.1, say, stops learning from a "
+                "rollout once the policy has moved far from it)"
             )
         self.notes.append(
-            "computed otherwise than in Lamorel's example: advantages are normalised over all texts, values learn "
-            "λ-returns, blanks around what is said do not count, and a text that has said it goes on to its end token "
-            "or to world.num_tokens, which changes no reward; an update has whole texts"
+            "computed differently from Lamorel's example: advantages are normalised over all texts, values learn "
+            "λ-returns, blanks at a text's ends do not count, a text that has said its string goes on to its end "
+            "token or to world.num_tokens (which changes no reward), and an update has whole texts"
         )
         for key in OF_WRITERS:
             self.entries.pop(key, None)
@@ -483,7 +482,7 @@ class _Reader:
         """What all of Lamorel's PPO files have in common beside the entries of `SAME`."""
         self._tell_of_processes()
         if self._get(f"{LLM}.minibatch_size") is not None:
-            self.notes.append(f"{LLM}.minibatch_size: without meaning here ({MEMORY})")
+            self.notes.append(f"{LLM}.minibatch_size: no effect here ({MEMORY})")
         values: dict[str, Any] = {
             "algorithm.args.normalize_advantages": True,
             "algorithm.args.adam_epsilon": 1e-8,

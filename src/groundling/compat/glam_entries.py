@@ -76,7 +76,7 @@ SAYCAN = (
     "SayCan plans with a model and trains nothing; its one call is LanguageModel.score, see "
     "docs/migration/lamorel.md"
 )
-TOKENS = f"that is of PPO on tokens, which {STRINGS} asks for"
+TOKENS = f"it belongs to PPO on tokens, which {STRINGS} asks for"
 MEANINGLESS = {
     "lamorel_args.log_level": "figures go to metrics.jsonl and TensorBoard, at one level of detail",
     "lamorel_args.allow_subgraph_use_whith_gradient": _SCRIPT,

@@ -107,7 +107,7 @@ def read(
 def _load(path: Path) -> DictConfig:
     loaded = entries.load(path, "--rl4lms-config")
     if "alg" not in loaded or "datapool" not in loaded:
-        raise ConfigError(f"{path} has not both alg and datapool: it is no file of RL4LMs'")
+        raise ConfigError(f"{path} lacks alg or datapool, so it is no config of RL4LMs")
     return loaded
 
 
@@ -202,9 +202,7 @@ class _Reader:
         for key in self.entries:
             if key in MEANINGLESS:
                 reasons[MEANINGLESS[key]].append(key)
-        self.notes += [
-            f"{', '.join(keys)}: without meaning here ({reason})" for reason, keys in reasons.items()
-        ]
+        self.notes += [f"{', '.join(keys)}: no effect here ({reason})" for reason, keys in reasons.items()]
 
     def _within(self, prefix: str) -> dict[str, Any]:
         return {
@@ -271,13 +269,13 @@ class _Reader:
             if made not in metrics:  # one file names BLEU twice
                 metrics.append(made)
         self.notes += [
-            f"{EVALUATION}.metrics.[].args.{name}: without meaning here ({reason})"
+            f"{EVALUATION}.metrics.[].args.{name}: no effect here ({reason})"
             for name, reason in left_out.items()
         ]
         mended = sorted({*_MENDED} & {self._get("reward_fn.id"), *(metric["id"] for metric in metrics)})
         if mended:
             self.notes.append(
-                f"computed otherwise than in the original's code: {', '.join(mended)}; docs/metrics.md says how, and "
+                f"computed differently from the original code: {', '.join(mended)}; docs/metrics.md says how, and "
                 "compat: rl4lms in the args of a metric or reward gives the original's figures"
             )
         values: dict[str, Any] = {
@@ -320,9 +318,9 @@ class _Reader:
             f"env.n_envs × alg.args.n_steps = {tokens} tokens an iteration: world.num_texts={texts} texts of up to "
             f"{longest} an update, training.steps={iterations * tokens} tokens in all; texts that end early make more "
             f"updates than {EVALUATION}.n_iters, of fewer tokens",
-            "computed otherwise than in the original's code: log-probabilities are of the distribution that a token "
-            "was drawn from (policy.args.filtered_log_probs=false: of the unfiltered one), texts are learnt from as a "
-            "whole, and advantages normalised over all of an update",
+            "computed differently from the original code: log-probabilities are of the distribution that a token "
+            "was drawn from (policy.args.filtered_log_probs=false: of the unfiltered one), texts are learnt from "
+            "as a whole, and advantages normalised over all of an update",
         ]
         self._tell_of_prompts()
         return values | self._rollouts() | self._mask(kind)
@@ -345,7 +343,7 @@ class _Reader:
         if settings.get("do_sample", True) and "top_k" not in settings:
             settings["top_k"] = _DEFAULT_TOP_K
             self.notes.append(
-                f"{ROLLOUT}.top_k={_DEFAULT_TOP_K}: Transformers' default in the original's day (0: all tokens)"
+                f"{ROLLOUT}.top_k={_DEFAULT_TOP_K}: Transformers' default when RL4LMs was released (0: all tokens)"
             )
         settings["terminate_on_eos"] = self._get("env.args.terminate_on_eos", False)
         settings.pop("max_new_tokens", None)  # world.num_tokens says it
@@ -374,7 +372,7 @@ class _Reader:
             raise ConfigError(f"alg.policy.id={policy} has no mask: NLPO needs maskable_{policy}")
         if kind == "nlpo":
             self.notes.append(
-                "computed otherwise than in the original's code: the mask model is refreshed every "
+                "computed differently from the original code: the mask model is refreshed every "
                 f"{POLICY}.target_update_iterations, as NLPO's paper says (1000000: never, as released)"
             )
         else:
@@ -393,18 +391,18 @@ class _Reader:
         """Where prompts are cut is the env's to say."""
         if self._get("env.args.max_prompt_length") is None:
             self.notes.append(
-                "env.args.max_prompt_length is not given: prompts are cut at our default (the original's is what the "
-                "tokenizer says a model can read)"
+                "env.args.max_prompt_length is not given: prompts are cut at Groundling's default (the original's "
+                "default is the tokenizer's own limit)"
             )
         side = self._get("env.args.prompt_truncation_side", "left")
         of_policy = self._get(f"{POLICY}.prompt_truncation_side", side)
         if of_policy != side:
             self.notes.append(
-                f"{POLICY}.prompt_truncation_side={of_policy}: without meaning here (env.args.prompt_truncation_side="
-                f"{side} holds for both)"
+                f"{POLICY}.prompt_truncation_side={of_policy}: no effect here "
+                f"(env.args.prompt_truncation_side={side} holds for both)"
             )
         self._forget(
-            "tokenizer.truncation_side", "where prompts are cut is env.args.prompt_truncation_side's to say"
+            "tokenizer.truncation_side", "env.args.prompt_truncation_side says where prompts are cut"
         )
 
     def _supervised(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -418,7 +416,7 @@ class _Reader:
             f"{TRAINING}.logging_steps={logged} optimizer steps between evaluations: "
             f"evaluation.every={logged // steps} updates of world.num_texts={batch * steps} texts, each of {steps} "
             "such steps",
-            "computed otherwise than in the original's code: the loss is of the reference's own tokens and the end "
+            "computed differently from the original code: the loss is of the reference's own tokens and the end "
             "token, not of the prompt's too",
         ]
         made = {
@@ -437,7 +435,7 @@ class _Reader:
 
     def _forget(self, key: str, reason: str) -> None:
         if key in self.entries:
-            self.notes.append(f"{key}: without meaning here ({reason})")
+            self.notes.append(f"{key}: no effect here ({reason})")
 
 
 def _check(key: str, section: bool = False) -> None:

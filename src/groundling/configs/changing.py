@@ -58,7 +58,7 @@ def _put(settled: DictConfig, key: str, value: Any) -> None:
     named = value if key == "world.id" else value.get("id", world) if key == "world" and inside else world
     if named != world:
         raise ConfigError(
-            f"world.id={named}: the world here is {world}, and no override makes another kind of it: begin with an "
+            f"world.id={named}: the world here is {world}, and an override cannot change its kind: begin with an "
             f"experiment of a {named} world (`groundling list experiments`)"
         )
     hint = type_of(key, world)

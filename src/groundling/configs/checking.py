@@ -59,7 +59,7 @@ def check(settled: DictConfig, where: str, said: Mapping[str, Any], unused: Sequ
         project = getattr(config.training, name)
         if project is not None and not project.strip():
             raise ConfigError(
-                f"training.{name} must be a project's name, got an empty one: training.{name}=null does without"
+                f"training.{name} must be a project's name, got an empty one: to do without, set training.{name}=null"
             )
     try:
         _check_policy(config.policy)
@@ -126,4 +126,4 @@ def _to_import(imports: Sequence[str], where: str) -> str:
     if not missing or not all(re.fullmatch(r"[\w.]+", module) for module in missing):
         return ""
     words = " ".join(f"--import {module}" for module in missing)
-    return f"; {where} was made with code of its writer's: if you have it and trust it, add {words}"
+    return f"; {where} was made with modules of its author's: if you have them and trust them, add {words}"

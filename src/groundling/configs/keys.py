@@ -59,7 +59,7 @@ def type_of(key: str, world: str) -> Any:
         elif hint is Any or get_origin(hint) is list:
             return Any
         else:
-            raise ConfigError(f"there is no {key}: what it is in is a single value, and has no keys")
+            raise ConfigError(f"there is no {key}: the setting above it is a single value, and has no keys")
     return hint
 
 
@@ -111,8 +111,8 @@ def check_section_key(section: str, name: str, world: str) -> None:
         owners = f"{' and '.join(users)} world{'s' if len(users) > 1 else ''}"
         raise UnusedKey(
             key,
-            f"{key} does nothing in {kind(world).offers.name}, it is of {owners}: leave it out. Here there is "
-            f"{', '.join(here)}",
+            f"{key} does nothing in {kind(world).offers.name}, it is a key of {owners}: leave it out. The keys here "
+            f"are {', '.join(here)}",
         )
     raise ConfigError(unknown("config key", key, here))
 

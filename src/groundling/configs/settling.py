@@ -45,7 +45,7 @@ def _world(read: Read) -> str:
     if not isinstance(id, str) or id == "???":
         known = ", ".join(worlds)
         raise ConfigError(
-            f"{read.where} does not say which kind of world it is of: give world.id, one of {known}"
+            f"{read.where} does not say which kind of world it is for: give world.id, one of {known}"
         )
     try:
         kind(id)

@@ -62,7 +62,11 @@ class Study:
     """By name, in the order in which they are run; one that clones another stands after it."""
 
 
-_ITS_OWN = {"seed": "give seeds=1,2,3", "run_dir": "give --runs FOLDER", "name": "it is the arm's"}
+_ITS_OWN = {
+    "seed": "give seeds=1,2,3",
+    "run_dir": "give --runs FOLDER",
+    "name": "it is the arm's name: rename the arm",
+}
 """Keys of a run that the study itself sets, and what to do instead."""
 
 

@@ -49,8 +49,8 @@ def check_used(config: Config) -> None:
         and not penalises(config.algorithm.id, config.algorithm.args)
     ):
         raise ConfigError(
-            f"nothing is learnt from: the coefficients of {', '.join(f'reward.{name}' for name in chosen)} are all 0; "
-            "give one another"
+            "there is no reward to learn from: the coefficients of "
+            f"{', '.join(f'reward.{name}' for name in chosen)} are all 0; set one of them to another number"
         )
 
 
@@ -109,7 +109,7 @@ def _unused(config: Config, world: type[World[Any, Any]], demonstrated: bool) ->
         idle["model.device_map"] = f"device={config.device} has one device, and no GPUs to spread layers over"
     if not demonstrated:
         idle["training.epochs"] = (
-            f"algorithm {config.algorithm.id} learns from what the policy does itself: set training.steps"
+            f"algorithm {config.algorithm.id} learns from the policy's own episodes or texts: set training.steps"
         )
     return idle
 

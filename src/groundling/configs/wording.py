@@ -33,7 +33,7 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, MissingMandatoryValue) and error.full_key:
         return f"{error.full_key} is not set: give {error.full_key} a value"
     if isinstance(error, InterpolationValidationError):
-        return f"{error.full_key}: what ${{…}} names there is of another type than {error.full_key} must be"
+        return f"{error.full_key}: the value that ${{…}} names there is of another type than {error.full_key} must be"
     if isinstance(error, InterpolationKeyError) and (named := _QUOTED.search(lines[0])):
         name = f"${{{named[1]}}}"
         return f"{error.full_key}: {name} names no key: name one, as in ${{world.env}}, or write the value itself"

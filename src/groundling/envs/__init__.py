@@ -17,7 +17,7 @@ def try_one() -> str:
     import gymnasium
 
     _, info = gymnasium.make(next(iter(LEVELS))).reset(seed=0)
-    return f"BabyAI-Text tells {len(info['descriptions'])} things"
+    return f"BabyAI-Text describes {len(info['descriptions'])} things"
 
 
 def __getattr__(name: str) -> Any:

@@ -45,8 +45,8 @@ def make_text_env(
         raise ConfigError(unknown("env", id, grids))
     if id in _IMPORTING:
         raise ConfigError(
-            f"env {id} imports what its arguments name, which no setting may do: register the env that it is to make "
-            "from a module of yours, and give --import MODULE"
+            f"env {id} imports the code that its arguments name, which no setting may do: register the env that you "
+            "want in a module of yours, and give --import MODULE"
         )
     if id in LEVELS:
         return _make(id, args | {"language": language, "control": control})

@@ -63,7 +63,7 @@ def read_text_step(
         goal = next((info[name] for name in GOALS if isinstance(info.get(name), str)), goal)
     if not isinstance(goal, str):
         raise ConfigError(
-            "it tells no goal: expected a text as observation['mission'] or info['goal'], got "
+            "it gives no goal: expected a text as observation['mission'] or info['goal'], got "
             f"{_wrong_goal(observation, info)}"
         )
     check_characters("the goal", (goal,))
@@ -77,8 +77,8 @@ def read_text_step(
             else f"info['descriptions'] = {_shown(descriptions)}"
         )
         raise ConfigError(
-            "it tells no descriptions: expected a list of texts as info['descriptions'], or an observation that is a "
-            f"text, got {wrong}"
+            "it gives no descriptions: expected a list of texts as info['descriptions'], or an observation that is "
+            f"a text, got {wrong}"
         )
     check_characters("a description", descriptions)
     if not has_lists:

@@ -266,8 +266,8 @@ class TextVectorEnv:
         for i, saved in enumerate(state):
             if i in ended or self._fingerprint(self._slots[i]) != saved["seen"]:
                 raise UnequalEpisode(
-                    f"env {i} did not come back to where its checkpoint left it: equal seeds do not give it equal "
-                    "episodes (draw_task=construction does that; so does another version of the env's package)"
+                    f"env {i} did not return to the state of its checkpoint: equal seeds do not give equal episodes "
+                    "in it (draw_task=construction does that; so does another version of the env's package)"
                 )
 
     def _play_again(self, actions: Sequence[Sequence[int]]) -> set[int]:

@@ -114,15 +114,15 @@ def read_evaluation(path: Path) -> dict[str, Any]:
     try:
         content = read_object(path)
         if not all(isinstance(word, str) for word in content.get("overrides", [])):
-            raise ValueError("overrides that are no words")
+            raise ValueError("overrides that are not texts")
         for agent in content["agents"].values():
             for figure in agent["figures"].values():
                 for value in (figure["value"], figure["low"], figure["high"]):
                     if value is not None and type(value) not in (int, float):
-                        raise ValueError(f"{value!r:.80} is no figure")
+                        raise ValueError(f"{value!r:.80} is not a number")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(
-            f"{path} holds no evaluation as this version writes it ({error!r}): run `groundling evaluate` again"
+            f"{path} holds no evaluation that this version can read ({error!r}): run `groundling evaluate` again"
         ) from error
     return content
 

@@ -58,7 +58,9 @@ def find_player(
         check_address(name)  # before a folder is named by it
         given = dict(word.split("=", 1) for word in overrides if word.startswith("policy.args.model="))
         if not given:
-            raise ConfigError(f"which model shall {name} be asked for? add policy.args.model=NAME")
+            raise ConfigError(
+                f"a chat server needs the name of a model, and none is given for {name}: add policy.args.model=NAME"
+            )
         words = [
             "policy.id=chat_server",
             "model.path=starter",  # which nobody reads
@@ -73,7 +75,7 @@ def find_player(
     if is_known or (path / "config.yaml").exists() or path.parent.name == "checkpoints":
         return find(name, overrides, warn, config_dir=config_dir)
     if path.parent != Path() and path.parent.is_dir() and not path.exists():  # no hub id
-        raise ConfigError(f"there is no {name}: the runs and models of {path.parent} are others")
+        raise ConfigError(f"there is no {name}: {path.parent} holds no run or model of that name")
     try:
         resolve(name)
     except GroundlingError as error:

@@ -120,8 +120,9 @@ def _add_reward_models(target: Target, output: Path, warn: Callable[[str], None]
             model = load_reward_model(source)
             if not has_rewarded(model, target.checkpoint / FOLDER / name):
                 warn(
-                    f"reward.{name}.args.path={source} is left out, for {target.checkpoint} was not trained with the "
-                    "reward model that lies there: bring back the one that it was trained with, to publish that"
+                    f"reward.{name}.args.path={source} is left out, since {target.checkpoint} was not trained with "
+                    "the reward model in that folder: to publish the reward model too, bring back the one of the "
+                    "training"
                 )
                 continue
             model.save(place, read_object(source / DESCRIPTION, SETTINGS).get("about"))

@@ -134,7 +134,7 @@ def read_answers(folder: Path, answers: Sequence[Path]) -> list[Rating]:
                 if answer:
                     _check_answer(place, question.id, answer, key["kind"])
                     if (question.id, item, rater) in by_rater:
-                        raise GroundlingError(f"{place}: rater {rater!r} answers {item} a second time")
+                        raise GroundlingError(f"{place}: rater {rater!r} answers {item} twice")
                     by_rater[question.id, item, rater] = answer
     summarise = _likert_ratings if key["kind"] == "likert" else _pairwise_ratings
     return [
@@ -161,8 +161,8 @@ def _draw(
         for system, other in rows.items():
             if other[sample]["prompt"] != first[sample]["prompt"]:
                 raise GroundlingError(
-                    f"{next(iter(rows))} and {system} wrote to different prompts as sample {sample[:60]!r}: "
-                    "rate systems whose predictions are of the same pool and split"
+                    f"{next(iter(rows))} and {system} have different prompts for sample {sample[:60]!r}: rate "
+                    "systems whose predictions are of the same pool and split"
                 )
     if not 1 <= num_samples <= len(common):
         raise ConfigError(f"num_samples={num_samples}: there are {len(common)} samples to draw from")
@@ -187,7 +187,7 @@ def _predictions(path: Path) -> dict[str, dict[str, Any]]:
         sample = str(row.get("sample_id", row.get("id", prompt)))
         if sample in rows:
             raise GroundlingError(
-                f"{where}: sample {sample[:60]!r} comes a second time: give each row a sample_id"
+                f"{where}: sample {sample[:60]!r} comes twice: give each row a sample_id of its own"
             )
         rows[sample] = {"prompt": prompt, "generation": generation}
     return rows

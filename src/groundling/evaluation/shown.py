@@ -201,7 +201,7 @@ def episodes_of(run: ShownRun) -> dict[str, list[ShownEpisode]]:
             shown.setdefault(str(sample["suite"]), []).append(world.shown(run.run_dir, sample))
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise RunError(
-                f"an episode in {run.run_dir / 'samples'} is not as this version writes it ({error!r}): run "
+                f"an episode in {run.run_dir / 'samples'} cannot be read by this version ({error!r}): run "
                 "`groundling evaluate` again"
             ) from error
     return shown
@@ -222,7 +222,7 @@ def _samples(path: Path) -> list[dict[str, Any]]:
         isinstance(one, dict) and isinstance(one.get("overrides"), list) for one in samples
     ):
         raise RunError(
-            f"{path} holds no episodes as this version writes them: run `groundling evaluate` again"
+            f"{path} holds no episodes that this version can read: run `groundling evaluate` again"
         )
     return samples
 

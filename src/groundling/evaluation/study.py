@@ -69,7 +69,7 @@ class Job:
             self.config.training,
         )
         if latest is None or not checkpoint.is_last(latest, training.steps, training.epochs):
-            raise RunError(f"{self.name} is not trained to its end yet")
+            raise RunError(f"{self.name} has not been trained to the end yet")
         return Target(self.agent, self.run_dir, self.config, latest)
 
     def is_trained(self) -> bool:
@@ -153,7 +153,7 @@ def make_jobs(study: Study, arms: Mapping[str, Arm], runs: Path, config_dir: Pat
     for word in study.common if len(composed) == len(study.arms) else ():
         if not any(word in used for _, used in composed.values()):
             raise ConfigError(
-                f"the study {study.name} says {word} of all arms, and none of them uses it: leave it out"
+                f"the study {study.name} sets {word} for all arms, and none of them uses it: leave it out"
             )
     every = [_jobs_of_seed(study, configs, seed, runs) for seed in study.seeds]
     chosen = [
@@ -236,7 +236,9 @@ def run_job(job: Job, tell: Tell, console: Console, warn: Tell) -> None:
     evaluations = job.evaluations()
     left_out = [suite for suite in job.suites if suite not in evaluations]
     if left_out:
-        tell(f"{job.name}: without {', '.join(left_out)}, which the arm's world or policy cannot have")
+        tell(
+            f"{job.name}: without the tests {', '.join(left_out)}, which do not suit the arm's world or policy"
+        )
     left = [suite for suite, evaluation in evaluations.items() if evaluation is None]
     for number, suite in enumerate(left, start=1):
         tell(f"{job.name}: evaluating {suite} ({number} of {len(left)})")

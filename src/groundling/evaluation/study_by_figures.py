@@ -171,11 +171,11 @@ def _readme(
     ]
     trained = ", ".join(f"{arm} {count:,}" for arm, count in steps.items())
     text = head.markdown(
-        f"Seeds: {', '.join(map(str, study.seeds))}; {study.episodes} held-out {episodes} for each run; {world.unit} "
-        f"of training: {trained}. Means over seeds of the means over {episodes}, with a bootstrap 95 % interval over "
-        "seeds: of few seeds it reaches from the lowest to the highest at most and tells their spread, not what "
-        "another seed would do. "
-        "`episodes.csv` has every episode, `curves.csv` every update."
+        f"Seeds: {', '.join(map(str, study.seeds))}; {study.episodes} held-out {episodes} for each run; "
+        f"{world.unit} of training: {trained}. Means over seeds of the means over {episodes}, with a bootstrap 95 % "
+        "interval over seeds: with few seeds it reaches at most from the lowest to the highest, and shows the "
+        "spread of these seeds, not what another seed would do. `episodes.csv` has every episode, `curves.csv` "
+        "every update."
     )
     text += [
         f"## Held-out {episodes}",

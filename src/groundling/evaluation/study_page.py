@@ -39,11 +39,11 @@ def page(
         for name in arms
     ]
     text = head.markdown(
-        f"Seeds: {', '.join(map(str, study.seeds))}. Held-out episodes for each run, agent and test: {study.episodes}. "
-        "Figures are interquartile means over seeds (of less than four values: means) with 95 % stratified-bootstrap "
-        "intervals; of few seeds these are narrow at best, and of one, or where all agree, there is none. "
-        "The area is that under the smoothed curve of the success in "
-        f"training, divided by the steps. `{SHARED}` takes together the tests that suit every arm that learns. "
+        f"Seeds: {', '.join(map(str, study.seeds))}. Held-out episodes for each run, agent and test: "
+        f"{study.episodes}. Figures are interquartile means over seeds (of less than four values: means) with 95 % "
+        "stratified-bootstrap intervals. With few seeds these intervals tend to be too narrow; with one seed, or "
+        "where all seeds agree, there is none. The area under the curve is that of the smoothed success in "
+        f"training, divided by the steps. `{SHARED}` combines the tests that suit every arm that learns. "
         "`evaluations.csv` has every run by family of tasks, `curves.csv` every update."
     )
     text.append("## Arms")
@@ -55,7 +55,7 @@ def page(
     if differences := _by_arm(lines, "difference"):
         text += [
             f"## Differences from {study.reference}",
-            "Of agents trained with the same seed, which play the same episodes: interquartile means of the "
+            "Between agents trained with the same seed, which play the same episodes: interquartile means of the "
             f"differences, with their intervals. In bold: the interval excludes 0. `{SHARED}`: of each seed's mean "
             "over the tests.",
             _difference_table(differences),
@@ -72,15 +72,16 @@ def page(
         text += ["## Without training", _by_suite_table(lines, others, None)]
     text += [
         "## Held-out episodes, run by run",
-        "With 95 % Wilson intervals over the episodes. All runs play the same ones.",
+        "With 95 % Wilson intervals over the episodes. All runs play the same episodes.",
         _run_table(scores, study.seeds, usual),
     ]
     if firsts := [(line.arm, line.agent) for line in lines if line.measure == "first_precision"]:
         text += [
             "## The thing first dealt with",
-            "Of the episodes in which the agent deals with any thing, the share in which the named one is the first; "
-            "then the share of all episodes in which it deals with none. "
-            "Under `swapped` the thing that the agent reads of counts as named. Chance: of a blind choice.",
+            "First the share of episodes in which the mission's thing is the first that the agent deals with, "
+            "among the episodes in which it deals with any; then the share of all episodes in which it deals with "
+            "none. Under `swapped` the thing that the agent's mission names counts as the mission's. Chance: that "
+            "of a blind choice.",
             _first_table(lines, list(dict.fromkeys(firsts))),
         ]
     for name, what in figures.items():

@@ -131,8 +131,8 @@ def read_results(
     there = _read_files(folder)
     if (there.study, there.episodes) != (study.name, study.episodes):
         raise ConfigError(
-            f"{folder} tells of {there.study!r:.80} with {there.episodes!r:.20} episodes, and not of {study.name} with "
-            f"{study.episodes}"
+            f"{folder} holds results of {there.study!r:.80} with {there.episodes!r:.20} episodes, and not of "
+            f"{study.name} with {study.episodes}"
         )
     results = {}
     for job in jobs:
@@ -188,7 +188,7 @@ def _read_files(folder: Path) -> _Files:
         return _Files(study, episodes, unfinished, suites, tested, rows, scores)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, csv.Error, GroundlingError) as error:
         raise ConfigError(
-            f"{folder} holds no results of a study as this version writes them ({error!r:.200})"
+            f"{folder} holds no results of a study that this version can read ({error!r:.200})"
         ) from error
 
 
@@ -196,7 +196,7 @@ def _check_settings(job: Job, folder: Path) -> None:
     """Raise `ConfigError` if the results are of an arm with other settings."""
     path = folder / _ARMS / f"{job.arm}.yaml"
     if not path.is_file():
-        raise ConfigError(f"{folder} does not tell what {job.arm} was run with: there is no {path}")
+        raise ConfigError(f"{folder} does not say with which settings {job.arm} was run: there is no {path}")
     there, wanted = flat(shareable(recorded(path))), flat(_settings(job))
     different = [
         f"{key}={there.get(key)!r:.80} (here {wanted.get(key)!r:.80})"
@@ -225,13 +225,13 @@ def _score(row: Mapping[str, Any]) -> Score:
     """Of a row of ``evaluations.csv``."""
     score = Score(**row)
     if not score.episodes:
-        raise ValueError(f"{score.arm} with seed {score.seed} was tested in no episode")
+        raise ValueError(f"{score.arm} with seed {score.seed} was tested in 0 episodes")
     if any(
         before > after + _ROUNDING for before, after in pairwise((0, score.low, score.success, score.high, 1))
     ):
         raise ValueError(
-            f"{score.arm} with seed {score.seed} has a success of {score.success} [{score.low}, {score.high}], which "
-            "is no share with its interval"
+            f"{score.arm} with seed {score.seed} has a success of {score.success} [{score.low}, {score.high}], "
+            "expected a share from 0 to 1 within its interval"
         )
     return score
 

@@ -137,7 +137,7 @@ class StudyHead:
             text.append(self.study.note.strip())
         if self.unfinished:
             text.append(
-                f"**Unfinished or failed, and so not or not wholly in here: {', '.join(self.unfinished)}.**"
+                f"**Unfinished or failed, so missing or incomplete here: {', '.join(self.unfinished)}.**"
             )
         return text
 

@@ -89,7 +89,7 @@ class Target:
             try:
                 resolve(config.model.path)
             except GroundlingError as error:
-                raise CannotPlay(f"what training began with is not here ({error})") from error
+                raise CannotPlay(f"the model that training began with is not here ({error})") from error
         world = world_of(config, None if agent == "zero-shot" else self.checkpoint)
         return make_policy(config.policy, config.model, config.algorithm, world)
 
@@ -123,13 +123,13 @@ def find(
         # The hub's cache is not written to.
         path, results = hub.fetch(name, revision), Path("runs") / name.replace("/", "--")
     elif revision is not None:
-        raise ConfigError(f"revision={revision} is of a hub id, and {name} is none: leave it out")
+        raise ConfigError(f"revision={revision} is for a hub id, and {name} is none: leave it out")
     is_run = (path / "config.yaml").exists() or path.parent.name == "checkpoints"
     for text in changes if is_run else ():
         if text.startswith(_OF_THE_CHECKPOINT):
             raise ConfigError(
-                f"{text} would change what the checkpoint of {path} was trained with, and not the checkpoint: leave it "
-                "out, or train another run"
+                f"{text} would change how the checkpoint of {path} was trained, which no evaluation can change: "
+                "leave it out, or train another run"
             )
     if (path / "config.yaml").exists():
         config = from_file(path / "config.yaml", overrides, unused)

@@ -41,21 +41,22 @@ def adapter_base(path: str) -> str | None:
         raise GroundlingError(f"{saved} cannot be read: {first_line(error)}") from error
     if settings.get("megatron_config"):  # with which peft imports the module that megatron_core names
         raise GroundlingError(
-            f"{saved} has a module imported (megatron_core): set its megatron_config to null"
+            f"{saved} would import a module (megatron_core): set its megatron_config to null"
         )
     if (saved.parent / BASE_FOLDER).is_dir():
         return str(saved.parent / BASE_FOLDER)
     if not isinstance(base, str) or not base:
         raise GroundlingError(
-            f"{saved} does not say which model the adapter stands on (base_model_name_or_path is "
-            f"{json.dumps(base):.80}): set it to a folder or a hub id, or put the model at {saved.parent / BASE_FOLDER}"
+            f"{saved} does not say which model the adapter belongs to (base_model_name_or_path is "
+            f"{json.dumps(base):.80}): set it to a folder or a hub id, or put the model at "
+            f"{saved.parent / BASE_FOLDER}"
         )
     try:
         return resolve(base)
     except GroundlingError as error:
         raise GroundlingError(
-            f"the adapter in {path} stands on the model {base}, which is not here: put that folder, or a link to it, "
-            f"at {saved.parent / BASE_FOLDER}"
+            f"the adapter in {path} belongs to the model {base}, which is not on this machine: put that folder, or "
+            f"a link to it, at {saved.parent / BASE_FOLDER}"
         ) from error
 
 
@@ -83,8 +84,8 @@ def add_lora(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:
         )
     if (bias := settings.get("bias", "none")) != "none":
         raise GroundlingError(
-            f"bias={bias} cannot be used: biases that learn stay where the adapter is off, as a reference has it: "
-            "leave it out"
+            f"bias={bias} cannot be used: trained biases stay in place when the adapter is switched off, so that "
+            "the model without it is no reference: leave it out"
         )
     if indices := settings.get("trainable_token_indices"):
         raise GroundlingError(

@@ -76,8 +76,8 @@ class Frame:
             before_system, after_system, before_answer, following, answer = parts
             if before_answer != answer:
                 warnings.warn(
-                    f"the chat template writes {before_answer!r} before what the assistant has said, and {answer!r} "
-                    "where it is to speak: past actions stand after the second, too",
+                    f"the chat template writes {before_answer!r} before the assistant's past messages, and "
+                    f"{answer!r} before its next one: past actions are put after the second text, too",
                     stacklevel=2,
                 )
             return cls(alone, before_system, after_system, answer, following)
@@ -92,7 +92,7 @@ def _split(whole: str) -> list[str]:
     parts = [whole]
     for words in (_SYSTEM, _FIRST, _ANSWER, _SECOND):
         if parts[-1].count(words) != 1:
-            raise ValueError(f"it does not repeat what is said once and in its order: {whole[:80]!r}")
+            raise ValueError(f"it does not write each message once and in order: {whole[:80]!r}")
         parts[-1:] = parts[-1].split(words)
     return parts
 

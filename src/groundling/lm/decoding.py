@@ -141,9 +141,9 @@ class Decoder:
             if turn := layers.crossed(len(prompt), len(prompt) + new_tokens - 1):
                 raise GroundlingError(
                     f"prompt {index} has {len(prompt)} tokens, and the text {new_tokens}, but beyond {turn} tokens "
-                    "this model (longrope) encodes the positions of all of them otherwise, so that no pass over a "
-                    f"text tells how likely it was written: keep both within {turn} by max_prompt_length and "
-                    "max_new_tokens, or prompts beyond it"
+                    "this model (longrope) encodes all positions differently, so that no single pass gives the "
+                    f"probability of such a text: keep prompt and text within {turn} by max_prompt_length and "
+                    "max_new_tokens, or all prompts beyond it"
                 )
 
     def _steps_with(self, given: Sequence[int], new_tokens: int) -> bool:
@@ -154,9 +154,9 @@ class Decoder:
         if layers.window is not None and longest > layers.window:
             why = f"layers that see {layers.window} tokens"
         elif len({layers.stage(count) for count in given}) > 1:
-            why = f"texts on both sides of {layers.turns[0]} tokens, beyond which positions are encoded otherwise"
+            why = f"texts on both sides of {layers.turns[0]} tokens, beyond which positions are encoded differently"
         elif not stepper.exact:
-            why = "its steps are not exactly its plain forward"
+            why = "writing step by step does not agree exactly with its plain forward"
         else:
             return True
         if why not in self._announced:

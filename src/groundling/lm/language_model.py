@@ -341,8 +341,8 @@ class LanguageModel(nn.Module):
         """
         if self.end_token is None:
             raise GroundlingError(
-                "this model's tokenizer has no end token (eos_token), without which a text cannot end where another "
-                "one goes on: name another tokenizer"
+                "this model's tokenizer has no end token (eos_token), without which a text that begins a longer "
+                "one cannot end: name another tokenizer"
             )
         _, questions = self._questions(prompts, candidates)
         scored = self._nothing

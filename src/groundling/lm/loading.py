@@ -204,7 +204,7 @@ def load_model(
     options = source.options | {"dtype": dtype} | ({"attn_implementation": attention} if attention else {})
     if placed and init != "pretrained":
         raise GroundlingError(
-            f"init={init!r} makes whole weights on one device: leave device_map and load_in_4bit"
+            f"init={init!r} makes whole weights on one device: leave device_map and load_in_4bit out"
         )
     try:
         if init == "pretrained" and whole is not None:
@@ -255,8 +255,8 @@ def refuse_adapter(path: str, revision: str | None = None) -> None:
     """
     if find_adapter_config_file(path, revision=revision) is not None:
         raise GroundlingError(
-            f"the model {path} has an adapter of its own (adapter_config.json), which may have a module imported, and "
-            "no file may run code: delete that file, or take the model without the adapter"
+            f"the model {path} has an adapter of its own (adapter_config.json), which may name a module to import, "
+            "and no file may run code: delete that file, or take the model without the adapter"
         )
 
 
@@ -266,8 +266,8 @@ def refuse_kernels(config: PretrainedConfig, path: str) -> None:
         name = str(getattr(part, "_attn_implementation", None))
         if "/" in name:
             raise GroundlingError(
-                f"the config of {path} has its attention computed by {name!r:.80}, code of the hub's, and no file may "
-                "run code: take attn_implementation out of its config.json, or say model.attention=…"
+                f"the config of {path} names {name!r:.80}, code from the hub, for its attention, and no file may "
+                "run code: take attn_implementation out of its config.json, or set model.attention=…"
             )
 
 
@@ -346,7 +346,7 @@ def check_compiler(device: str) -> None:
     except Exception as error:
         raise ConfigError(
             f"model.compile=true, but torch.compile does not work here ({first_line(error)}): CPUs need a C++ "
-            "compiler (g++) and Python's headers, GPUs Triton; or leave it"
+            "compiler (g++) and Python's headers, GPUs Triton; or leave model.compile out"
         ) from error
 
 

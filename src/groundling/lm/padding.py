@@ -60,7 +60,7 @@ class Batches:
         for indices, turn in self._by_stage(lengths, more):
             longest, sizes = max(lengths[index] for index in indices), {lengths[index] for index in indices}
             if turn:
-                self._tell("anew", f"positions are encoded otherwise beyond {turn} tokens")
+                self._tell("anew", f"positions are encoded differently beyond {turn} tokens")
             read = more + 1 if self.backbone.is_encoder_decoder else longest + more
             least = self.backbone.layers.least(read)
             manner = (

@@ -298,7 +298,7 @@ class Scorer:
             length, stage = self._length(question), self.backbone.layers.stage
             way = self.way_at(length)
             if way in ("after", "steps") and stage(len(question.prompt)) != stage(length):
-                why = "beyond that the positions of the prompt, too, are encoded otherwise"
+                why = "beyond that length the prompt's positions, too, are encoded differently"
                 way = self._slow(why, self.backbone.layers.least(length))
             groups.setdefault((way, stage(length)), []).append(index)
         answers: dict[int, RowStates] = {}

@@ -55,7 +55,7 @@ def _check_values(key: str, settings: Mapping[str, Any]) -> None:
     except ValueError as error:
         lines = str(error).splitlines()
         reasons = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
-        raise ConfigError(f"{key} cannot be followed: {(reasons or lines)[0]}") from error
+        raise ConfigError(f"{key} cannot be used: {(reasons or lines)[0]}") from error
     except TypeError as error:  # of a value of another type, which is said better below, where it is known
         refused = error
     try:
@@ -63,4 +63,4 @@ def _check_values(key: str, settings: Mapping[str, Any]) -> None:
     except ConfigError as error:
         raise ConfigError(f"{key}.{error}") from error
     if refused is not None:
-        raise ConfigError(f"{key} cannot be followed: {refused}") from refused
+        raise ConfigError(f"{key} cannot be used: {refused}") from refused

@@ -51,8 +51,9 @@ def text_config(config: PretrainedConfig, path: str) -> PretrainedConfig:
         text = AutoConfig.for_model(kind, **settings)
     if type(text) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise GroundlingError(
-            f"{path} is a vision-language model ({config.model_type}), and its language model ({text.model_type}) is "
-            "not to be had alone: take one whose language model is, such as Qwen-VL, Gemma 3, LLaVA or SmolVLM"
+            f"{path} is a vision-language model ({config.model_type}), and its language model ({text.model_type}) "
+            "cannot be loaded without the rest: take a model whose language model can, such as Qwen-VL, Gemma 3, "
+            "LLaVA or SmolVLM"
         )
     text.tie_word_embeddings = bool(getattr(config, "tie_word_embeddings", text.tie_word_embeddings))
     return text
@@ -104,8 +105,8 @@ def load_text_only(
     difference = _difference(whole.eval(), model.eval())
     if not difference <= tolerance:  # nor where it is NaN
         raise GroundlingError(
-            f"the language model of {path} alone says something else than the whole (by {difference:.2g} nats), so it "
-            "cannot be used without what sees: take another model"
+            f"the language model of {path} alone gives other probabilities than the whole model (by "
+            f"{difference:.2g} nats), so it cannot be used without the vision part: take another model"
         )
     if placed:
         model = causal.from_pretrained(None, **chosen, **placed)

@@ -37,14 +37,14 @@ class Form:
         for name, value in (("max_action_tokens", max_action_tokens), ("invalid_action", invalid_action)):
             if guided and value is not None:
                 raise ConfigError(
-                    f"policy.args.{name}={value} does nothing where the action is guided, and can be none but an "
-                    "admissible one: leave it out, or set policy.args.guided=false"
+                    f"policy.args.{name}={value} does nothing with guided decoding, which writes only admissible "
+                    "actions: leave it out, or set policy.args.guided=false"
                 )
         for name, given in (("thought_begins", thought_begins), ("max_thought_tokens", max_thought_tokens)):
             if thought_ends is None and given is not None:
                 raise ConfigError(
-                    f"policy.args.{name}={given} is of a thought, and there is none: set policy.args.thought_ends to "
-                    "the text that ends it (Action:, say)"
+                    f"policy.args.{name}={given} is a setting of the thought before an action, and this policy "
+                    "writes none: set policy.args.thought_ends to the text that ends it (Action:, say)"
                 )
         for name, most in (
             ("max_action_tokens", max_action_tokens),
@@ -53,7 +53,10 @@ class Form:
             if most is not None and most < 1:
                 raise ConfigError(f"policy.args.{name} must be at least 1, got {most}")
         if thought_ends is not None and not thought_ends.strip():
-            raise ConfigError(f"policy.args.thought_ends={thought_ends!r} has no letter to tell it by")
+            raise ConfigError(
+                f"policy.args.thought_ends={thought_ends!r} is blank: give a text that ends the thought, such as "
+                "Action:"
+            )
         self.ends = end_tokens(lm)
         if lm.end_token is None or not self.ends:
             raise ConfigError(

@@ -138,7 +138,7 @@ class ChatServerPolicy(Policy):
         Raises:
             ConfigError: always.
         """
-        raise ConfigError("a chat server tells no probabilities of actions: it can be evaluated, not trained")
+        raise ConfigError("a chat server gives no probabilities of actions: it can be evaluated, not trained")
 
     def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
         return torch.zeros(len(observations))

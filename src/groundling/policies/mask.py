@@ -27,12 +27,14 @@ def make_mask(
     # The usual values stand in settings of before, and change nothing.
     if mask_type is None and top_mask not in (None, _SHARE):
         raise ConfigError(
-            f"policy.args.top_mask={top_mask} does nothing without a mask: set policy.args.mask_type, or leave it"
+            f"policy.args.top_mask={top_mask} does nothing without a mask: set policy.args.mask_type, or leave "
+            "top_mask out"
         )
     if mask_type != "learned_top_p" and min_tokens_to_keep not in (None, _LEAST_KEPT):
         raise ConfigError(
-            f"policy.args.min_tokens_to_keep={min_tokens_to_keep} does nothing with mask_type={mask_type or 'null'}: "
-            "it is of learned_top_p, so set that, or leave it"
+            f"policy.args.min_tokens_to_keep={min_tokens_to_keep} does nothing with "
+            f"mask_type={mask_type or 'null'}: it belongs to mask_type=learned_top_p: set that, or leave "
+            "min_tokens_to_keep out"
         )
     if mask_type is None:
         return None
@@ -43,9 +45,13 @@ def make_mask(
     top_mask = _SHARE if top_mask is None else top_mask
     min_tokens_to_keep = _LEAST_KEPT if min_tokens_to_keep is None else min_tokens_to_keep
     if mask_type == "learned_top_p" and not 0 < top_mask <= 1:
-        raise ConfigError(f"top_mask={top_mask}: of learned_top_p it is a probability, in (0, 1]")
+        raise ConfigError(
+            f"top_mask={top_mask}: with mask_type=learned_top_p it must be a probability, in (0, 1]"
+        )
     if mask_type != "learned_top_p" and not (top_mask >= 1 and top_mask == int(top_mask)):
-        raise ConfigError(f"top_mask={top_mask}: of {mask_type} it is a number of tokens, at least 1")
+        raise ConfigError(
+            f"top_mask={top_mask}: with mask_type={mask_type} it must be a number of tokens, at least 1"
+        )
     if min_tokens_to_keep < 1:
         raise ConfigError(f"min_tokens_to_keep must be at least 1, got {min_tokens_to_keep}")
     special = torch.tensor(sorted(lm.tokenizer.all_special_ids), dtype=torch.long, device=lm.device)

@@ -88,12 +88,14 @@ class TokenPolicy(Policy):
         super().__init__()
         if context_start_token is not None and not lm.is_encoder_decoder:
             raise ConfigError(
-                f"context_start_token={context_start_token} is for encoder-decoder models, this one is causal: leave it"
+                f"context_start_token={context_start_token} is for encoder-decoder models, this one is causal: "
+                "leave it out"
             )
         if mask_type is not None and not filtered_log_probs:
             raise ConfigError(
-                f"policy.args.filtered_log_probs=false takes ratios without any filter, and mask_type={mask_type} is "
-                "one that they are to be taken under: leave filtered_log_probs, or mask_type"
+                "policy.args.filtered_log_probs=false computes ratios without any filter, and with "
+                f"mask_type={mask_type} they must be computed under the mask: leave filtered_log_probs or mask_type "
+                "out"
             )
         self.lm = lm
         self.sampling = _sampling(generation or {})
@@ -153,7 +155,7 @@ class TokenPolicy(Policy):
     def _halve(self, size: int, problem: str) -> None:
         if size == 1:
             raise RunError(
-                f"{problem}: there is not memory enough to write one text: lower world.num_tokens or "
+                f"{problem}: there is not enough memory to write one text: lower world.num_tokens or "
                 "world.max_prompt_length, or take a smaller model"
             )
         self._texts_at_once = size // 2
@@ -319,8 +321,9 @@ class TokenPolicy(Policy):
         chooses = self.sampling.chooses_a_set or (self._decoder.mask is not None and self.mask_lm is None)
         if self.filtered_log_probs and chooses:
             raise ConfigError(
-                "token by token the sets that top_k, top_p or mask_type=topk chose are not kept, and the present "
-                "policy's would be others: train on whole texts, or without a mask set filtered_log_probs=false"
+                "trained token by token, the sets of tokens that top_k, top_p or mask_type=topk chose are not "
+                "kept, and the present policy would choose others: train on whole texts, or without a mask set "
+                "filtered_log_probs=false"
             )
         raw, sampled, values = self._tokens(observations)
         evaluation = Evaluation.of(sampled if self.filtered_log_probs else raw, actions, values)

@@ -26,7 +26,7 @@ def make_trunk(
     if value not in get_args(Value):
         raise ConfigError(unknown("value function", value, get_args(Value)))
     if lora and value != "lora":
-        raise ConfigError(f"policy.args.value_lora is for value=lora, this one is {value}: leave it")
+        raise ConfigError(f"policy.args.value_lora is for value=lora, this one is {value}: leave it out")
     if value == "shared":
         return None
     return _without_output(lm.copy() if value == "separate" else _adapted(lm, base, lora))

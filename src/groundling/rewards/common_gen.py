@@ -131,8 +131,8 @@ class PreferenceModel(Reward):
     def _named(self) -> str:
         if self.model_name is None:
             raise GroundlingError(
-                f"common_gen_preference_model needs model_name=FOLDER: the authors' {self.model_type} model is "
-                "not on the hub, its address stands in the README of github.com/allenai/RL4LMs"
+                f"common_gen_preference_model needs model_name=FOLDER: the authors' {self.model_type} model is not "
+                "on the hub; its address is in the README of github.com/allenai/RL4LMs"
             )
         return self.model_name
 

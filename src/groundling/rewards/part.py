@@ -16,9 +16,9 @@ from groundling.registry import Registry
 from groundling.rewards.stretch import Stretch
 
 _EVIDENCE: dict[Evidence, str] = {
-    "env": "what an env pays",
-    "captions": "what is to be read at each step",
-    "counts": "how often that has come up in the episode",
+    "env": "an env's own reward",
+    "captions": "a text to read at each step",
+    "counts": "how often a caption has come up in the episode",
     "references": "texts to compare with (references)",
 }
 

@@ -24,7 +24,7 @@ Sample = tuple[str, str, tuple[str, ...], str]
 @rewards.register("pooled")
 @dataclass(kw_only=True)
 class Pooled(Reward):
-    """The same as ``reward``, its samples spread over processes, and remembered.
+    """The same as ``reward``, computed in several processes; what a text was given is remembered.
 
     Meant for TER of long texts (a second a sample); the other lexical rewards take milliseconds. Processes start at
     the first call, and each keeps the model that the reward loads. What does not judge each sample by itself (CIDEr)

@@ -320,7 +320,9 @@ def _judge_refusal(settings: OnlineJudge, world: str | None) -> str | None:
 
 def _question(settings: OnlineJudge, world: str | None) -> Question:
     if world is None:
-        raise ConfigError("judges know nothing of this world, which has no subject: leave online out")
+        raise ConfigError(
+            "no judge is told about this world, for which no subject is registered: leave online out"
+        )
     return Question(settings.goal, settings.prompt, world=world)
 
 
@@ -331,7 +333,9 @@ def _make_judge(settings: OnlineJudge) -> Judge:
     except (TypeError, ConfigError) as error:
         raise ConfigError(f"online.judge={settings.judge}: {error}: see online.args") from error
     if not isinstance(judge, Judge):
-        raise ConfigError(f"online.judge={settings.judge} knows figures, not captions: choose another")
+        raise ConfigError(
+            f"online.judge={settings.judge} judges by figures, and a judge of captions is needed: choose another"
+        )
     return judge
 
 

@@ -74,7 +74,7 @@ rewards.register("sentences_with_dates")(metric_as_reward(Dates))
 @rewards.register("says_reference")
 @dataclass(kw_only=True)
 class SaysReference(TokenReward):
-    """1 for the token with which a text is one of its references, blanks at its ends aside; of a whole text, if it is.
+    """1 for the token that completes one of the references, blanks at the ends aside; for a whole text, 1 if it is one.
 
     What is written after it neither gains nor costs anything. (The reward of Lamorel's example of PPO on tokens.)
     """

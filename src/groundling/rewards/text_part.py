@@ -139,7 +139,7 @@ def _written(state: Mapping[str, Any]) -> str:
         text = json.dumps(state)
     except (TypeError, ValueError) as error:
         raise RunError(
-            f"its state_dict() is none that JSON can hold ({error}): give numbers, texts, lists and mappings whose "
+            f"its state_dict() cannot be written as JSON ({error}): give numbers, texts, lists and mappings whose "
             "keys are texts"
         ) from error
     if json.loads(text) != _as_lists(state):

@@ -179,7 +179,7 @@ def load_random_states(generators: dict[str, torch.Generator], path: Path) -> No
     place = others["numpy"][0]
     if type(place) is not int or not 0 <= place <= _WORDS:  # which NumPy does not check
         raise ValueError(
-            f"NumPy's generator stands at {place!r:.80}, expected a word of its state, 0 to {_WORDS}"
+            f"NumPy's generator is at position {place!r:.80} of its state, expected 0 to {_WORDS}"
         )
     np.random.set_state(("MT19937", tensors["numpy"].numpy().astype(np.uint32), *others["numpy"]))  # noqa: NPY002
     version, gauss = others["python"]

@@ -91,9 +91,10 @@ def changed_settings(
                     else "numbers, texts, tensors or lists of those"
                 )
                 raise RunError(
-                    f"the optimizer {name} cannot be kept in a checkpoint: {key} of a group of its parameters, which "
-                    f"has changed since it was made, is of type {type(present).__name__}, expected {wanted}; keep it "
-                    "as one, have it there from the beginning, or keep it with what the algorithm's state_dict gives"
+                    f"the optimizer {name} cannot be kept in a checkpoint: {key} of a group of its parameters, "
+                    f"which has changed since it was made, is of type {type(present).__name__}, expected {wanted}; "
+                    "give it one of these types, set it when the optimizer is made, or put it into the algorithm's "
+                    "state_dict"
                 )
     return changed
 

@@ -49,9 +49,9 @@ def shard(model: ModelConfig, algorithm: str, policy: Policy, processes: Process
     for lm in policy.language_models:
         if turns := lm.backbone.layers.turns:  # processes would meet at the layers unequally often
             raise ConfigError(
-                f"model.fsdp=true: beyond {turns[0]} tokens this model (longrope) encodes positions otherwise, so that "
-                "texts on both sides take two passes, for which the other processes would wait: set model.fsdp=false, "
-                "or take another model"
+                f"model.fsdp=true: beyond {turns[0]} tokens this model (longrope) encodes positions differently, so "
+                "that texts on both sides take two passes, for which the other processes would wait: set "
+                "model.fsdp=false, or take another model"
             )
     return Shards(policy, processes)
 
@@ -135,6 +135,10 @@ def _layers_of(model: PreTrainedModel) -> list[nn.Module]:
         within = next((layer for layer in layers if name.startswith(f"{layer}.")), "")
         places.setdefault(parameter, set()).add(within)
     if not layers or any(len(holders) > 1 for holders in places.values()):
-        problem = "its layers share weights" if layers else "Transformers does not tell its layers"
-        raise ConfigError(f"model.fsdp=true cannot shard {type(model).__name__}: {problem}; leave it")
+        problem = (
+            "its layers share weights" if layers else "Transformers does not say which modules are its layers"
+        )
+        raise ConfigError(
+            f"model.fsdp=true cannot shard {type(model).__name__}: {problem}; leave model.fsdp out"
+        )
     return list(layers.values())

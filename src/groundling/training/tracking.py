@@ -87,7 +87,7 @@ class WandbLog:
             import wandb
         except ModuleNotFoundError:
             raise ConfigError(
-                f"training.wandb={project} needs pip install 'groundling[wandb]'; null does without"
+                f"training.wandb={project} needs pip install 'groundling[wandb]'; training.wandb=null does without"
             ) from None
         kept = run_dir / "wandb.json"
         if not kept.exists():
@@ -134,7 +134,8 @@ class TrackioLog:
             import trackio
         except ModuleNotFoundError:
             raise ConfigError(
-                f"training.trackio={project} needs pip install 'groundling[trackio]'; null does without"
+                f"training.trackio={project} needs pip install 'groundling[trackio]'; training.trackio=null "
+                "does without"
             ) from None
         # By itself it would also log what else the machine computes.
         self._run = trackio.init(

@@ -389,7 +389,7 @@ def _figures_of(update: Any, giver: str) -> dict[str, float]:
     if not isinstance(update, Mapping):
         raise RunError(
             f"the {giver} gives {update!r:.80} as the figures of an update, expected a mapping of names to numbers: "
-            "return one such as {'loss': 0.5}, or {} where there is nothing to tell"
+            "return one such as {'loss': 0.5}, or {} where there is nothing to report"
         )
     figures = dict[str, float]()
     for name, value in update.items():
@@ -418,7 +418,9 @@ def _stop_signals(console: Console) -> Iterator[Callable[[], bool]]:
         if asked:
             raise KeyboardInterrupt
         asked = True
-        console.print("finishing this update, then stopping; once more to stop at once", highlight=False)
+        console.print(
+            "finishing this update, then stopping; interrupt once more to stop at once", highlight=False
+        )
 
     previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -158,7 +158,7 @@ def _versions(path: Path) -> Iterator[Finding]:
         yield Finding(
             str(path),
             f"was written with {', '.join(other)}",
-            "it can be gone on with; to the last bit only with the versions of before",
+            "the run can be continued; identical to the last bit only with the earlier versions",
         )
 
 

@@ -62,8 +62,8 @@ class Collector(ABC):
             ConfigError: there are no data, but what the policy does itself.
         """
         raise ConfigError(
-            f"training.epochs={epochs} counts passes over a dataset or a pool's references, and this algorithm learns "
-            "from what the policy does itself: set training.steps"
+            f"training.epochs={epochs} counts passes over a dataset or a pool's references, and this algorithm "
+            "learns from the policy's own episodes or texts: set training.steps"
         )
 
     @abstractmethod

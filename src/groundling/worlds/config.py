@@ -66,7 +66,7 @@ def unused_in_play(use: Use) -> dict[str, str]:
     if not use.learns_values:
         idle["world.bootstrap_truncated"] = "its algorithm learns no value function"
     if not use.tells_entropy:
-        idle["world.entropy_floor"] = "its algorithm does not tell the policy's entropy"
+        idle["world.entropy_floor"] = "its algorithm does not report the policy's entropy"
     return idle
 
 

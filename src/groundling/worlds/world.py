@@ -149,7 +149,7 @@ class World(ABC, Generic[C, E]):
         Raises:
             ConfigError: there is none.
         """
-        raise ConfigError(f"a {cls.__name__} says no experiment to start from: name one")
+        raise ConfigError(f"a {cls.__name__} names no experiment to start from: give one")
 
     def actor(self, policy: Policy, generator: torch.Generator) -> "Actor":
         """The policy as an agent of somebody's own loop.
@@ -161,7 +161,9 @@ class World(ABC, Generic[C, E]):
         Raises:
             ConfigError: the policy does not suit this world.
         """
-        raise ConfigError(f"of {self.spec.name} no agent can be taken along: evaluate or watch the run")
+        raise ConfigError(
+            f"an agent of {self.spec.name} cannot be loaded to act elsewhere: evaluate or watch the run"
+        )
 
     @property
     @abstractmethod
@@ -295,7 +297,7 @@ class World(ABC, Generic[C, E]):
         Raises:
             ConfigError: this world has no datasets.
         """
-        raise ConfigError(f"of {self.spec.name} no datasets of episodes are collected: give --pairs N")
+        raise ConfigError(f"{self.spec.name} has no datasets of episodes to collect: give --pairs N")
 
     def recorded(self, output: Path) -> Collected:
         """What `record_episodes` has written into a dataset's folder so far.
@@ -319,7 +321,7 @@ class World(ABC, Generic[C, E]):
         Raises:
             ConfigError: this world records none.
         """
-        raise ConfigError(f"of {self.spec.name} no pairs of segments are collected")
+        raise ConfigError(f"{self.spec.name} has no pairs of segments to collect")
 
     # ------------------------------------------------------------------------------------------- evaluation
 

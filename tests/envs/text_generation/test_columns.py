@@ -197,7 +197,7 @@ def test_a_folder_that_describes_itself_in_a_pipe_is_one_line(name: str, tmp_pat
 @pytest.mark.parametrize("key", ["2020-01-01", "!!binary YQ=="])
 def test_any_key_may_stand_before_a_server(key: str, tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text(f"---\nconfigs: [{{{key}: 'http://host/x'}}]\n---\n")
-    with pytest.raises(GroundlingError, match="has files at a server"):
+    with pytest.raises(GroundlingError, match="names files at a server"):
         pools.create("huggingface", dataset=str(tmp_path)).prepare("train")
 
 

@@ -511,8 +511,8 @@ def test_the_command_with_a_server_that_fails(tmp_path: Path, capsys: pytest.Cap
         (["--chunks", "2"], "needs --chunk I"),
         (["--chunks", "2", "--chunk", "2"], "numbered from 0 to 1"),
         (["--judge", "score"], "unknown info 'score'"),
-        (["--judge", "score", "--prompt", "reworded"], "--judge score asks nothing: leave --prompt out"),
-        (["--judge", "score", "--chunk", "3"], "--judge score asks nothing: leave --chunk out"),
+        (["--judge", "score", "--prompt", "reworded"], "--judge score asks no question: leave --prompt out"),
+        (["--judge", "score", "--chunk", "3"], "--judge score asks no question: leave --chunk out"),
         (["--judge", "score", "--chunk", "0"], "leave --chunk out"),
         (["--blstats"], "no blstats"),
     ],
@@ -542,7 +542,7 @@ def test_judges_by_figures(tmp_path: Path) -> None:
     assert pairs.preferences("return").tolist() == [0, 1, 2, 1]
     assert set(pairs.preferences("random").tolist()) <= {0, 1}
     assert command(folder, "--judge", "random", "seed=3", "--name", "other") == 0
-    with pytest.raises(ConfigError, match="from elsewhere"):
+    with pytest.raises(ConfigError, match="by another judge or program"):
         command(folder, "--judge", "random", "seed=4", "--name", "other")
     with pytest.raises(ConfigError, match="leave --goal out"):
         command(folder, "--judge", "return", "--goal", "gold")

@@ -281,7 +281,7 @@ def test_a_schema_is_asked_for_and_left_out_where_it_is_refused() -> None:
     reply = '{"analysis": "x", "verdict": "1"}'
     with serving(ChatServer(treat=treat, write=lambda body: reply)) as server:
         one = judge(server, answer="json", concurrency=1)
-        with pytest.warns(UserWarning, match="refuses response_format: it is asked without") as warnings:
+        with pytest.warns(UserWarning, match="refuses response_format: requests go on without") as warnings:
             assert [r.text for r in ask(one, 3)] == [reply] * 3
     assert seen == [(True, True), (True, False), (False, True), (False, True), (False, True)]
     assert len(warnings) == 1, "told once"

@@ -307,7 +307,7 @@ def test_goals_that_never_recur_are_warned_of_once() -> None:
         names = [str(start), str(start + 1)]
         online.observe_captions(names, names)
     online.close()
-    assert len(warnings) == 1 and "no two of 4 captions are of one goal" in warnings[0]
+    assert len(warnings) == 1 and "no two of 4 captions have the same goal" in warnings[0]
 
 
 def test_what_was_answered_is_not_asked_again_after_a_resume() -> None:

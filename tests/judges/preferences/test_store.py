@@ -167,7 +167,9 @@ def test_a_claim_that_is_a_link_is_refused(tmp_path: Path, name: str) -> None:
     claims.mkdir(parents=True)
     (claims / name.format(store.hash)).symlink_to(tmp_path / "outside")
     with (
-        pytest.raises(RunError, match="is a link, and no lock of ours: delete it, or name another store"),
+        pytest.raises(
+            RunError, match="is a link, where Groundling keeps a lock file: delete it, or name another store"
+        ),
         store.claim(0, 1),
         store.alone(),
     ):
@@ -182,7 +184,7 @@ def test_a_lock_that_becomes_a_link_meanwhile_is_refused(
     lock.symlink_to(tmp_path / "outside")
     with monkeypatch.context() as patched:
         patched.setattr(Path, "is_symlink", lambda path: False)  # when it was asked
-        with pytest.raises(RunError, match="no lock of ours"):
+        with pytest.raises(RunError, match="where Groundling keeps a lock file"):
             open_to_lock(lock, "name another")
     assert not (tmp_path / "outside").exists()
     lock.unlink()

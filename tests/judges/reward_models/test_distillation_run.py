@@ -238,7 +238,7 @@ def test_of_two_distillations_into_one_folder_one_is_told_so(dataset: Path, tmp_
     assert (output / "metrics.jsonl").read_bytes() == rows
     lines = rows.splitlines(keepends=True)
     (output / "metrics.jsonl").write_bytes(b"".join([*lines, lines[-1]]))  # as two at once once left it
-    with pytest.raises(RunError, match="tells of update 1 a second time: delete it"):
+    with pytest.raises(RunError, match="repeats the row of update 1: delete it"):
         _distill(_config(dataset, epochs=1), output)
 
 

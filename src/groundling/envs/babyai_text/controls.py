@@ -15,9 +15,9 @@ from groundling.envs.babyai_text.grounding import Asked, descriptions
 from groundling.envs.babyai_text.missions import change_things
 
 CONTROLS = {
-    "swapped": "the mission names another thing that is there; a grounded agent deals with that one, and fails",
-    "dropped": "the mission does not say which thing",
-    "scrambled": "the letters of the words that name things stand in another order",
+    "swapped": "the mission names another thing in the room; an agent that reads it goes to that thing, and fails",
+    "dropped": "the mission does not say which thing it means",
+    "scrambled": "the letters of the words that name things are shuffled",
 }
 
 

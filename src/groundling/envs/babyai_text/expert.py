@@ -28,7 +28,7 @@ class Expert:
         self._env: Any = env.unwrapped
         if not hasattr(self._env, "validate_instrs"):
             raise ExpertError(
-                f"the expert knows BabyAI's envs only, and {self._env} has no instructions to follow"
+                f"the expert can play BabyAI's envs only, and {self._env} has no instructions to follow"
             )
         self._instructions: Any = None
         self._bot: BabyAIBot | None = None

@@ -36,7 +36,7 @@ def translate_actions(actions: Sequence[str], language: str) -> list[str]:
     for action in actions:
         if action not in known:
             raise TranslationError(
-                f"cannot tell the action {action!r} in {language}: expected {', '.join(ACTIONS['english'])}; for "
+                f"cannot name the action {action!r} in {language}: expected {', '.join(ACTIONS['english'])}; for "
                 f"others give all of them in {language}, as world.actions=[…]"
             )
     return [known[action] for action in actions]
@@ -87,7 +87,7 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
             raise ConfigError(unknown("control", str(control), CONTROLS))
         if control is not None and not isinstance(env.unwrapped, roomgrid_level.RoomGridLevel):
             raise ConfigError(
-                f"{env} has no missions of BabyAI's, so control={control} cannot tell them otherwise: take it out"
+                f"{env} has no missions of BabyAI's, so control={control} cannot change them: take it out"
             )
         self.control = control
         self._rng = np.random.default_rng()
@@ -121,7 +121,7 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
                 asked, mission = asked_first(env), env.mission
             else:
                 raise ConfigError(
-                    f"{_MOST_RESETS} episodes have no other thing to name in the place of that of {mission!r}: put "
+                    f"{_MOST_RESETS} episodes in a row had no other thing for the mission {mission!r} to name: put "
                     "other things into the room (num_dists=3), choose another task, or take control=swapped out"
                 )
             mission, asked = swapped

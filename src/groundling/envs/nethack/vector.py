@@ -219,8 +219,8 @@ class NetHackVectorEnv:
         saved = len(state["next_episode"]), state["seed"]
         if saved != (self.num_envs, self._spec.seed):
             raise RunError(
-                f"the checkpoint is of {saved[0]} NetHack envs with seed {saved[1]}, the run of {self.num_envs} with "
-                f"{self._spec.seed}: give it the checkpoint's"
+                f"the checkpoint is of {saved[0]} NetHack envs with seed {saved[1]}, the run of {self.num_envs} "
+                f"with {self._spec.seed}: give the run the checkpoint's numbers"
             )
         self._memory.arrays["next_episode"][:] = state["next_episode"]
         for name, count in state["incidents"].items():

@@ -238,8 +238,8 @@ def _refuse_servers(folder: Path) -> None:
     cards = [read_card(path) for path in (card, more) if path.exists()]
     if "://" in str([about.get("configs") for about in cards]):
         raise GroundlingError(
-            f"{folder} has files at a server, and no file may choose one: take the URLs out of the configs of "
-            f"{card.name} and {more.name}, or name the dataset where it is"
+            f"{folder} names files at a server, and no file may choose a server: take the URLs out of the configs "
+            f"of {card.name} and {more.name}, or give the address of that dataset itself"
         )
 
 

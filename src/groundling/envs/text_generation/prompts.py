@@ -80,7 +80,8 @@ def padding_id(tokenizer: PreTrainedTokenizerBase) -> int:
                 "model.tokenizer=FOLDER, or give it one with tokenizer.add_special_tokens and save it"
             )
         raise GroundlingError(
-            "the tokenizer has no padding token: set tokenizer.pad_token = tokenizer.eos_token, which masks tell apart"
+            "the tokenizer has no padding token: set tokenizer.pad_token = tokenizer.eos_token (attention "
+            "masks tell padding and end apart)"
         )
     return int(tokenizer.pad_token_id)
 

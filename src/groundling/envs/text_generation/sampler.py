@@ -60,7 +60,7 @@ class SampleOrder:
         if state["num_samples"] != len(self.samples):
             raise RunError(
                 f"the samples have changed: there were {state['num_samples']}, now there are {len(self.samples)}; "
-                "give the data of the run, or begin a new run"
+                "give the run the data that it began with, or begin a new run"
             )
         if state.get("samples", self._fingerprint) != self._fingerprint:  # earlier checkpoints do not tell
             warnings.warn(  # no error: a row that stopped the run may have been mended

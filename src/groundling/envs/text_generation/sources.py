@@ -74,7 +74,8 @@ class Source:
         except Exception as error:  # the hub's client raises what its many parts raise
             reason = (str(error) or type(error).__name__).strip().splitlines()[0]
             raise GroundlingError(
-                f"dataset {self.dataset} at {self.revision} cannot be had from the hub ({reason}): {self._way_out()}"
+                f"dataset {self.dataset} at {self.revision} cannot be loaded from the hub ({reason}): "
+                f"{self._way_out()}"
             ) from error
         paths = [path for path in Path(folder).rglob("*") if path.is_file()]
         return sorted(path for path in paths if fnmatch(path.relative_to(folder).as_posix(), self.files))
@@ -153,6 +154,6 @@ class DatasetPool(Pool):
             raise GroundlingError(f"dataset {dataset} has no column {error} any more") from error
         except (TypeError, ValueError, IndexError, AttributeError) as error:
             raise GroundlingError(
-                f"a row of dataset {dataset} is not as it was when its pool was written ({error}): offline=true takes "
-                "the bundled sample"
+                f"a row of dataset {dataset} has another form than when its pool was written ({error}): "
+                "offline=true takes the bundled sample"
             ) from error

@@ -33,7 +33,7 @@ class _Translation(DatasetPool):
     def _require_german(self) -> None:
         if {self.source_language, self.target_language} != {"de", "en"}:
             raise ConfigError(
-                f"{self.source_language} to {self.target_language} cannot be had: "
+                f"{self.source_language} to {self.target_language} is not available: "
                 f"{'the bundled sample' if self.offline else 'this pool'} has German (de) and English (en) only"
             )
 

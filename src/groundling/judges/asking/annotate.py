@@ -128,7 +128,10 @@ class Annotation:
         self.pairs, self.judge, self.question, self.both_orders = pairs, judge, question, both_orders
         refusal = judge.accepts(question)
         if question.world != pairs.world:
-            refusal = f"{pairs.folder} is of the world {pairs.world!r}, the question about {question.world!r}"
+            refusal = (
+                f"{pairs.folder} holds pairs of the world {pairs.world!r}, and the question is about "
+                f"{question.world!r}"
+            )
         if refusal is not None:
             raise ConfigError(refusal)
         identity = {

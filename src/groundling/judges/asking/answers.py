@@ -107,7 +107,7 @@ def _json(reply: str, begin: int) -> Verdict | None:
 
 def _unambiguous(items: list[tuple[str, object]]) -> dict[str, object]:
     if len({key for key, _ in items}) < len(items):
-        raise ValueError("a key stands twice")
+        raise ValueError("a key is given twice")
     return dict(items)
 
 

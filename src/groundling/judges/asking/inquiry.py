@@ -129,8 +129,8 @@ class Inquiry:
         else:
             return
         raise RunError(
-            f"the judge is left: {problem} in the form {self._judge.answer_format!r}; the last reply: "
-            f"{self.invalid_reply!r}: take another model, or another answer=… form"
+            f"annotation stops: {problem} in the form {self._judge.answer_format!r}; the last reply: "
+            f"{self.invalid_reply!r}: give the judge another model, or another answer=… form"
         )
 
     def _keep(self, number: int, preference: Preference) -> Answer:

@@ -27,7 +27,7 @@ _MOST_TOKENS = 10**9
 
 @judges.register("openai")
 class OpenAIJudge(Judge):
-    """Asks a server, several requests at once.
+    """Asks a model on a server with OpenAI's interface, several requests at once.
 
     Args:
         model: What the server calls it.
@@ -167,8 +167,8 @@ class OpenAIJudge(Judge):
         self._optional = [entries for entries in self._optional if entries not in refused]
         if news:
             warnings.warn(
-                f"{self.server.base_url} refuses {' and '.join(news)}: it is asked without. "
-                "Without logprobs there are no soft labels, without the others nothing but words keeps the model to "
+                f"{self.server.base_url} refuses {' and '.join(news)}: requests go on without them. Without "
+                "logprobs there are no soft labels; without the others only the prompt's words keep the model to "
                 "the answer's form",
                 stacklevel=2,
             )

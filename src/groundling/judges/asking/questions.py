@@ -78,7 +78,8 @@ class Question:
             raise ConfigError(f"--question {path} cannot be read: {error}") from error
         if not text:
             raise ConfigError(
-                f"--question {path} is empty: expected what the judge is to do with two descriptions"
+                f"--question {path} is empty: expected instructions that say what the judge is to do with two "
+                "descriptions"
             )
         return cls(instructions=text, **fields)
 

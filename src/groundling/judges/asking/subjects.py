@@ -55,7 +55,7 @@ def register_subject(world: str, subject: Subject) -> None:
     """
     if _SUBJECTS.setdefault(world, subject) != subject:
         raise ConfigError(
-            f"judges know a world {world!r} already, of which they are told otherwise: choose another name"
+            f"a world {world!r} is registered for judges already, with other texts: choose another name"
         )
 
 
@@ -66,6 +66,6 @@ def find_subject(world: str) -> Subject:
         ConfigError: there is no such kind.
     """
     if world not in _SUBJECTS:
-        hint = "" if _SUBJECTS else "; import groundling.worlds, which tells judges of all bundled kinds"
+        hint = "" if _SUBJECTS else "; import groundling.worlds, which registers all bundled kinds"
         raise ConfigError(unknown("kind of world", world, _SUBJECTS) + hint)
     return _SUBJECTS[world]

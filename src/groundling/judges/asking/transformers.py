@@ -17,7 +17,7 @@ ANSWERS = ("choice", "line", "json", "motif")
 
 @judges.register("transformers")
 class TransformersJudge(Judge):
-    """Scores the three verdicts, or writes an answer; in batches.
+    """A Transformers model on this machine: scores the three verdicts, or writes an answer; in batches.
 
     Args:
         model: A folder or hub id: see `groundling.LanguageModel.from_pretrained`.

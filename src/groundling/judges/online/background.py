@@ -113,5 +113,6 @@ class BackgroundJudge(Generic[Asked]):
             self._waiting.extendleft(batch)
         if first:
             self._warn(
-                f"the judge failed ({type(error).__name__}: {error}); training goes on, and it is asked again"
+                f"the judge failed ({type(error).__name__}: {error}); training goes on, and the judge will be "
+                "asked again"
             )

@@ -260,8 +260,9 @@ class OnlineReward:
         if self._ranks and self._can_compare and 1 < self.learning.train_every <= count == len(self._of_goal):
             self._can_compare = False
             self._warn(
-                f"the judge was asked nothing yet: no two of {count:,} captions are of one goal, and only such are "
-                "compared (of written texts the goal is the prompt: set world.texts_per_prompt to 2 or more)"
+                f"the judge was not asked anything yet: no two of {count:,} captions have the same goal, and only "
+                "such captions are compared (for written texts the goal is the prompt: set world.texts_per_prompt "
+                "to 2 or more)"
             )
 
     def _pairs(self) -> TrainingPairs:
@@ -279,7 +280,9 @@ class OnlineReward:
         # And not when it began: a checkpoint in between would know nothing of it.
         self._trained_on = training.answers
         if training.error is not None:
-            self._warn(f"the reward model could not be trained ({training.error}); it stays as it is")
+            self._warn(
+                f"the reward model could not be trained ({training.error}); its weights stay unchanged"
+            )
             return False
         self.model.load_state_dict(training.model.state_dict())
         self.model.normalization = training.model.normalization

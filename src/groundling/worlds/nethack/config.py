@@ -58,7 +58,7 @@ class NetHackConfig(WorldConfig):
         """See `WorldConfig.unused`."""
         idle = unused_in_play(use)
         if TASKS.get(self.env, {}).get("goal") == "score":
-            idle["world.entropy_floor"] = f"{self.env} knows no failure, only a score"
+            idle["world.entropy_floor"] = f"{self.env} has no failures, only a score"
         return idle
 
 

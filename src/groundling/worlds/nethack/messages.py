@@ -62,10 +62,10 @@ def table_of(suite: str, evaluation: Mapping[str, Any]) -> ReportTable:
         for row in ordered[:_MOST_IN_REPORTS]
     ]
     return ReportTable(
-        "Which messages they meet",
+        "Which messages the agents see",
         [[(name, 1) for name in ("message", "normalised reward", *evaluation["agents"])]],
         rows,
-        "Times in an episode, on average; the most frequent ones. The normalised reward is the reward model's, in "
-        "deviations from its mean.",
+        "How often an episode shows a message, on average; the most frequent messages. Normalised reward: the "
+        "reward model's, in standard deviations from its mean.",
         suite,
     )

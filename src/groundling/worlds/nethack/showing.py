@@ -29,9 +29,9 @@ def shown(
     """
     figures = (f"{name.replace('_', ' ')} {value:.4g}" for name, value in sample["figures"].items())
     moments = _moments(sample, _taste(reward, device, run_dir, sample))
-    notes = [f"Of the held-out episodes the one of median return: {' · '.join(figures)}"]
+    notes = [f"The held-out episode of median return: {' · '.join(figures)}"]
     if not moments:
-        notes.append("No pictures: played again with the nle that is installed, it takes another turn.")
+        notes.append("No pictures: the episode, played again with the installed nle, takes another course.")
     rows = [
         [row["message"] or "(none)", f"{row['count']}", number(row["normalised_reward"])]
         for row in sample["messages"][:_SHOWN_MESSAGES]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class NetHackWorld(World[NetHackConfig, NetHackEvaluation]):
-    """One of `groundling.envs.nethack.TASKS`. nle is imported where something is played."""
+    """One of NetHack's tasks (`groundling.envs.nethack.TASKS`), played with nle."""
 
     config_class = NetHackConfig
     evaluation_class = NetHackEvaluation

@@ -79,7 +79,7 @@ class TextConfig(WorldConfig):
             raise ConfigError(f"world.probes must be {sets} or null, got {self.probes}")
         if self.probes is not None and self.language != "english":
             raise ConfigError(
-                f"the probes are told in English, and world.language={self.language}: set world.probes=null"
+                f"the probes are written in English, and world.language={self.language}: set world.probes=null"
             )
         if self.env not in gymnasium.registry:
             raise ConfigError(unknown("env", self.env, gymnasium.registry))
@@ -120,7 +120,7 @@ class TextConfig(WorldConfig):
         if self.dataset is None and not use.demonstrated:
             idle["evaluation.every"] = "only a pool or a dataset has a validation split"
         if use.demonstrated:
-            idle["world.bootstrap_truncated"] = idle["reward"] = "its algorithm learns from no rewards"
+            idle["world.bootstrap_truncated"] = idle["reward"] = "its algorithm does not learn from rewards"
             idle["world.group_size"] = "its algorithm learns from a dataset"
         if not use.policy_reads and self.dataset is None:  # a dataset is refused for showing no symbols
             idle["world.history"] = idle["world.probes"] = "its policy reads no words"

@@ -25,7 +25,7 @@ configs:
 # Transitions of {agent} in {env}
 
 Written by `groundling collect`; one row is one step of an episode. `datasets.load_dataset(FOLDER)` opens it, and
-`groundling train glam/bc world.dataset=FOLDER` clones what it shows. Who played, and how: `{description}`.
+`groundling train glam/bc world.dataset=FOLDER` learns its actions. Who played, and how: `{description}`.
 """
 
 
@@ -149,8 +149,8 @@ def check_env(folder: Path, env: str) -> None:
     played = description.get("world.env", description.get("env.id"))  # as it was called before
     if played not in (None, env):
         raise ConfigError(
-            f"{folder} has episodes of {played}, and world.env={env}: set world.env={played}; `groundling evaluate RUN "
-            f"world.env={env}` then tells what was learnt for another env"
+            f"{folder} has episodes of {played}, and world.env={env}: set world.env={played}; `groundling evaluate "
+            f"RUN world.env={env}` then tests what was learnt in another env"
         )
 
 

@@ -174,8 +174,8 @@ class Demonstrations(Collector):
         longest = pc.max(pc.list_value_length(self._rows["descriptions"])).as_py()
         if self._history is not None and longest < self._history:
             raise ConfigError(
-                f"{self._folder} tells {longest} observations at most: set world.history={longest}, or collect it "
-                f"again with world.history={self._history}"
+                f"{self._folder} holds at most {longest} observations for a step: set world.history={longest}, or "
+                f"collect it again with world.history={self._history}"
             )
         if actions is None:
             return
@@ -231,7 +231,7 @@ def _check_episodes(folder: Path, rows: Any) -> list[int]:
     for index, (count, begins) in enumerate(zip(lengths, ended, strict=True)):
         if count != (1 if begins else lengths[index - 1] + 1):
             raise ConfigError(
-                f"row {index + 1} of {folder} tells {count} observations, and its episode has had "
+                f"row {index + 1} of {folder} holds {count} observations, and its episode has had "
                 f"{1 if begins else lengths[index - 1] + 1}: world.history=null is for datasets that were collected "
                 "with it"
             )

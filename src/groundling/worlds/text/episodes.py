@@ -134,7 +134,9 @@ def expert_player() -> Iterator[Player]:
         envs: TextVectorEnv, indices: Sequence[int], observations: Sequence[TextObservation]
     ) -> Choice:
         if not envs.envs:
-            raise ExpertError("the expert sees the whole env, which a worker has: set world.num_workers=0")
+            raise ExpertError(
+                "the expert needs the env itself, which is in a worker process: set world.num_workers=0"
+            )
         experts.update({i: Expert(envs.envs[i]) for i in indices if i not in experts})
         actions = [experts[i].act() for i in indices]
         assert envs.actions is not None  # those of BabyAI's

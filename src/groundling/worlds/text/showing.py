@@ -120,8 +120,8 @@ def _mark(first: Mapping[str, Any] | None, step: int) -> Literal["", "named", "o
 def _about_first(first: Mapping[str, Any]) -> str:
     """Which thing was first dealt with."""
     if first["target"] == "none":
-        return "First dealt with: nothing."
-    which = "the named one" if first["target"] == "named" else "another one"
+        return "The agent dealt with nothing."
+    which = "which the mission names" if first["target"] == "named" else "which the mission does not name"
     when = f", at step {first['step']}" if first.get("step") else ""
     return f"First dealt with: {first.get('thing') or 'a thing'}, {which}{when}."
 

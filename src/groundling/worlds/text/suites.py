@@ -185,7 +185,7 @@ _ONCE = (
 """Of GLAM's tests those that ask one thing each: of both orders of a sequence, three tests are one question."""
 _BALROG = {
     f"balrog-{task.replace(' ', '-')}": Suite(
-        f"BALROG's task {task}: nothing but what the mission names, the original's levels",
+        f"BALROG's task {task}: only the things that the mission names, in the original's levels",
         (
             "world.env=BabyAI-MixedTrainLocal-v0",
             "~world.args",
@@ -196,7 +196,9 @@ _BALROG = {
 }
 _FORMS = {
     f"form-{prompt}": Suite(
-        f"the prompt {prompt}, whichever was trained on", (f"policy.args.prompt={prompt}",), prompt=prompt
+        f"the prompt {prompt}, whichever prompt the agent was trained on",
+        (f"policy.args.prompt={prompt}",),
+        prompt=prompt,
     )
     for prompt in ("glam", "brief", "tagged", "narrative")
 }

@@ -11,15 +11,14 @@ FIRST = ShareBeside(
     "first_precision",
     "first thing is the named one",
     "first_chance",
-    "Right: does the agent read? Of the training episodes in which it dealt with anything, the share in which"
-    " the first thing was the one that the mission names. Success alone does not tell: one may try "
-    "everything. Chance: a blind choice among the things within reach.",
+    "Right: does the agent read its mission? Of the training episodes in which the agent dealt with anything, the "
+    "share in which the first thing was the one that the mission names. Success alone does not show this: an agent "
+    "may try everything. Chance: a blind choice among the things within reach.",
 )
 MEANINGS = {
     "first_named": "First named: share of the episodes in which the first thing that the agent deals with is the "
-    "one that "
-    "the mission names; none: it deals with nothing; precision: the share among the other episodes, to be "
-    "compared with chance.",
+    "one that the mission names; none: it deals with nothing; precision: the share among the episodes in which it "
+    "deals with anything, to be compared with chance.",
 }
 _USUAL = "held-out"
 
@@ -52,7 +51,7 @@ def controls_table(
     ]
     rows = [
         [
-            "as it is" if suite == _USUAL else suite,
+            "original" if suite == _USUAL else suite,
             *(
                 _share(one["agents"].get(name), figure)
                 for name in agents
@@ -63,14 +62,14 @@ def controls_table(
         for suite, one in by_suite.items()
     ]
     return ReportTable(
-        "Does it read? Missions as they are, and told otherwise",
+        "Does the agent read its mission? Original and changed missions",
         header,
         rows,
-        "Precision: of the episodes in which the agent deals with anything, the share in which the first "
-        "thing is the named one. Swapped: the mission names another thing that is there, and the named one is"
-        " that; who reads goes to it, and fails. Dropped, scrambled: the mission does not say which thing, or"
-        " in letters that nobody can read; the named one is what the env wants, and who reads is left with "
-        "chance. The expert sees the world and what it wants, and reads no mission.",
+        "Precision: of the episodes in which the agent deals with anything, the share in which the first thing is "
+        "the mission's. Swapped: the mission names another thing in the room, which then counts as the mission's; "
+        "an agent that reads goes to it, and fails. Dropped, scrambled: the mission does not say which thing, or "
+        "its letters are shuffled; what the env wants counts as the mission's, and an agent that reads is left "
+        "with chance. The expert sees the world and what the env wants, and reads no mission.",
     )
 
 

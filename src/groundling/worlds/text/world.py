@@ -48,7 +48,7 @@ from groundling.worlds.world import Actor, CannotPlay, Demonstrator, World
 
 
 class TextWorld(World[TextConfig, TextEvaluation]):
-    """Any Gymnasium env that is told in words, or a dataset of what somebody did there."""
+    """Any Gymnasium env that is described in words, or a dataset of episodes that somebody played there."""
 
     config_class = TextConfig
     evaluation_class = TextEvaluation

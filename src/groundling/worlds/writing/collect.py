@@ -83,7 +83,7 @@ class PromptEncoder:
         for sample in samples:
             if sample.earlier or sample.system is not None:
                 raise ConfigError(
-                    f"sample {sample.id} is a conversation, which a chat template tells: set world.chat=true"
+                    f"sample {sample.id} is a conversation, which needs a chat template: set world.chat=true"
                 )
         return TokenPrompt.unpad(*encode_prompts(samples, self.tokenizer, self.max_prompt_length, self._side))
 
@@ -342,8 +342,8 @@ def check_lengths(writer: TokenPolicy, max_prompt_length: int, num_tokens: int) 
     limit = writer.sampling.max_new_tokens
     if limit not in (None, num_tokens):
         raise ConfigError(
-            f"policy.args.generation.max_new_tokens={limit}, but it is world.num_tokens={num_tokens} that "
-            "says how many tokens a text has at most: leave the former out"
+            f"policy.args.generation.max_new_tokens={limit}, but world.num_tokens={num_tokens} sets how many tokens "
+            "a text has at most: leave max_new_tokens out"
         )
     _check_room(writer, max_prompt_length, num_tokens)
 

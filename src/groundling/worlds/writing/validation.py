@@ -130,8 +130,8 @@ def write_and_measure(
         for name, result in metric.compute(prompts, generations, references, meta).items():
             if name in results:
                 raise ConfigError(
-                    f"evaluation.metrics: {owners[name]!r} and {metric!r} both give {name}, which can be told once: "
-                    "keep one of them"
+                    f"evaluation.metrics: {owners[name]!r} and {metric!r} both give {name}, which can be reported "
+                    "only once: keep one of them"
                 )
             results[name], owners[name] = result, metric
     rewards: list[float] | None = None
@@ -159,7 +159,7 @@ def write(
         with _only_what_is_set(policy):
             generations = lm.generate([p.ids for p in prompts], **settings)
     except (TypeError, ValueError) as error:  # what Transformers says of settings that it does not know
-        raise ConfigError(f"evaluation.generation={dict(settings)} cannot be followed: {error}") from error
+        raise ConfigError(f"evaluation.generation={dict(settings)} cannot be used: {error}") from error
     if len(generations) != len(prompts):
         raise ConfigError(
             f"evaluation.generation={dict(settings)} gives {len(generations)} texts to {len(prompts)} prompts, and one "

@@ -105,8 +105,9 @@ class WritingWorld(World[WritingConfig, WritingEvaluation]):
             return References(order, encode, num_texts, rows, num_tokens, writer.lm.is_encoder_decoder)
         if not writer.sampling.do_sample:
             raise ConfigError(
-                "policy.args.generation.do_sample=false writes the likeliest tokens, and what is learnt from is drawn: "
-                "leave it out, and to measure the likeliest texts set evaluation.generation.do_sample=false"
+                "policy.args.generation.do_sample=false writes the likeliest tokens, and training needs texts that "
+                "are drawn: leave it out, and to measure the likeliest texts set "
+                "evaluation.generation.do_sample=false"
             )
         check_lengths(writer, encode.max_prompt_length, num_tokens)
         order = SampleOrder(samples, self.seed, config.replacement)
