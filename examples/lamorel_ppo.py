@@ -1,4 +1,7 @@
-"""Lamorel's PPO example, ported (docs/migration/lamorel.md); torchrun --nproc-per-node 2 examples/lamorel_ppo.py is the same."""
+"""Lamorel's PPO example, ported (docs/migration/lamorel.md).
+
+`torchrun --nproc-per-node 2 examples/lamorel_ppo.py` does the same in two processes.
+"""
 
 import torch
 
