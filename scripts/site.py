@@ -4,7 +4,9 @@ The pages in ``docs/`` link to results, examples and code of the repository, whi
 are copied beside them, and of code a page is made that shows it. What is assembled lies in ``build/pages``.
 """
 
+import argparse
 import inspect
+import os
 import posixpath
 import re
 import shutil
@@ -12,6 +14,7 @@ import tomllib
 from pathlib import Path
 
 from groundling.algorithms.algorithm import algorithms
+from groundling.cli import make_parser
 from groundling.policies.policy import policies
 from groundling.worlds import worlds
 
@@ -28,6 +31,7 @@ def main() -> None:
     shutil.rmtree(PAGES, ignore_errors=True)
     shutil.copytree(ROOT / "docs", PAGES)
     _write_catalogue()
+    _write_command_line()
     waiting = [(path, f"docs/{path.relative_to(PAGES).as_posix()}") for path in PAGES.rglob("*.md")]
     done = {source for _, source in waiting}
     while waiting:
@@ -68,6 +72,17 @@ def _write_catalogue() -> None:
             about = (inspect.getdoc(factory) or "").partition("\n")[0]
             lines.append(f"- [`{id}`]({id}.md): {about}")
         (folder / "index.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _write_command_line() -> None:
+    """A page with what each command's ``--help`` says."""
+    os.environ["COLUMNS"] = "100"  # argparse's width, which is that of the terminal
+    parser = make_parser()
+    commands = next(a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    lines = ["# The command line", "", f"```text\n{parser.format_help().rstrip()}\n```", ""]
+    for name, command in commands.items():
+        lines += [f"## groundling {name}", "", f"```text\n{command.format_help().rstrip()}\n```", ""]
+    (PAGES / "command_line.md").write_text("\n".join(lines), encoding="utf-8")
 
 
 def _place(source: str) -> str:

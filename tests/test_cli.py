@@ -69,7 +69,7 @@ def test_version_and_completion(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("name", [c.__name__.rpartition(".")[2] for c in cli._COMMANDS])
 def test_the_examples_of_help_are_command_lines(name: str) -> None:
-    parser = cli._parser()
+    parser = cli.make_parser()
     (commands,) = (a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction))
     command = {"listing": "list"}.get(name, name.replace("_", "-"))
     lines = commands[command].epilog.splitlines()[1:]

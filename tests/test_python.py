@@ -40,7 +40,7 @@ def _figures(evaluation: gl.Evaluation) -> dict[str, float]:
 def test_a_run_is_evaluated_and_drawn(run: gl.Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert [row["step"] for row in run.metrics] == [16, 32, 48]
     evaluation = run.evaluate(episodes=4)
-    assert list(evaluation.played) == ["trained", "zero-shot"]
+    assert list(evaluation.played) == ["trained", "zero-shot", "random"]
     evaluation.table()
     printed = capsys.readouterr().out
     assert "success" in printed and f"{_figures(evaluation)['return']:.3f}" in printed
@@ -51,6 +51,8 @@ def test_a_run_is_evaluated_and_drawn(run: gl.Run, capsys: pytest.CaptureFixture
         run.plot("luck")
     with pytest.raises(gl.ConfigError, match="names several"):
         run.evaluate("generalisation")
+    with pytest.raises(gl.ConfigError, match="episodes must be at least 1"):
+        run.evaluate(episodes=0)
 
 
 def test_an_agent_acts_in_a_loop_as_it_does_in_an_evaluation(run: gl.Run) -> None:
@@ -111,6 +113,49 @@ def test_the_hub_that_cannot_be_reached_is_told(monkeypatch: pytest.MonkeyPatch)
         gl.load("random", revision="v1")
 
 
+def test_a_folder_that_is_not_there_is_not_looked_for_on_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(gl.ConfigError, match="there is no folder runs/nope"):
+        gl.load("runs/nope")
+
+
+def test_an_agent_needs_no_reward_that_is_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @gl.rewards.register("test-of-the-author")
+    def letters(generations: list[str]) -> list[float]:
+        return [float(len(text)) for text in generations]
+
+    run = gl.train(
+        world="BabyAI-GoToLocal-v0",
+        model="starter",
+        reward={"env": 1.0, "test-of-the-author": 0.01},
+        steps=16,
+        run_dir=tmp_path / "run",
+        overrides=_SMALL,
+    )
+    figures = _figures(run.evaluate(episodes=2))
+    settings = run.folder / "config.yaml"
+    settings.write_text(settings.read_text().replace("imports: []", "imports: [my_module, 'a) b']"))
+    assert main(["publish", str(run.folder), "--output", str(tmp_path / "out")]) == 0
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "import my_module  # of the author" in card and "a) b" not in card
+    assert "groundling watch THIS-FOLDER --import my_module\n```" in card
+    rewards = importlib.import_module("groundling.rewards").rewards
+    monkeypatch.delitem(rewards._factories, "test-of-the-author")  # another process, without the module
+    assert gl.load(tmp_path / "out").name == run.agent().name
+    assert main(["verify", str(tmp_path / "out")]) == 0
+    assert _figures(gl.Run(tmp_path / "run").evaluate(episodes=2)) == figures
+    with pytest.raises(gl.ConfigError, match="test-of-the-author"):
+        gl.load(tmp_path / "out", overrides=["reward.test-of-the-author.coefficient=1"])
+
+
+def test_a_misspelt_model_is_not_looked_for_on_the_hub() -> None:
+    with pytest.raises(gl.GroundlingError, match="no model is called 'strater': did you mean 'starter'"):
+        gl.LanguageModel.from_pretrained("strater")
+
+
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
@@ -121,6 +166,14 @@ def test_the_hub_that_cannot_be_reached_is_told(monkeypatch: pytest.MonkeyPatch)
         ({"world": "BabyAI-GoToLocal-v0", "steps": 0}, "training.steps"),
         ({"world": "BabyAI-GoToLocal-v0", "reward": {"env": [1]}}, "coefficient"),
         ({"experiment": "demo", "seed": object()}, "not a value that a config can hold"),
+        (
+            {"experiment": "demo", "overrides": "seed=1"},
+            r"a list of words, got a text: overrides=\['seed=1'\]",
+        ),
+        (
+            {"experiment": "demo", "reward": len},
+            r"reward must be a part's id, .*@groundling\.rewards\.register",
+        ),
     ],
 )
 def test_what_cannot_be_trained_is_told(asked: dict, message: str, tmp_path: Path) -> None:

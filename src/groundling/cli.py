@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # times faster. It is read when torch is first imported, which is later.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     log_plainly()
-    parser = _parser()
+    parser = make_parser()
     arguments, more = parser.parse_known_args(argv)
     if more and (not hasattr(arguments, "overrides") or any(word.startswith("-") for word in more)):
         parser.error(f"unrecognized arguments: {' '.join(more)}")
@@ -137,7 +137,8 @@ def _status_of_output(arguments: argparse.Namespace) -> int:
     return int(shows)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="groundling", description="Reinforcement learning with language models.", allow_abbrev=False
     )

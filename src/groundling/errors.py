@@ -20,6 +20,10 @@ class UnusedKey(ConfigError):
         self.key = key
 
 
+class UnknownEnv(ConfigError):
+    """An env that nothing has registered in this process: the module that does is not imported, or it is misspelt."""
+
+
 class ForeignError(GroundlingError):
     """Code that is not ours raised: an env, a reward, a judge. Its ``__cause__`` is shown with its traceback.
 

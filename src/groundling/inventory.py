@@ -30,6 +30,9 @@ _EXTRAS = {
     "sacrebleu": "metrics",
     "httpx2": "judge",
     "nle": "nethack",
+    "pyarrow": "data",
+    "gguf": "smollm2",
+    "starlette": "ui",
 }
 """By module, the extra that installs it."""
 

@@ -16,6 +16,8 @@ from groundling.errors import ConfigError
 T = TypeVar("T")
 _MOST_NAMES = 25
 """A message lists no more names than these."""
+IMPORT = "if a module of yours registers it, add --import MODULE (in Python, import it first); "
+"""What to do where no name is near."""
 _NAMED = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -81,7 +83,7 @@ class Registry(Generic[T]):
         for others, adapt in self._adapted:
             if id in others:
                 return adapt(id)
-        raise ConfigError(unknown(self.kind, id, self))
+        raise ConfigError(unknown(self.kind, id, self, IMPORT))
 
     def create(self, id: str, *args: Any, **kwargs: Any) -> T:
         """Make the component ``id`` from its arguments.
@@ -170,10 +172,10 @@ def _origin(factory: Callable[..., Any]) -> tuple[str, str]:
     return name, os.path.realpath(file) if file else factory.__module__
 
 
-def unknown(kind: str, name: str, known: Any) -> str:
-    """Say that ``name`` is not a known ``kind``, and which names are nearest."""
+def unknown(kind: str, name: str, known: Any, otherwise: str = "") -> str:
+    """Say that ``name`` is not a known ``kind``, which names are nearest or, if none is near, ``otherwise``."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(repr(n) for n in near)}? " if near else ""
+    hint = f"did you mean {' or '.join(repr(n) for n in near)}? " if near else otherwise
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return f"unknown {kind} {name!r}: {hint}there is {', '.join(names[:_MOST_NAMES]) or 'none'}{more}"

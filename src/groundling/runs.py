@@ -128,14 +128,26 @@ class _Chosen:
         return self._kind().start_from(self.model)
 
     def words(self, experiment: str | None, config_dir: Path | None, overrides: Sequence[str]) -> list[str]:
-        """What it changes of an experiment, None for the one that it starts from, and the caller's words after that."""
+        """What it changes of an experiment, None for the one that it starts from, and the caller's words after that.
+
+        Raises:
+            ConfigError: the words or the reward are of another type.
+        """
+        if isinstance(overrides, str):
+            raise ConfigError(f"overrides must be a list of words, got a text: overrides=[{overrides!r}]")
+        if self.reward is not None and not isinstance(self.reward, str | Mapping):
+            raise ConfigError(
+                f"reward must be a part's id, or coefficients by id, got {self.reward!r:.80}: register a function of "
+                "yours with @groundling.rewards.register(ID), and give ID"
+            )
         there = compose(experiment or self.experiment(), (), config_dir)
         words, place = [], there.world.PLACE
         if experiment is None:
             parts = (self.world, self.policy, self.algorithm or there.algorithm.id)
+            baselines = ["zero-shot", *({"random"} & {*self._kind().baselines})]
             words += [
                 write("name", "-".join(part for part in parts if part)),
-                "evaluation.baselines=[zero-shot]",
+                write("evaluation.baselines", baselines),
             ]
         if self.world is not None and self.world != getattr(there.world, place):
             words += [
@@ -291,6 +303,8 @@ def evaluate_in(name: str, suite: str | None, episodes: int | None, overrides: S
     if len(world.find_suites(chosen)) != 1:
         raise ConfigError(f"suite={chosen!r} names several: evaluate one after the other")
     (chosen,) = world.find_suites(chosen)
+    if episodes is not None and episodes < 1:
+        raise ConfigError(f"episodes must be at least 1, or None for the run's own number, got {episodes}")
     count = episodes or target.config.evaluation.episodes
     with episode_bars(make_console(), count, world.episodes) as on_agent:
         played = evaluate(target, chosen, count, on_agent, warn)

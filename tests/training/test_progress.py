@@ -6,6 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
+from groundling.training import trainer
 from groundling.training.progress import TrainingProgress
 
 
@@ -64,3 +65,19 @@ def test_the_time_left_passes_while_an_update_learns() -> None:
     assert "learning" in shown.getvalue() and "saving" in shown.getvalue()
     # Four updates of 85 seconds on average are left, less the 40 since the sixth has ended.
     assert _left(shown.getvalue()) == pytest.approx(300, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("rates", "is_said"),
+    [
+        ([0.2] * 10, True),
+        ([0.4] * 5 + [0.1] * 5, True),
+        ([0.1] * 5 + [0.3] * 5, False),
+        ([0.9] * 5 + [0.8] * 5, False),  # it was good before
+        ([0.2] * 9, False),  # too few updates to tell
+    ],
+)
+def test_it_is_said_that_success_did_not_improve(rates: list[float], is_said: bool) -> None:
+    doubt = trainer._did_not_improve([{"success_rate": rate} for rate in rates])
+    assert (doubt is not None) == is_said
+    assert trainer._did_not_improve([{"loss": 1.0}] * 20) is None

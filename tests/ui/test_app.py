@@ -1,5 +1,6 @@
 """What `groundling ui` shows, to whom, and what it does not."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,6 +91,21 @@ def test_a_broken_run_is_listed_with_what_is_wrong(roots: list[Path], client) ->
         for path in broken.iterdir():
             path.unlink()
         broken.rmdir()
+
+
+def test_a_run_in_an_env_that_is_not_here_shows_its_figures(roots: list[Path], client) -> None:
+    elsewhere = roots[0] / "elsewhere"
+    shutil.copytree(roots[0] / "reader", elsewhere)
+    settings = (elsewhere / "config.yaml").read_text()
+    (elsewhere / "config.yaml").write_text(settings.replace("BabyAI-MixedTrainLocal-v0", "Lift-v0"))
+    try:
+        assert "Lift-v0" in client.get("/").text and 'class="problem"' not in client.get("/").text
+        page = client.get("/run?id=runs/elsewhere")
+        assert page.status_code == 200 and "All figures: held-out" in page.text
+        moments = client.get("/episode?id=runs/elsewhere&suite=held-out&number=0")
+        assert moments.status_code == 422 and "add --import MODULE" in moments.text
+    finally:
+        shutil.rmtree(elsewhere)
 
 
 def test_metrics_go_on_from_where_they_were(client) -> None:

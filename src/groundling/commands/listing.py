@@ -37,7 +37,7 @@ def add_parser(commands: Commands) -> None:
         "--search",
         nargs="+",
         metavar="WORD",
-        help="only what has all of these words in its name or description",
+        help="only what has all of these words in its kind, name or description",
     )
 
 
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(unknown("kind", arguments.kind, kinds))
     things = {kind: kinds[kind]() for kind in ([arguments.kind] if arguments.kind else kinds)}
     if arguments.search:
-        things = {kind: _matching(abouts, arguments.search) for kind, abouts in things.items()}
+        things = {kind: _matching(kind, abouts, arguments.search) for kind, abouts in things.items()}
         if not any(things.values()):
             kind = f"of {arguments.kind} " if arguments.kind else ""
             raise ConfigError(
@@ -74,12 +74,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _matching(abouts: Mapping[str, str], words: list[str]) -> dict[str, str]:
-    """Those that have all words, in whatever case."""
+def _matching(kind: str, abouts: Mapping[str, str], words: list[str]) -> dict[str, str]:
+    """Those that have all words, the kind's name among them, in whatever case."""
     return {
         name: about
         for name, about in abouts.items()
-        if all(word.lower() in f"{name} {about}".lower() for word in words)
+        if all(word.lower() in f"{kind} {name} {about}".lower() for word in words)
     }
 
 

@@ -3,7 +3,7 @@
 import inspect
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -12,16 +12,17 @@ from groundling.algorithms.algorithm import algorithms
 from groundling.arguments import check_minima
 from groundling.configs.keys import schema_of, types_of
 from groundling.configs.schema import Config
-from groundling.configs.trust import admit, check_plain
+from groundling.configs.trust import EVERYTHING, admit, check_plain
 from groundling.configs.types import check_values
 from groundling.configs.used import check_used
 from groundling.documents import DocumentError, check_expansion, check_numbers
-from groundling.errors import ConfigError, UnusedKey
+from groundling.errors import ConfigError, UnknownEnv, UnusedKey
 from groundling.policies.policy import policies
 from groundling.registry import ComponentConfig, check_component, unknown
 from groundling.rewards import parts
 from groundling.rewards.part import RewardPartConfig, check_name
 from groundling.worlds import kind
+from groundling.worlds.config import WorldConfig
 
 _LANGUAGE_MODELS = ("lm", "reference", "value_base")
 """Arguments of a policy that its run makes from the config's model."""
@@ -64,8 +65,8 @@ def check(settled: DictConfig, where: str, said: Mapping[str, Any], unused: Sequ
     try:
         _check_policy(config.policy)
         check_component(algorithms, config.algorithm, "algorithm")
-        _check_reward(config.reward)
-        config.world.check()
+        _check_reward(config.reward, played_alone=bool(unused), said=said)
+        _check_world(config.world, looked_at=unused == EVERYTHING)
         config.evaluation.check()
         _check_baselines(config.evaluation.baselines, config.world.id)
         check_used(config)
@@ -95,13 +96,34 @@ def _check_policy(policy: ComponentConfig) -> None:
     check_component(policies, policy, "policy", filled_in=("lm", "num_actions"), withheld=_LANGUAGE_MODELS)
 
 
-def _check_reward(reward: Mapping[str, RewardPartConfig | None]) -> None:
-    """Check the parts of what is learnt from, and make those that say by themselves whether they can be run."""
-    for name, part in reward.items():
+def _check_world(world: WorldConfig, looked_at: bool) -> None:
+    """Check the world's settings; a run that is only looked at may be of an env that is not here."""
+    try:
+        world.check()
+    except UnknownEnv:
+        if not looked_at:
+            raise
+
+
+def _check_reward(
+    reward: dict[str, RewardPartConfig | None], played_alone: bool, said: Collection[str]
+) -> None:
+    """Check the parts of what is learnt from, and make those that say by themselves whether they can be run.
+
+    Args:
+        reward: By name; of an agent that is only played, those that are not here become null, for it needs none.
+        played_alone: Whether it is.
+        said: The keys that the command line gives: what it names must be here.
+    """
+    for name, part in list(reward.items()):
         check_name(name)
         if part is None:
             continue
         component = ComponentConfig(part.id or name, part.args)
+        is_said = any(key.startswith(f"reward.{name}.") for key in said)
+        if played_alone and component.id not in parts and not is_said:
+            reward[name] = None
+            continue
         check_component(parts, component, f"reward.{name}", filled_in=("lm",))
         factory = parts.get(component.id)
         if inspect.isclass(factory):

@@ -1,6 +1,7 @@
 """A trained policy as a folder of its own, with a model card: what is kept of a run, or put on the hub."""
 
 import json
+import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -207,6 +208,7 @@ def model_card(target: Target, license: str | None = None, repository: str | Non
     )
     body = environment.get_template("model_card.md.j2").render(
         place=repository or "THIS-FOLDER",
+        imports=[module for module in target.config.imports if re.fullmatch(r"[\w.]+", module)],
         writes=target.world.episodes == "texts",
         config=settings,
         world=target.world.spec.name,

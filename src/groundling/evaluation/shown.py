@@ -16,7 +16,7 @@ from groundling.configs.compose import changed, from_file, recorded
 from groundling.configs.schema import Config
 from groundling.configs.trust import EVERYTHING
 from groundling.documents import read_json, read_lines
-from groundling.errors import RunError
+from groundling.errors import RunError, UnknownEnv
 from groundling.evaluation.evaluate import read_evaluation
 from groundling.policies.policy import has_model
 from groundling.rows import read_rows
@@ -65,7 +65,12 @@ class ShownRun:
 
     @cached_property
     def world(self) -> World[Any, Any]:
-        """Where it learns."""
+        """Where it learns.
+
+        Raises:
+            ConfigError: its env is not here.
+        """
+        self.config.world.check()
         return world_of(self.config)
 
     @cached_property
@@ -85,8 +90,11 @@ class ShownRun:
 
     @property
     def task(self) -> str:
-        """What it learns: curves of one task are drawn together."""
-        return self.world.spec.name
+        """What it learns: curves of one task are drawn together. Where its env is not here, the env's id."""
+        try:
+            return self.world.spec.name
+        except UnknownEnv:
+            return str(getattr(self.config.world, self.config.world.PLACE))
 
     @property
     def figure(self) -> tuple[str, str]:
@@ -130,7 +138,7 @@ def usual_suite(world: World[Any, Any] | type[World[Any, Any]]) -> str:
 
 def learning_figures(runs: Sequence[ShownRun]) -> list[str]:
     """The metrics that are drawn, those of the runs' worlds among them."""
-    of_worlds = [name for run in runs for name in run.world.learning_figures]
+    of_worlds = [name for run in runs for name in kind(run.config.world.id).learning_figures]
     return list(dict.fromkeys([*of_worlds, *_LEARNING_FIGURES]))
 
 
@@ -193,7 +201,14 @@ def picture_of(moment: Moment, pixels: int) -> str | None:
 
 
 def episodes_of(run: ShownRun) -> dict[str, list[ShownEpisode]]:
-    """The run's recorded episodes by suite, the usual one first, if it was played."""
+    """The run's recorded episodes by suite, the usual one first, if it was played.
+
+    Raises:
+        ConfigError: its env is not here, in which they are played again.
+        RunError: an episode cannot be read.
+    """
+    if run.samples:
+        run.config.world.check()
     shown: dict[str, list[ShownEpisode]] = {}
     for sample in run.samples:
         world = world_of(changed(run.config, sample["overrides"], unused=EVERYTHING))

@@ -166,7 +166,13 @@ def find(
 
 def _is_on_hub(name: str, config_dir: Path | None) -> bool:
     """Whether nothing here is called so, and a repository of the hub could be."""
-    return hub.is_id(name) and not Path(name).exists() and name not in experiments(config_dir)
+    if not hub.is_id(name) or Path(name).exists() or name in experiments(config_dir):
+        return False
+    if Path(name).parent.is_dir():
+        raise ConfigError(
+            f"there is no folder {name}. {Path(name).parent} is a folder here, so the hub is not asked for {name}"
+        )
+    return True
 
 
 def _check_whole(path: Path) -> None:

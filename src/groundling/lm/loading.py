@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib.util
 import warnings
@@ -25,7 +26,7 @@ from transformers.utils import find_adapter_config_file
 from transformers.utils import logging as transformers_logging
 
 from groundling.errors import ConfigError, GroundlingError
-from groundling.lm.gguf import dequantised, is_gguf
+from groundling.lm.gguf import SMOLLM2, dequantised, is_gguf
 from groundling.lm.text_only import load_text_only, sees, text_config
 
 if TYPE_CHECKING:  # a second of imports, which commands that load no model do without
@@ -39,6 +40,7 @@ STARTERS = {
     "starter": Path(__file__).parent / "starter" / "encoder_decoder",
     "starter-causal": Path(__file__).parent / "starter" / "causal",
 }
+_NAMES = (*STARTERS, SMOLLM2)
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,10 @@ def resolve(path: str | Path) -> str:
         raise GroundlingError(
             f"no model folder at {path}: give a folder, a GGUF file, a hub id, 'starter', 'starter-causal' or 'smollm2'"
         )
+    if "/" not in str(path) and (
+        near := difflib.get_close_matches(str(path).lower(), _NAMES, n=1, cutoff=0.8)
+    ):
+        raise GroundlingError(f"no model is called {str(path)!r}: did you mean {near[0]!r}?")
     return str(path)
 
 

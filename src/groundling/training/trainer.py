@@ -46,6 +46,8 @@ from groundling.worlds.collector import Finished, summarise
 
 _LOW_ENTROPY_UPDATES = 5
 """Updates in a row below the entropy floor before a run is stopped."""
+_UPDATES_THAT_TELL = 2
+"""In the first and in the last fifth of a run: of fewer it is not said that success did not improve."""
 _SUCCESS_THAT_MAY_BE_CERTAIN = 0.95
 """A policy that succeeds this often has earned a low entropy."""
 
@@ -86,7 +88,25 @@ def train(config: Config, console: Console, warn: Callable[[str], None] = warnin
         )
         trainer = Trainer(config, folder, warn, processes)
         stop_asked = stack.enter_context(_stop_signals(console))
-        return trainer.loop(console, stop_asked)
+        complete = trainer.loop(console, stop_asked)
+        if complete and processes.is_main and (doubt := _did_not_improve(read_metrics(folder))) is not None:
+            warn(doubt)
+        return complete
+
+
+def _did_not_improve(rows: list[dict[str, Any]]) -> str | None:
+    """What to say of a run whose episodes succeed no more often in the last fifth of its updates than in the first."""
+    rates = [row["success_rate"] for row in rows if row.get("success_rate") is not None]
+    fifth = len(rates) // 5
+    if fifth < _UPDATES_THAT_TELL:
+        return None
+    first, last = (sum(part) / fifth for part in (rates[:fifth], rates[-fifth:]))
+    if last > min(first, 0.5):
+        return None
+    return (
+        f"success did not improve while it trained: {first:.2f} in the first fifth of the updates, {last:.2f} in the "
+        "last; docs/troubleshooting.md says what to look at"
+    )
 
 
 class Trainer:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from groundling.configs.compose import from_file
+from groundling.configs.trust import TRAINING_ALONE
 from groundling.documents import DocumentError, read_object, read_parquet
 from groundling.errors import ConfigError, GroundlingError
 from groundling.files import LOCK, PARTIAL, is_locked
@@ -86,13 +87,13 @@ def _unreadable(folder: Path) -> Iterator[Finding]:
 
 
 def _config(folder: Path) -> Iterator[Finding]:
-    path = folder / "config.yaml"
+    path, is_published = folder / "config.yaml", (folder / checkpoint.MANIFEST).exists()
     try:
-        from_file(path)
+        from_file(path, (), TRAINING_ALONE if is_published else ())
     except ConfigError as error:
         yield Finding(str(path), str(error), "")
     else:
-        yield Finding("config.yaml: can be run as it is")
+        yield Finding(f"config.yaml: can be {'played' if is_published else 'run'} as it is")
 
 
 def _trained(folder: Path) -> Iterator[Finding]:

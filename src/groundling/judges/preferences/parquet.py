@@ -287,6 +287,11 @@ def _flat(column: Any, where: str) -> tuple[Any, tuple[int, ...]]:
     return column, tuple(shape)
 
 
+def check_installed() -> None:
+    """Raise `ConfigError` where pyarrow is not installed, before anything is played."""
+    _pyarrow()
+
+
 def _pyarrow() -> Any:
     try:
         import pyarrow

@@ -9,6 +9,7 @@ from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import training_seed
 from groundling.envs.vector import Step
 from groundling.errors import ConfigError
+from groundling.judges.preferences import parquet
 from groundling.judges.preferences.recording import Recorded, TextRecording
 from groundling.judges.preferences.segments import TextSegment
 from groundling.judges.preferences.texts import in_context
@@ -121,6 +122,7 @@ def _checked(recording: Recording) -> tuple[int, int]:
         )
     if recording.format not in (None, "parquet"):
         raise ConfigError(f"--format {recording.format} is NetHack's: pairs of texts are written as parquet")
+    parquet.check_installed()  # before anything is played
     return length, stride or length
 
 
