@@ -175,7 +175,8 @@ def _origin(factory: Callable[..., Any]) -> tuple[str, str]:
 def unknown(kind: str, name: str, known: Any, otherwise: str = "") -> str:
     """Say that ``name`` is not a known ``kind``, which names are nearest or, if none is near, ``otherwise``."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    by_lower = {one.lower(): one for one in names}
+    near = [by_lower[one] for one in difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)]
     hint = f"did you mean {' or '.join(repr(n) for n in near)}? " if near else otherwise
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return f"unknown {kind} {name!r}: {hint}there is {', '.join(names[:_MOST_NAMES]) or 'none'}{more}"
