@@ -283,7 +283,7 @@ def test_bad_answers_are_told(tmp_path: Path) -> None:
         ("rater,item,quality\nAnn,item9999,3\n", "row 1: there is no item 'item9999'"),
         (
             "rater,item,quality\nAnn,item0000,3\nAnn,item0000,3\n",
-            "row 2: rater 'Ann' answers item0000 a second",
+            "row 2: rater 'Ann' answers item0000 twice",
         ),
     ):
         answers.write_text(text)
