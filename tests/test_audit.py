@@ -325,8 +325,11 @@ RUNS = {
     ),
     "a reward of a module": Case(
         together(of_lm(reward={"mine": {"id": "hostile_reward.score"}}), module("hostile_reward")),
-        EVALUATE,
+        "train LM/config.yaml run_dir=OUT",
         "hostile_reward",
+    ),
+    "a reward of a module, which nothing played needs": Case(
+        together(of_lm(reward={"mine": {"id": "hostile_reward.score"}}), module("hostile_reward")), EVALUATE
     ),
     "a world of a module": Case(
         together(of_lm(world__id="hostile_world"), module("hostile_world")), EVALUATE, "hostile_world"
