@@ -4,7 +4,7 @@ import difflib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -172,11 +172,16 @@ def _origin(factory: Callable[..., Any]) -> tuple[str, str]:
     return name, os.path.realpath(file) if file else factory.__module__
 
 
+def did_you_mean(name: str, known: Iterable[str], cutoff: float) -> str:
+    """Ask for the names that are nearest, in whatever case; empty if none is as near as ``cutoff``, of `difflib`."""
+    by_lower = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=cutoff)
+    return f"did you mean {' or '.join(repr(by_lower[one]) for one in near)}? " if near else ""
+
+
 def unknown(kind: str, name: str, known: Any, otherwise: str = "") -> str:
     """Say that ``name`` is not a known ``kind``, which names are nearest or, if none is near, ``otherwise``."""
     names = sorted(known)
-    by_lower = {one.lower(): one for one in names}
-    near = [by_lower[one] for one in difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)]
-    hint = f"did you mean {' or '.join(repr(n) for n in near)}? " if near else otherwise
+    hint = did_you_mean(name, names, 0.5) or otherwise
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return f"unknown {kind} {name!r}: {hint}there is {', '.join(names[:_MOST_NAMES]) or 'none'}{more}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib.util
 import warnings
@@ -28,6 +27,7 @@ from transformers.utils import logging as transformers_logging
 from groundling.errors import ConfigError, GroundlingError
 from groundling.lm.gguf import SMOLLM2, dequantised, is_gguf
 from groundling.lm.text_only import load_text_only, sees, text_config
+from groundling.registry import did_you_mean
 
 if TYPE_CHECKING:  # a second of imports, which commands that load no model do without
     from transformers import PreTrainedModel
@@ -100,10 +100,8 @@ def resolve(path: str | Path) -> str:
         raise GroundlingError(
             f"no model folder at {path}: give a folder, a GGUF file, a hub id, 'starter', 'starter-causal' or 'smollm2'"
         )
-    if "/" not in str(path) and (
-        near := difflib.get_close_matches(str(path).lower(), _NAMES, n=1, cutoff=0.8)
-    ):
-        raise GroundlingError(f"no model is called {str(path)!r}: did you mean {near[0]!r}?")
+    if "/" not in str(path) and (hint := did_you_mean(str(path), _NAMES, 0.8)):
+        raise GroundlingError(f"no model is called {str(path)!r}: {hint.strip()}")
     return str(path)
 
 

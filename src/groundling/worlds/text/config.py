@@ -1,6 +1,5 @@
 """What the config says of a text world."""
 
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from omegaconf import MISSING
 from groundling.arguments import at_least
 from groundling.envs.babyai_text import ACTIONS
 from groundling.errors import ConfigError, UnknownEnv
+from groundling.registry import IMPORT, did_you_mean
 from groundling.worlds.config import EvaluationConfig, Use, WorldConfig, unused_in_play
 
 PROBE_SETS: tuple[int | str, ...] = (1, 2, "both")
@@ -82,11 +82,9 @@ class TextConfig(WorldConfig):
                 f"the probes are written in English, and world.language={self.language}: set world.probes=null"
             )
         if self.env not in gymnasium.registry:
-            near = difflib.get_close_matches(self.env, gymnasium.registry, n=3, cutoff=0.6)
-            hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+            hint = did_you_mean(self.env, gymnasium.registry, 0.6)
             raise UnknownEnv(
-                f"unknown env {self.env!r}: {hint}If a module of yours registers it, add --import MODULE (in Python, "
-                "import it first); `groundling list envs` has those that are here"
+                f"unknown env {self.env!r}: {hint}{IMPORT}`groundling list envs` has those that are here"
             )
         if self.actions == []:
             raise ConfigError(
