@@ -1,7 +1,4 @@
-"""Lamorel's PPO example, ported (docs/migration/lamorel.md).
-
-`torchrun --nproc-per-node 2 examples/lamorel_ppo.py` does the same in two processes.
-"""
+"""Lamorel's PPO example, ported. `torchrun --nproc-per-node 2 examples/lamorel_ppo.py`: in two processes."""
 
 import torch
 

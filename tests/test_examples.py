@@ -178,28 +178,23 @@ def test_own_algorithm_and_policy_write(
     assert main(words) == 0  # resumes, with its own weights read back
 
 
+_SHELF = ["shelf", "--config-dir", str(ROOT / "examples"), "world.num_envs=2", "world.num_steps=4"]
+_NO_ECHO = ["rl4lms/increasing_numbers_ppo", "~reward", "reward.no_echo={}"]
+_NO_ECHO += ["world.num_texts=2", "world.num_tokens=4"]
+
+
 @pytest.mark.parametrize(
-    ("module", "words"),
+    ("module", "words", "again"),
     [
-        (
-            "examples.shelf",
-            ["shelf", "--config-dir", str(ROOT / "examples"), "world.num_envs=2", "world.num_steps=4"],
-        ),
-        (
-            "examples.own_reward",
-            [
-                "rl4lms/increasing_numbers_ppo",
-                "~reward",
-                "reward.no_echo={}",
-                "world.num_texts=2",
-                "world.num_tokens=4",
-            ],
-        ),
+        ("examples.shelf", _SHELF, ["evaluate", "{run}"]),
+        # an agent needs no reward: it is evaluated without the module, but not trained further
+        ("examples.own_reward", _NO_ECHO, ["train", "{run}/config.yaml", "training.steps=16"]),
     ],
 )
 def test_a_run_says_which_modules_it_was_made_with(
     module: str,
     words: list[str],
+    again: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -212,7 +207,7 @@ def test_a_run_says_which_modules_it_was_made_with(
         "device=cpu",
     ]
     assert main(["train", *words, *short, "--import", module]) == 0
-    error = _groundling("evaluate", str(run), "--episodes", "2", fails=True)
+    error = _groundling(*(word.format(run=run) for word in again), fails=True)
     assert f"if you have them and trust them, add --import {module}" in error
     assert error.count("\n") == 1
     assert main(["evaluate", str(run), "--episodes", "2", "--import", module]) == 0

@@ -152,13 +152,14 @@ def test_a_phone_need_not_scroll_sideways(browser, until, place: str) -> None:
 def test_dark_is_dark(browser, until) -> None:
     browser.get(_at(browser, "/"))
 
-    def background() -> int:
-        colour = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+    def background(b) -> int:
+        colour = b.execute_script("return getComputedStyle(document.body).backgroundColor")
         return sum(map(int, re.findall(r"\d+", colour)[:3]))
 
     features = [{"name": "prefers-color-scheme", "value": "dark"}]
-    light = background()
+    until(lambda b: background(b) > 600)
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-    dark = background()
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-    assert light > 600 and dark < 150
+    try:
+        until(lambda b: 0 < background(b) < 150)
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
