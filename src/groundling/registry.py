@@ -4,7 +4,7 @@ import difflib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -95,7 +95,7 @@ class Registry(Generic[T]):
         self.check_arguments(id, kwargs)
         missing = self.missing_arguments(id, kwargs)[len(args) :]
         if missing:
-            raise ConfigError(f"{self.kind} {id!r} needs {', '.join(missing)}")
+            raise ConfigError(self.needs(id, missing))
         return factory(*args, **kwargs)
 
     def missing_arguments(self, id: str, given: Collection[str]) -> list[str]:
@@ -103,6 +103,15 @@ class Registry(Generic[T]):
         parameters = inspect.signature(self.get(id)).parameters.values()
         needed = [p.name for p in parameters if p.default is p.empty and p.kind in _NAMED]
         return [name for name in needed if name not in given]
+
+    def needs(self, id: str, missing: Sequence[str]) -> str:
+        """What a message says of the component ``id`` without these arguments."""
+        return f"{self.kind} {id!r} needs {', '.join(missing)}{self._hint(id)}"
+
+    def _hint(self, id: str) -> str:
+        adapted = (others for others, _ in self._adapted if id in others)
+        others = None if id in self._factories else next(adapted, None)
+        return "" if others is None else others._hint(id)
 
     def check_arguments(self, id: str, kwargs: Mapping[str, Any], withheld: Collection[str] = ()) -> None:
         """Raise `ConfigError` if the component ``id`` takes no argument of one of these names.
@@ -159,9 +168,7 @@ def check_component(
         raise ConfigError(f"{error}; ~{key}.args takes all arguments of the experiment out") from error
     missing = registry.missing_arguments(component.id, {*component.args, *filled_in})
     if missing:
-        raise ConfigError(
-            f"{registry.kind} {component.id!r} needs {key}.args.{f', {key}.args.'.join(missing)}"
-        )
+        raise ConfigError(registry.needs(component.id, [f"{key}.args.{name}" for name in missing]))
     check_types(factory, f"{key}.args.", component.args)
 
 

@@ -176,6 +176,12 @@ def test_an_unknown_experiment_lists_the_nearest() -> None:
         compose("dem")
 
 
+def test_a_runs_folder_is_no_experiment(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(to_yaml(compose("demo")))
+    with pytest.raises(ConfigError, match=f"run's folder: name its settings, {tmp_path}/config.yaml"):
+        compose(str(tmp_path))
+
+
 def test_own_experiments_come_from_a_folder(tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_text(

@@ -424,3 +424,10 @@ def test_a_plain_function_is_a_reward() -> None:
             return []
 
         rewards.create("test-none")([""], ["a"], [[]])
+
+    @rewards.register("test-misnamed")
+    def lengths(texts):
+        return list(map(len, texts))
+
+    with pytest.raises(ConfigError, match=r"needs texts; .* takes them as generations \(or completions\)"):
+        rewards.create("test-misnamed")

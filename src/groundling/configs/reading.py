@@ -108,6 +108,8 @@ def from_experiment(experiment: str, config_dir: Path | None = None) -> Read:
     check_config_dir(config_dir)
     known = experiments(config_dir)
     if experiment not in known:
+        if (Path(experiment) / "config.yaml").is_file():
+            raise ConfigError(f"{experiment} is a run's folder: name its settings, {experiment}/config.yaml")
         raise ConfigError(unknown("experiment", experiment, known))
     if config_dir is None:
         composed = _bundled(experiment)

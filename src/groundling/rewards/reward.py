@@ -272,6 +272,12 @@ class RewardRegistry(Registry[Reward]):
 
         return decorate
 
+    def _hint(self, id: str) -> str:
+        """How a plain function would be a reward, unless it makes one."""
+        if inspect.isfunction(self._factories.get(id)):
+            return "; a function that scores texts takes them as generations (or completions)"
+        return super()._hint(id)
+
 
 rewards = RewardRegistry("reward")
 
