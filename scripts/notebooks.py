@@ -5,6 +5,7 @@
 
 import argparse
 import os
+import re
 import sys
 import tempfile
 import time
@@ -28,6 +29,9 @@ def notebook(tutorial: str) -> str:
     page = jupytext.reads(_KERNEL + text, fmt="md")
     for number, cell in enumerate(page.cells):
         cell["id"] = str(number)  # which is drawn otherwise
+        cell.source = re.sub(
+            r"^%%bash$", "%%bash -e", cell.source, flags=re.M
+        )  # any command may fail the cell
         for part, file in _FILES.items():
             if cell.cell_type == "code" and part in cell.source:
                 cell.source = f"%%writefile {file}\n{cell.source}"
