@@ -29,9 +29,8 @@ def notebook(tutorial: str) -> str:
     page = jupytext.reads(_KERNEL + text, fmt="md")
     for number, cell in enumerate(page.cells):
         cell["id"] = str(number)  # which is drawn otherwise
-        cell.source = re.sub(
-            r"^%%bash$", "%%bash -e", cell.source, flags=re.M
-        )  # any command may fail the cell
+        # Without -e only the last command could fail the cell.
+        cell.source = re.sub(r"^%%bash$", "%%bash -e", cell.source, flags=re.M)
         for part, file in _FILES.items():
             if cell.cell_type == "code" and part in cell.source:
                 cell.source = f"%%writefile {file}\n{cell.source}"
