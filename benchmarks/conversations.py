@@ -189,11 +189,11 @@ def main() -> None:
             for doing in ways[0].seconds:
                 ratio = median(ways[0].seconds[doing]) / median(ways[1].seconds[doing])
                 print(f"{'':14} {doing}: {ratio:.2f} x", flush=True)
-        if not arguments.quick:
-            results = {"machine": machine(arguments.device), "rows": rows}
-            (RESULTS / f"conversations-{arguments.device}.json").write_text(
-                json.dumps(results, indent=1) + "\n"
-            )
+            if not arguments.quick:  # after each length: what is interrupted leaves what it has measured
+                results = {"machine": machine(arguments.device), "rows": rows}
+                (RESULTS / f"conversations-{arguments.device}.json").write_text(
+                    json.dumps(results, indent=1) + "\n"
+                )
 
 
 if __name__ == "__main__":
