@@ -12,7 +12,7 @@ CHECKED := .venv-wheel
 AUDITING := .venv-audit
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-smollm2 demo-writing demo-motif test faults fuzz rehearsal soak site notebooks lint format wheel-check sbom audit clean
+.PHONY: help install demo demo-smollm2 demo-writing demo-motif test test-thorough faults fuzz rehearsal soak site notebooks lint format wheel-check sbom audit clean
 
 help:  ## Show what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -61,6 +61,10 @@ demo-motif: install  ## Motif: record NetHack, judge it, learn the judge's prefe
 test: export PYTHONDONTWRITEBYTECODE =
 test: install  ## Run the test suite
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+test-thorough: export PYTHONDONTWRITEBYTECODE =
+test-thorough: install  ## Run the test suite with the cases that it leaves out: before a release, and each week
+	$(BIN)/python -m pytest -n auto --dist worksteal -m ''
 
 faults: install  ## Kill, damage and starve every long command; a table in results/faults (some 20 minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults --output results/faults

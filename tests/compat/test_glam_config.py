@@ -12,6 +12,7 @@ from groundling.compat.glam_config import read
 from groundling.envs.text_generation import pools
 from groundling.errors import ConfigError, GroundlingError
 from groundling.policies.policy import policies
+from tests.thorough import some_of
 
 _ACTIONS = ["turn_left", "turn_right", "go_forward", "pick_up", "drop", "toggle"]
 
@@ -270,7 +271,7 @@ def _needed(name: str, folder: Path) -> list[str]:
     return [*_NEEDED[name], f"rl_script_args.saving_path_logs={folder}"]
 
 
-@pytest.mark.parametrize("name", [*_NEEDED, *_SCRIPTS])
+@pytest.mark.parametrize("name", some_of([*_NEEDED, *_SCRIPTS], ["glam-multi-node", "lamorel-ppo-lora"]))
 def test_every_shape_trains(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = _write(tmp_path, name)
     small = [

@@ -24,6 +24,7 @@ from groundling.worlds import worlds
 from groundling.worlds.nethack.config import NetHackConfig, NetHackEvaluation
 from groundling.worlds.text.config import TextConfig, TextEvaluation
 from groundling.worlds.writing.config import WritingConfig, WritingEvaluation
+from tests.thorough import some_of
 
 _SECTIONS: dict[str, tuple[type, type]] = {
     "text": (TextConfig, TextEvaluation),
@@ -91,6 +92,7 @@ _RUNS: dict[str, tuple[str, ...]] = {
     ),
 }
 """By kind of world, policy and algorithm, an experiment and its overrides: one update."""
+_USUAL = ("text, action_scoring, ppo", "text, symbolic, ppo", "nethack, nethack, appo", "writing, token, ppo")
 _WORLDS = {
     "text": _RUNS["text, action_scoring, ppo"],
     "nethack": _RUNS["nethack, nethack, appo"],
@@ -205,7 +207,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=_RUNS)
+@pytest.fixture(scope="module", params=some_of(_RUNS, _USUAL))
 def walked(
     request: pytest.FixtureRequest, dataset: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> _Walked:

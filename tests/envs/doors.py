@@ -208,3 +208,20 @@ gymnasium.register("test/Hasty-v0", entry_point=Hasty)
 gymnasium.register("test/Wandering-v0", entry_point=Wandering)
 gymnasium.register("test/Forgetful-v0", entry_point=Forgetful)
 gymnasium.register("test/Endless-v0", entry_point=Endless)
+
+
+class Ends(gymnasium.Env[dict[str, Any], int]):
+    """Succeeds at its first step; from its second episode on the process ends there."""
+
+    observation_space = gymnasium.spaces.Dict({"mission": gymnasium.spaces.Text(32)})
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.dies = seed is not None and seed > 100
+        return {"mission": "go left"}, {"descriptions": ["You see a wall"]}
+
+    def step(self, action: int) -> Any:
+        if self.dies:
+            os._exit(3)
+        return {"mission": "go left"}, 1.0, True, False, {"descriptions": ["You see a wall"], "success": True}

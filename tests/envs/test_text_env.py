@@ -18,7 +18,7 @@ from groundling.envs.text_env import ACTIONS, TextEnv, read_text_step
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, RunError
 from tests.conftest import Corridor
-from tests.envs.doors import Doors, Wandering
+from tests.envs.doors import Doors, Ends, Wandering
 
 
 def _make(num_envs: int = 3, workers: int = 0, timeout: float = 60.0, **args: Any) -> TextVectorEnv:
@@ -134,23 +134,9 @@ def test_workers_give_what_this_process_gives(workers: int) -> None:
     other.close()
 
 
-class _Ends(Corridor):
-    """Tells success at its end; from the second episode on its process ends at the first step."""
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        self.dies = seed is not None and seed > 100
-        return super().reset(seed=seed, options=options)
-
-    def step(self, action: int) -> Any:
-        if self.dies:
-            os._exit(3)
-        observation, reward, _, truncated, info = super().step(action)
-        return observation, reward, True, truncated, {**info, "success": True}
-
-
 def test_an_env_that_is_lost_at_its_first_step_knows_nothing_of_the_episode_before() -> None:
     envs = TextVectorEnv(
-        _Ends, 1, ["left", "right", "stay"], lambda i, k: 100 * k + 1, num_workers=1, warn=lambda text: None
+        Ends, 1, ["left", "right", "stay"], lambda i, k: 100 * k + 1, num_workers=1, warn=lambda text: None
     )
     envs.reset()
     (first,) = envs.step([2]).episodes

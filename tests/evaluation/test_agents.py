@@ -8,6 +8,7 @@ import pytest
 
 from groundling.cli import main
 from groundling.worlds.text.suites import find_suites
+from tests.thorough import thorough
 
 _SMALL = [
     "model.path=starter",
@@ -50,7 +51,7 @@ def test_every_agent_trains_two_updates_and_is_evaluated(agent: str, tmp_path: P
     )
 
 
-@pytest.mark.parametrize("agent", ["mixed", "action_head", "drrn"])
+@pytest.mark.parametrize("agent", ["mixed", *thorough("action_head", "drrn")])
 def test_every_suite_runs_on_every_agent_that_reads(agent: str, tmp_path: Path) -> None:
     more = ["algorithm.args.micro_batch_size=4"] if agent != "drrn" else []
     _train(agent, tmp_path, "world.args.max_steps=8", *more)

@@ -9,6 +9,7 @@ from tests.faults import cases
 from tests.faults.cases import Bench, Case
 from tests.faults.harness import Scenario
 from tests.faults.scenarios import prepare, scenarios
+from tests.thorough import thorough
 
 
 @pytest.fixture(scope="module")
@@ -32,14 +33,14 @@ def _assert_survived(tried: Iterator[Case]) -> list[Case]:
 
 @pytest.mark.parametrize(
     "name",
-    ["train table", "collect --episodes", "annotate", "distill", "evaluate", "study"],
+    ["train table", "collect --episodes", "annotate", "evaluate", *thorough("distill", "study")],
 )
 def test_a_killed_command_ends_as_undisturbed(name: str, bench: Bench, every: dict[str, Scenario]) -> None:
     done = _assert_survived(cases.killed(bench, every[name], 3))
     assert sum(case.kills for case in done) >= 1
 
 
-@pytest.mark.parametrize("name", ["train table", "distill"])
+@pytest.mark.parametrize("name", ["train table", *thorough("distill")])
 def test_a_full_disk_costs_nothing(name: str, bench: Bench, every: dict[str, Scenario]) -> None:
     _assert_survived(cases.full_disk(bench, every[name], 2))
 
@@ -54,5 +55,8 @@ def test_of_two_at_once_one_does_it(name: str, bench: Bench, every: dict[str, Sc
     _assert_survived(cases.two_at_once(bench, every[name]))
 
 
-def test_a_damaged_run_goes_on_exactly_or_says_why_not(bench: Bench, every: dict[str, Scenario]) -> None:
-    assert len(_assert_survived(cases.damaged(bench, every["train table"], most=12))) == 12
+@pytest.mark.parametrize("most", [4, *thorough(12)])
+def test_a_damaged_run_goes_on_exactly_or_says_why_not(
+    most: int, bench: Bench, every: dict[str, Scenario]
+) -> None:
+    assert len(_assert_survived(cases.damaged(bench, every["train table"], most=most))) == most

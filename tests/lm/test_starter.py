@@ -10,6 +10,7 @@ from starter_words import ENGLISH
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 import groundling
+from tests.thorough import thorough
 
 STARTER = Path(groundling.__file__).parent / "lm" / "starter"
 KINDS = {"encoder_decoder": AutoModelForSeq2SeqLM, "causal": AutoModelForCausalLM}
@@ -94,7 +95,9 @@ def test_dropout_is_off(starter):
     assert all(module.p == 0 for module in model.modules() if isinstance(module, torch.nn.Dropout))
 
 
-@pytest.mark.parametrize(("condition", "least"), [("pairs", 0.95), ("nouns", 0.8), ("things", 0.8)])
+@pytest.mark.parametrize(
+    ("condition", "least"), [("pairs", 0.95), *thorough(("nouns", 0.8), ("things", 0.8))]
+)
 def test_answers_what_it_has_never_read(starter, condition, least):
     """Exact answers on held-out pairs of colour and noun, on held-out nouns, and on more things than any text has."""
     folder, model, _ = starter

@@ -23,6 +23,7 @@ from groundling.lm import LanguageModel
 from groundling.lm.chat import Chat
 from groundling.lm.loading import STARTERS
 from groundling.lm.text_only import sees
+from tests.thorough import THOROUGH
 
 _TEXT = {
     "hidden_size": 32,
@@ -190,6 +191,7 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
         LanguageModel.from_pretrained(tmp_path)
 
 
+@THOROUGH
 def test_every_config_with_eyes_is_taken_or_refused_in_one_line(tmp_path: Path) -> None:
     count = 0
     for kind in CONFIG_MAPPING_NAMES:

@@ -11,6 +11,7 @@ from groundling.errors import GroundlingError
 from groundling.lm import LanguageModel, scoring
 from groundling.lm.trie import Trie, written_log_probs
 from tests.lm.families import ACTIONS, CORPUS
+from tests.thorough import thorough
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*cannot read several candidates")
 
@@ -141,7 +142,7 @@ def test_equals_token_by_token_masking(lms, family, temperature):
         torch.testing.assert_close(guided.state, lm.encode(PROMPTS), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("family", ["t5", "gpt2", "bloom"])
+@pytest.mark.parametrize("family", ["gpt2", "bloom", *thorough("t5")])
 @property_test
 @given(data=st.data())
 def test_any_lists_in_any_company(lms, family, data):

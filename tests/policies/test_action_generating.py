@@ -17,6 +17,7 @@ from groundling.policies import ActionGeneratingPolicy, ActionWritingPolicy
 from groundling.policies.answer import Answer, Form, find_action
 from groundling.worlds.text.collect import EnvCollector
 from tests.conftest import Corridor
+from tests.thorough import thorough
 
 _SIGNS = ("go", "go left", "go left now", "wait")
 _FORMS: dict[str, dict[str, Any]] = {
@@ -247,7 +248,7 @@ class Signpost(gymnasium.Env[str, str]):
         return "You see a signpost", {"goal": "go", "actions": ["go left", "go right", "wait"]}
 
 
-@pytest.mark.parametrize("credit", ["turn", "token", "poad"])
+@pytest.mark.parametrize("credit", ["poad", *thorough("turn", "token")])
 def test_it_learns_what_pays(lm: LanguageModel, credit: Literal["turn", "token", "poad"]) -> None:
     """Through a thought of two tokens, by each kind of credit."""
     policy = _policy(copy.deepcopy(lm), prompt="brief", thought_ends=":", max_thought_tokens=2)

@@ -22,6 +22,7 @@ from groundling.policies import (
 from groundling.prompts import Conversation
 from groundling.prompts.prompt import prompts
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
+from tests.thorough import thorough
 
 _SEES = ["You see a wall", "You see a red ball", "You see a key", "You see a wall"]
 _ACTIONS = ("turn left", "go forward", "drop")
@@ -67,7 +68,7 @@ def test_a_long_conversation_leaves_room_for_the_longest_answer() -> None:
 
 
 @pytest.mark.parametrize("kind", _KINDS)
-@pytest.mark.parametrize("room", [None, 260])
+@pytest.mark.parametrize("room", [260, *thorough(None)])
 def test_an_episode_is_what_its_steps_are_alone(kind: str, room: int | None) -> None:
     lm = LanguageModel.from_pretrained("starter-causal", max_prompt_tokens=room)
     policy, steps = _policy(kind, lm), _steps(12)

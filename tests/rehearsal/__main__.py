@@ -1,6 +1,7 @@
 """The long form: ``python -m tests.rehearsal --output results/rehearsal`` (`make rehearsal`), some 3 minutes.
 
-Without ``--output`` it plays what the test suite plays, and tells on each line what is wrong with a path.
+Without ``--output`` it plays some paths, with ``--few`` those of `make test`, and tells on each line what is wrong with
+a path.
 
 On a machine with a GPU, ``--device cuda`` plays the same paths there, and writes one table, named after the GPU.
 """
@@ -22,6 +23,7 @@ import torch
 from tests.rehearsal.cases import (
     REHEARSAL,
     UNITS,
+    Part,
     Rehearsal,
     by_number,
     everything,
@@ -34,7 +36,9 @@ KINDS = ("to device", "to host", "wait")
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path, help="play every path, and write tables into this folder")
+    played = parser.add_mutually_exclusive_group()
+    played.add_argument("--output", type=Path, help="play every path, and write tables into this folder")
+    played.add_argument("--few", action="store_true", help="play the few that `make test` has")
     parser.add_argument("--device", default=REHEARSAL, help="a GPU, such as cuda")
     parser.add_argument("--jobs", type=int, default=1, help="processes that share the paths")
     arguments = parser.parse_args()
@@ -43,7 +47,8 @@ def main() -> int:
             f"{arguments.output} has no copies.csv, beside which a GPU's table stands: play without --device first"
         )
     done, began = list[Rehearsal](), time.perf_counter()
-    for one in _played(arguments.device, arguments.output is not None, arguments.jobs):
+    part: Part = "all" if arguments.output is not None else "few" if arguments.few else "some"
+    for one in _played(arguments.device, part, arguments.jobs):
         done.append(one)
         problems = "; ".join(one.problems)
         print(f"{one.name}: {'WRONG: ' + problems if problems else f'{one.difference:.1e}'}", flush=True)
@@ -61,14 +66,14 @@ def main() -> int:
     return bool(wrong)
 
 
-def _played(device: str, whole: bool, jobs: int) -> Iterator[Rehearsal]:
-    """All paths in their order, by this process or by several."""
+def _played(device: str, part: Part, jobs: int) -> Iterator[Rehearsal]:
+    """The paths in their order, by this process or by several."""
     if jobs == 1:
-        yield from (rehearse(name, play, device) for name, play in everything(whole))
+        yield from (rehearse(name, play, device) for name, play in everything(part))
         return
-    total = sum(1 for _ in everything(whole))
+    total = sum(1 for _ in everything(part))
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(by_number, range(total), itertools.repeat(whole), itertools.repeat(device))
+        yield from pool.map(by_number, range(total), itertools.repeat(part), itertools.repeat(device))
 
 
 def write(done: list[Rehearsal], folder: Path) -> None:

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 from scripts.combinations import PAID
@@ -60,7 +61,7 @@ SUITE = {
     *(("writing", "token", algorithm, "metric") for algorithm in ("nlpo", "rloo", "supervised", "trpo")),
     ("writing", "token", "ppo", "judge asked online"),
 }
-"""The combinations that the test suite plays: each policy and each algorithm once."""
+"""The combinations of some paths: each policy and each algorithm once."""
 _LONG = {
     "stopped, resumed, evaluated: conversations",
     "stopped, resumed, evaluated: writing",
@@ -68,7 +69,22 @@ _LONG = {
     "bfloat16, LoRA and a KL penalty, text",
     "checkpointed gradients and a reference, text",
 }
-"""Paths that are left to `make rehearsal`, since shorter ones of the suite compute most of the same."""
+"""Paths that are left to `make rehearsal`, since shorter ones compute most of the same."""
+FEW = {
+    "text: action_scoring, ppo, what the world pays",
+    "text: drrn, drrn, what the world pays",
+    "text: symbolic, appo, what the world pays",
+    "writing: token, rloo, metric",
+    "conversations, groups of episodes",
+    "decoding, NLPO's mask",
+    f"decoding, NLPO's mask{TWICE}",
+    "distilling a reward model, motif",
+    "a language model as judge, choice",
+    "bfloat16, decoding",
+}
+"""The paths that `make test` plays."""
+Part = Literal["all", "some", "few"]
+"""Which paths are played: all, those that `make test-thorough` has, or `FEW`."""
 
 _IN_BFLOAT16 = (
     "LoRA and a KL penalty, text",
@@ -90,9 +106,11 @@ class Rehearsal:
     problems: list[str]
 
 
-def everything(whole: bool) -> Iterator[tuple[str, Played]]:
-    """All paths, or those of the test suite."""
-    yield from (path for path in _everything(whole) if whole or path[0] not in _LONG)
+def everything(part: Part) -> Iterator[tuple[str, Played]]:
+    """All paths, or a part of them."""
+    for name, play in _everything(part == "all"):
+        if part == "all" or (name in FEW if part == "few" else name not in _LONG):
+            yield name, play
 
 
 def _everything(whole: bool) -> Iterator[tuple[str, Played]]:
@@ -130,9 +148,9 @@ def _everything(whole: bool) -> Iterator[tuple[str, Played]]:
     yield "bfloat16, decoding", paths.in_bfloat16(paths.decoded)
 
 
-def by_number(number: int, whole: bool, device: str) -> Rehearsal:
+def by_number(number: int, part: Part, device: str) -> Rehearsal:
     """One of `everything`, played; for processes that share them."""
-    name, play = next(itertools.islice(everything(whole), number, None))
+    name, play = next(itertools.islice(everything(part), number, None))
     return rehearse(name, play, device)
 
 

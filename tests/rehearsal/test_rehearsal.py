@@ -6,15 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
+
+from tests.thorough import THOROUGH, thorough
 
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-def _process(module: str) -> subprocess.CompletedProcess[str]:
+def _process(module: str, *words: str) -> subprocess.CompletedProcess[str]:
     here = {"PYTHONPATH": os.pathsep.join([str(_ROOT / "src"), str(_ROOT)]), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [sys.executable, "-m", module],
+        [sys.executable, "-m", module, *words],
         cwd=_ROOT,
         env=os.environ | here,
         capture_output=True,
@@ -24,15 +27,17 @@ def _process(module: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_every_path_is_rehearsed_and_nothing_is_misplaced() -> None:
-    done = _process("tests.rehearsal")
+@pytest.mark.parametrize(("words", "paths"), [(["--few"], 10), *thorough(([], 35))])
+def test_paths_are_rehearsed_and_nothing_is_misplaced(words: list[str], paths: int) -> None:
+    done = _process("tests.rehearsal", *words)
     wrong = [line for line in done.stdout.splitlines() if "WRONG" in line]
     assert done.returncode == 0, "\n".join(wrong) or done.stderr[-3000:]
-    assert len(done.stdout.splitlines()) > 35, done.stdout  # without NetHack
+    assert len(done.stdout.splitlines()) > paths, done.stdout  # without NetHack
     assert torch._C._get_privateuse1_backend_name() == "privateuseone"  # nothing of it is in this process
     assert "tests.rehearsal.device" not in sys.modules
 
 
+@THOROUGH
 def test_a_mistake_of_each_kind_is_found() -> None:
     done = _process("tests.rehearsal.planted")
     assert done.returncode == 0, done.stderr[-3000:]

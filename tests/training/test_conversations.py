@@ -12,6 +12,7 @@ from groundling.cli import main
 from groundling.training import trainer
 from groundling.training.tracking import TIME_KEYS, read_metrics
 from tests.launching import groundling
+from tests.thorough import thorough
 
 _WORDS = [
     "model.path=starter-causal",
@@ -43,7 +44,7 @@ def _rows(run_dir: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if k not in TIME_KEYS} for row in read_metrics(run_dir)]
 
 
-@pytest.mark.parametrize("policy", ["action_generating", "action_scoring", "action_writing"])
+@pytest.mark.parametrize("policy", ["action_scoring", *thorough("action_generating", "action_writing")])
 def test_a_stopped_run_goes_on_to_the_last_bit(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,7 +69,7 @@ def test_a_stopped_run_goes_on_to_the_last_bit(
         assert all(one[key].equal(other[key]) for key in one)
 
 
-@pytest.mark.parametrize("policy", ["action_generating", "action_scoring"])
+@pytest.mark.parametrize("policy", ["action_generating", *thorough("action_scoring")])
 def test_two_processes_do_what_one_does(policy: str, tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     assert main(_words(one, policy)) == 0

@@ -10,6 +10,7 @@ from groundling.cli import main
 from groundling.training import trainer
 from groundling.training.tracking import TIME_KEYS, read_metrics
 from tests.launching import groundling
+from tests.thorough import THOROUGH
 
 _WORDS = [
     "model.path=starter-causal",
@@ -33,6 +34,7 @@ def _rows(run_dir: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if k not in TIME_KEYS} for row in read_metrics(run_dir)]
 
 
+@THOROUGH
 def test_a_stopped_run_goes_on_to_the_last_bit_and_two_processes_do_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ from groundling.processes import Processes
 from groundling.training.tracking import TIME_KEYS, read_metrics
 from groundling.training.trainer import Trainer
 from tests.launching import groundling
+from tests.thorough import thorough
 
 _SMALL = [
     "world.num_envs=5",  # shared unevenly
@@ -158,16 +159,18 @@ _OF_THE_BATCH = ["~reward", "reward.weighted_sum={args:{parts:[{id:cider},{id:nt
 @pytest.mark.parametrize(
     "algorithm, extra_args, sharded, overrides",
     [
-        (
-            "grpo",
-            "epochs:2",
-            False,
-            ["world.texts_per_prompt=2", "policy.args.value=shared", *_OF_THE_BATCH],
+        *thorough(
+            (
+                "grpo",
+                "epochs:2",
+                False,
+                ["world.texts_per_prompt=2", "policy.args.value=shared", *_OF_THE_BATCH],
+            )
         ),
         # One text at a time, of which a process may have fewer than the other.
         ("nlpo", "epochs:2,micro_batch_size:1,weight_decay:0.1,target_update_iterations:2", True, _MASKED),
         # Before it learns the main process alone has used the model.
-        ("supervised", "learning_rate_schedule:constant,warmup:0", True, [*_VALIDATED, *_ADAPTED]),
+        *thorough(("supervised", "learning_rate_schedule:constant,warmup:0", True, [*_VALIDATED, *_ADAPTED])),
     ],
 )
 def test_two_processes_write_and_learn_what_one_does(

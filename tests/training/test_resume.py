@@ -36,6 +36,7 @@ from groundling.training.trainer import Trainer, train
 from groundling.worlds.text.collect import EnvCollector
 from groundling.worlds.text.config import TextConfig, TextEvaluation
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
+from tests.thorough import thorough
 
 _UPDATES = 6
 _FORK = multiprocessing.get_context("fork")  # children share what is imported: a start costs milliseconds
@@ -119,7 +120,7 @@ def _run_and_kill(config: Config, kill: Callable[[multiprocessing.process.BasePr
     return child.exitcode
 
 
-@pytest.mark.parametrize(("make", "kills"), [(_corridor, 12), (_starter, 5)])
+@pytest.mark.parametrize(("make", "kills"), [(_corridor, 12), (_starter, 2), *thorough((_starter, 5))])
 def test_sigkill_at_random_moments(make: Callable[[Path], Config], kills: int, tmp_path: Path) -> None:
     began = time.monotonic()
     assert _run_and_kill(make(tmp_path / "whole"), lambda child: None) == 0
@@ -184,10 +185,10 @@ def test_a_complete_run_keeps_nothing_half_deleted(whole_corridor: Path, tmp_pat
 @pytest.mark.parametrize(
     "model",
     [
-        ModelConfig(path="starter-causal"),
+        *thorough(ModelConfig(path="starter-causal")),
         ModelConfig(lora={"r": 2, "target_modules": ["q", "v"]}),
-        ModelConfig(lora={"r": 2, "target_modules": "all-linear"}),
-        ModelConfig(init=Init.random, gradient_checkpointing=True),
+        *thorough(ModelConfig(lora={"r": 2, "target_modules": "all-linear"})),
+        *thorough(ModelConfig(init=Init.random, gradient_checkpointing=True)),
     ],
     ids=["causal", "lora", "lora-all-linear", "random"],
 )

@@ -14,6 +14,7 @@ from groundling.rewards import RewardPartConfig
 from groundling.rows import read_rows
 from groundling.training.tracking import read_metrics
 from groundling.worlds.writing.config import WritingConfig, WritingEvaluation
+from tests.thorough import thorough
 from tests.training.test_resume import _UPDATES, _assert_goes_on_exactly
 
 _CLIPPED = {"minibatch_size": 8, "learning_rate": 1e-2, "kl_coefficient": 0.1, "kl_target": 0.05}
@@ -46,8 +47,13 @@ def _parts(folder: Path, algorithm: ComponentConfig, model: ModelConfig, **polic
     }
 
 
-@pytest.mark.parametrize("family", ["gpt2", "bart"])
-@pytest.mark.parametrize("algorithm", ["ppo", "nlpo", "supervised"])
+@pytest.mark.parametrize(
+    ("algorithm", "family"),
+    [
+        *(("ppo", "gpt2"), ("nlpo", "bart"), ("supervised", "gpt2")),
+        *thorough(("ppo", "bart"), ("nlpo", "gpt2"), ("supervised", "bart")),
+    ],
+)
 def test_a_writer_goes_on_exactly(
     algorithm: str, family: str, tmp_path: Path, model_folder: Callable[[str], Path]
 ) -> None:
@@ -78,7 +84,7 @@ def test_a_writer_goes_on_exactly(
         assert len(set(coefficients)) == _UPDATES  # it was steered all the time
 
 
-@pytest.mark.parametrize("family", ["llama", "bart"])
+@pytest.mark.parametrize("family", ["llama", *thorough("bart")])
 def test_adapters_go_on_exactly_with_themselves_off_as_reference(
     family: str, tmp_path: Path, model_folder: Callable[[str], Path]
 ) -> None:
@@ -93,7 +99,7 @@ def test_adapters_go_on_exactly_with_themselves_off_as_reference(
 
 
 @pytest.mark.parametrize(
-    ("family", "adapter", "value_lora"), [("llama", True, {"r": 3}), ("bart", False, {"r": 2})]
+    ("family", "adapter", "value_lora"), [("llama", True, {"r": 3}), *thorough(("bart", False, {"r": 2}))]
 )
 def test_values_by_an_adapter_go_on_exactly(
     family: str,

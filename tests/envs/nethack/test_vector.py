@@ -17,6 +17,7 @@ from groundling.envs.nethack.tasks import NetHackTask
 from groundling.envs.nethack.vector import Frames, NetHackVectorEnv
 from groundling.envs.seeds import held_out_seed, training_seed
 from groundling.errors import ConfigError, RunError
+from tests.thorough import thorough
 
 SHORT = {"max_episode_steps": 25}
 ARRAYS = [f for f in Frames.__slots__ if f != "episodes"]
@@ -232,7 +233,7 @@ def test_an_env_that_raises_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> Non
             assert not each.receive(0).cut.any()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGBUS, signal.SIGSEGV])
+@pytest.mark.parametrize("number", [signal.SIGKILL, *thorough(signal.SIGBUS, signal.SIGSEGV)])
 def test_a_dead_worker_costs_its_episodes_and_nothing_else(number: int) -> None:
     warnings: list[str] = []
     with _vector(8, 2, seed=1, warn=warnings.append) as envs, _vector(8, 0, seed=1) as healthy:

@@ -17,6 +17,7 @@ from groundling.rewards import Reward, RewardSum, TextPart, TokenReward
 from groundling.worlds.writing.collect import PromptEncoder, WrittenTexts
 from tests.lm.conftest import make_lm, tokenizers
 from tests.lm.families import VOCABULARY
+from tests.thorough import thorough
 
 __all__ = ["make_lm", "tokenizers"]
 
@@ -91,7 +92,7 @@ def _on_the_right(observation: Observation) -> Observation:
     return turned
 
 
-@pytest.mark.parametrize("reward", [Overlap, Growth])
+@pytest.mark.parametrize("reward", [Overlap, *thorough(Growth)])
 @pytest.mark.parametrize("ends", [True, False])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_stepping_the_env_gives_what_is_written_at_once(
@@ -178,7 +179,7 @@ ALGORITHMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("family", ["gpt2", "t5"])
+@pytest.mark.parametrize("family", ["gpt2", *thorough("t5")])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_tokens_one_by_one_teach_what_whole_texts_do(
     algorithm: str, family: str, make_lm: Callable[..., LanguageModel]

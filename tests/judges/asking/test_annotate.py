@@ -36,6 +36,7 @@ from groundling.judges import (
 from groundling.judges.preferences.store import Store
 from tests.judges.asking.chat_server import ChatServer, captions, serving, verdict
 from tests.judges.preferences.test_pairs import encode
+from tests.thorough import thorough
 
 
 def dataset(folder: Path, rows: Iterable[tuple[str, str]]) -> Pairs:
@@ -362,7 +363,7 @@ def _known(pairs: Pairs, url: str) -> set[frozenset[str]]:
     return answered_pairs
 
 
-@pytest.mark.parametrize("chunks", [1, 2])
+@pytest.mark.parametrize("chunks", [2, *thorough(1)])
 def test_twenty_kills_cost_only_what_was_in_flight(tmp_path: Path, chunks: int) -> None:
     rng = random.Random(chunks)
     rows = [(f"a{n}" + "x" * (n % 5), "b" * (n % 9)) for n in range(350)]

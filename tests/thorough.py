@@ -1,0 +1,24 @@
+"""What is left to `make test-thorough`: cases of which the suite has others that compute most of the same."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+THOROUGH = pytest.mark.thorough
+"""Marks a test that `make test` leaves out."""
+
+
+def thorough(*values: Any) -> list[Any]:
+    """Parameters of a test that `make test` leaves out; those of several arguments are tuples."""
+    return [
+        pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=THOROUGH) for value in values
+    ]
+
+
+def some_of(values: Iterable[Any], usual: Iterable[Any]) -> list[Any]:
+    """All values as parameters, of which `make test` leaves out those that are not usual."""
+    usual = list(usual)
+    everything = list(values)
+    assert all(one in everything for one in usual), f"of {usual} some are not in {everything}"
+    return [one if one in usual else thorough(one)[0] for one in everything]
