@@ -2,7 +2,6 @@
 
 import functools
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
