@@ -1,5 +1,8 @@
 """What `groundling ui` shows, to whom, and what it does not."""
 
+import html
+import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,6 +115,20 @@ def test_metrics_go_on_from_where_they_were(client) -> None:
     whole = client.get("/metrics?id=runs/reader").json()
     assert [row["step"] for row in whole["rows"]] == [16, 32] and whole["live"] is False
     assert client.get("/metrics?id=runs/reader&after=1").json()["rows"] == whole["rows"][1:]
+
+
+def test_a_figure_that_never_changes_is_drawn_last(roots: list[Path], client) -> None:
+    still = roots[0] / "still"
+    shutil.copytree(roots[0] / "reader", still)
+    rows = [json.loads(line) for line in (still / "metrics.jsonl").read_text().splitlines()]
+    rows = [row | {"aaa": 0, "zzz": number} for number, row in enumerate(rows)]
+    (still / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    try:
+        (drawn,) = re.findall(r"data-figures='([^']*)'", client.get("/run?id=runs/still").text)
+    finally:
+        shutil.rmtree(still)
+    figures = json.loads(html.unescape(drawn))
+    assert figures.index("zzz") < figures.index("aaa") and figures[0] == "success_rate"
 
 
 def test_judges_are_counted_filtered_and_compared(client) -> None:

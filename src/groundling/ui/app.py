@@ -273,16 +273,16 @@ def _summary(folder: Folder) -> dict[str, Any]:
 
 
 def _drawn(runs: Sequence[ShownRun]) -> list[str]:
-    """The figures that can be drawn of the runs, those that tell most first."""
-    there = {
-        name
-        for run in runs
-        for row in run.metrics
-        for name, value in row.items()
-        if isinstance(value, int | float) and name not in ("step", "update")
-    }
-    first = [runs[0].figure[0], *learning_figures(runs)]
-    return [*(name for name in dict.fromkeys(first) if name in there), *sorted(there - {*first})]
+    """The figures that can be drawn of the runs, those that tell most first, and last those that never change."""
+    values: dict[str, set[float]] = {}
+    for run in runs:
+        for row in run.metrics:
+            for name, value in row.items():
+                if isinstance(value, int | float) and name not in ("step", "update"):
+                    values.setdefault(name, set()).add(value)
+    first = dict.fromkeys([runs[0].figure[0], *learning_figures(runs)])
+    others = sorted(values.keys() - first, key=lambda name: (len(values[name]) == 1, name))
+    return [*(name for name in first if name in values), *others]
 
 
 def _listed(run: ShownRun) -> dict[str, list[dict[str, Any]]]:
