@@ -23,7 +23,7 @@ from groundling.evaluation import study as study_module
 from groundling.evaluation.evaluate import evaluate
 from groundling.evaluation.study import make_jobs, run_jobs_beside
 from groundling.evaluation.study_by_figures import write_study_by_figures
-from groundling.evaluation.study_lines import SHARED, changes, differences
+from groundling.evaluation.study_lines import SHARED, changes, differences, successes
 from groundling.evaluation.study_results import Score
 from groundling.evaluation.tables import as_code, in_markdown, markdown_table, write_csv
 from groundling.intervals import IntervalEstimate, wilson_interval
@@ -255,6 +255,13 @@ def test_a_difference_in_one_test_of_several_is_not_cut_off() -> None:
     ]
     lines = {line.suite: line.estimate.value for line in differences([*plain, *better], "plain", ())}
     assert lines == pytest.approx({"a": 0, "b": 0, "c": 0.6, "d": 0, SHARED: 0.15})
+
+
+def test_a_test_in_which_an_agent_fails_counts_as_much_as_the_others() -> None:
+    by_suite = {"a": 0.9, "b": 0.9, "c": 0.1, "d": 0.9, "control": 0.0}
+    scores = [_score("one", seed, suite, value) for seed in range(5) for suite, value in by_suite.items()]
+    lines = {line.suite: line.estimate.value for line in successes(scores, ("control",))}
+    assert lines == pytest.approx({**by_suite, SHARED: 0.7})
 
 
 def test_a_change_is_that_of_the_same_agent() -> None:

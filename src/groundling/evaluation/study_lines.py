@@ -10,7 +10,7 @@ from groundling.evaluation.study_results import FIRST, RunResult, Score
 from groundling.intervals import IntervalEstimate, area_under_curve, estimate
 
 SHARED = "(shared)"
-"""In place of a suite: all that suit every arm, taken together; without controls, in which who reads fails."""
+"""In place of a suite: each seed's mean over all that suit every arm; without controls, in which who reads fails."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def sum_up(
     scores, areas = [score for one in results for score in one.scores], _areas(results)
     return [
         *(Line(arm, "area", "trained", "", len(one), _estimate(one)) for arm, one in areas.items()),
-        *_successes(scores, controls),
+        *successes(scores, controls),
         *_area_differences(areas, reference),
         *differences(scores, reference, controls),
         *changes(scores, usual),
@@ -100,7 +100,7 @@ def _area_differences(areas: Mapping[str, Mapping[int, float]], reference: str |
     ]
 
 
-def _successes(scores: Sequence[Score], controls: Collection[str]) -> list[Line]:
+def successes(scores: Sequence[Score], controls: Collection[str]) -> list[Line]:
     """By arm, agent and suite; and over all suites that every arm that learns has, without controls."""
     table = _table(scores)
     shared = _shared(table, controls)
@@ -164,11 +164,10 @@ def _lines(arm: str, agent: str, measure: str, suites: _BySeed, shared: Sequence
         yield Line(arm, measure, agent, suite, len(by_seed), _estimate(by_seed))
     if len(shared) > 1 and set(shared) <= set(suites):
         seeds = set.intersection(*(set(suites[suite]) for suite in shared))
-        together = np.array([[suites[suite][seed] for suite in shared] for seed in sorted(seeds)])
-        if measure == "difference":  # which may be in one suite alone, and would be cut off as an outlier
-            together = together.mean(axis=1)
-        if seeds:
-            yield Line(arm, measure, agent, SHARED, len(seeds), estimate(together))
+        # What shows in one suite alone would be cut off as an outlier, were suites and seeds taken as one sample.
+        means = {seed: float(np.mean([suites[suite][seed] for suite in shared])) for seed in sorted(seeds)}
+        if means:
+            yield Line(arm, measure, agent, SHARED, len(means), _estimate(means))
 
 
 def _first_interactions(scores: Sequence[Score]) -> list[Line]:

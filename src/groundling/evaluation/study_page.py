@@ -43,8 +43,8 @@ def page(
         f"{study.episodes}. Figures are interquartile means over seeds (of less than four values: means) with 95 % "
         "stratified-bootstrap intervals. With few seeds these intervals tend to be too narrow; with one seed, or "
         "where all seeds agree, there is none. The area under the curve is that of the smoothed success in "
-        f"training, divided by the steps. `{SHARED}` combines the tests that suit every arm that learns. "
-        "`evaluations.csv` has every run by family of tasks, `curves.csv` every update."
+        f"training, divided by the steps. `{SHARED}` is of each seed's mean over the tests that suit every arm that "
+        "learns. `evaluations.csv` has every run by family of tasks, `curves.csv` every update."
     )
     text.append("## Arms")
     text.append(markdown_table(["arm", "", "area under the curve", f"{usual}, before", usual], overview))
@@ -56,8 +56,7 @@ def page(
         text += [
             f"## Differences from {study.reference}",
             "Between agents trained with the same seed, which play the same episodes: interquartile means of the "
-            f"differences, with their intervals. In bold: the interval excludes 0. `{SHARED}`: of each seed's mean "
-            "over the tests.",
+            "differences, with their intervals. In bold: the interval excludes 0.",
             _difference_table(differences),
         ]
     if changes := _by_arm(lines, "change"):
