@@ -261,6 +261,7 @@ _SCRIPTS = {
     "lamorel-rlhf": "RLHF-like_PPO_LoRA_finetuning",
 }
 """By file, the folder of Lamorel's example."""
+_USUAL = ["glam-multi-node", "lamorel-ppo-lora", "lamorel-rlhf"]
 
 
 def _needed(name: str, folder: Path) -> list[str]:
@@ -271,7 +272,7 @@ def _needed(name: str, folder: Path) -> list[str]:
     return [*_NEEDED[name], f"rl_script_args.saving_path_logs={folder}"]
 
 
-@pytest.mark.parametrize("name", some_of([*_NEEDED, *_SCRIPTS], ["glam-multi-node", "lamorel-ppo-lora"]))
+@pytest.mark.parametrize("name", some_of([*_NEEDED, *_SCRIPTS], _USUAL))
 def test_every_shape_trains(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = _write(tmp_path, name)
     small = [

@@ -404,3 +404,9 @@ def test_an_experiment_that_cannot_be_laid_over_says_why(text: str, message: str
     with pytest.raises(ConfigError) as caught:
         compose("mine", config_dir=tmp_path)
     assert message in str(caught.value) and "raised while composing" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "no\0name"])
+def test_no_file_can_have_such_a_name(name: str) -> None:
+    with pytest.raises(ConfigError, match="unknown experiment"):
+        compose(name)

@@ -172,12 +172,13 @@ def test_the_task_is_drawn_at_each_reset_or_fixed() -> None:
     assert len(set.union(*kept)) > 1
 
 
-@pytest.mark.parametrize("id", ["BabyAI-MixedTestLocal-v0", *thorough("BabyAI-MixedTrainLocal-v0")])
-def test_the_split_is_kept_and_the_expert_solves_it(id: str) -> None:
+@pytest.mark.parametrize("episodes", [100, *thorough(500)])
+@pytest.mark.parametrize("id", ["BabyAI-MixedTrainLocal-v0", "BabyAI-MixedTestLocal-v0"])
+def test_the_split_is_kept_and_the_expert_solves_it(id: str, episodes: int) -> None:
     env, solved = gymnasium.make(id), 0
     expert = Expert(env)
     held_out = ("yellow box", "red key", "red door", "green ball", "grey door")
-    for seed in range(500):
+    for seed in range(episodes):
         mission = env.reset(seed=seed)[0]["mission"]
         nouns = [" ".join(pair) for pair in itertools.pairwise(mission.replace(",", "").split())]
         nouns = [n for n in nouns if n.split()[0] in COLOR_TO_IDX and n.split()[1] in (*_NOUNS, "door")]
@@ -188,7 +189,7 @@ def test_the_split_is_kept_and_the_expert_solves_it(id: str) -> None:
             _, reward, terminated, truncated, _ = env.step(expert.act())
             ended = terminated or truncated
         solved += reward > 0
-    assert solved >= 495
+    assert solved >= 0.99 * episodes
 
 
 @pytest.mark.parametrize("id", ["BabyAI-MixedTestLocal-v0", *thorough("BabyAI-MixedTrainLocal-v0")])

@@ -17,7 +17,6 @@ from groundling.worlds.collector import summarise as summarise_update
 from groundling.worlds.episode import Figure, Played, number
 from groundling.worlds.text.episodes import record_of
 from groundling.worlds.text.suites import SUITES, find_suites
-from tests.thorough import THOROUGH
 
 _ROOM = [
     "world.env=BabyAI-MixedTrainLocal-v0",
@@ -94,7 +93,6 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_dir
 
 
-@THOROUGH
 def test_suites_beside_each_other_are_evaluated_as_one_after_the_other(
     evaluated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

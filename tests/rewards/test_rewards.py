@@ -431,3 +431,11 @@ def test_a_plain_function_is_a_reward() -> None:
 
     with pytest.raises(ConfigError, match=r"needs texts; .* takes them as generations \(or completions\)"):
         rewards.create("test-misnamed")
+
+    @rewards.register("test-weighted")
+    def weighted(generations, weight):
+        return [weight] * len(generations)
+
+    with pytest.raises(ConfigError, match="needs weight") as refused:
+        rewards.create("test-weighted")
+    assert "takes them as" not in str(refused.value)

@@ -34,12 +34,17 @@ def _rows(run_dir: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if k not in TIME_KEYS} for row in read_metrics(run_dir)]
 
 
-@THOROUGH
-def test_a_stopped_run_goes_on_to_the_last_bit_and_two_processes_do_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run_dir = tmp_path_factory.mktemp("forms") / "whole"
+    assert main(_words(run_dir)) == 0
+    return run_dir
+
+
+def test_a_stopped_run_goes_on_to_the_last_bit(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, stopped, two = tmp_path / "whole", tmp_path / "stopped", tmp_path / "two"
-    assert main(_words(whole)) == 0
+    stopped = tmp_path / "stopped"
     update = trainer.Trainer.update
 
     def once(self: trainer.Trainer, *args: Any) -> Any:
@@ -56,6 +61,10 @@ def test_a_stopped_run_goes_on_to_the_last_bit_and_two_processes_do_the_same(
     one, other = load_file(whole / last), load_file(stopped / last)
     assert all(one[key].equal(other[key]) for key in one)
 
+
+@THOROUGH
+def test_two_processes_do_what_one_does(whole: Path, tmp_path: Path) -> None:
+    two = tmp_path / "two"
     ended = groundling(2, *_words(two))
     assert [process.exit_code for process in ended] == [0, 0], ended
     for row, other_row in zip(_rows(whole), _rows(two), strict=True):

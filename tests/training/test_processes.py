@@ -159,13 +159,11 @@ _OF_THE_BATCH = ["~reward", "reward.weighted_sum={args:{parts:[{id:cider},{id:nt
 @pytest.mark.parametrize(
     "algorithm, extra_args, sharded, overrides",
     [
-        *thorough(
-            (
-                "grpo",
-                "epochs:2",
-                False,
-                ["world.texts_per_prompt=2", "policy.args.value=shared", *_OF_THE_BATCH],
-            )
+        (
+            "grpo",
+            "epochs:2",
+            False,
+            ["world.texts_per_prompt=2", "policy.args.value=shared", *_OF_THE_BATCH],
         ),
         # One text at a time, of which a process may have fewer than the other.
         ("nlpo", "epochs:2,micro_batch_size:1,weight_decay:0.1,target_update_iterations:2", True, _MASKED),

@@ -1,6 +1,7 @@
 """Experiments and files as nested values, which hold nothing that no file may hold."""
 
 import functools
+import os
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -108,7 +109,7 @@ def from_experiment(experiment: str, config_dir: Path | None = None) -> Read:
     check_config_dir(config_dir)
     known = experiments(config_dir)
     if experiment not in known:
-        if (Path(experiment) / "config.yaml").is_file():
+        if os.path.isfile(f"{experiment}/config.yaml"):  # noqa: PTH113 (pathlib raises where a name is too long)
             raise ConfigError(f"{experiment} is a run's folder: name its settings, {experiment}/config.yaml")
         raise ConfigError(unknown("experiment", experiment, known))
     if config_dir is None:

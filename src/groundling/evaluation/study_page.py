@@ -41,10 +41,10 @@ def page(
     text = head.markdown(
         f"Seeds: {', '.join(map(str, study.seeds))}. Held-out episodes for each run, agent and test: "
         f"{study.episodes}. Figures are interquartile means over seeds (of less than four values: means) with 95 % "
-        "stratified-bootstrap intervals. With few seeds these intervals tend to be too narrow; with one seed, or "
+        "bootstrap intervals. With few seeds these intervals tend to be too narrow; with one seed, or "
         "where all seeds agree, there is none. The area under the curve is that of the smoothed success in "
-        f"training, divided by the steps. `{SHARED}` is of each seed's mean over the tests that suit every arm that "
-        "learns. `evaluations.csv` has every run by family of tasks, `curves.csv` every update."
+        f"training, divided by the steps. `{SHARED}` is the same figure of each seed's mean over the tests that suit "
+        "every arm that learns. `evaluations.csv` has every run by family of tasks, `curves.csv` every update."
     )
     text.append("## Arms")
     text.append(markdown_table(["arm", "", "area under the curve", f"{usual}, before", usual], overview))

@@ -273,8 +273,9 @@ class RewardRegistry(Registry[Reward]):
         return decorate
 
     def _hint(self, id: str) -> str:
-        """How a plain function would be a reward, unless it makes one."""
-        if inspect.isfunction(self._factories.get(id)):
+        """How a plain function would be a reward, where one was registered that is none."""
+        factory = self._factories.get(id)
+        if inspect.isfunction(factory) and not _rewards(inspect.unwrap(factory)):
             return "; a function that scores texts takes them as generations (or completions)"
         return super()._hint(id)
 
