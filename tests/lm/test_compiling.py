@@ -10,13 +10,14 @@ from groundling.lm import backbone, loading
 from groundling.policies import TokenPolicy
 from tests.lm.families import CONFIGS
 from tests.policies.test_token import ending_often, prompts, uniforms
+from tests.thorough import thorough
 
 _LAYERS = {"gpt2": {"n_layer": 1}, "t5": {"num_layers": 1, "num_decoder_layers": 1}}
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 @pytest.mark.parametrize(
-    "family, backend, value", [("gpt2", "inductor", "separate"), ("t5", "eager", "shared")]
+    "family, backend, value", [("t5", "eager", "shared"), *thorough(("gpt2", "inductor", "separate"))]
 )
 def test_texts_are_read_the_same(make_lm, family, backend, value, monkeypatch):
     """Of T5 captured, and run for any shape: to write C++ of it takes a minute."""

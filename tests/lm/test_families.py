@@ -15,6 +15,7 @@ from groundling.policies.lines import Lines, read_states
 from tests.lm.reference import plain_ids_log_probs
 from tests.lm.tiny import ORIGINAL, tiny_config
 from tests.lm.truth import CANDIDATES, EXACT, _ids, lm_of, row_of, variants
+from tests.thorough import some_of
 
 # Of each: the variant, and whether its scores, and what it writes, are announced as slow.
 SAMPLE = {
@@ -34,13 +35,17 @@ SAMPLE = {
     ("switch_transformers", "plain"): "",
     ("prophetnet", "plain"): "refused",
 }
+_USUAL = [
+    *(("llama", "longrope 40"), ("gemma3_text", "window 24"), ("mamba", "plain"), ("rwkv", "plain")),
+    ("prophetnet", "plain"),
+]
 
 
 def changes_of(family, variant):
     return dict(variants(family))[variant]
 
 
-@pytest.mark.parametrize(("family", "variant"), SAMPLE)
+@pytest.mark.parametrize(("family", "variant"), some_of(SAMPLE, _USUAL))
 def test_each_text_is_what_it_is_alone(tokenizers, family, variant):
     row = row_of(family, variant, lm_of(family, changes_of(family, variant), tokenizers))
     outcomes = [row.score, row.shared, row.padded, row.sampled]

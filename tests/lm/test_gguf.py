@@ -16,6 +16,7 @@ from tokenizers import pre_tokenizers
 from groundling.errors import GroundlingError
 from groundling.lm import LanguageModel, gguf
 from groundling.lm.chat import Chat
+from tests.thorough import THOROUGH
 
 _LAYERS, _HIDDEN, _HEADS, _INNER = 2, 32, 2, 64
 
@@ -88,6 +89,7 @@ def test_a_file_is_dequantised_once_and_what_was_spoilt_is_made_anew(
     assert [path.name for path in _folders(cache)] == [folder.name]
 
 
+@THOROUGH
 def test_several_processes_of_a_run_find_one_folder(file: Path, cache: Path, tmp_path: Path) -> None:
     script = tmp_path / "both.py"
     script.write_text(
