@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from groundling.cli import main
 from groundling.lm.loading import resolve
 from tests.launching import launch
+from tests.thorough import THOROUGH
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -57,6 +58,7 @@ def test_drawers_has_actions_of_unequal_length_and_is_won_by_who_reads(
     assert lengths == {2, 8} and returns == [1.0] * 40
 
 
+@THOROUGH
 def test_loops_are_the_same_with_any_number_of_processes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,6 +20,7 @@ from groundling.envs.nethack import TASKS, make_task
 from groundling.envs.seeds import held_out_seed
 from groundling.judges import open_pairs
 from groundling.training.tracking import read_metrics
+from tests.thorough import THOROUGH
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "motif.md"
 _WORLD = ["world.args.max_episode_steps=12", "device=cpu"]
@@ -297,6 +298,7 @@ def test_a_killed_training_goes_on_from_its_last_checkpoint(
     assert [row["step"] for row in rows] == list(range(16, steps + 1, 16))  # none twice, none left out
 
 
+@THOROUGH
 def test_a_worker_that_dies_costs_its_episodes_and_not_the_run(tmp_path: Path, reward_model: Path) -> None:
     process = _start(_training(tmp_path, reward_model, "training.steps=480", "world.num_workers=1"))
     _wait_for_rows(tmp_path, 2, process)
