@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from groundling.cli import main
+from groundling.configs import keys
 from groundling.worlds.text.config import TextConfig
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -46,6 +47,8 @@ def commands(text: str) -> Iterator[list[str]]:
 def _small_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, default in (("num_envs", 4), ("num_steps", 16)):
         monkeypatch.setattr(TextConfig.__dataclass_fields__[name], "default", default)
+    # Which a test of before may have had it keep with other defaults.
+    monkeypatch.setattr(keys, "_schema_of", keys._schema_of.__wrapped__)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
