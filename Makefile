@@ -84,7 +84,7 @@ site: install  ## Build the documentation's site into build/site, strictly
 	$(BIN)/python -m scripts.site
 	$(BIN)/zensical build --strict
 
-notebooks: install  ## Execute the notebooks, each in an empty folder (some 30 minutes)
+notebooks: install  ## Execute the notebooks, each in an empty folder (half an hour to an hour)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.notebooks --run
 
