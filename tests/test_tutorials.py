@@ -47,7 +47,7 @@ def commands(text: str) -> Iterator[list[str]]:
 def _small_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, default in (("num_envs", 4), ("num_steps", 16)):
         monkeypatch.setattr(TextConfig.__dataclass_fields__[name], "default", default)
-    # Which a test of before may have had it keep with other defaults.
+    # The schema is cached: a test before this one may have made it with the usual defaults.
     monkeypatch.setattr(keys, "_schema_of", keys._schema_of.__wrapped__)
 
 

@@ -43,7 +43,7 @@ _AT_MOST = {"collection": 40, "learning": 130}
 """Copies and waits for each of these: guards against a copy for each row. What solves for a direction (TRPO) steps
 seldom, and is not held to it."""
 
-SUITE = {
+_SOME = {
     *(
         ("text", *pair, PAID)
         for pair in (
@@ -115,7 +115,7 @@ def everything(part: Part) -> Iterator[tuple[str, Played]]:
 
 def _everything(whole: bool) -> Iterator[tuple[str, Played]]:
     for one in paths.combinations():
-        if whole or (one.world, one.policy, one.algorithm, one.reward) in SUITE:
+        if whole or (one.world, one.policy, one.algorithm, one.reward) in _SOME:
             name = f"{one.world}: {one.policy}, {one.algorithm}, {one.reward}"
             yield name, functools.partial(paths.trained, paths.settings(one))
     for name, config in paths.variants():
