@@ -24,7 +24,7 @@ from groundling.evaluation import study as study_module
 from groundling.evaluation.evaluate import evaluate
 from groundling.evaluation.study import make_jobs, run_jobs_beside
 from groundling.evaluation.study_by_figures import write_study_by_figures
-from groundling.evaluation.study_lines import SHARED, changes, differences, successes
+from groundling.evaluation.study_lines import SHARED, changes, differences, shared_suites, successes
 from groundling.evaluation.study_results import Score
 from groundling.evaluation.tables import as_code, in_markdown, markdown_table, write_csv
 from groundling.intervals import IntervalEstimate, wilson_interval
@@ -254,15 +254,30 @@ def test_a_difference_in_one_test_of_several_is_not_cut_off() -> None:
     better = [
         _score("better", seed, suite, 0.8 if suite == "c" else 0.2) for seed in range(5) for suite in suites
     ]
-    lines = {line.suite: line.estimate.value for line in differences([*plain, *better], "plain", ())}
+    lines = {line.suite: line.estimate.value for line in differences([*plain, *better], "plain", suites)}
     assert lines == pytest.approx({"a": 0, "b": 0, "c": 0.6, "d": 0, SHARED: 0.15})
 
 
 def test_a_test_in_which_an_agent_fails_counts_as_much_as_the_others() -> None:
     by_suite = {"a": 0.9, "b": 0.9, "c": 0.1, "d": 0.9, "control": 0.0}
     scores = [_score("one", seed, suite, value) for seed in range(5) for suite, value in by_suite.items()]
-    lines = {line.suite: line.estimate.value for line in successes(scores, ("control",))}
+    shared = shared_suites(scores, ["control"], ())
+    lines = {line.suite: line.estimate.value for line in successes(scores, shared)}
     assert lines == pytest.approx({**by_suite, SHARED: 0.7})
+
+
+def test_an_arm_with_tests_of_its_own_does_not_say_which_are_taken_together() -> None:
+    scores = [_score(arm, 1, suite, 0.5) for arm in ("one", "other") for suite in ("a", "b")]
+    scores += [
+        _score("costly", 1, "a", 0.4),
+        _score("one", 1, "c", 0.1),
+        _score("bot", 1, "c", 1.0, "expert"),
+    ]
+    assert shared_suites(scores, (), ["costly"]) == ["a", "b"]
+    assert shared_suites(scores, (), ()) == ["a"]
+    assert shared_suites(scores, (), ["costly", "one", "other"]) == ["a"]
+    lines = {(line.arm, line.suite) for line in successes(scores, ["a", "b"])}
+    assert ("other", SHARED) in lines and ("costly", SHARED) not in lines
 
 
 def test_a_change_is_that_of_the_same_agent() -> None:

@@ -34,7 +34,7 @@ class Arm:
     """For algorithms that clone: who first plays as many transitions as training.steps says, one of the world's own
     agents (as expert) or another arm (its trained agent of the same seed)."""
     suites: list[str] | None = None
-    """Its tests; null: the study's."""
+    """Its tests; null: the study's. Only those of the other arms are taken together as ``(shared)``."""
     seeds: list[int] | None = None
     """Those of the study's seeds that it is trained with, of a costly arm; null: all."""
 

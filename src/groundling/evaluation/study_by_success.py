@@ -54,7 +54,7 @@ def write_study_by_success(
     scores = [score for one in results for score in one.scores]
     tested = {score.suite for score in scores}
     usual = next((suite for suite in world.suites if suite in tested), next(iter(world.suites)))
-    lines = sum_up(results, study.reference, usual, world.controls)
+    lines = sum_up(results, study, usual, world.controls)
     output.mkdir(parents=True, exist_ok=True)
     write_arms(output, [one.job for one in results])
     runs = [(one.job.arm, one.job.seed, one.rows) for one in results]
@@ -135,7 +135,7 @@ def _draw(
     if compared := _compared(study, panels):
         series = {arm: panels[arm]["trained"] for arm in compared}
         plots.save(plots.draw_estimates({"": series}, {}, "success rate"), output / "cloning")
-        drawn["cloning"] = "Online reinforcement learning beside cloning of as many transitions"
+        drawn["cloning"] = "Online reinforcement learning beside cloning"
     return drawn
 
 

@@ -5,12 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from groundling.configs.studies import Study
 from groundling.evaluation import plots
 from groundling.evaluation.study_results import FIRST, RunResult, Score
 from groundling.intervals import IntervalEstimate, area_under_curve, estimate
 
 SHARED = "(shared)"
-"""In place of a suite: each seed's mean over all that suit every arm; without controls, in which who reads fails."""
+"""In place of a suite: each seed's mean over all that every arm which learns is tested in, but for arms with tests of
+their own; without controls, in which who reads fails."""
 
 
 @dataclass(frozen=True)
@@ -29,23 +31,22 @@ class Line:
     estimate: IntervalEstimate
 
 
-def sum_up(
-    results: Sequence[RunResult], reference: str | None, usual: str, controls: Collection[str]
-) -> list[Line]:
+def sum_up(results: Sequence[RunResult], study: Study, usual: str, controls: Collection[str]) -> list[Line]:
     """All lines of a study.
 
     Args:
         results: Of its runs.
-        reference: The arm from which the others' differences are told; None: none are.
+        study: What was asked.
         usual: The suite from which changes are told: the world as it was in training.
         controls: Suites in which who reads fails.
     """
     scores, areas = [score for one in results for score in one.scores], _areas(results)
+    shared = shared_suites(scores, controls, [name for name, arm in study.arms.items() if arm.suites])
     return [
         *(Line(arm, "area", "trained", "", len(one), _estimate(one)) for arm, one in areas.items()),
-        *successes(scores, controls),
-        *_area_differences(areas, reference),
-        *differences(scores, reference, controls),
+        *successes(scores, shared),
+        *_area_differences(areas, study.reference),
+        *differences(scores, study.reference, shared),
         *changes(scores, usual),
         *_first_interactions(scores),
     ]
@@ -100,14 +101,27 @@ def _area_differences(areas: Mapping[str, Mapping[int, float]], reference: str |
     ]
 
 
-def successes(scores: Sequence[Score], controls: Collection[str]) -> list[Line]:
-    """By arm, agent and suite; and over all suites that every arm that learns has, without controls."""
-    table = _table(scores)
-    shared = _shared(table, controls)
-    return [line for key, suites in table.items() for line in _lines(*key, "success", suites, shared)]
+def shared_suites(scores: Sequence[Score], controls: Collection[str], apart: Collection[str]) -> list[str]:
+    """The suites that are taken together: of every arm that learns but those ``apart``, without ``controls``.
+
+    Args:
+        scores: Of all arms.
+        controls: Suites in which who reads fails.
+        apart: Arms with tests of their own; where no other arm learns, they are taken like others.
+    """
+    learning = {arm: set(suites) for (arm, agent), suites in _table(scores).items() if agent == "trained"}
+    usual = [suites for arm, suites in learning.items() if arm not in apart] or [*learning.values()]
+    return sorted(set.intersection(*usual) - set(controls)) if usual else []
 
 
-def differences(scores: Sequence[Score], reference: str | None, controls: Collection[str]) -> list[Line]:
+def successes(scores: Sequence[Score], shared: Sequence[str]) -> list[Line]:
+    """By arm, agent and suite; and over the ``shared`` suites together."""
+    return [
+        line for key, suites in _table(scores).items() for line in _lines(*key, "success", suites, shared)
+    ]
+
+
+def differences(scores: Sequence[Score], reference: str | None, shared: Sequence[str]) -> list[Line]:
     """Of every other arm's trained agents from the reference's of the same seeds, which play the same episodes."""
     table = _table(scores)
     beside = {} if reference is None else table.get((reference, "trained"), {})
@@ -119,7 +133,7 @@ def differences(scores: Sequence[Score], reference: str | None, controls: Collec
             suite: _less(by_seed, beside[suite]) for suite, by_seed in suites.items() if suite in beside
         }
         differences = {suite: by_seed for suite, by_seed in paired.items() if by_seed}
-        lines += _lines(arm, agent, "difference", differences, _shared(table, controls))
+        lines += _lines(arm, agent, "difference", differences, shared)
     return lines
 
 
@@ -150,12 +164,6 @@ def _table(scores: Sequence[Score]) -> dict[tuple[str, str], _BySeed]:
         if s.task == "all":
             table.setdefault((s.arm, s.agent), {}).setdefault(s.suite, {})[s.seed] = s.success
     return table
-
-
-def _shared(table: Mapping[tuple[str, str], _BySeed], controls: Collection[str]) -> list[str]:
-    """The suites that every arm that learns has, without controls."""
-    learning = [set(suites) for (_, agent), suites in table.items() if agent == "trained"]
-    return sorted(set.intersection(*learning) - set(controls)) if learning else []
 
 
 def _lines(arm: str, agent: str, measure: str, suites: _BySeed, shared: Sequence[str]) -> Iterator[Line]:

@@ -44,7 +44,8 @@ def page(
         "bootstrap intervals. With few seeds these intervals tend to be too narrow; with one seed, or "
         "where all seeds agree, there is none. The area under the curve is that of the smoothed success in "
         f"training, divided by the steps. `{SHARED}` is the same figure of each seed's mean over the tests that suit "
-        "every arm that learns. `evaluations.csv` has every run by family of tasks, `curves.csv` every update."
+        "every arm that learns, arms with tests of their own left out. `evaluations.csv` has every run by family of "
+        "tasks, `curves.csv` every update."
     )
     text.append("## Arms")
     text.append(markdown_table(["arm", "", "area under the curve", f"{usual}, before", usual], overview))
