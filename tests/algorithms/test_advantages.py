@@ -185,6 +185,20 @@ def test_an_envs_episodes_are_compared_from_where_the_rollout_sees_them_and_by_w
     assert torch.allclose(leave_one_out(rollout, returns), returns - torch.tensor(baselines)[which])
 
 
+def test_every_part_of_the_reward_is_logged_but_a_world_s_own_alone() -> None:
+    ones = torch.ones(4, 2)
+
+    def logged(*names: str) -> dict[str, float]:
+        parts = dict.fromkeys(names, 3 * ones)
+        return Rollout(
+            list(range(8)), ones.long(), ones, ones, ones, ones.bool(), ones[0], [], parts=parts
+        ).part_means()
+
+    assert logged("env") == logged() == {}
+    assert logged("reward_model") == {"reward/reward_model": 3.0}
+    assert logged("env", "count") == {"reward/env": 3.0, "reward/count": 3.0}
+
+
 def test_an_episode_alone_is_told() -> None:
     for groups in ([1, 1, 2], [3]):
         rollout = _texts([1.0] * len(groups), groups)

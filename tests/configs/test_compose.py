@@ -97,6 +97,10 @@ def test_overrides_mean_the_same_for_an_experiment_and_for_a_runs_file(tmp_path:
         ("model={banana: 3}", "unknown config key 'model.banana'"),
         ("reward=3", "^reward must be a mapping, {name: value}, got 3$"),
         ("reward={env: {banana: 1}}", "unknown config key 'reward.env.banana'"),
+        (
+            "reward={env: 0.5}",
+            r"^reward\.env must be a mapping .* got 0\.5; to weigh it set reward\.env\.coefficient=0\.5$",
+        ),
         ("reward.env.coefficient=abc", r"^reward\.env\.coefficient must be a number, got 'abc'$"),
         ("training={steps: abc}", r"^training\.steps must be a whole number, got 'abc'$"),
         ("policy.args=[1]", r"^policy\.args must be a mapping, {name: value}, got \[1\]$"),

@@ -1,5 +1,7 @@
 import itertools
+from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from groundling.envs.babyai_text import ACTIONS
 from groundling.envs.make import TextEnvMaker
 from groundling.envs.seeds import held_out_seed, training_seed
 from groundling.envs.vector import TextVectorEnv
-from groundling.errors import ConfigError, RunError
+from groundling.errors import ConfigError, ForeignError, RunError
 from tests.conftest import Corridor
 
 
@@ -39,6 +41,27 @@ def test_envs_made_by_their_id_have_a_runs_episodes() -> None:
     assert [o.goal for o in other.reset()] == ["aller à la balle rouge"] * 2
     with pytest.raises(ConfigError, match="BabyAI-GoToRedBal"):
         TextVectorEnv.make("BabyAI-GoToRedBal-v0", 2)
+
+
+def test_a_step_that_returns_too_little_is_told_what_it_must_return() -> None:
+    """Gymnasium's TimeLimit unpacks it first."""
+
+    class Short(Corridor):
+        def step(self, action: int) -> Any:
+            return super().step(action)[:4]
+
+    envs = TextVectorEnv(
+        lambda: gymnasium.wrappers.TimeLimit(Short(), 5),
+        1,
+        ["left", "right", "stay"],
+        lambda i, k: k,
+        history=1,
+    )
+    envs.reset()
+    with pytest.raises(
+        ForeignError, match=r"step \(observation, reward, terminated, truncated, info\); its traceback"
+    ):
+        envs.step([0])
 
 
 def test_history_holds_the_last_observations_and_the_actions_between_them() -> None:

@@ -64,3 +64,13 @@ def test_nearly_all_is_told_of_few_short_actions_alone() -> None:
         assert asked.short.are_nearly_all == expected
     observation = TextObservation("", (("",),), (), ("go", "wait", "look", many[0]), {})
     assert not preferences(_Likes({1: 1000.0, 7: 1.0}), [observation]).short.are_nearly_all  # most are short
+
+
+def test_actions_that_would_hardly_be_tried_are_named_where_they_are_common() -> None:
+    assert _asked({1: 1.0, 3: 1.0, 4: 0.05}).rare == {}
+    assert _asked({1: 1.0, 3: 1.0, 4: 0.001}).rare == {"take the red key": pytest.approx(0.00075, rel=1e-2)}
+    assert _asked({1: 0.001, 3: 1.0, 4: 1.0}).rare.keys() == {"go"}, "wait stands in one list of three"
+    observation = TextObservation("", (("",),), (), ("go", *(f"take key {n}" for n in range(20))), {})
+    assert preferences(_Likes({1: 0.001, 3: 1.0}), [observation]).rare == {}, (
+        "in long lists many are unlikely"
+    )

@@ -124,8 +124,11 @@ class Rollout:
         }
 
     def part_means(self) -> dict[str, float]:
-        """``reward/NAME``: what each of several parts of the reward gave for a step, or for a whole sequence."""
-        if len(self.parts) < 2:
+        """``reward/NAME``: what each part of the reward gave for a step, or for a whole sequence.
+
+        Nothing where the world's own reward is all, which is the return.
+        """
+        if self.parts.keys() <= {"env"}:
             return {}
         count = self.actions.shape[1] if self.sequences else self.num_transitions
         return {

@@ -185,13 +185,19 @@ def _print_exploration(
         lists += f" of {len(played.choices)} ({_MOST_READ:,} actions are read at most)"
     entropy = f"{asked.entropy:.3f} nats over {lists}; uniform: {asked.uniform_entropy:.3f}"
     _print_table(console, [(f"entropy ({name})", entropy)])
-    short = asked.short
+    short, advice = asked.short, policy.exploration_advice()
+    mend = "" if advice is None else f": {advice}"
     if short.are_nearly_all:
-        advice = policy.exploration_advice()
         warn(
             f"the untrained policy gives {short.probability:.4f} of the probability to {short.share:.2f} of the "
             f"actions, the short ones (at most half the longest one's words; {short.lists} lists), and will hardly "
-            f"explore the others{'' if advice is None else ': ' + advice}"
+            f"explore the others{mend}"
+        )
+    elif asked.rare:
+        rarest = [f"{action!r} ({mean:.2g})" for action, mean in list(asked.rare.items())[:_SHOWN_ACTIONS]]
+        warn(
+            f"the untrained policy will hardly ever try {', '.join(rarest)}; in brackets its mean probability, of "
+            f"which an even share would be fifty times as much or more{mend}"
         )
 
 

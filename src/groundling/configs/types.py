@@ -58,7 +58,9 @@ def check_values(key: str, value: Any, hint: Any) -> None:
 
 def _check_section(key: str, value: Any, section: Any) -> None:
     if not isinstance(value, Mapping):
-        raise _wrong(key, value, "a mapping of its keys, {name: value}")
+        number = "coefficient" in section.__dataclass_fields__ and _is_scalar(value, float)
+        hint = f"; to weigh it set {key}.coefficient={value}" if number else ""
+        raise _wrong(key, value, "a mapping of its keys, {name: value}", hint)
     hints = get_type_hints(section)
     for name, inner in value.items():
         if name not in section.__dataclass_fields__:
@@ -82,5 +84,5 @@ def _is_scalar(value: Any, hint: Any) -> bool:
     return True
 
 
-def _wrong(key: str, value: Any, expected: str) -> ConfigError:
-    return ConfigError(f"{key} must be {expected}, got {'null' if value is None else repr(value)}")
+def _wrong(key: str, value: Any, expected: str, hint: str = "") -> ConfigError:
+    return ConfigError(f"{key} must be {expected}, got {'null' if value is None else repr(value)}{hint}")

@@ -433,9 +433,14 @@ class TextVectorEnv:
 
     def _foreign(self, i: int, doing: str, raised: EnvRaised) -> ForeignError:
         slot, cause = self._slots[i], raised.__cause__
+        # Gymnasium's wrappers unpack what an env returned before it can be looked at here.
+        unpacked = isinstance(cause, ValueError) and "to unpack" in str(cause)
+        returns = (
+            "reset must return (observation, info), step (observation, reward, terminated, truncated, info); "
+        )
         return ForeignError(
             f"env {i} ({self._name}) raised {type(cause).__name__} in its {doing}: seed {slot.seed}, episode "
-            f"{slot.episode}, after {len(slot.actions)} steps; its traceback follows"
+            f"{slot.episode}, after {len(slot.actions)} steps; {returns if unpacked else ''}its traceback follows"
         )
 
     def _observe(self, i: int) -> TextObservation:

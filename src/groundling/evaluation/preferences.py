@@ -13,6 +13,12 @@ _NEARLY_ALL = 0.9
 """Of the probability; the rest is taken once in ten steps, in all."""
 _FEW = 0.5
 """Of the actions at most."""
+_RARE = 0.02
+"""Of an even share of the probability: an action below it is tried once where chance would try it fifty times."""
+_COMMON = 0.5
+"""Of the lists: an action that stands in fewer is not told of."""
+_LONGEST_LIST = 20
+"""Actions: in longer lists many are unlikely, and nobody expects otherwise."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,8 @@ class Preferences:
     uniform_entropy: float
     """The same, were all actions equally likely."""
     short: ShortActions
+    rare: dict[str, float]
+    """Actions of most of the lists that it would hardly ever try, each with its mean probability, the rarest first."""
 
 
 def preferences(policy: ReadingPolicy, observations: Sequence[TextObservation]) -> Preferences:
@@ -51,8 +59,9 @@ def preferences(policy: ReadingPolicy, observations: Sequence[TextObservation]) 
     rows = [row[: len(o.actions)].exp() for row, o in zip(log_probs, observations, strict=True)]
     entropies = [-torch.special.xlogy(row, row).sum().item() for row in rows]
     uniform = [torch.tensor(float(len(row))).log().item() for row in rows]
+    lists = [o.actions for o in observations]
     return Preferences(
-        rows, _mean(entropies), _mean(uniform), _short_actions(rows, [o.actions for o in observations])
+        rows, _mean(entropies), _mean(uniform), _short_actions(rows, lists), _rare_actions(rows, lists)
     )
 
 
@@ -65,6 +74,19 @@ def _short_actions(rows: Sequence[Tensor], lists: Sequence[Sequence[str]]) -> Sh
             probabilities.append(row[short].sum().item())
             shares.append(short.float().mean().item())
     return ShortActions(_mean(probabilities), _mean(shares), len(shares))
+
+
+def _rare_actions(rows: Sequence[Tensor], lists: Sequence[Sequence[str]]) -> dict[str, float]:
+    seen: dict[str, list[float]] = {}
+    shares: dict[str, list[float]] = {}
+    for row, actions in zip(rows, lists, strict=True):
+        if len(actions) <= _LONGEST_LIST:
+            for action, probability in zip(actions, row.tolist(), strict=True):
+                seen.setdefault(action, []).append(probability)
+                shares.setdefault(action, []).append(probability * len(actions))
+    common = [action for action, one in seen.items() if len(one) >= _COMMON * len(lists)]
+    rare = {action: _mean(seen[action]) for action in common if _mean(shares[action]) < _RARE}
+    return dict(sorted(rare.items(), key=lambda one: one[1]))
 
 
 def _mean(values: Sequence[float]) -> float:

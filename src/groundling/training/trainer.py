@@ -89,8 +89,11 @@ def train(config: Config, console: Console, warn: Callable[[str], None] = warnin
         trainer = Trainer(config, folder, warn, processes)
         stop_asked = stack.enter_context(_stop_signals(console))
         complete = trainer.loop(console, stop_asked)
-        if complete and processes.is_main and (doubt := _did_not_improve(read_metrics(folder))) is not None:
-            warn(doubt)
+        takes_envs_reward = "env" not in config.reward or config.reward["env"] is not None
+        if complete and takes_envs_reward and processes.is_main:
+            doubt = _did_not_improve(read_metrics(folder))
+            if doubt is not None:
+                warn(doubt)
         return complete
 
 
@@ -105,7 +108,7 @@ def _did_not_improve(rows: list[dict[str, Any]]) -> str | None:
         return None
     return (
         f"success did not improve while it trained: {first:.2f} in the first fifth of the updates, {last:.2f} in the "
-        "last; docs/troubleshooting.md says what to look at"
+        "last; 'Why a run does not learn' (docs/troubleshooting.md) says what to look at"
     )
 
 

@@ -2,11 +2,12 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
 
-from groundling.errors import ConfigError, RunError
+from groundling.errors import ConfigError, ForeignError, RunError
 from groundling.judges.asking import fence
 from groundling.judges.asking.judge import Judge, Reply, Request
 from groundling.judges.asking.openai import OpenAIJudge
@@ -125,6 +126,64 @@ def test_a_judge_that_says_that_it_cannot_answer_stops_those_who_wait_for_it() -
         online.update()
 
 
+def test_a_judge_with_a_mistake_in_it_ends_the_run_at_once() -> None:
+    class Misspelt(Judge):
+        def answer(self, request: Request) -> Reply:
+            return {"text": "Verdict: 1"}["txt"]
+
+    online = OnlineReward(TableRewardModel(), online_judge(Misspelt(), _ASKED), warn=pytest.fail)
+    online.observe_captions(["door"])
+    _until(lambda: not online._judge._thread.is_alive())
+    with pytest.raises(ForeignError, match=r"Misspelt.*raised KeyError") as error:
+        online.update()
+    assert isinstance(error.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize("returned", ["Verdict: 1", None])
+def test_what_is_no_reply_is_named(returned: Any) -> None:
+    class Short(Judge):
+        def answer(self, request: Request) -> Reply:
+            return returned
+
+    with pytest.raises(ForeignError) as error:
+        online_judge(Short(), _ASKED)([("a", "b")], [""])
+    assert f"must return a groundling.judges.Reply, got {returned!r}" in str(error.value.__cause__)
+
+
+def test_a_judge_that_never_gives_a_verdict_ends_the_run() -> None:
+    class Mute(Judge):
+        words = "I cannot say."
+
+        def answer(self, request: Request) -> Reply:
+            return Reply(self.words)
+
+    judge = Mute()
+    answer = online_judge(judge, _ASKED)
+    assert answer([(f"a{n}", "b") for n in range(19)], [""] * 19) == [None] * 19
+    with pytest.raises(RunError, match=r"no verdict in 20 answers.*'I cannot say\.'.*'Verdict: 1'"):
+        answer([("a", "c")], [""])
+    judge.words = "Verdict: 1"
+    answer = online_judge(judge, _ASKED)
+    assert answer([("a", "b")], [""]) == [1.0]
+    judge.words = "I cannot say."
+    assert answer([(f"a{n}", "b") for n in range(30)], [""] * 30) == [None] * 30, "it has given one before"
+
+
+def test_a_run_is_told_at_its_end_that_its_judge_never_answered() -> None:
+    warnings: list[str] = []
+    online = OnlineReward(
+        TableRewardModel(), lambda questions, contexts: [None] * len(questions), warn=warnings.append
+    )
+    online.observe_captions(["a", "b"])
+    _until(lambda: online._judge.asked == 2)
+    online.close()
+    assert (
+        len(warnings) == 1
+        and "no valid answer" in warnings[0]
+        and "2 answers without a verdict" in warnings[0]
+    )
+
+
 def test_a_judge_that_has_answered_once_is_asked_again_whatever_it_says() -> None:
     warnings: list[str] = []
     replies = iter([[1.0], RunError("busy"), [0.0]])
@@ -143,6 +202,18 @@ def test_a_judge_that_has_answered_once_is_asked_again_whatever_it_says() -> Non
     assert asking.answers() == [(1, 1.0), (2, 0.0)]
     assert asking.failures == len(warnings) == 1
     asking.close()
+
+
+def test_close_waits_for_what_is_asked_but_not_for_ever() -> None:
+    gate = Gate()
+    judge = BackgroundJudge(gate)
+    judge.offer([1])
+    _until(lambda: gate.asked == [[1]])
+    judge.close(wait=0.01)
+    assert judge._thread.is_alive()
+    threading.Timer(0.05, gate.open.release).start()
+    judge.close()
+    assert not judge._thread.is_alive()
 
 
 def test_close_ends_the_thread() -> None:
@@ -225,6 +296,36 @@ def test_networks_learn_in_the_background(kind: type) -> None:
         assert rewards[with_e].mean() > rewards[without].mean() + 1
         assert model.normalization.variance > 0.1
     online.close()
+
+
+def test_a_model_is_tested_on_what_it_has_not_learnt_from_yet() -> None:
+    torch.manual_seed(0)
+    learning = OnlineLearning(train_every=10, epochs=1)
+    online = OnlineReward(MotifRewardModel(), judge_labels, learning, warn=pytest.fail)
+    texts = sorted({*random_texts(100, 3)})[:24]
+    online.observe_captions(texts[:12])
+    _until(lambda: online.update() and online._training is None)
+    learnt_from = online._trained_on
+    assert learnt_from >= 10 and online.figures()["online_tested"] == 0
+    online.observe_captions(texts[12:])
+    _until(lambda: online._judge.asked == 2 * 24 - 3)
+    _until(online.update)
+    new = list(online._answered.values())[learnt_from : online._trained_on]
+    figures = online.figures()
+    assert figures["online_tested"] == sum(answer != 0.5 for answer in new) > 0
+    assert 0 <= figures["online_agreed"] <= figures["online_tested"]
+    online.close()
+
+
+def test_close_ends_a_training() -> None:
+    """A thread that computes while Python shuts down aborts the process."""
+    learning = OnlineLearning(train_every=1, epochs=1_000_000, batch_size=4)
+    online = OnlineReward(MotifRewardModel(), judge_labels, learning, warn=pytest.fail)
+    online.observe_captions(sorted({*random_texts(40, 3)})[:12])
+    _until(lambda: online.update() or online._training is not None)
+    assert online._training is not None and online._training.thread.is_alive()
+    online.close()
+    assert not online._training.thread.is_alive()
 
 
 def test_before_it_has_learnt_anything_a_ranking_model_rewards_next_to_nothing() -> None:

@@ -1,10 +1,11 @@
 import copy
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from groundling.errors import ConfigError, RunError
 from groundling.judges.preferences.segments import Segments
@@ -12,6 +13,7 @@ from groundling.judges.reward_models import MotifRewardModel, load_reward_model,
 from groundling.judges.reward_models.calibration import accuracy, best_temperature, calibration_error
 from groundling.judges.reward_models.distill import (
     Distillation,
+    agreement,
     evaluate,
     normalize,
     segment_scores,
@@ -60,6 +62,24 @@ def test_gradient_of_distinct_messages_is_that_of_every_message_of_every_pair(le
         assert largest > 1e-4
         for ours, expected in zip(gradients(model), gradients(plain), strict=True):
             assert (ours - expected).abs().max() <= tolerance
+
+
+def test_agreement_is_counted_without_ties() -> None:
+    class Known(MotifRewardModel):
+        def rewards(self, captions: Sequence[str]) -> Tensor:
+            return torch.tensor([float(len(caption)) for caption in captions])
+
+    pairs = TrainingPairs(
+        ["a", "bb", "ccc"],
+        torch.tensor(
+            [[[0, 1], [2, -1]], [[2, -1], [1, -1]], [[0, -1], [1, -1]], [[1, -1], [1, -1]], [[2, 2], [0, -1]]]
+        ),
+        torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.5, 0.5], [1.0, 0.0], [0.2, 0.8]]),
+    )
+    # 1.5 against 3; 3 against 2; a tie; equal rewards; 3 against 1
+    assert agreement(Known(), pairs) == (1, 4)
+    labelled = TrainingPairs(["a", "bb"], torch.tensor([[[0]], [[1]]]), torch.tensor([[1.0], [0.0]]))
+    assert agreement(Known(), labelled) == (1, 2)
 
 
 def test_three_epochs_end_at_the_weights_of_the_plain_computation() -> None:

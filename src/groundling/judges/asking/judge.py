@@ -113,6 +113,8 @@ class Judge:
             while present is not None:
                 with foreign(f"the judge {type(self).__name__}, asked question {present.number},"):
                     reply = self.answer(present)
+                    if not isinstance(reply, Reply):
+                        raise TypeError(f"answer must return a groundling.judges.Reply, got {reply!r:.200}")
                 present = tell(present, reply)
             keep()
 

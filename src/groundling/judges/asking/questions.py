@@ -36,6 +36,11 @@ _LONGEST_ECHO = 8000
 """Characters of a reply that the judge reads again: one that went on and on must not fill its context."""
 
 
+def verdict_form(answer: AnswerFormat, noun: str) -> str:
+    """How a judge is told to give its verdict on two captions that are called ``noun``."""
+    return _FORMS[answer].replace("{noun}", noun)
+
+
 @dataclass(frozen=True)
 class Question:
     """One question, asked about every pair of captions.
@@ -125,7 +130,7 @@ class Question:
                 fence.fence(text, label, code, control_tokens, subject.nothing)
                 for label, text in shown.items()
             ),
-            _FORMS[answer].replace("{noun}", self.noun),
+            verdict_form(answer, self.noun),
         ]
         return [
             {"role": "system", "content": subject.system},

@@ -11,15 +11,20 @@ from groundling.errors import ConfigError, ForeignError, GroundlingError
 Asked = TypeVar("Asked", bound=Hashable)
 _LONGEST_PAUSE = 60.0
 """Seconds between two attempts to reach a judge that fails."""
+_LONGEST_END = 10.0
+"""Seconds that `BackgroundJudge.close` waits for what is being asked."""
+_MISTAKES = (TypeError, AttributeError, LookupError, NameError, NotImplementedError)
+"""What a judge raises that was written wrongly, and not one that is out of reach."""
 
 
 class BackgroundJudge(Generic[Asked]):
     """Puts questions to a judge in batches, the newest first, as ONI does (arXiv 2410.23022).
 
     Each question is put once, however often it is offered. When the judge raises, its questions wait, as the oldest,
-    for another attempt; attempts are made ever more rarely while it fails. But a judge that says that it cannot go on
-    (`GroundlingError`) before it has ever answered is one that was set up wrongly: nothing more is asked, and `answers`
-    raises its error. An answer None is no answer: it is counted.
+    for another attempt; attempts are made ever more rarely while it fails. But one that has never answered, and says
+    that it cannot go on (`GroundlingError`) or raises what a mistake in its code does (`TypeError`, `AttributeError`,
+    `LookupError`, `NameError`, `NotImplementedError`), was set up wrongly: nothing more is asked, and `answers` raises
+    its error. An answer None is no answer: it is counted.
 
     Args:
         judge: Answers a batch of questions, in their order; called in the thread.
@@ -43,7 +48,7 @@ class BackgroundJudge(Generic[Asked]):
         self._answers: list[tuple[Asked, float]] = []
         self.asked = self.invalid = self.failures = 0
         self._closed = False
-        self._error: GroundlingError | None = None
+        self._error: Exception | None = None
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="judge", daemon=True)
         self._thread.start()
@@ -61,7 +66,7 @@ class BackgroundJudge(Generic[Asked]):
         """The questions that were answered since the last call, with their answers; returns at once.
 
         Raises:
-            GroundlingError: the judge's, if it has never answered.
+            Exception: the judge's, if it has never answered.
         """
         with self._changed:
             if self._error is not None:
@@ -69,11 +74,22 @@ class BackgroundJudge(Generic[Asked]):
             answers, self._answers = self._answers, []
         return answers
 
-    def close(self) -> None:
-        """Let the thread end, without waiting for what it asks just now."""
+    @property
+    def has_answered(self) -> bool:
+        """Whether any question was answered, and not by None."""
+        return self.asked > self.invalid
+
+    def close(self, wait: float = _LONGEST_END) -> None:
+        """Let the thread end.
+
+        Args:
+            wait: For how many seconds at most what it asks just now is waited for: a thread that computes while Python
+                shuts down would abort the process.
+        """
         with self._changed:
             self._closed = True
             self._changed.notify()
+        self._thread.join(wait)
 
     def _work(self) -> None:
         pause = self._pause
@@ -83,10 +99,11 @@ class BackgroundJudge(Generic[Asked]):
                 if len(answers) != len(batch):
                     raise ValueError(f"{len(answers)} answers to {len(batch)} questions")
             except Exception as error:  # whatever it is, the training goes on, unless it never got an answer
+                told = error
                 if isinstance(error, ForeignError) and isinstance(error.__cause__, Exception):
                     error = error.__cause__
-                if isinstance(error, GroundlingError) and not self.asked:
-                    self._error = error
+                if not self.has_answered and isinstance(error, (GroundlingError, *_MISTAKES)):
+                    self._error = told
                     return
                 self._put_back(batch, error, first=pause == self._pause)
                 with self._changed:

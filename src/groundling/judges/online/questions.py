@@ -6,7 +6,7 @@ from dataclasses import replace
 from groundling.errors import ConfigError, RunError
 from groundling.judges.asking.answers import parse
 from groundling.judges.asking.judge import Judge, Reply, Request
-from groundling.judges.asking.questions import Question
+from groundling.judges.asking.questions import Question, verdict_form
 from groundling.judges.preferences.labels import Preference
 
 _NOTHING = ""
@@ -15,6 +15,10 @@ _EMPTY = (_NOTHING,)
 """The question about a caption that says nothing: it is worth nothing."""
 _Asked = tuple[tuple[str, ...], str]
 """A question's captions and its context."""
+_HOPELESS = 20
+"""Questions without a verdict, and none with one, after which a judge is thought to be unable to give one."""
+_SHOWN = 200
+"""Characters of a reply that an error shows."""
 _SHARES = {Preference.FIRST: 1.0, Preference.SECOND: 0.0, Preference.TIE: 0.5}
 
 
@@ -34,7 +38,8 @@ def online_judge(
         question: What is asked.
 
     Returns:
-        A function that raises `RunError` where all requests of a call fail, or the judge cannot go on; `RuntimeError`
+        A function that raises `RunError` where all requests of a call fail, the judge cannot go on, or its answers to
+        20 questions or more, the first that it was asked, have no verdict though each was asked twice; `RuntimeError`
         where it has given answers before. Those are kept for the next call that asks for them.
 
     Raises:
@@ -44,6 +49,8 @@ def online_judge(
         raise ConfigError(refusal)
 
     done: dict[_Asked, float | None] = {}  # of calls that failed: nobody pays for them twice
+    verdicts = 0
+    without_verdict: list[str] = []
 
     def answer(questions: list[tuple[str, ...]], contexts: list[str]) -> list[float | None]:
         keys = list(zip(questions, contexts, strict=True))
@@ -53,22 +60,26 @@ def online_judge(
         failures: list[str] = []
 
         def tell(request: Request, reply: Reply) -> Request | None:
+            nonlocal verdicts
             number = request.number
             if reply.failure is not None:
                 failures.append(reply.failure)
                 return None
             single = len(questions[number]) == 1
             if reply.probabilities is not None:
+                verdicts += 1
                 first, second, tie = reply.probabilities
                 done[keys[number]] = float(first > max(second, tie)) if single else first + tie / 2
                 return None
             verdict = parse(reply.text, judge.answer_format, reply.complete, request.noun)
             if verdict is not None:
+                verdicts += 1
                 share = _SHARES[verdict.preference]
                 done[keys[number]] = float(share == 1.0) if single else share
                 return None
             if retried[number]:
                 done[keys[number]] = None
+                without_verdict.append(reply.text)
                 return None
             retried[number] = True
             again = question.retry(request.conversation, reply.text, judge.answer_format)
@@ -80,8 +91,13 @@ def online_judge(
                 raise RunError(
                     f"the judge answered none of {len(to_ask)} questions; the first: {failures[0]}"
                 )
+            if not verdicts and len(without_verdict) >= _HOPELESS:
+                raise RunError(
+                    f"the judge gave no verdict in {len(without_verdict)} answers, each asked for twice; the last: "
+                    f"{without_verdict[-1][:_SHOWN]!r}. It was told: {verdict_form(judge.answer_format, question.noun)}"
+                )
         except RunError as error:
-            if not done:
+            if not verdicts:
                 raise
             # It was not set up wrongly, as a `RunError` before any answer would say: it has answered.
             raise RuntimeError(str(error)) from error

@@ -14,7 +14,7 @@ from groundling.errors import ConfigError, RunError
 from groundling.judges.online.background import BackgroundJudge
 from groundling.judges.preferences.segments import caption_ids
 from groundling.judges.preferences.texts import in_context
-from groundling.judges.reward_models.distill import normalize, train_epoch
+from groundling.judges.reward_models.distill import agreement, normalize, train_epoch
 from groundling.judges.reward_models.message_table import TableRewardModel
 from groundling.judges.reward_models.reward_model import QUANTILE_LEVELS, Normalization, RewardModel
 from groundling.judges.reward_models.training_pairs import TrainingPairs
@@ -95,6 +95,7 @@ class OnlineReward:
         self._answered: dict[_Places, float] = {}
         self._trained_on = 0
         self._training: _Training | None = None
+        self._tested = self._agreed = 0
 
         def ask(questions: list[_Places]) -> Sequence[float | None]:
             asked = [self._asked(places) for places in questions]
@@ -144,7 +145,7 @@ class OnlineReward:
             Whether the model has changed.
 
         Raises:
-            GroundlingError: the judge has never answered, and cannot.
+            Exception: the judge's, which has never answered and cannot.
         """
         new = dict(self._judge.answers())
         self._answered |= new
@@ -155,18 +156,27 @@ class OnlineReward:
             return bool(new)
         changed = self._take_over()
         if self._training is None and len(self._answered) - self._trained_on >= self.learning.train_every:
-            self._training = _Training(self.model, self._pairs(), self.learning)
+            self._training = _Training(self.model, self._pairs(), self._trained_on, self.learning)
         return changed
 
     def figures(self) -> dict[str, int]:
-        """What to log: captions known, questions answered, those without a valid answer, the judge's failures."""
+        """What to log, as counts.
+
+        ``online_messages``: captions known; ``online_answers``: questions answered; ``online_invalid``: those without a
+        valid answer; ``online_failures``: calls in which the judge failed. Of a model that is trained by gradients also
+        ``online_tested``: answers, ties left out, that a model trained before was asked for before it learnt from them;
+        ``online_agreed``: in how many of these it agreed with the judge.
+        """
         judge = self._judge
-        return {
+        figures = {
             "online_messages": len(self._captions),
             "online_answers": len(self._answered),
             "online_invalid": judge.invalid,
             "online_failures": judge.failures,
         }
+        if not isinstance(self.model, TableRewardModel):
+            figures |= {"online_tested": self._tested, "online_agreed": self._agreed}
+        return figures
 
     def state_dict(self) -> dict[str, Tensor]:
         """What has been answered.
@@ -211,10 +221,18 @@ class OnlineReward:
         self._trained_on = int(state["trained_on"])
 
     def close(self) -> None:
-        """End the threads, without waiting for what they do just now."""
-        self._judge.close()
+        """End the threads; what is asked just now is waited for as `BackgroundJudge.close` says, training for a batch.
+
+        Warns where the judge was asked and has never answered.
+        """
         if self._training is not None:
-            self._training.stop.set()
+            self._training.end()
+        self._judge.close()
+        if self._judge.invalid + self._judge.failures and not self._judge.has_answered:
+            self._warn(
+                "the judge has given no valid answer to any question: the reward model has learnt nothing "
+                f"({self._judge.invalid} answers without a verdict, {self._judge.failures} failures)"
+            )
 
     @property
     def _sides(self) -> int:
@@ -279,6 +297,8 @@ class OnlineReward:
         self._training = None
         # And not when it began: a checkpoint in between would know nothing of it.
         self._trained_on = training.answers
+        self._tested += training.tested
+        self._agreed += training.agreed
         if training.error is not None:
             self._warn(
                 f"the reward model could not be trained ({training.error}); its weights stay unchanged"
@@ -308,15 +328,34 @@ def _from_bytes(written: Tensor, lengths: Tensor) -> list[str]:
 
 
 class _Training:
-    """A copy of a model being trained in a thread."""
+    """A copy of a model being trained in a thread.
 
-    def __init__(self, model: RewardModel, pairs: TrainingPairs, learning: OnlineLearning) -> None:
+    Attributes:
+        answers: How many it is trained on.
+        tested: How many after the first ``trained_on`` are no ties.
+        agreed: With how many of these it agreed before it was trained on them.
+        error: What ended it early.
+    """
+
+    def __init__(
+        self, model: RewardModel, pairs: TrainingPairs, trained_on: int, learning: OnlineLearning
+    ) -> None:
         self.model, self._pairs, self._learning = copy.deepcopy(model), pairs, learning
-        self.answers = len(pairs.indices)
+        self.answers, self._trained_on = len(pairs), trained_on
+        self.tested = self.agreed = 0
         self.error: Exception | None = None
-        self.stop = threading.Event()
+        self._stop = threading.Event()
         self.thread = threading.Thread(target=self._work, name="reward model", daemon=True)
         self.thread.start()
+
+    def end(self) -> None:
+        """Give it up, and wait for its thread: at most for a batch, or for what measures the model."""
+        self._stop.set()
+        self.thread.join()
+
+    def _check(self, _: int = 0) -> None:
+        if self._stop.is_set():
+            raise RunError("its training was given up")
 
     def _work(self) -> None:
         learning = self._learning
@@ -324,10 +363,12 @@ class _Training:
         trainable = [p for p in self.model.parameters() if p.requires_grad]
         optimizer = torch.optim.Adam(trainable, lr=learning.learning_rate)
         try:
+            if self._trained_on:
+                new = torch.arange(self._trained_on, self.answers)
+                self.agreed, self.tested = agreement(self.model, self._pairs[new])
             for _ in range(learning.epochs):
-                if self.stop.is_set():
-                    return
-                train_epoch(self.model, optimizer, self._pairs, learning.batch_size, order)
+                train_epoch(self.model, optimizer, self._pairs, learning.batch_size, order, self._check)
+            self._check()
             normalize(self.model, self._pairs)
         except Exception as error:  # told by whoever takes over
             self.error = error

@@ -116,6 +116,22 @@ def evaluate(model: RewardModel, pairs: TrainingPairs) -> dict[str, float]:
     }
 
 
+@torch.no_grad()
+def agreement(model: RewardModel, pairs: TrainingPairs) -> tuple[int, int]:
+    """With how many of these pairs or labelled captions the model agrees, and how many there are; ties left out."""
+    model.eval()
+    captions, places = pairs.distinct()
+    rewards = model.rewards(captions)[places]  # (N, 1 or 2, L)
+    targets = pairs.targets[:, 0]
+    decided = targets != 0.5
+    if rewards.shape[1] == 1:
+        agreeing = rewards[:, 0, 0] == targets
+    else:
+        means = segment_means(rewards, pairs.mask())
+        agreeing = torch.sign(means[:, 0] - means[:, 1]) == torch.sign(targets - 0.5)
+    return int(agreeing[decided].sum()), int(decided.sum())
+
+
 def normalize(model: RewardModel, pairs: TrainingPairs) -> None:
     """Set ``model.normalization`` from its rewards of the training pairs' captions, unless these are labels."""
     model.eval()
