@@ -1,5 +1,6 @@
 """A language model in this process as judge."""
 
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ def test_the_three_verdicts_are_scored(chooser: TransformersJudge, tmp_path: Pat
     Annotation(pairs, chooser, Question(world="nethack"), both_orders=True).run("lm")
     labels, soft = pairs.preferences("lm"), pairs.soft_preferences("lm")
     assert soft is not None
+    log_prob = cache(partial(_log_prob, chooser))  # each prompt comes up twice
     np.testing.assert_allclose(soft.sum(1), 1, rtol=1e-5)
     for row, (first, second) in enumerate(rows):
         if first == second:
@@ -38,7 +40,7 @@ def test_the_three_verdicts_are_scored(chooser: TransformersJudge, tmp_path: Pat
         expected, verdicts = np.zeros(3), []
         for turned, shown in enumerate([(first, second), (second, first)]):
             prompt = chooser.prompt(Question(world="nethack").conversation(*shown, "choice"))
-            logits = [_log_prob(chooser, prompt, word) for word in ("1", "2", "tie")]
+            logits = [log_prob(prompt, word) for word in ("1", "2", "tie")]
             probabilities = torch.tensor(logits).double().softmax(-1).numpy()
             probabilities = probabilities[[1, 0, 2]] if turned else probabilities
             expected += probabilities / 2

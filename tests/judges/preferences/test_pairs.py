@@ -64,7 +64,7 @@ def test_the_layout_on_disk_is_the_originals(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "preference").iterdir()) == [f"{name}.npy", "mine.npy"]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(1, 5), st.integers(1, 3), st.integers(0, 99))
 def test_both_formats_keep_every_bit(
     tmp_path_factory: pytest.TempPathFactory, count: int, length: int, seed: int

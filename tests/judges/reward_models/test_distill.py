@@ -49,7 +49,7 @@ def test_segments_are_compared_by_the_mean_over_their_steps() -> None:
 
 @pytest.mark.parametrize("length", [1, 3])
 def test_gradient_of_distinct_messages_is_that_of_every_message_of_every_pair(length: int) -> None:
-    pairs = random_pairs(64 // length, 0, length)
+    pairs = random_pairs(24 // length, 0, length)
     for dtype, tolerance in ((torch.float32, 1e-6), (torch.float64, 1e-13)):
         torch.manual_seed(0)
         model = MotifRewardModel().to(dtype)
@@ -83,19 +83,19 @@ def test_agreement_is_counted_without_ties() -> None:
 
 
 def test_three_epochs_end_at_the_weights_of_the_plain_computation() -> None:
-    pairs = random_pairs(100, 1)
+    pairs = random_pairs(40, 1)
     torch.manual_seed(0)
     model = MotifRewardModel().double()
     plain = copy.deepcopy(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     order = torch.Generator().manual_seed(0)
-    losses = [train_epoch(model, optimizer, pairs, 32, order) for _ in range(3)]
+    losses = [train_epoch(model, optimizer, pairs, 16, order) for _ in range(3)]
 
     optimizer, order = torch.optim.Adam(plain.parameters(), lr=1e-3), torch.Generator().manual_seed(0)
     expected = []
     for _ in range(3):
         total = 0.0
-        for rows in torch.randperm(100, generator=order).split(32):
+        for rows in torch.randperm(40, generator=order).split(16):
             everything = torch.from_numpy(messages_of(pairs[rows])).flatten(0, 2).long()
             rewards = plain_network(plain.network)(everything).view(-1, 2)
             loss = nn.CrossEntropyLoss()(rewards, pairs.targets[rows].double())
@@ -103,7 +103,7 @@ def test_three_epochs_end_at_the_weights_of_the_plain_computation() -> None:
             loss.backward()
             optimizer.step()
             total += loss.item() * len(rows)
-        expected.append(total / 100)
+        expected.append(total / 40)
     assert losses == pytest.approx(expected, abs=1e-9)
     for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
         assert torch.allclose(ours, theirs, atol=1e-8)
