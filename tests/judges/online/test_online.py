@@ -184,6 +184,27 @@ def test_a_run_is_told_at_its_end_that_its_judge_never_answered() -> None:
     )
 
 
+@pytest.mark.parametrize("captions", [["a"], ["a", "b"]])
+def test_a_run_is_told_at_its_end_that_its_judge_failed_to_the_end(captions: list[str]) -> None:
+    warnings: list[str] = []
+
+    def judge(questions: list[tuple[str, ...]], contexts: list[str]) -> list[float]:
+        if ("b",) in questions:
+            raise KeyError("winner")
+        return [1.0] * len(questions)
+
+    learning = OnlineLearning(judge_batch_size=1)
+    online = OnlineReward(TableRewardModel(), judge, learning, warnings.append)
+    for caption in captions:
+        online.observe_captions([caption])
+        _until(lambda: online._judge.has_answered)
+    fails = "b" in captions
+    _until(lambda: (online._judge.failing is not None) == fails)
+    online.update()
+    online.close()
+    assert any("failed to the end" in one and "KeyError: 'winner'" in one for one in warnings) == fails
+
+
 def test_a_judge_that_has_answered_once_is_asked_again_whatever_it_says() -> None:
     warnings: list[str] = []
     replies = iter([[1.0], RunError("busy"), [0.0]])

@@ -27,9 +27,7 @@ class Expert:
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         self._env: Any = env.unwrapped
         if not hasattr(self._env, "validate_instrs"):
-            raise ExpertError(
-                f"the expert can play BabyAI's envs only, and {self._env} has no instructions to follow"
-            )
+            raise ExpertError(f"the expert is BabyAI's bot, and {self._env} is no env of BabyAI")
         self._instructions: Any = None
         self._bot: BabyAIBot | None = None
         self._asked_at = -1

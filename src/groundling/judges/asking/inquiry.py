@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from groundling.errors import RunError
 from groundling.judges.asking.answers import parse
 from groundling.judges.asking.judge import Judge, Reply, Request
-from groundling.judges.asking.questions import Question, Turn
+from groundling.judges.asking.questions import Question, Turn, verdict_form
 from groundling.judges.preferences.labels import Preference
 from groundling.judges.preferences.store import LABELS, Answer, Captions, Store
 
@@ -130,7 +130,8 @@ class Inquiry:
             return
         raise RunError(
             f"annotation stops: {problem} in the form {self._judge.answer_format!r}; the last reply: "
-            f"{self.invalid_reply!r}: give the judge another model, or another answer=… form"
+            f"{self.invalid_reply!r}. It was told: {verdict_form(self._judge.answer_format, self._question.noun)} "
+            "Give a judge that is a model another model, or another answer=… form"
         )
 
     def _keep(self, number: int, preference: Preference) -> Answer:

@@ -49,6 +49,8 @@ class BackgroundJudge(Generic[Asked]):
         self.asked = self.invalid = self.failures = 0
         self._closed = False
         self._error: Exception | None = None
+        self.failing: Exception | None = None
+        """What the judge raised when it was asked last; None after an answer."""
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="judge", daemon=True)
         self._thread.start()
@@ -110,7 +112,7 @@ class BackgroundJudge(Generic[Asked]):
                     self._changed.wait_for(lambda: self._closed, timeout=pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 continue
-            pause = self._pause
+            pause, self.failing = self._pause, None
             with self._changed:
                 self.asked += len(batch)
                 self.invalid += answers.count(None)
@@ -127,6 +129,7 @@ class BackgroundJudge(Generic[Asked]):
     def _put_back(self, batch: list[Asked], error: Exception, first: bool) -> None:
         with self._changed:
             self.failures += 1
+            self.failing = error
             self._waiting.extendleft(batch)
         if first:
             self._warn(

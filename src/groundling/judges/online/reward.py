@@ -223,7 +223,7 @@ class OnlineReward:
     def close(self) -> None:
         """End the threads; what is asked just now is waited for as `BackgroundJudge.close` says, training for a batch.
 
-        Warns where the judge was asked and has never answered.
+        Warns where the judge was asked and has never answered, or failed when it was asked last.
         """
         if self._training is not None:
             self._training.end()
@@ -232,6 +232,11 @@ class OnlineReward:
             self._warn(
                 "the judge has given no valid answer to any question: the reward model has learnt nothing "
                 f"({self._judge.invalid} answers without a verdict, {self._judge.failures} failures)"
+            )
+        elif (error := self._judge.failing) is not None:
+            self._warn(
+                f"the judge failed to the end, in {self._judge.failures} calls ({type(error).__name__}: {error}); its "
+                f"{len(self._answered):,} answers before are all that the reward model had"
             )
 
     @property
