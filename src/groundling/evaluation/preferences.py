@@ -77,15 +77,16 @@ def _short_actions(rows: Sequence[Tensor], lists: Sequence[Sequence[str]]) -> Sh
 
 
 def _rare_actions(rows: Sequence[Tensor], lists: Sequence[Sequence[str]]) -> dict[str, float]:
-    seen: dict[str, list[float]] = {}
-    shares: dict[str, list[float]] = {}
+    seen: dict[str, list[tuple[float, int]]] = {}  # its probability, and of how many actions
     for row, actions in zip(rows, lists, strict=True):
         if len(actions) <= _LONGEST_LIST:
             for action, probability in zip(actions, row.tolist(), strict=True):
-                seen.setdefault(action, []).append(probability)
-                shares.setdefault(action, []).append(probability * len(actions))
-    common = [action for action, one in seen.items() if len(one) >= _COMMON * len(lists)]
-    rare = {action: _mean(seen[action]) for action in common if _mean(shares[action]) < _RARE}
+                seen.setdefault(action, []).append((probability, len(actions)))
+    rare = {
+        action: _mean([probability for probability, _ in places])
+        for action, places in seen.items()
+        if len(places) >= _COMMON * len(lists) and _mean([p * count for p, count in places]) < _RARE
+    }
     return dict(sorted(rare.items(), key=lambda one: one[1]))
 
 

@@ -89,11 +89,10 @@ def train(config: Config, console: Console, warn: Callable[[str], None] = warnin
         trainer = Trainer(config, folder, warn, processes)
         stop_asked = stack.enter_context(_stop_signals(console))
         complete = trainer.loop(console, stop_asked)
-        takes_envs_reward = "env" not in config.reward or config.reward["env"] is not None
-        if complete and takes_envs_reward and processes.is_main:
-            doubt = _did_not_improve(read_metrics(folder))
-            if doubt is not None:
-                warn(doubt)
+        success_counts = "env" not in config.reward or config.reward["env"] is not None
+        may_doubt = complete and success_counts and processes.is_main
+        if may_doubt and (doubt := _did_not_improve(read_metrics(folder))) is not None:
+            warn(doubt)
         return complete
 
 

@@ -13,6 +13,7 @@ from groundling.judges.asking.judge import Judge, Reply, Request
 from groundling.judges.asking.openai import OpenAIJudge
 from groundling.judges.asking.questions import Question
 from groundling.judges.asking.rules import RulesJudge
+from groundling.judges.online import background
 from groundling.judges.online.background import BackgroundJudge
 from groundling.judges.online.questions import online_judge
 from groundling.judges.online.reward import OnlineLearning, OnlineReward, _from_bytes, _to_bytes
@@ -225,12 +226,14 @@ def test_a_judge_that_has_answered_once_is_asked_again_whatever_it_says() -> Non
     asking.close()
 
 
-def test_close_waits_for_what_is_asked_but_not_for_ever() -> None:
+def test_close_waits_for_what_is_asked_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate()
     judge = BackgroundJudge(gate)
     judge.offer([1])
     _until(lambda: gate.asked == [[1]])
-    judge.close(wait=0.01)
+    with monkeypatch.context() as patch:
+        patch.setattr(background, "_LONGEST_END", 0.01)
+        judge.close()
     assert judge._thread.is_alive()
     threading.Timer(0.05, gate.open.release).start()
     judge.close()

@@ -81,17 +81,15 @@ class BackgroundJudge(Generic[Asked]):
         """Whether any question was answered, and not by None."""
         return self.asked > self.invalid
 
-    def close(self, wait: float = _LONGEST_END) -> None:
-        """Let the thread end.
+    def close(self) -> None:
+        """Let the thread end; what it asks just now is waited for, for at most 10 seconds.
 
-        Args:
-            wait: For how many seconds at most what it asks just now is waited for: a thread that computes while Python
-                shuts down would abort the process.
+        A thread that computes while Python shuts down could abort the process.
         """
         with self._changed:
             self._closed = True
             self._changed.notify()
-        self._thread.join(wait)
+        self._thread.join(_LONGEST_END)
 
     def _work(self) -> None:
         pause = self._pause
