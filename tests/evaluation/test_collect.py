@@ -110,7 +110,7 @@ def test_what_cannot_be_collected_is_told_in_one_line(
         with pytest.raises(SystemExit):
             _collect(tmp_path / "new", *wrong)
     minigrid = ["world.env=MiniGrid-Empty-5x5-v0"]
-    assert "can play BabyAI" in _error(capsys, tmp_path / "new", *minigrid)
+    assert "the expert is BabyAI's bot" in _error(capsys, tmp_path / "new", *minigrid)
     assert _collect(tmp_path / "new", episodes=1) == 0  # what never began does not claim the folder
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     assert "groundling[data]" in _error(capsys, tmp_path / "newer")

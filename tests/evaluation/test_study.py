@@ -237,7 +237,7 @@ def test_a_baseline_that_cannot_play_is_left_out_and_nothing_is_played_twice(
     assert {row["agent"] for row in rows} == {"trained", "zero-shot", "random"}
     assert "Unfinished" not in (study.parent / "out" / "README.md").read_text()
     path = study.parent / "runs" / "quick-seed1" / "evaluation" / "held-out.json"
-    assert "can play BabyAI's envs only" in json.loads(path.read_text())["left_out"]["expert"]
+    assert "the expert is BabyAI's bot" in json.loads(path.read_text())["left_out"]["expert"]
     monkeypatch.setattr(study_module, "evaluate", None)
     assert main(_words(study, *few)) == 0
     assert main(["report", str(study.parent / "runs" / "quick-seed1")]) == 0

@@ -269,7 +269,7 @@ def test_texts_that_are_answers_are_another_recording(
         ([*SHELF, "--stride", "3"], "--stride 3 does nothing where segments are whole episodes"),
         ([*SHELF, "--length", "3", "--stride", "2"], "--stride 2 is less than"),
         ([*SHELF, "--format", "motif"], "--format motif is NetHack's"),
-        (["collect", "expert,random", *SHELF[2:]], "can play BabyAI's envs only"),
+        (["collect", "expert,random", *SHELF[2:]], "the expert is BabyAI's bot"),
         ([*NUMBERS, "--length", "3"], "--length does nothing where texts are written whole"),
         ([*NUMBERS, "--format", "motif"], "--format motif is NetHack's"),
         (
