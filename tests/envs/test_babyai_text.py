@@ -270,7 +270,7 @@ def test_mistakes_are_told() -> None:
         gymnasium.make("BabyAI-MixedTrainLocal-v0", num_dists=15)
     with pytest.raises(ValueError, match="56, 56"):
         describe(np.zeros((56, 56), dtype=np.uint8))
-    with pytest.raises(ExpertError, match="the expert is BabyAI's bot, and .* is no env of BabyAI"):
+    with pytest.raises(ExpertError, match="the expert is BabyAI's bot"):
         Expert(gymnasium.make("MiniGrid-Empty-8x8-v0"))
     with pytest.raises(ExpertError, match="first reset"):
         Expert(gymnasium.make("BabyAI-GoToLocal-v0")).act()
