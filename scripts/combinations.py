@@ -242,7 +242,7 @@ An experiment's settings suit its policy. With another policy, a setting that ha
 says which value to leave it at (`world.history=3`, say, for a policy that reads no words).
 """
 _REWARDS_HEAD = """Rewards do not depend on the policy and algorithm, except that cloning learns from none.
-In a world that pays, each reward is added to what the world pays, unless `reward.env` is null."""
+Where the env gives a reward of its own, each of these is added to it, unless `reward.env` is null."""
 
 
 def _of(verdicts: dict[Combination, str | None], **names: str) -> list[str | None]:

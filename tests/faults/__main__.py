@@ -74,9 +74,9 @@ def page(done: list[Case], seed: int) -> str:
     lines = [
         "# Faults",
         "",
-        f"`make faults` (seed {seed}). A case has survived if the command, begun again, ended as one that nobody had",
-        "disturbed, to the last bit (NetHack and online judges: by its counters), or if it was refused in one clear",
-        "line and nothing that had been written was changed. *Lost* are units of work that were",
+        f"`make faults` (seed {seed}). A case survives if the same command, given again, ends with the results of an",
+        "undisturbed run, to the last bit (NetHack and online judges: with its counters), or if it is refused in one",
+        "clear line and leaves every file as it was. *Lost* are units of work that were",
         "done again (updates, epochs, files, answers), *recovery* is the longest time until the work was where it had",
         "been (of dead ranks and launchers: until the run had come to its end, with torchrun's start).",
         "",

@@ -165,8 +165,8 @@ def page(done: list[Rehearsal]) -> str:
         "numbers that decide how large a result is. Models have one layer. [copies.csv](copies.csv) has all paths, "
         "[places.csv](places.csv) of those below the functions that copy.",
         "",
-        "What decoding copies belongs to the whole of the texts: for each further token, with NLPO's mask, there are "
-        f"{for_a_further_token(done):.2g} copies and waits, the looks at what the last 16 tokens were.",
+        "Most of decoding's copies are made once for a batch of texts. Each further token with NLPO's mask adds "
+        f"{for_a_further_token(done):.2g} copies and waits: every 16 tokens the host asks which texts have ended.",
         "",
         "| path | phase | for each | to device | to host | waits |",
         "|---|---|---|--:|--:|--:|",

@@ -21,7 +21,7 @@ def add_parser(commands: Commands) -> None:
         run,
         "train and evaluate several arms with several seeds, and report the results",
         examples="""
-        groundling study glam-study seeds=2 --jobs 2
+        groundling study glam-study seeds=1,2,3 --jobs 2
         groundling study my_study.yaml --output results/mine
         """,
     )
