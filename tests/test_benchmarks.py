@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from groundling.cli import main
+from tests.thorough import thorough
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -19,7 +20,7 @@ def _load(name: str) -> Any:
     return module
 
 
-@pytest.mark.parametrize("agent", ["symbolic", "drrn"])
+@pytest.mark.parametrize("agent", ["drrn", *thorough("symbolic")])
 def test_the_baselines_can_be_trained(agent: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     agents = _load("baselines").AGENTS
     assert list(agents) == ["symbolic", "drrn"]

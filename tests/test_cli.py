@@ -4,6 +4,7 @@ import argparse
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from groundling.configs.compose import changed, compose
 from groundling.console import episode_bars, make_console
 from groundling.evaluation.target import find
 from groundling.worlds.text.suites import SUITES
+from tests.thorough import thorough
 
 _SMALL = [
     "world.num_envs=4",
@@ -115,12 +117,22 @@ def test_suites_change_the_world_and_the_words(trained: Path, capsys: pytest.Cap
     assert main(["report", str(trained)]) == 0  # with each suite's episodes, played again in its own world
 
 
-def test_every_suite_suits_every_policy_that_reads() -> None:
-    for experiment in ("demo-easy", "glam/action_head", "glam/drrn"):
-        for language in ("english", "french"):
-            config = compose(experiment, [f"world.language={language}"])
-            for suite in SUITES.values():
-                changed(config, suite.changes(config.world))
+@pytest.mark.parametrize(
+    ("experiment", "language"),
+    [
+        ("demo-easy", "english"),
+        ("glam/drrn", "french"),
+        *thorough(("demo-easy", "french"), ("glam/drrn", "english")),
+        *thorough(("glam/action_head", "english"), ("glam/action_head", "french")),
+    ],
+)
+def test_every_suite_suits_every_policy_that_reads(experiment: str, language: str) -> None:
+    config = compose(experiment, [f"world.language={language}"])
+    for suite in SUITES.values():
+        changed(config, suite.changes(config.world))
+
+
+def test_an_introduction_changes_the_words_of_a_prompt() -> None:
     words = changed(compose("demo-easy"), SUITES["introduction-1"].overrides).policy.args["replacements"]
     assert words == {"Goal of the agent": "Task to do"}
 
@@ -180,9 +192,10 @@ def test_a_name_is_no_markup(
 
 
 def test_a_report_on_two_seeds_is_one_curve(trained: Path, tmp_path: Path) -> None:
-    other = tmp_path / "seed2"
+    one, other = tmp_path / "seed1", tmp_path / "seed2"
+    shutil.copytree(trained, one, ignore=shutil.ignore_patterns("samples"))
     assert main(["train", "demo-easy", f"run_dir={other}", "seed=2", *_SMALL]) == 0
-    assert main(["report", str(trained), str(other), "--output", str(tmp_path / "both.html")]) == 0
+    assert main(["report", str(one), str(other), "--output", str(tmp_path / "both.html")]) == 0
     assert "interval over seeds" in (tmp_path / "both.html").read_text()
 
 
@@ -288,7 +301,7 @@ def test_a_checkpoint_has_results_of_its_own(trained: Path) -> None:
 def test_a_baseline_that_cannot_play_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     env = ["world.env=MiniGrid-Empty-5x5-v0", "~world.args.task=pickup", "~world.args.num_dists=0"]
     assert main(["train", "demo-easy", f"run_dir={tmp_path}", *_SMALL, *env]) == 0
-    assert main(["evaluate", str(tmp_path), "--episodes", "2"]) == 0
+    assert main(["evaluate", str(tmp_path), "--episodes", "2", "evaluation.baselines=[random,expert]"]) == 0
     assert "expert is left out" in capsys.readouterr().err
     assert "random" in json.loads((tmp_path / "evaluation" / "held-out.json").read_text())["agents"]
 

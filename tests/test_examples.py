@@ -203,11 +203,7 @@ def test_a_run_says_which_modules_it_was_made_with(
 ) -> None:
     monkeypatch.chdir(ROOT)
     run = tmp_path / "run"
-    short = [
-        "training.steps=8",
-        f"run_dir={run}",
-        "device=cpu",
-    ]
+    short = ["training.steps=8", "evaluation.episodes=2", f"run_dir={run}", "device=cpu"]
     assert main(["train", *words, *short, "--import", module]) == 0
     error = _groundling(*(word.format(run=run) for word in again), fails=True)
     assert f"if you have them and trust them, add --import {module}" in error

@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from groundling.cli import main
 from groundling.training.checkpoint import seal
 from groundling.worlds.text.dataset import schema
+from tests.thorough import one_in, thorough
 
 _SMALL = (
     "world.env=BabyAI-GoToObj-v0",
@@ -255,7 +256,7 @@ TRAIN = [
 """Overrides of a training."""
 
 
-@pytest.mark.parametrize("override", TRAIN, ids=lambda text: text[:40])
+@pytest.mark.parametrize("override", one_in(2, TRAIN), ids=lambda text: text[:40])
 def test_an_override_is_refused(override: str, things: Things, capsys: pytest.CaptureFixture[str]) -> None:
     _told(
         ["train", "glam/symbolic", f"run_dir={things.root / 'other'}", *_SMALL, "--dry-run", override], capsys
@@ -414,7 +415,7 @@ def _write(path: Path, text: str) -> None:
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
 
 
-@pytest.mark.parametrize("text", BROKEN, ids=lambda text: text[:16])
+@pytest.mark.parametrize("text", one_in(2, BROKEN), ids=lambda text: text[:16])
 @pytest.mark.parametrize(
     ("file", "words"),
     [
@@ -541,7 +542,7 @@ RESEALED: dict[str, Change] = {
 """What is changed in a checkpoint, whose hashes are then made anew."""
 
 
-@pytest.mark.parametrize("name", RESEALED)
+@pytest.mark.parametrize("name", one_in(3, RESEALED))
 def test_a_checkpoint_of_another_run_is_told(
     name: str, copied: Things, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -715,7 +716,7 @@ def _foreign(option: str, key: str, value: Any, path: Path) -> list[str]:
         *(("--rl4lms-config", key) for key in RL4LMS),
     ],
 )
-@pytest.mark.parametrize("value", [[1], [[1]], {"a": {"b": 1}}], ids=str)
+@pytest.mark.parametrize("value", [[[1]], *thorough([1], {"a": {"b": 1}})], ids=str)
 def test_others_entries_are_checked(
     option: str,
     key: str,

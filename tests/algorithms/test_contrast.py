@@ -1,6 +1,7 @@
 """The triplet loss between forms of a prompt (arXiv 2410.19920)."""
 
 import copy
+import functools
 from typing import Any
 
 import pytest
@@ -70,6 +71,7 @@ def _contrast(policy: ActionScoringPolicy, things: tuple[str, ...], seed: int = 
 
 
 def test_each_element_has_one_of_the_triplets_that_can_be(policy: ActionScoringPolicy) -> None:
+    @functools.cache
     def state(thing: str, form: str) -> torch.Tensor:
         return policy.states(policy.read([_see(thing)], [form]))
 

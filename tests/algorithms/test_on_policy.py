@@ -15,6 +15,7 @@ from groundling.errors import ConfigError, RunError
 from groundling.policies.policy import Policy
 from groundling.processes import Processes
 from tests.conftest import MaskedSequencePolicy, SequencePolicy
+from tests.thorough import thorough
 
 _PROMPTS = [0, 1, 2] * 8
 _ALGORITHMS: dict[str, dict[str, Any]] = {
@@ -62,7 +63,7 @@ def test_learns_to_write(algorithm: str) -> None:
     assert figures["kl_mean"] > 0.1  # it is no longer where it began
 
 
-@pytest.mark.parametrize("micro", [1, 13, 40])
+@pytest.mark.parametrize("micro", [13, *thorough(1, 40)])
 @pytest.mark.parametrize("algorithm", _ALGORITHMS)
 def test_accumulated_micro_batches_of_unequal_masks_give_the_same_step(algorithm: str, micro: int) -> None:
     policy = _policy(algorithm)

@@ -12,7 +12,7 @@ from groundling.compat.glam_config import read
 from groundling.envs.text_generation import pools
 from groundling.errors import ConfigError, GroundlingError
 from groundling.policies.policy import policies
-from tests.thorough import some_of
+from tests.thorough import some_of, thorough
 
 _ACTIONS = ["turn_left", "turn_right", "go_forward", "pick_up", "drop", "toggle"]
 
@@ -261,7 +261,7 @@ _SCRIPTS = {
     "lamorel-rlhf": "RLHF-like_PPO_LoRA_finetuning",
 }
 """By file, the folder of Lamorel's example."""
-_USUAL = ["glam-multi-node", "lamorel-ppo-lora", "lamorel-rlhf"]
+_USUAL = ["lamorel-ppo-lora", "lamorel-rlhf"]
 
 
 def _needed(name: str, folder: Path) -> list[str]:
@@ -618,8 +618,10 @@ _HEADS = ["rl_script_args.use_action_heads=true", "lamorel_args.llm_args.pretrai
     ("overrides", "policy", "init"),
     [
         (_FLAN, "action_scoring", "pretrained"),
-        ([*_FLAN, *_HEADS, "rl_script_args.load_embedding=true"], "action_head", "embeddings"),
-        ([*_FLAN, *_HEADS], "action_head", "random"),
+        *thorough(
+            ([*_FLAN, *_HEADS, "rl_script_args.load_embedding=true"], "action_head", "embeddings"),
+            ([*_FLAN, *_HEADS], "action_head", "random"),
+        ),
         (
             [
                 "lamorel_args.distributed_setup_args.n_llm_processes=0",

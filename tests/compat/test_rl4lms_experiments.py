@@ -9,6 +9,7 @@ from groundling.configs.compose import compose, experiments
 from groundling.rows import read_rows
 from groundling.training.tracking import read_metrics
 from tests.compat.conftest import has_wordnet
+from tests.thorough import thorough
 
 TASKS = ["common_gen", "dialog", "imdb", "iwslt2017", "narrative_qa", "summarization", "totto"]
 
@@ -53,8 +54,8 @@ def test_every_task_has_every_algorithm() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "common_gen_ppo", "dialog_nlpo", "imdb_nlpo", "iwslt2017_nlpo", "narrative_qa_supervised",
-        "summarization_ppo", "totto_supervised", "dates_ppo",
+        "common_gen_ppo", "imdb_nlpo", "totto_supervised",
+        *thorough("dialog_nlpo", "iwslt2017_nlpo", "narrative_qa_supervised", "summarization_ppo", "dates_ppo"),
     ],
 )  # fmt: skip
 def test_a_task_trains(name: str, models: dict[str, str], tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from groundling.worlds import worlds
 from groundling.worlds.nethack.config import NetHackConfig, NetHackEvaluation
 from groundling.worlds.text.config import TextConfig, TextEvaluation
 from groundling.worlds.writing.config import WritingConfig, WritingEvaluation
-from tests.thorough import some_of
+from tests.thorough import one_in, some_of
 
 _SECTIONS: dict[str, tuple[type, type]] = {
     "text": (TextConfig, TextEvaluation),
@@ -141,6 +141,8 @@ _LEARNING = {
     *("reward", "training.steps", "training.epochs"),
 }
 """Keys that change what is learnt, or what is told of it, wherever they are used: to be read is not enough."""
+_PARTS = 3
+"""Of the keys, for a run takes seconds: `make test` has one."""
 _TIMES = {"seconds", "steps_per_second"}
 _TOLD_APART = {
     "world.id",
@@ -262,10 +264,11 @@ def _learnt(run_dir: Path) -> dict[str, Any]:
     return left
 
 
-def test_a_key_changes_the_run_or_is_refused(walked: _Walked, tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", one_in(_PARTS, range(_PARTS)))
+def test_a_key_changes_the_run_or_is_refused(walked: _Walked, part: int, tmp_path: Path) -> None:
     kind, idle = walked.config.world.id, []
     present = dict(_keys(walked.config))
-    for key, default in _keys(_defaults(kind)):
+    for key, default in list(_keys(_defaults(kind)))[part::_PARTS]:
         if key in _TOLD_APART or (key in walked.read and key not in _LEARNING):
             continue
         value = _another(key, default)
@@ -319,7 +322,7 @@ def test_the_kinds_differ() -> None:
     assert ("nethack", "text", "world.history") in _OTHERS and ("text", "writing", "world.pool") in _OTHERS
 
 
-@pytest.mark.parametrize(("kind", "other", "key"), _OTHERS)
+@pytest.mark.parametrize(("kind", "other", "key"), one_in(3, _OTHERS))
 def test_a_key_of_another_kind_is_refused_by_its_name(
     kind: str, other: str, key: str, tmp_path: Path
 ) -> None:

@@ -93,6 +93,11 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_dir
 
 
+def _without_samples(run: Path, to: Path) -> Path:
+    """A copy whose report plays no episode again."""
+    return shutil.copytree(run, to, ignore=shutil.ignore_patterns("samples"))
+
+
 def test_suites_beside_each_other_are_evaluated_as_one_after_the_other(
     evaluated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -175,7 +180,7 @@ def test_the_report_shows_it(evaluated: Path, tmp_path: Path) -> None:
 
 
 def test_the_controls_of_another_world_are_not_set_beside_the_runs(evaluated: Path, tmp_path: Path) -> None:
-    run = shutil.copytree(evaluated, tmp_path / "run")
+    run = _without_samples(evaluated, tmp_path / "run")
     for suite in ("swapped", "dropped"):
         path = run / "evaluation" / f"{suite}.json"
         content = json.loads(path.read_text())
@@ -188,7 +193,7 @@ def test_the_controls_of_another_world_are_not_set_beside_the_runs(evaluated: Pa
 
 
 def test_a_test_in_another_world_is_told_as_one(evaluated: Path, tmp_path: Path) -> None:
-    run = shutil.copytree(evaluated, tmp_path / "run")
+    run = _without_samples(evaluated, tmp_path / "run")
     for name, overrides in (("swapped", ["world.args.num_dists=<8>"]), ("dropped", [])):
         path = run / "evaluation" / f"{name}.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), "overrides": overrides}))

@@ -1,6 +1,7 @@
 """The policy that writes freely or thinks first: what it writes, how it is read, and what is learnt from it."""
 
 import copy
+import itertools
 from typing import Any, Literal
 
 import gymnasium
@@ -17,7 +18,7 @@ from groundling.policies import ActionGeneratingPolicy, ActionWritingPolicy
 from groundling.policies.answer import Answer, Form, find_action
 from groundling.worlds.text.collect import EnvCollector
 from tests.conftest import Corridor
-from tests.thorough import thorough
+from tests.thorough import some_of, thorough
 
 _SIGNS = ("go", "go left", "go left now", "wait")
 _FORMS: dict[str, dict[str, Any]] = {
@@ -45,8 +46,13 @@ def _policy(lm: LanguageModel, **args: Any) -> ActionGeneratingPolicy:
     return ActionGeneratingPolicy(lm, value_hidden_sizes=(8,), **args)
 
 
-@pytest.mark.parametrize("starter", ["starter-causal", "starter"])
-@pytest.mark.parametrize("form", _FORMS)
+@pytest.mark.parametrize(
+    ("form", "starter"),
+    some_of(
+        itertools.product(_FORMS, ["starter-causal", "starter"]),
+        [("guided", "starter-causal"), ("thinking, free", "starter-causal"), ("thinking, guided", "starter")],
+    ),
+)
 def test_what_was_written_is_evaluated_as_it_was_drawn(form: str, starter: str) -> None:
     """Prompts that are read on from what is kept, texts, and an encoder-decoder; kept or not, together or alone."""
     for prompt in ("brief", "conversation") if starter == "starter-causal" else ("brief",):
@@ -281,7 +287,7 @@ def test_where_a_turn_is_one_choice_all_credit_is_the_turns(lm: LanguageModel) -
             torch.testing.assert_close(of_tokens[..., 0], of_turns)
 
 
-@pytest.mark.parametrize("actions", [["turn left", "turn right"], ["wait"]])
+@pytest.mark.parametrize("actions", [["turn left", "turn right"], *thorough(["wait"])])
 def test_a_turn_whose_first_token_is_certain_has_a_value_that_is_learnt(
     lm: LanguageModel, actions: list[str]
 ) -> None:

@@ -14,6 +14,7 @@ from groundling.policies import ActionScoringPolicy, ActionTextPolicy, ActionWri
 from groundling.training.progress import TrainingProgress
 from groundling.training.trainer import Trainer
 from tests.building import policy_of
+from tests.thorough import thorough
 
 _ACTIONS = ("turn left", "go forward", "drop")
 _SEEN = [
@@ -76,7 +77,7 @@ _SMALL = [
 
 
 @pytest.mark.parametrize(
-    "more", [[], ["model.lora={r: 2, target_modules: [q]}"], ["policy.id=action_writing"]]
+    "more", [["policy.id=action_writing"], *thorough([], ["model.lora={r: 2, target_modules: [q]}"])]
 )
 def test_rewards_are_shaped_by_leaving_the_first_policy(more: list[str], tmp_path: Path) -> None:
     """The penalty is one more term of the reward, so that it alone teaches where nothing else is paid."""

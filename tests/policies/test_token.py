@@ -1,6 +1,7 @@
 """The writer: whole texts and single tokens, proven equal to each other and to the plain computation."""
 
 import copy
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from groundling.policies import token as token_policy
 from groundling.policies.texts import Written
 from tests.lm.families import VOCABULARY
 from tests.lm.reference import plain_ids_log_probs, sets_of
+from tests.thorough import some_of, thorough
 
 FAMILIES = ["gpt2", "llama", "t5", "bart"]
 
@@ -46,7 +48,7 @@ def observation(prompt, context, side, size=12):
     return arrays
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", some_of(FAMILIES, ["gpt2", "bart"]))
 def test_texts_have_the_log_probs_of_the_plain_computation(make_lm, family):
     lm = ending_often(make_lm(family))
     other = make_lm(family, seed=1)
@@ -68,7 +70,7 @@ def test_texts_have_the_log_probs_of_the_plain_computation(make_lm, family):
             assert not tensor[length:, column].any()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", some_of(FAMILIES, ["llama", "t5"]))
 def test_stepping_token_by_token_is_the_same(make_lm, family):
     policy = TokenPolicy(ending_often(make_lm(family)), generation={"top_k": 30, "temperature": 1.3})
     for ends, min_new_tokens in ((True, 1), (False, 0)):
@@ -101,8 +103,10 @@ def check_steps(policy, asked, numbers, written, side):
     torch.testing.assert_close(policy.values(observations), action.values)
 
 
-@pytest.mark.parametrize("value", ["separate", "shared"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "value"),
+    some_of(itertools.product(FAMILIES, ["separate", "shared"]), [("llama", "separate"), ("t5", "shared")]),
+)
 def test_evaluate_sees_what_was_written(make_lm, family, value):
     generation = {"top_k": 30, "top_p": 0.9, "min_new_tokens": 2, "temperature": 0.8}
     policy = TokenPolicy(ending_often(make_lm(family)), value=value, generation=generation)
@@ -171,7 +175,7 @@ def test_nlpos_ratio_is_never_taken_without_its_mask(make_lm):
         TokenPolicy(lm, filtered_log_probs=False, mask_type="topk", top_mask=12)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "t5"])
+@pytest.mark.parametrize("family", ["gpt2", *thorough("t5")])
 def test_grpo_takes_the_penalty_before_any_filter(make_lm, family):
     lm, reference = make_lm(family), make_lm(family, seed=1)
     policy = TokenPolicy(
@@ -213,7 +217,7 @@ def test_grpo_takes_the_penalty_before_any_filter(make_lm, family):
     assert torch.equal(two.raw_log_probs, torch.cat([written.raw_log_probs] * 2, dim=1))
 
 
-@pytest.mark.parametrize("family", ["gpt2", "t5"])
+@pytest.mark.parametrize("family", ["gpt2", *thorough("t5")])
 def test_too_little_memory_halves_what_is_written_at_once_and_changes_nothing_else(
     make_lm, family, monkeypatch
 ):
@@ -267,8 +271,9 @@ def test_a_text_depends_on_its_own_numbers_alone(make_lm):
 
 
 @pytest.mark.parametrize("mask_type, top_mask", [("learned_top_p", 0.5), ("learned_top_k", 12), ("topk", 12)])
-@pytest.mark.parametrize("family", ["gpt2", "t5"])
-@pytest.mark.parametrize("stepped", [True, False])
+@pytest.mark.parametrize(
+    ("family", "stepped"), [("gpt2", True), ("t5", False), *thorough(("gpt2", False), ("t5", True))]
+)
 def test_texts_obey_the_mask(make_lm, stepped, family, mask_type, top_mask):
     lm = make_lm(family)
     least = 3 if mask_type == "learned_top_p" else None
@@ -346,7 +351,7 @@ def test_only_what_is_trained_has_gradients(make_lm):
     assert sum(p.numel() for p in shared.parameters()) == num_parameters + shared.lm.hidden_size
 
 
-@pytest.mark.parametrize("value", ["separate", "shared"])
+@pytest.mark.parametrize("value", ["shared", *thorough("separate")])
 def test_saved_and_loaded_again(make_lm, tmp_path, value):
     from groundling.lm import LanguageModel
 
@@ -444,7 +449,7 @@ def test_single_tokens_cannot_be_trained_with_sets_that_are_not_kept(make_lm):
         policy.evaluate([observation([3, 4], [], "left")], torch.tensor([5]))
 
 
-@pytest.mark.parametrize("family", ["gpt2", "t5"])
+@pytest.mark.parametrize("family", ["t5", *thorough("gpt2")])
 def test_single_tokens_are_evaluated_as_texts_are(make_lm, family):
     policy = TokenPolicy(make_lm(family), generation={"temperature": 0.7, "min_new_tokens": 2})
     asked = prompts(3)

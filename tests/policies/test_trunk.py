@@ -10,9 +10,9 @@ from groundling.lm import LanguageModel
 from groundling.policies import TokenPolicy
 from tests.lm.reference import plain_ids_log_probs
 from tests.policies.test_token import ending_often, prompts, uniforms
+from tests.thorough import thorough
 
 LORA = {"r": 2, "target_modules": "all-linear"}
-FAMILIES = ["llama", "bart"]
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def gradients(policy, part):
     return {name: p.grad.clone() for name, p in policy.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["llama", *thorough("bart")])
 def test_each_adapter_changes_its_own_part_alone(make_policy, family):
     policy = make_policy(family)
     before = write(policy)
@@ -80,8 +80,10 @@ def test_each_adapter_changes_its_own_part_alone(make_policy, family):
     torch.testing.assert_close(seen.values, values_moved.values.T, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize(
+    ("family", "checkpointing"),
+    [("bart", True), *thorough(("bart", False), ("llama", True), ("llama", False))],
+)
 def test_gradients_reach_their_own_adapter_alone(make_policy, family, checkpointing):
     policy = make_policy(family, gradient_checkpointing=checkpointing)
     moved(policy)
@@ -100,7 +102,7 @@ def test_gradients_reach_their_own_adapter_alone(make_policy, family, checkpoint
                 torch.testing.assert_close(actual[name], expected, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["llama", *thorough("bart")])
 def test_a_step_parts_the_values_from_those_of_the_shared_trunk(make_policy, family):
     policy, shared = make_policy(family), make_policy(family, value="shared")
     shared.value_head.load_state_dict(policy.value_head.state_dict())
@@ -122,8 +124,10 @@ def test_a_step_parts_the_values_from_those_of_the_shared_trunk(make_policy, fam
     assert other.kl.abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("value", ["lora", "separate"])
+@pytest.mark.parametrize(
+    ("family", "value"),
+    [("bart", "lora"), ("llama", "separate"), *thorough(("bart", "separate"), ("llama", "lora"))],
+)
 def test_what_is_frozen_is_there_once(make_policy, family, value):
     policy = make_policy(family, value=value, mask_type="learned_top_k", top_mask=9)
     whole = sum(p.numel() for p in policy.lm.parameters())
@@ -134,7 +138,7 @@ def test_what_is_frozen_is_there_once(make_policy, family, value):
     assert sum(p.numel() for p in again.parameters()) == whole + 2 * adapter + policy.lm.hidden_size
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["llama", *thorough("bart")])
 def test_of_a_policy_trained_as_a_whole_it_stands_on_the_reference(make_policy, family):
     policy = make_policy(family, adapter=False, value_lora=LORA)
     trained = [name for name, p in policy.value_lm.named_parameters() if p.requires_grad]
@@ -157,7 +161,7 @@ def test_of_a_policy_trained_as_a_whole_it_stands_on_the_reference(make_policy, 
     "family, adapter, lora",
     [
         ("bart", True, None),
-        ("llama", True, {"r": 3, "target_modules": ["q_proj"]}),
+        *thorough(("llama", True, {"r": 3, "target_modules": ["q_proj"]})),
         ("llama", False, {"r": 3}),
     ],
 )

@@ -131,9 +131,11 @@ def test_every_form_is_a_suite(tmp_path: Path) -> None:
         "demo-easy",
         "model.path=starter-causal",
         "policy.args.prompt=brief",
-        "training.steps=40",
+        "training.steps=8",
+        "world.args.max_steps=8",
+        "evaluation.baselines=[]",
     ]
-    words += ["world.num_envs=2", "world.num_steps=20", f"run_dir={tmp_path}", "device=cpu"]
+    words += ["world.num_envs=2", "world.num_steps=4", f"run_dir={tmp_path}", "device=cpu"]
     assert main(words) == 0
     assert main(["evaluate", str(tmp_path), "--suite", "forms", "--episodes", "1"]) == 0
     begins = {form: PromptReader(form)(_SEEN)[:4] for form in _FORMS} | {"narrative": "You "}

@@ -72,15 +72,10 @@ _LONG = {
 """Paths that are left to `make rehearsal`, since shorter ones compute most of the same."""
 FEW = {
     "text: action_scoring, ppo, what the world pays",
-    "text: drrn, drrn, what the world pays",
-    "text: symbolic, appo, what the world pays",
     "writing: token, rloo, metric",
     "conversations, groups of episodes",
-    "decoding, NLPO's mask",
     f"decoding, NLPO's mask{TWICE}",
-    "distilling a reward model, motif",
     "a language model as judge, choice",
-    "bfloat16, decoding",
 }
 """The paths that `make test` plays."""
 Part = Literal["all", "some", "few"]

@@ -238,9 +238,9 @@ def test_a_process_that_dies_ends_the_run_which_can_be_resumed(tmp_path: Path) -
 
 
 def test_a_mistake_is_told_and_hangs_none(tmp_path: Path) -> None:
-    child = _start(2, tmp_path, "world.num_envs=1")
-    output, _ = child.communicate(timeout=120)
-    assert child.returncode != 0 and "too few for 2 processes" in output
+    ended = groundling(2, "train", "demo-easy", f"run_dir={tmp_path}", *_SMALL, "world.num_envs=1")
+    assert all(process.exit_code == 1 for process in ended)
+    assert "too few for 2 processes" in "".join(process.output for process in ended)
 
 
 def test_a_mistake_that_the_main_process_alone_meets_ends_all(tmp_path: Path) -> None:
