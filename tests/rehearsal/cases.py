@@ -74,6 +74,7 @@ FEW = {
     "text: action_scoring, ppo, what the world pays",
     "writing: token, rloo, metric",
     "conversations, groups of episodes",
+    "decoding, NLPO's mask",
     f"decoding, NLPO's mask{TWICE}",
     "a language model as judge, choice",
 }

@@ -27,7 +27,7 @@ def _process(module: str, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize(("words", "paths"), [(["--few"], 5), *thorough(([], 35))])
+@pytest.mark.parametrize(("words", "paths"), [(["--few"], 6), *thorough(([], 35))])
 def test_paths_are_rehearsed_and_nothing_is_misplaced(words: list[str], paths: int) -> None:
     done = _process("tests.rehearsal", *words)
     wrong = [line for line in done.stdout.splitlines() if "WRONG" in line]
