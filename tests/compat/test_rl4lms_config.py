@@ -26,12 +26,6 @@ from tests.thorough import one_in, some_of
 
 _PPO, _NLPO, _SUPERVISED = "totto/t5_ppo", "dialog/gpt2_nlpo", "dialog/gpt2_supervised"
 _NUMBERS = "synthetic_generate_increasing_numbers"
-_TRAINED = [
-    *(_NLPO, _SUPERVISED, "common_gen/t5_ppo", "imdb_text_continuation/gpt2_a2c", "iwslt2017/t5_supervised"),
-    *("narrative_qa/t5_ppo", "summarization/t5_supervised", "synthetic_generate_dates/gpt2_ppo"),
-    *(f"{_NUMBERS}/bart_ppo", f"{_NUMBERS}/gpt2_trpo", "totto/t5_supervised"),
-]
-"""Each pool, each algorithm, and each kind of model."""
 _USUAL = [_NLPO, _SUPERVISED, "iwslt2017/t5_supervised", f"{_NUMBERS}/bart_ppo", f"{_NUMBERS}/gpt2_trpo"]
 """Each algorithm but A2C, and each kind of model."""
 
