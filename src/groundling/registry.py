@@ -17,7 +17,7 @@ T = TypeVar("T")
 _MOST_NAMES = 25
 """A message lists no more names than these."""
 IMPORT = "if a module of yours registers it, add --import MODULE (in Python, import it first); "
-"""What to do where no name is near."""
+"""What to do where none of the names is meant."""
 _NAMED = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -187,8 +187,8 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float) -> str:
 
 
 def unknown(kind: str, name: str, known: Any, otherwise: str = "") -> str:
-    """Say that ``name`` is not a known ``kind``, which names are nearest or, if none is near, ``otherwise``."""
+    """Say that ``name`` is not a known ``kind``, which names are nearest, and what ``otherwise`` to do."""
     names = sorted(known)
-    hint = did_you_mean(name, names, 0.5) or otherwise
+    hint = did_you_mean(name, names, 0.5) + otherwise
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return f"unknown {kind} {name!r}: {hint}there is {', '.join(names[:_MOST_NAMES]) or 'none'}{more}"

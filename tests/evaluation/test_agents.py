@@ -93,3 +93,22 @@ def test_all_agents_play_the_same_episodes_where_training_draws_tasks_by_chance(
     assert missions[0] == missions[1] and len({row["task"] for row in rows}) > 2
     first, again = ((tmp_path / k / "evaluation" / "held-out.json").read_text() for k in "ab")
     assert first == again and json.loads(first)["world"]["args"]["draw_task"] == "reset"
+
+
+def test_figures_of_another_world_replace_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    there, folder = ["world.env=BabyAI-GoToLocal-v0", "world.args={max_steps: 3}"], tmp_path / "evaluation"
+
+    def evaluate(*words: str) -> str:
+        command = ["evaluate", "random", f"run_dir={tmp_path}", "--episodes", "2", *there, *words]
+        assert main(command) == 0
+        return capsys.readouterr().err
+
+    assert evaluate() == evaluate("evaluation.num_envs=1") == "" and not (folder / "replaced").exists()
+    figures = {kind: (folder / f"held-out.{kind}").read_bytes() for kind in ("json", "csv")}
+    assert "the figures of held-out with" in evaluate("world.args.max_steps=2")
+    for kind, content in figures.items():
+        assert (folder / "replaced" / f"held-out-1.{kind}").read_bytes() == content
+        assert (folder / f"held-out.{kind}").read_bytes() != content
+    (folder / "held-out.json").write_text("{}")
+    assert "of another version" in evaluate()
+    assert (folder / "replaced" / "held-out-2.json").read_text() == "{}"

@@ -1,6 +1,7 @@
 """`groundling evaluate`: an agent and its baselines on the same held-out episodes, in whatever world."""
 
 import functools
+import itertools
 import json
 import math
 import warnings
@@ -40,7 +41,8 @@ def evaluate(
     Writes ``evaluation/SUITE.json`` (figures with intervals, also by family of tasks, and why which baseline is left
     out), ``evaluation/SUITE.csv`` (one row for each episode), ``samples/SUITE.json`` (some of the target's episodes,
     step by step) and of texts ``predictions/SUITE-AGENT.jsonl`` (one row for each) into the run's folder, anew after
-    each agent.
+    each agent. Figures of the same suite with other overrides, as of another world, are moved to
+    ``evaluation/replaced/`` first.
 
     Args:
         target: Who is evaluated.
@@ -61,6 +63,7 @@ def evaluate(
     lock = target.run_dir / "evaluation" / f".{suite}{target.suffix}{LOCK}"
     with locked(lock, f"is evaluating {suite} of {target.run_dir}", warn), ExitStack() as stack:
         journals = journals or stack.enter_context(Journals())
+        _set_aside(target, suite, warn)
         return _evaluate(target, there, suite, num_episodes, on_agent, warn, journals)
 
 
@@ -150,11 +153,7 @@ def _write(
         "suite": suite,
         "name": world.spec.name,
         "world": world.settings,
-        "overrides": [
-            word
-            for word in shareable_words(target.overrides)
-            if not changes_no_result(word.lstrip("+~").partition("=")[0])
-        ],
+        "overrides": _overrides(target),
         "played_with": played_with(there.config),
         "checkpoint": target.checkpoint.name if target.checkpoint else None,
         "most_episodes": num_episodes,  # a pool may have fewer
@@ -168,6 +167,36 @@ def _write(
     }
     _write_episodes(folder / f"{suite}{target.suffix}.csv", played)
     write_atomically(folder / f"{suite}{target.suffix}.json", json.dumps(content, indent=1) + "\n")
+
+
+def _overrides(target: Target) -> list[str]:
+    """Those that change a result."""
+    return [
+        word
+        for word in shareable_words(target.overrides)
+        if not changes_no_result(word.lstrip("+~").partition("=")[0])
+    ]
+
+
+def _set_aside(target: Target, suite: str, warn: Callable[[str], None]) -> None:
+    """Move figures of other overrides out of the way: nothing else may hold them."""
+    folder, name = target.run_dir / "evaluation", f"{suite}{target.suffix}"
+    if not (folder / f"{name}.json").exists():
+        return
+    try:
+        earlier = read_evaluation(folder / f"{name}.json").get("overrides", [])
+    except RunError:  # of another version
+        earlier = None
+    if earlier == _overrides(target):
+        return
+    replaced = folder / "replaced"
+    replaced.mkdir(exist_ok=True)
+    number = next(n for n in itertools.count(1) if not (replaced / f"{name}-{n}.json").exists())
+    for kind in ("csv", "json"):  # the one that is looked for comes last
+        if (folder / f"{name}.{kind}").exists():
+            (folder / f"{name}.{kind}").replace(replaced / f"{name}-{number}.{kind}")
+    about = "of another version" if earlier is None else f"with {' '.join(earlier) or 'no overrides'}"
+    warn(f"the figures of {name} {about} are now in {replaced / f'{name}-{number}.json'}")
 
 
 def _summary(played: Played) -> dict[str, Any]:
