@@ -181,7 +181,7 @@ def _overrides(target: Target) -> list[str]:
 def _set_aside(target: Target, suite: str, warn: Callable[[str], None]) -> None:
     """Move figures of other overrides out of the way: nothing else may hold them."""
     folder, name = target.run_dir / "evaluation", f"{suite}{target.suffix}"
-    if not (folder / f"{name}.json").exists():
+    if not (folder / f"{name}.json").is_file():
         return
     try:
         earlier = read_evaluation(folder / f"{name}.json").get("overrides", [])
@@ -195,8 +195,8 @@ def _set_aside(target: Target, suite: str, warn: Callable[[str], None]) -> None:
     for kind in ("csv", "json"):  # the one that is looked for comes last
         if (folder / f"{name}.{kind}").exists():
             (folder / f"{name}.{kind}").replace(replaced / f"{name}-{number}.{kind}")
-    about = "of another version" if earlier is None else f"with {' '.join(earlier) or 'no overrides'}"
-    warn(f"the figures of {name} {about} are now in {replaced / f'{name}-{number}.json'}")
+    about = "another version" if earlier is None else "other overrides"
+    warn(f"the figures of {name} with {about} are now in {replaced / f'{name}-{number}.json'}")
 
 
 def _summary(played: Played) -> dict[str, Any]:
