@@ -105,10 +105,10 @@ def test_figures_of_another_world_replace_none(tmp_path: Path, capsys: pytest.Ca
 
     assert evaluate() == evaluate("evaluation.num_envs=1") == "" and not (folder / "replaced").exists()
     figures = {kind: (folder / f"held-out.{kind}").read_bytes() for kind in ("json", "csv")}
-    assert "the figures of held-out with other overrides" in evaluate("world.args.max_steps=2")
+    assert "the figures of held-out, of other overrides," in evaluate("world.args.max_steps=2")
     for kind, content in figures.items():
         assert (folder / "replaced" / f"held-out-1.{kind}").read_bytes() == content
         assert (folder / f"held-out.{kind}").read_bytes() != content
     (folder / "held-out.json").write_text("{}")
-    assert "with another version are" in evaluate()
+    assert "of another version" in evaluate()
     assert (folder / "replaced" / "held-out-2.json").read_text() == "{}"

@@ -196,7 +196,7 @@ def _set_aside(target: Target, suite: str, warn: Callable[[str], None]) -> None:
         if (folder / f"{name}.{kind}").exists():
             (folder / f"{name}.{kind}").replace(replaced / f"{name}-{number}.{kind}")
     about = "another version" if earlier is None else "other overrides"
-    warn(f"the figures of {name} with {about} are now in {replaced / f'{name}-{number}.json'}")
+    warn(f"the figures of {name}, of {about}, are now in {replaced / f'{name}-{number}.json'}")
 
 
 def _summary(played: Played) -> dict[str, Any]:
