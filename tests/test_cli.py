@@ -302,7 +302,9 @@ def test_a_baseline_that_cannot_play_is_left_out(tmp_path: Path, capsys: pytest.
     env = ["world.env=MiniGrid-Empty-5x5-v0", "~world.args.task=pickup", "~world.args.num_dists=0"]
     assert main(["train", "demo-easy", f"run_dir={tmp_path}", *_SMALL, *env]) == 0
     assert main(["evaluate", str(tmp_path), "--episodes", "2", "evaluation.baselines=[random,expert]"]) == 0
-    assert "expert is left out" in capsys.readouterr().err
+    output = capsys.readouterr()
+    assert "expert is left out" in output.err and "expert: the first of" not in output.out
+    assert "random: the first of 2 episodes is done" in output.out
     assert "random" in json.loads((tmp_path / "evaluation" / "held-out.json").read_text())["agents"]
 
 

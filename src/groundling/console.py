@@ -31,9 +31,14 @@ def episode_bars(
 
         def on_agent(name: str) -> Callable[[], None]:
             task = progress.add_task(name, total=num_episodes)
-            if not is_live(console):
-                console.print(f"{name}: {num_episodes} {what} to go", highlight=False)
-            return lambda: progress.advance(task)
+
+            def on_episode() -> None:
+                # Not before: who cannot play is left out.
+                if not is_live(console) and not progress.tasks[task].completed:
+                    console.print(f"{name}: the first of {num_episodes} {what} is done", highlight=False)
+                progress.advance(task)
+
+            return on_episode
 
         yield on_agent
 

@@ -51,8 +51,8 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--goal",
         metavar="GOAL",
-        help="what is wanted: one of the world's goals (docs/judges.md), or a sentence of yours (default: the world's "
-        "first)",
+        help="what is wanted: one of the world's goals ('Judges' in the docs), or a sentence of yours "
+        "(default: the world's first)",
     )
     parser.add_argument(
         "--prompt", default="default", help="one of the world's prompts (default: %(default)s)"

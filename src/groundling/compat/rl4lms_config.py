@@ -275,8 +275,9 @@ class _Reader:
         mended = sorted({*_MENDED} & {self._get("reward_fn.id"), *(metric["id"] for metric in metrics)})
         if mended:
             self.notes.append(
-                f"computed differently from the original code: {', '.join(mended)}; docs/metrics.md says how, and "
-                "compat: rl4lms in the args of a metric or reward gives the original's figures"
+                f"computed differently from the original code: {', '.join(mended)}; 'Metrics and rewards "
+                "of text' in the docs says how, and compat: rl4lms in the args of a metric or reward gives the "
+                "original's figures"
             )
         values: dict[str, Any] = {
             "evaluation.metrics": metrics,

@@ -130,8 +130,8 @@ class RewardModelPart(Part):
         """Raise `ConfigError` if there is neither a reward model nor a judge that teaches one."""
         if self.path is None and self._judge is None:
             raise ConfigError(
-                "a reward model is missing: set path=FOLDER, as `groundling distill` wrote it (docs/motif.md), or "
-                "online.judge=ID, or take the part out"
+                "a reward model is missing: set path=FOLDER, as `groundling distill` wrote it ('Motif' in the docs), "
+                "or online.judge=ID, or take the part out"
             )
         if self.path is not None and not (Path(self.path) / DESCRIPTION).is_file():
             load_reward_model(self.path)  # which says what is missing

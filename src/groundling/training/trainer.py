@@ -107,7 +107,7 @@ def _did_not_improve(rows: list[dict[str, Any]]) -> str | None:
         return None
     return (
         f"success did not improve while it trained: {first:.2f} in the first fifth of the updates, {last:.2f} in the "
-        "last; 'Why a run does not learn' (docs/troubleshooting.md) says what to look at"
+        "last; 'When it does not learn' in the docs says what to look at"
     )
 
 

@@ -41,7 +41,7 @@ def load_reward_model(folder: str | Path, device: str | torch.device = "cpu") ->
     if not (folder / DESCRIPTION).is_file():
         raise ConfigError(
             f"there is no reward model in {folder}: write one with `groundling collect`, `annotate` and `distill … "
-            f"--output {folder}` (docs/motif.md), or name another folder"
+            f"--output {folder}` ('Motif' in the docs), or name another folder"
         )
     try:
         description = read_object(folder / DESCRIPTION, SETTINGS)
