@@ -260,7 +260,12 @@ def test_other_mistakes_are_told_in_one_line(
     assert "held-out" in _error(capsys, "evaluate", str(trained), "--suite", "heldout")
     assert "config.yaml" in _error(capsys, "evaluate", str(tmp_path))
     assert "config.yaml" in _error(capsys, "report", str(tmp_path))
-    assert "no_such_module" in _error(capsys, "list", "--import", "no_such_module")
+    assert "modules are looked for in this folder" in _error(capsys, "list", "--import", "no_such_module")
+    assert "as in --import doors" in _error(capsys, "list", "--import", "tests/envs/doors.py")
+    assert "as in doors:Doors" in _error(capsys, "check-env", "doors.Doors")
+    assert "did you mean 'Doors'" in _error(capsys, "check-env", "tests.envs.doors:Dors")
+    ours = ["train", "demo", "world.env=MiniGrid-Empty-5x5-v0"]
+    assert "~world.args takes those of the experiment out" in _error(capsys, *ours)
     assert "algorithms" in _error(capsys, "list", "algorithm")
 
 
@@ -298,13 +303,25 @@ def test_a_checkpoint_has_results_of_its_own(trained: Path) -> None:
     assert figures["checkpoint"] == checkpoint.name and list(figures["agents"]) == ["trained", "random"]
 
 
+def test_a_table_says_what_was_changed_of_the_run(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run, ignore=shutil.ignore_patterns("evaluation"))
+    words = ["evaluate", str(run), "--episodes", "1", "evaluation.baselines=[]", "device=cpu"]
+    assert main(words) == 0
+    assert "1 episodes" in (first := capsys.readouterr().out) and "max_steps" not in first
+    assert main([*words, "world.args.max_steps=3"]) == 0
+    assert "1 episodes · world.args.max_steps=3 " in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_baseline_that_cannot_play_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     env = ["world.env=MiniGrid-Empty-5x5-v0", "~world.args.task=pickup", "~world.args.num_dists=0"]
     assert main(["train", "demo-easy", f"run_dir={tmp_path}", *_SMALL, *env]) == 0
     assert main(["evaluate", str(tmp_path), "--episodes", "2", "evaluation.baselines=[random,expert]"]) == 0
     output = capsys.readouterr()
-    assert "expert is left out" in output.err and "expert: the first of" not in output.out
-    assert "random: the first of 2 episodes is done" in output.out
+    assert "expert is left out" in output.err and "expert: 1 of" not in output.out
+    assert "random: 1 of 2 episodes done" in output.out
     assert "random" in json.loads((tmp_path / "evaluation" / "held-out.json").read_text())["agents"]
 
 

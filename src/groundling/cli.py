@@ -183,4 +183,9 @@ def _import(module: str) -> None:
     try:
         importlib.import_module(module)
     except Exception as error:  # whatever a user's module does when it is imported
-        raise ConfigError(f"--import {module}: {type(error).__name__}: {error}") from error
+        mend = ""
+        if module.endswith(".py"):
+            mend = f": give the module's name, as in --import {Path(module).stem}"
+        elif isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:
+            mend = ": modules are looked for in this folder, and among what is installed"
+        raise ConfigError(f"--import {module}: {type(error).__name__}: {error}{mend}") from error

@@ -35,7 +35,7 @@ def episode_bars(
             def on_episode() -> None:
                 # Not before: who cannot play is left out.
                 if not is_live(console) and not progress.tasks[task].completed:
-                    console.print(f"{name}: the first of {num_episodes} {what} is done", highlight=False)
+                    console.print(f"{name}: 1 of {num_episodes} {what} done", highlight=False)
                 progress.advance(task)
 
             return on_episode

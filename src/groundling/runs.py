@@ -281,6 +281,8 @@ class Evaluation:
     """What was played: episodes, or texts."""
     played: Mapping[str, Played]
     """By agent, the trained one first; each episode with its figures."""
+    heading: str
+    """World, suite, number of episodes, and the overrides that change a result."""
 
     @property
     def figures(self) -> dict[str, dict[str, Figure]]:
@@ -289,10 +291,7 @@ class Evaluation:
 
     def table(self) -> None:
         """Print the figures, a column for each agent."""
-        count = max(len(one.episodes) for one in self.played.values())
-        make_console().print(
-            figures_table(f"{self.world} · {self.suite} · {count} {self.unit}", self.figures)
-        )
+        make_console().print(figures_table(self.heading, self.figures))
 
 
 def evaluate_in(name: str, suite: str | None, episodes: int | None, overrides: Sequence[str]) -> Evaluation:
@@ -308,4 +307,5 @@ def evaluate_in(name: str, suite: str | None, episodes: int | None, overrides: S
     count = episodes or target.config.evaluation.episodes
     with episode_bars(make_console(), count, world.episodes) as on_agent:
         played = evaluate(target, chosen, count, on_agent, warn)
-    return Evaluation(chosen, target.under(chosen).world.spec.name, world.episodes, played)
+    heading = target.heading(chosen, len(played[target.agent].episodes))
+    return Evaluation(chosen, target.under(chosen).world.spec.name, world.episodes, played, heading)

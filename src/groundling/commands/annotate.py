@@ -156,7 +156,7 @@ def describe_estimate(estimate: "AnnotationEstimate") -> list[str]:
     lines = [
         f"pairs       {estimate.rows:,}, of which {estimate.identical:,} show the same twice (ties, not asked)",
         f"distinct    {estimate.distinct:,} unordered pairs",
-        f"to ask      {estimate.requests:,} requests here; {estimate.known:,} answers are known",
+        f"to ask      {estimate.requests:,} requests here; {estimate.known:,} are kept of this judge's identity",
     ]
     if estimate.requests and (estimate.prompt_tokens or estimate.completion_tokens):
         read, written = estimate.prompt_tokens, estimate.completion_tokens

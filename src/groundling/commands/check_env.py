@@ -14,6 +14,7 @@ from groundling.commands.command import (
 )
 from groundling.console import make_console, warn
 from groundling.errors import ConfigError, foreign
+from groundling.registry import did_you_mean
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -230,6 +231,12 @@ def _registered(name: str) -> str:
     import gymnasium
 
     module_name, colon, attribute = name.partition(":")
+    if not colon and name not in gymnasium.registry:
+        hint = did_you_mean(name, gymnasium.registry, 0.7)
+        raise ConfigError(
+            f"unknown env {name!r}: {hint}give a class of yours as MODULE:CLASS, as in doors:Doors, or add --import "
+            "MODULE, which registers it"
+        )
     if not colon:
         return name
     sys.path.insert(0, str(Path.cwd()))  # as for --import
@@ -242,7 +249,10 @@ def _registered(name: str) -> str:
         return attribute
     factory = getattr(module, attribute, None)
     if not callable(factory):
-        raise ConfigError(f"{module_name} neither has {attribute} nor registers an env of that id")
+        hint = did_you_mean(attribute, [*vars(module), *gymnasium.registry], 0.7)
+        raise ConfigError(
+            f"{module_name} neither has {attribute} nor registers an env of that id{hint and ': '}{hint}".rstrip()
+        )
     id = f"check-env/{attribute.replace('_', '-')}-v0"
     gymnasium.register(id, entry_point=factory)
     return id

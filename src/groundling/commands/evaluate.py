@@ -114,10 +114,13 @@ def run(arguments: argparse.Namespace) -> int:
                 continue
             evaluated += 1
             count = len(played[target.agent].episodes)
-            title = f"{target.under(suite).world.spec.name} · {suite} · {count} {world.episodes}"
             if count < num_episodes:
                 console.print(f"{suite} has no more than {count} {world.episodes}", highlight=False)
-            console.print(figures_table(title, {name: one.figures() for name, one in played.items()}))
+            console.print(
+                figures_table(
+                    target.heading(suite, count), {name: one.figures() for name, one in played.items()}
+                )
+            )
     if evaluated == 0:
         raise ConfigError(f"none of the suites of --suite {arguments.suite} suits this run")
     _count(arguments, target, console)

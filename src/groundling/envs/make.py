@@ -175,8 +175,15 @@ class TextEnvMaker:
 def _make(id: str, args: dict[str, Any]) -> gymnasium.Env[Any, Any]:
     with foreign(f"env {id}, as it was made with {args},"):
         try:
-            return gymnasium.make(id, disable_env_checker=True, **args)
+            env = gymnasium.make(id, disable_env_checker=True, **args)
         except (TypeError, ValueError, AssertionError) as error:
+            mend = "; ~world.args takes those of the experiment out" if args else ""
             raise ConfigError(
-                f"env {id} cannot be made with {args}: {error or type(error).__name__}"
+                f"env {id} cannot be made with {args}: {error or type(error).__name__}{mend}"
             ) from error
+    for name in ("observation_space", "action_space"):
+        if not hasattr(env, name):
+            raise ConfigError(
+                f"env {id} has no {name}: give its class one, such as gymnasium.spaces.Text(1000)"
+            )
+    return env

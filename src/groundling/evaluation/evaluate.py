@@ -18,8 +18,7 @@ from groundling.evaluation.journals import Journals
 from groundling.evaluation.tables import write_csv
 from groundling.evaluation.target import Target
 from groundling.files import LOCK, locked, write_atomically
-from groundling.sharing import shareable, shareable_words
-from groundling.training.folder import changes_no_result
+from groundling.sharing import shareable
 from groundling.worlds import CannotPlay, World
 from groundling.worlds.episode import Figure, Played
 from groundling.worlds.journal import UnequalObservation
@@ -153,7 +152,7 @@ def _write(
         "suite": suite,
         "name": world.spec.name,
         "world": world.settings,
-        "overrides": _overrides(target),
+        "overrides": target.changes,
         "played_with": played_with(there.config),
         "checkpoint": target.checkpoint.name if target.checkpoint else None,
         "most_episodes": num_episodes,  # a pool may have fewer
@@ -169,15 +168,6 @@ def _write(
     write_atomically(folder / f"{suite}{target.suffix}.json", json.dumps(content, indent=1) + "\n")
 
 
-def _overrides(target: Target) -> list[str]:
-    """Those that change a result."""
-    return [
-        word
-        for word in shareable_words(target.overrides)
-        if not changes_no_result(word.lstrip("+~").partition("=")[0])
-    ]
-
-
 def _set_aside(target: Target, suite: str, warn: Callable[[str], None]) -> None:
     """Move figures of other overrides out of the way: nothing else may hold them."""
     folder, name = target.run_dir / "evaluation", f"{suite}{target.suffix}"
@@ -187,7 +177,7 @@ def _set_aside(target: Target, suite: str, warn: Callable[[str], None]) -> None:
         earlier = read_evaluation(folder / f"{name}.json").get("overrides", [])
     except RunError:  # of another version
         earlier = None
-    if earlier == _overrides(target):
+    if earlier == target.changes:
         return
     replaced = folder / "replaced"
     replaced.mkdir(exist_ok=True)

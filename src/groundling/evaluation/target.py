@@ -13,9 +13,10 @@ from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.evaluation import hub
 from groundling.lm.loading import resolve
 from groundling.policies.policy import Policy, has_model
-from groundling.sharing import shareable
+from groundling.sharing import shareable, shareable_words
 from groundling.training import checkpoint
 from groundling.training.build import make_policy, world_of
+from groundling.training.folder import changes_no_result
 from groundling.worlds import CannotPlay, World, agents, home_of
 from groundling.worlds.world import Demonstrator
 
@@ -40,6 +41,21 @@ class Target:
     def world(self) -> World[Any, Any]:
         """Where it plays."""
         return world_of(self.config, self.checkpoint)
+
+    @property
+    def changes(self) -> list[str]:
+        """Its overrides that change a result, without paths and servers."""
+        return [
+            word
+            for word in shareable_words(self.overrides)
+            if not changes_no_result(word.lstrip("+~").partition("=")[0])
+        ]
+
+    def heading(self, suite: str, count: int) -> str:
+        """What stands above the figures of so many episodes: where they were played, and what was changed of a run."""
+        parts = [self.under(suite).world.spec.name, suite, f"{count} {self.world.episodes}"]
+        changes = [] if self.checkpoint is None else self.changes
+        return " · ".join([*parts, *(one for one in changes if not one.startswith("evaluation.baselines"))])
 
     @property
     def players(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,7 +54,12 @@ def test_prompts_are_cut_on_one_side_and_padded_on_the_left(
 ) -> None:
     for tokenizer, end in ((causal_tokenizer, []), (seq2seq_tokenizer, [seq2seq_tokenizer.eos_token_id])):
         before = tokenizer.truncation_side, tokenizer.padding_side
-        ids, mask = encode_prompts(samples, tokenizer, 8, side)
+        with pytest.warns(
+            UserWarning, match=f"more than 8 tokens are cut \\(on the {side}\\).*max_prompt_length"
+        ):
+            ids, mask = encode_prompts(samples, tokenizer, 8, side)
+        with warnings.catch_warnings(action="error"):
+            encode_prompts(samples, tokenizer, 64, side)
         room = 8 - len(end)
         for row, sample in enumerate(samples):
             tokens = _tokens(tokenizer, sample.prompt)

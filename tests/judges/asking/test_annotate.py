@@ -273,6 +273,23 @@ def test_a_judge_that_is_no_good_is_left(tmp_path: Path) -> None:
     assert open_pairs(folder).annotators() == []
 
 
+def test_a_judge_whose_answer_is_no_reply_is_told_what_one_is(tmp_path: Path) -> None:
+    class Wordless(LongerJudge):
+        def answer(self, request: Request) -> Reply:
+            return None  # type: ignore[return-value]
+
+    class Empty(Judge):
+        """Defines neither answer nor ask."""
+
+    pairs = dataset(tmp_path / "pairs", ROWS)
+    with pytest.raises(
+        RunError, match=r"Wordless answers None, expected a groundling.judges.Reply: return Reply"
+    ):
+        Annotation(pairs, Wordless(), Question(world="nethack")).run("mine")
+    with pytest.raises(ConfigError, match="the judge Empty defines neither answer nor ask"):
+        Annotation(pairs, Empty(), Question(world="nethack")).run("mine")
+
+
 def test_a_judge_that_hardly_ever_answers_is_left(tmp_path: Path) -> None:
     class Rare(LongerJudge):
         count = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
@@ -57,6 +58,12 @@ def encode_prompts(
             max_length=max_prompt_length,
             return_attention_mask=True,
             return_tensors="pt",
+        )
+    if any(one.overflowing for one in encoded.encodings or ()):  # which tokenizers without Rust do not tell
+        warnings.warn(
+            f"prompts of more than {max_prompt_length} tokens are cut (on the {truncation_side}): to have them read "
+            "whole, raise world.max_prompt_length",
+            stacklevel=2,
         )
     ids, mask = encoded["input_ids"].long(), encoded["attention_mask"].long()
     empty = (mask.sum(1) <= specials).nonzero()

@@ -131,7 +131,7 @@ class Inquiry:
         raise RunError(
             f"annotation stops: {problem} in the form {self._judge.answer_format!r}; the last reply: "
             f"{self.invalid_reply!r}. It was told: {verdict_form(self._judge.answer_format, self._question.noun)} "
-            "Give a judge that is a model another model, or another answer=… form"
+            "Give a judge that is a model another model, or another answer=… form; let a class of yours reply so"
         )
 
     def _keep(self, number: int, preference: Preference) -> Answer:

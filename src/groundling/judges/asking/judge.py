@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from groundling.errors import foreign
+from groundling.errors import ConfigError, RunError, foreign
 from groundling.judges.asking.questions import AnswerFormat, Question, Turn
 from groundling.judges.preferences.pairs import Pairs
 from groundling.registry import Registry
@@ -88,7 +88,11 @@ class Judge:
         return None
 
     def identity(self) -> dict[str, Any]:
-        """What decides its answers, as JSON holds it (model, revision, sampling): other values, other answers."""
+        """What decides its answers, as JSON holds it (model, revision, sampling).
+
+        Answers are kept by it. A judge whose code has changed needs another one (a version, say): it is not asked again
+        what one of the same identity has answered.
+        """
         return {"judge": type(self).__qualname__}
 
     def identity_about(self, question: Question) -> dict[str, Any]:
@@ -96,8 +100,14 @@ class Judge:
         return self.identity()
 
     def answer(self, request: Request) -> Reply:
-        """Answer one request."""
-        raise NotImplementedError(f"{type(self).__name__} defines neither answer nor ask")
+        """Answer one request.
+
+        Raises:
+            ConfigError: the class defines neither this nor `ask`.
+        """
+        raise ConfigError(
+            f"the judge {type(self).__name__} defines neither answer nor ask: define one of them"
+        )
 
     def ask(self, requests: Iterable[Request], tell: Tell, keep: Keep = keep_nothing) -> None:
         """Answer all requests, and those that ``tell`` gives back.
@@ -113,8 +123,11 @@ class Judge:
             while present is not None:
                 with foreign(f"the judge {type(self).__name__}, asked question {present.number},"):
                     reply = self.answer(present)
-                    if not isinstance(reply, Reply):
-                        raise TypeError(f"answer must return a groundling.judges.Reply, got {reply!r:.200}")
+                if not isinstance(reply, Reply):
+                    raise RunError(
+                        f"the judge {type(self).__name__} answers {reply!r:.80}, expected a groundling.judges.Reply: "
+                        "return Reply(text)"
+                    )
                 present = tell(present, reply)
             keep()
 

@@ -82,7 +82,7 @@ class TextConfig(WorldConfig):
                 f"the probes are written in English, and world.language={self.language}: set world.probes=null"
             )
         if self.env not in gymnasium.registry:
-            hint = did_you_mean(self.env, gymnasium.registry, 0.6)
+            hint = did_you_mean(self.env, gymnasium.registry, 0.7)
             raise UnknownEnv(
                 f"unknown env {self.env!r}: {hint}{IMPORT}`groundling list envs` has those that are here"
             )
