@@ -10,6 +10,7 @@ from groundling.cli import main
 from groundling.envs.observation import TextObservation
 from groundling.evaluation import protocols
 from groundling.evaluation.protocols import mean_of_tasks
+from groundling.evaluation.shown import by_suite, read_run
 from groundling.prompts import PromptReader
 from groundling.worlds.episode import Figure
 from tests.judges.asking.chat_server import ChatServer, serving
@@ -29,6 +30,22 @@ def test_an_expert_does_all_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[
     figures = _counted(tmp_path)["expert"]["figures"]
     assert figures.keys() == {"mean", *(f"balrog-{task}" for task in _TASKS)}
     assert figures["mean"]["value"] == 1 and figures["mean"]["episodes"] == 10
+
+
+def test_a_table_of_suites_shows_a_protocols_mean(tmp_path: Path) -> None:
+    small = ["world.num_envs=2", "world.num_steps=2", "algorithm.args.minibatch_size=4", "training.steps=4"]
+    assert main(["train", "demo-easy", f"run_dir={tmp_path}", "device=cpu", *small]) == 0
+    words = ["evaluation.baselines=[random]", "policy.args.temperature=9"]
+    assert main(["evaluate", str(tmp_path), "--protocol", "balrog-babyai", "--episodes", "1", *words]) == 0
+    figure, agents, rows = by_suite(read_run(tmp_path))
+    assert (figure, agents) == ("success", ["trained", "random"])
+    shown = {suite: [mean for mean, _ in cells] for suite, _, cells in rows}
+    for place, agent in enumerate(agents):
+        figures = _counted(tmp_path)[agent]["figures"]
+        assert float(shown["balrog-babyai"][place]) == pytest.approx(figures["mean"]["value"], abs=5e-3)
+        for task in _TASKS:
+            value = figures[f"balrog-{task}"]["value"]
+            assert float(shown[f"balrog-{task}"][place]) == pytest.approx(value, abs=5e-3)
 
 
 def test_a_server_is_asked_as_balrog_asks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,6 +23,8 @@ from groundling.worlds.episode import Figure
 PROTOCOLS = {"balrog-babyai": "BALROG's BabyAI: the mean over five tasks of how often they were done"}
 """By name, which is also that of the group of suites that are played, and of the experiment whose agent is asked where
 a model or a server is named."""
+MEAN = "mean"
+"""What the figure of all its suites is called, beside theirs."""
 _COUNTED = "success"
 _PLAYED = re.compile(r"world(\.(env|args)\b.*)?")
 """Keys that would change what a protocol plays."""
@@ -138,15 +140,13 @@ def count(target: Target, protocol: str) -> dict[str, dict[str, Figure]]:
         for agent, one in content["agents"].items():
             by_agent.setdefault(agent, {})[suite] = Figure(**one["figures"][_COUNTED])
     for figures in by_agent.values():
-        figures["mean"] = mean_of_tasks(list(figures.values()))
+        figures[MEAN] = mean_of_tasks(list(figures.values()))
     content = {
         "suite": protocol,
         "name": PROTOCOLS[protocol],
         "world": target.world.settings,
         "checkpoint": target.checkpoint.name if target.checkpoint else None,
-        "agents": {
-            agent: summary_of(figures["mean"].episodes, figures) for agent, figures in by_agent.items()
-        },
+        "agents": {agent: summary_of(figures[MEAN].episodes, figures) for agent, figures in by_agent.items()},
         "tasks": {},
         "left_out": {},
     }

@@ -18,6 +18,7 @@ from groundling.configs.trust import EVERYTHING
 from groundling.documents import read_json, read_lines
 from groundling.errors import RunError, UnknownEnv
 from groundling.evaluation.evaluate import read_evaluation
+from groundling.evaluation.protocols import MEAN, PROTOCOLS
 from groundling.policies.policy import has_model
 from groundling.rows import read_rows
 from groundling.sharing import shareable
@@ -164,22 +165,23 @@ def figures_of(evaluation: Mapping[str, Any]) -> list[tuple[str, list[tuple[str,
 def by_suite(run: ShownRun) -> tuple[str, list[str], list[tuple[str, str, list[tuple[str, str]]]]]:
     """The first figure of a run's evaluations: its name, the agents, and by suite each agent's mean and interval.
 
-    Beside a suite stand the overrides that it was played with.
+    Beside a suite stand the overrides that it was played with. Of a protocol, the mean over its suites.
     """
-    figure = next((name for one in run.evaluations.values() for name in _figure_names(one)), "")
+    suites = [one for one in run.evaluations.values() if not _is_protocol(one)]
+    figure = next((name for one in suites for name in _figure_names(one)), "")
     agents = list(dict.fromkeys(agent for one in run.evaluations.values() for agent in one["agents"]))
-    rows = [
-        (
-            suite,
-            " ".join(one.get("overrides", [])),
-            [
-                _mean_and_interval(one["agents"].get(agent, {"figures": {}})["figures"].get(figure))
-                for agent in agents
-            ],
+    rows = []
+    for suite, one in run.evaluations.items():
+        name = MEAN if _is_protocol(one) else figure
+        by_agent = (one["agents"].get(agent, {"figures": {}})["figures"].get(name) for agent in agents)
+        rows.append(
+            (suite, " ".join(one.get("overrides", [])), [_mean_and_interval(cell) for cell in by_agent])
         )
-        for suite, one in run.evaluations.items()
-    ]
     return figure.replace("_", " "), agents, rows
+
+
+def _is_protocol(evaluation: Mapping[str, Any]) -> bool:
+    return str(evaluation.get("suite")) in PROTOCOLS
 
 
 def _figure_names(evaluation: Mapping[str, Any]) -> list[str]:
