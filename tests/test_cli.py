@@ -15,6 +15,8 @@ from groundling import cli
 from groundling.cli import main
 from groundling.configs.compose import changed, compose
 from groundling.console import episode_bars, make_console
+from groundling.evaluation import report
+from groundling.evaluation.shown import learning_figures, read_run
 from groundling.evaluation.target import find
 from groundling.worlds.text.suites import SUITES
 from tests.thorough import thorough
@@ -308,11 +310,20 @@ def test_a_table_says_what_was_changed_of_the_run(
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(trained, run, ignore=shutil.ignore_patterns("evaluation"))
-    words = ["evaluate", str(run), "--episodes", "1", "evaluation.baselines=[]", "device=cpu"]
+    words = ["evaluate", str(run), "--episodes", "1", "evaluation.baselines=[random]", "device=cpu"]
     assert main(words) == 0
     assert "1 episodes" in (first := capsys.readouterr().out) and "max_steps" not in first
+    assert report._levels(read_run(run), "success").keys() == {"random"}
     assert main([*words, "world.args.max_steps=3"]) == 0
     assert "1 episodes · world.args.max_steps=3 " in " ".join(capsys.readouterr().out.split())
+    assert report._levels(read_run(run), "success") == {}, "a line beside the run's curve is of its own world"
+
+
+def test_a_report_draws_each_part_of_the_reward(tmp_path: Path) -> None:
+    assert main(["train", "demo-easy", f"run_dir={tmp_path}", *_SMALL, "reward.count.coefficient=0.1"]) == 0
+    assert {"reward/env", "reward/count"} < {*learning_figures([read_run(tmp_path)])}
+    assert main(["report", str(tmp_path)]) == 0
+    assert "reward/count" in (tmp_path / "report.html").read_text()
 
 
 def test_a_baseline_that_cannot_play_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

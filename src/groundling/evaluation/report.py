@@ -134,7 +134,10 @@ def _plot_beside(runs: Sequence[ShownRun], groups: Mapping[str, Sequence[Any]], 
 
 
 def _levels(run: ShownRun, figure: str) -> dict[str, float]:
-    """A figure of the held-out evaluation's baselines, of those that have it."""
-    agents = run.evaluations.get(usual_suite(run.world), {}).get("agents", {})
+    """A figure of the held-out evaluation's baselines, of those that have it; of another world than the run's none."""
+    evaluation = run.evaluations.get(usual_suite(run.world), {})
+    if any(word.lstrip("+~").startswith("world") for word in evaluation.get("overrides", [])):
+        return {}
+    agents = evaluation.get("agents", {})
     values = {name: agent["figures"].get(figure) for name, agent in agents.items() if name != "trained"}
     return {name: value["value"] for name, value in values.items() if value is not None}

@@ -138,9 +138,10 @@ def usual_suite(world: World[Any, Any] | type[World[Any, Any]]) -> str:
 
 
 def learning_figures(runs: Sequence[ShownRun]) -> list[str]:
-    """The metrics that are drawn, those of the runs' worlds among them."""
+    """The metrics that are drawn, those of the runs' worlds and of their rewards' parts among them."""
     of_worlds = [name for run in runs for name in kind(run.config.world.id).learning_figures]
-    return list(dict.fromkeys([*of_worlds, *_LEARNING_FIGURES]))
+    parts = [name for run in runs for row in run.metrics for name in row if name.startswith("reward/")]
+    return list(dict.fromkeys([*of_worlds, "return_mean", *parts, *_LEARNING_FIGURES]))
 
 
 def _suites(folder: Path, usual: str) -> list[Path]:
