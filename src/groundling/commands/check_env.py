@@ -231,14 +231,14 @@ def _registered(name: str) -> str:
     import gymnasium
 
     module_name, colon, attribute = name.partition(":")
-    if not colon and name not in gymnasium.registry:
+    if not colon and name in gymnasium.registry:
+        return name
+    if not colon:
         hint = did_you_mean(name, gymnasium.registry, 0.7)
         raise ConfigError(
             f"unknown env {name!r}: {hint}give a class of yours as MODULE:CLASS, as in doors:Doors, or add --import "
             "MODULE, which registers it"
         )
-    if not colon:
-        return name
     sys.path.insert(0, str(Path.cwd()))  # as for --import
     with foreign(f"the module {module_name}, as it was imported,"):
         try:

@@ -5,6 +5,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,8 @@ def usual_suite(world: World[Any, Any] | type[World[Any, Any]]) -> str:
 def learning_figures(runs: Sequence[ShownRun]) -> list[str]:
     """The metrics that are drawn, those of the runs' worlds and of their rewards' parts among them."""
     of_worlds = [name for run in runs for name in kind(run.config.world.id).learning_figures]
-    parts = [name for run in runs for row in run.metrics for name in row if name.startswith("reward/")]
+    columns = dict.fromkeys(chain.from_iterable(row for run in runs for row in run.metrics))
+    parts = [name for name in columns if name.startswith("reward/")]
     return list(dict.fromkeys([*of_worlds, "return_mean", *parts, *_LEARNING_FIGURES]))
 
 

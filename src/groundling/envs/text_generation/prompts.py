@@ -30,7 +30,7 @@ def encode_prompts(
     Args:
         samples: Their prompts are encoded.
         tokenizer: Of the model; must have a padding token.
-        max_prompt_length: In tokens. Longer prompts are cut, special tokens kept.
+        max_prompt_length: In tokens. Longer prompts are cut, with a warning, special tokens kept.
         truncation_side: Where they are cut: ``left`` keeps the end of a prompt, ``right`` its beginning.
 
     Returns:
