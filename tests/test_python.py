@@ -161,6 +161,8 @@ def test_a_misspelt_model_is_not_looked_for_on_the_hub() -> None:
     [
         ({}, "name an experiment, or a world"),
         ({"world": "BabyAI-Nowhere-v0"}, "no world 'BabyAI-Nowhere-v0'"),
+        ({"world": "BabyAI-GoToLocl-v0"}, "did you mean 'BabyAI-GoToLocal-v0'"),
+        ({"world": "dummy_pol"}, "did you mean 'dummy_pool'"),
         ({"world": "dummy_pool"}, "gives no reward"),
         ({"world": "BabyAI-GoToLocal-v0", "algorithm": "pp"}, "ppo"),
         ({"world": "BabyAI-GoToLocal-v0", "steps": 0}, "training.steps"),

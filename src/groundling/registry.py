@@ -165,7 +165,9 @@ def check_component(
     try:
         registry.check_arguments(component.id, component.args, withheld)
     except ConfigError as error:
-        raise ConfigError(f"{error}; ~{key}.args takes all arguments of the experiment out") from error
+        raise ConfigError(
+            f"{error}; where the {registry.kind} is not the experiment's, ~{key}.args takes the experiment's out"
+        ) from error
     missing = registry.missing_arguments(component.id, {*component.args, *filled_in})
     if missing:
         raise ConfigError(registry.needs(component.id, [f"{key}.args.{name}" for name in missing]))

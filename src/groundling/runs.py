@@ -16,6 +16,8 @@ from groundling.evaluation import plots
 from groundling.evaluation.evaluate import evaluate
 from groundling.evaluation.tables import figures_table
 from groundling.evaluation.target import find
+from groundling.inventory import inventory
+from groundling.registry import did_you_mean
 from groundling.training import trainer
 from groundling.training.build import world_of
 from groundling.training.tracking import read_metrics
@@ -118,9 +120,11 @@ class _Chosen:
         for one in reversed([kind(id) for id in worlds.in_order()]):
             if one.has(self.world):
                 return one
+        known = [name for things in ("envs", "pools") for name in inventory()[things]()]
         raise ConfigError(
-            f"there is no world {self.world!r}: give an env's id as Gymnasium knows it (import the module that "
-            "registers it first), one of NetHack's tasks, or a pool; see `groundling list envs` and `… pools`"
+            f"there is no world {self.world!r}: {did_you_mean(self.world, known, 0.7)}give an env's id as Gymnasium "
+            "knows it (import the module that registers it first), one of NetHack's tasks, or a pool; see "
+            "`groundling list envs` and `… pools`"
         )
 
     def experiment(self) -> str:

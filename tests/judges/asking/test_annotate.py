@@ -33,6 +33,7 @@ from groundling.judges import (
     fence,
     open_pairs,
 )
+from groundling.judges.asking.judge import JudgeRegistry
 from groundling.judges.preferences.store import Store
 from tests.judges.asking.chat_server import ChatServer, captions, serving, verdict
 from tests.judges.preferences.test_pairs import encode
@@ -288,6 +289,17 @@ def test_a_judge_whose_answer_is_no_reply_is_told_what_one_is(tmp_path: Path) ->
         Annotation(pairs, Wordless(), Question(world="nethack")).run("mine")
     with pytest.raises(ConfigError, match="the judge Empty defines neither answer nor ask"):
         Annotation(pairs, Empty(), Question(world="nethack")).run("mine")
+
+
+def test_a_function_that_would_judge_is_told_what_a_judge_is() -> None:
+    registry = JudgeRegistry("judge")
+
+    @registry.register("mine")
+    def prefer(first: str, second: str) -> int:
+        return 1
+
+    with pytest.raises(ConfigError, match=r"judge 'mine' needs first, second; .* groundling\.judges\.Judge"):
+        registry.create("mine")
 
 
 def test_a_judge_that_hardly_ever_answers_is_left(tmp_path: Path) -> None:

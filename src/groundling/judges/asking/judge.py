@@ -1,5 +1,6 @@
 """What a judge is: it answers conversations, or it labels whole datasets by other figures."""
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -148,4 +149,13 @@ class FigureJudge(ABC):
         """
 
 
-judges: Registry[Judge | FigureJudge] = Registry("judge")
+class JudgeRegistry(Registry[Judge | FigureJudge]):
+    """Takes judges, and functions that make one from its arguments."""
+
+    def _hint(self, id: str) -> str:
+        if inspect.isfunction(self._factories.get(id)):
+            return "; a function makes the judge: to judge, derive a class from groundling.judges.Judge with answer"
+        return super()._hint(id)
+
+
+judges = JudgeRegistry("judge")
