@@ -3,8 +3,10 @@
 import importlib
 import runpy
 import shutil
+import sys
 from pathlib import Path
 
+import gymnasium
 import pytest
 
 import groundling as gl
@@ -53,6 +55,24 @@ def test_a_run_is_evaluated_and_drawn(run: gl.Run, capsys: pytest.CaptureFixture
         run.evaluate("generalisation")
     with pytest.raises(gl.ConfigError, match="episodes must be at least 1"):
         run.evaluate(episodes=0)
+
+
+def test_a_run_in_an_own_env_is_read_without_it_and_says_what_to_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "halls.py").write_text(
+        "import gymnasium\nfrom tests.envs.doors import Doors\n\n\nclass Halls(Doors):\n    pass\n\n\n"
+        "gymnasium.register('Halls-v0', entry_point=Halls)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("halls")
+    few = ["world.num_envs=4", "world.num_steps=4", "device=cpu", "algorithm.args.minibatch_size=8"]
+    run = gl.train(world="Halls-v0", model="starter", steps=32, run_dir=tmp_path / "run", overrides=few)
+    del gymnasium.registry["Halls-v0"], sys.modules["halls"]
+    later = gl.Run(run.folder)
+    assert later.metrics == run.metrics and later.plot("loss").axes
+    with pytest.raises(gl.ConfigError, match="if you have them and trust them, add --import halls"):
+        later.evaluate(episodes=1)
 
 
 def test_an_agent_acts_in_a_loop_as_it_does_in_an_evaluation(run: gl.Run) -> None:

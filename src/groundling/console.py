@@ -33,10 +33,10 @@ def episode_bars(
             task = progress.add_task(name, total=num_episodes)
 
             def on_episode() -> None:
-                # Not before: who cannot play is left out.
-                if not is_live(console) and not progress.tasks[task].completed:
-                    console.print(f"{name}: 1 of {num_episodes} {what} done", highlight=False)
-                progress.advance(task)
+                progress.advance(task)  # not before: who cannot play is left out
+                done = round(progress.tasks[task].completed)
+                if not is_live(console) and (done == 1 or done % max(num_episodes // 4, 1) == 0):
+                    console.print(f"{name}: {done} of {num_episodes} {what} done", highlight=False)
 
             return on_episode
 

@@ -1,16 +1,19 @@
 """Runs from Python: train one, see what came of it, and take its agent along."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import gymnasium
 
 from groundling.agent import Agent
 from groundling.configs.compose import compose, from_file
 from groundling.configs.grammar import write
-from groundling.configs.schema import Config
-from groundling.configs.trust import TRAINING_ALONE
+from groundling.configs.schema import Config, WorldConfig
+from groundling.configs.trust import EVERYTHING
 from groundling.console import episode_bars, make_console, warn
+from groundling.envs.make import TextEnvMaker
 from groundling.errors import ConfigError, RunError
 from groundling.evaluation import plots
 from groundling.evaluation.evaluate import evaluate
@@ -23,6 +26,9 @@ from groundling.training.build import world_of
 from groundling.training.tracking import read_metrics
 from groundling.worlds import World, kind, worlds
 from groundling.worlds.episode import Figure, Played
+
+_KNOWN = ("__main__", "groundling.", "gymnasium.", "minigrid.", "nle.")
+"""Where modules begin of which nobody is told to import them: ours are, and a script cannot be."""
 
 
 def train(
@@ -69,6 +75,7 @@ def train(
     folder = None if config_dir is None else Path(config_dir)
     chosen = _Chosen(world, model, policy, algorithm, reward, steps, seed, run_dir)
     config = compose(experiment or chosen.experiment(), chosen.words(experiment, folder, overrides), folder)
+    config = replace(config, imports=[*config.imports, *_modules_of(config.world)])
     if not trainer.train(config, make_console(), warn):
         raise KeyboardInterrupt(
             f"stopped; the same call goes on from the last checkpoint of {config.run_dir}"
@@ -191,12 +198,22 @@ class _Chosen:
         ]
 
 
+def _modules_of(world: WorldConfig) -> list[str]:
+    """The caller's module that registers the env: whoever has the run's folder is told what to import."""
+    spec = gymnasium.registry.get(getattr(world, world.PLACE))
+    module = None if spec is None else TextEnvMaker.of(spec.id).module
+    return [] if module is None or module.startswith(_KNOWN) else [module]
+
+
 def _without(args: Mapping[str, Any], key: str) -> list[str]:
     return [f"~{key}"] if args else []
 
 
 class Run:
-    """A run's folder, and what it tells.
+    """A run's folder, and what it tells: ``gl.Run("runs/demo")`` comes back to one, in another script, too.
+
+    Its `metrics` and `plot` need no env. To `evaluate` it, or to take its `agent`, import the modules first that
+    register the env and components of yours.
 
     Args:
         folder: Where `train`, or ``groundling train``, wrote it.
@@ -207,7 +224,7 @@ class Run:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self._config: Config = from_file(self.folder / "config.yaml", (), TRAINING_ALONE)
+        self._config: Config = from_file(self.folder / "config.yaml", unused=EVERYTHING)
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})"
@@ -261,11 +278,11 @@ class Run:
         if usual is None:
             raise RunError(f"{self.folder} has no figures yet: train first")
         names = figures or (usual,)
-        world, groups = world_of(self._config), {self._config.name: [rows]}
+        unit, groups = kind(self._config.world.id).unit, {self._config.name: [rows]}
         if len(names) == 1:
             label = names[0].replace("_", " ")
             return plots.draw_learning_curve(
-                groups, names[0], label, {}, world.unit, 7.2, names[0] == "success_rate"
+                groups, names[0], label, {}, unit, 7.2, names[0] == "success_rate"
             )
         return plots.draw_curves(groups, {name: name for name in names}, {})
 

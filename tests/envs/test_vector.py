@@ -43,6 +43,25 @@ def test_envs_made_by_their_id_have_a_runs_episodes() -> None:
         TextVectorEnv.make("BabyAI-GoToRedBal-v0", 2)
 
 
+@pytest.mark.parametrize("taken", ["seed", "options"])
+def test_an_env_whose_reset_lacks_an_argument_is_told_how_to_define_it(taken: str) -> None:
+    """Gymnasium's own wrappers take both, whatever is within."""
+
+    class Seeded(Corridor):
+        def reset(self, *, seed: int | None = None) -> Any:
+            return super().reset(seed=seed)
+
+    class Optional(Corridor):
+        def reset(self, *, options: dict[str, Any] | None = None) -> Any:
+            return super().reset(options=options)
+
+    kind, lacks = (Seeded, "options") if taken == "seed" else (Optional, "seed")
+    with pytest.raises(
+        ConfigError, match=rf"the reset of {kind.__name__} takes no {lacks}: define it as reset\("
+    ):
+        TextVectorEnv(lambda: gymnasium.wrappers.TimeLimit(kind(), 5), 1, ["left"], lambda i, k: k, history=1)
+
+
 def test_a_step_that_returns_too_little_is_told_what_it_must_return() -> None:
     """Gymnasium's TimeLimit unpacks it first."""
 

@@ -40,6 +40,13 @@ def _work(bar: TrainingProgress, clock: Clock, update: int) -> None:
         clock.now += 10
 
 
+def test_rewards_beside_the_worlds_own_are_shown() -> None:
+    shown = io.StringIO()
+    with TrainingProgress(Console(file=shown, width=120), 200, 0, Clock()) as bar:
+        bar.finish_update([], 100, {"reward/reward_model": 0.893})
+    assert "step 100/200 · reward/reward_model 0.89" in shown.getvalue()
+
+
 @pytest.mark.parametrize("begun", [0, 700], ids=["from the start", "resumed"])
 def test_the_time_left_is_right_after_a_tenth_of_the_run(begun: int) -> None:
     clock, shown, told = Clock(), io.StringIO(), []

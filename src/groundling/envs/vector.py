@@ -133,11 +133,10 @@ class TextVectorEnv:
             raise ConfigError(
                 f"{first} has the action space {space}: a text env needs a Discrete or a Text one"
             )
-        parameters = inspect.signature(first.reset).parameters.values()
-        if not any(p.name == "seed" or p.kind is p.VAR_KEYWORD for p in parameters):
-            raise ConfigError(f"{first} cannot be seeded: its reset must take a keyword argument seed")
+        _check_reset(first)
         self._last_action = int(space.n) - 1 if isinstance(space, gymnasium.spaces.Discrete) else None
-        self._name, self._id = str(first), str(getattr(first.spec, "id", ""))
+        self._id = str(getattr(first.spec, "id", ""))
+        self._name = self._id or str(first)
         self._slots = [Slot.remembering(history) for _ in range(num_envs)]
         self.incidents = Incidents()
         self._warn = warn
@@ -491,3 +490,15 @@ class TextVectorEnv:
 def _raw(observation: Any) -> Mapping[str, Any]:
     """What policies see that do not read: the env's arrays by name, none of an env that shows a text."""
     return observation if type(observation) is dict or isinstance(observation, Mapping) else {}
+
+
+def _check_reset(env: gymnasium.Env[Any, Any]) -> None:
+    while isinstance(env, gymnasium.Wrapper) and type(env).__module__.startswith("gymnasium."):
+        env = env.env  # such a one takes both, whatever the env within takes
+    parameters = inspect.signature(env.reset).parameters.values()
+    for name in ("seed", "options"):
+        if not any(p.name == name or p.kind is p.VAR_KEYWORD for p in parameters):
+            raise ConfigError(
+                f"the reset of {type(env).__name__} takes no {name}: define it as reset(self, *, seed=None, "
+                "options=None), and begin it with super().reset(seed=seed)"
+            )

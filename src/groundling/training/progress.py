@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 
 from rich.console import Console
@@ -14,8 +14,8 @@ from groundling.worlds.collector import Finished
 
 
 class TrainingProgress:
-    """Shows return, success rate and first precision (of the last 100 episodes), steps per second, the phase of the
-    present update, and the time left.
+    """Shows return, success rate and first precision (of the last 100 episodes), further rewards, steps per second, the
+    phase of the present update, and the time left.
 
     The time left is told by whole updates, each of which collects, learns and maybe saves: within one, steps come on
     only while it collects. The first update is left out once there are others, for it also compiles and fills caches.
@@ -35,6 +35,7 @@ class TrainingProgress:
         # Seconds and steps at the beginning and at the ends of updates: the first two and the latest.
         self._marks = [(clock(), step)]
         self._recent: deque[Finished] = deque(maxlen=100)
+        self._rewards: Mapping[str, float] = {}
         self._bar = Progress(
             BarColumn(bar_width=24),
             TaskProgressColumn(),
@@ -54,9 +55,18 @@ class TrainingProgress:
         self._step += steps
         self._bar.update(self._task, completed=self._step)
 
-    def finish_update(self, episodes: Sequence[Finished], step: int) -> None:
-        """Count the episodes of an update, which ended at ``step``, and show where the run stands."""
+    def finish_update(
+        self, episodes: Sequence[Finished], step: int, rewards: Mapping[str, float] | None = None
+    ) -> None:
+        """Count the episodes of an update, which ended at ``step``, and show where the run stands.
+
+        Args:
+            episodes: Those that ended in it.
+            step: Env steps, or tokens, so far.
+            rewards: By name, what it was paid a step beside the world's own return.
+        """
         self._recent.extend(episodes)
+        self._rewards = rewards or {}
         self._step = step
         self._marks = [*self._marks[:2], (self._clock(), step)]
         self._bar.update(self._task, completed=step, description=self._describe())
@@ -73,6 +83,7 @@ class TrainingProgress:
             firsts = [e.figures["first_precision"] for e in self._recent if "first_precision" in e.figures]
             if firsts:
                 parts.append(f"precision {sum(firsts) / len(firsts):.2f}")
+        parts += [f"{name} {value:.2f}" for name, value in self._rewards.items()]
         if (rate := self._rate()) is not None:
             parts.append(f"{rate:,.0f} steps/s")
         return " · ".join(parts)

@@ -270,7 +270,12 @@ class Trainer:
                 )
         seconds = time.monotonic() - started
         self._count(rollout.num_transitions, episodes, seconds, figures)
-        progress.finish_update(episodes, self.counters.step)
+        parts = rollout.part_means()
+        pays = (
+            "env" in self.world.spec.evidence
+        )  # then the return is its own pay; else it is made of the parts
+        beside = {name: value for name, value in parts.items() if pays and name != "reward/env"}
+        progress.finish_update(episodes, self.counters.step, beside)
         row: dict[str, Any] = {
             "update": self.counters.update,
             "step": self.counters.step,
@@ -279,7 +284,7 @@ class Trainer:
             **summarise(episodes),
             "episodes": self.counters.episodes,
             **incidents,
-            **rollout.part_means(),
+            **parts,
             **rollout.turn_means(),
         }
         with foreign(policy):
