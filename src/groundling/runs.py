@@ -14,12 +14,12 @@ from groundling.configs.schema import Config, WorldConfig
 from groundling.configs.trust import EVERYTHING
 from groundling.console import episode_bars, make_console, warn
 from groundling.envs.make import TextEnvMaker
+from groundling.envs.text_generation import pools
 from groundling.errors import ConfigError, RunError
 from groundling.evaluation import plots
 from groundling.evaluation.evaluate import evaluate
 from groundling.evaluation.tables import figures_table
 from groundling.evaluation.target import find
-from groundling.inventory import inventory
 from groundling.registry import did_you_mean
 from groundling.training import trainer
 from groundling.training.build import world_of
@@ -127,7 +127,7 @@ class _Chosen:
         for one in reversed([kind(id) for id in worlds.in_order()]):
             if one.has(self.world):
                 return one
-        known = [name for things in ("envs", "pools") for name in inventory()[things]()]
+        known = [*gymnasium.registry, *pools]
         raise ConfigError(
             f"there is no world {self.world!r}: {did_you_mean(self.world, known, 0.7)}give an env's id as Gymnasium "
             "knows it (import the module that registers it first), one of NetHack's tasks, or a pool; see "
