@@ -271,9 +271,7 @@ class Trainer:
         seconds = time.monotonic() - started
         self._count(rollout.num_transitions, episodes, seconds, figures)
         parts = rollout.part_means()
-        pays = (
-            "env" in self.world.spec.evidence
-        )  # then the return is its own pay; else it is made of the parts
+        pays = "env" in self.world.spec.evidence  # then the return is the world's own
         beside = {name: value for name, value in parts.items() if pays and name != "reward/env"}
         progress.finish_update(episodes, self.counters.step, beside)
         row: dict[str, Any] = {
