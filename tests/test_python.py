@@ -13,6 +13,7 @@ import groundling as gl
 from groundling.cli import main
 from groundling.envs.seeds import held_out_seed
 from groundling.evaluation import hub
+from groundling.evaluation.evaluate import read_evaluation
 from groundling.lm.loading import STARTERS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,6 +52,12 @@ def test_a_run_is_evaluated_and_drawn(run: gl.Run, capsys: pytest.CaptureFixture
     assert len(run.plot("loss", "entropy").axes) >= 2
     with pytest.raises(gl.RunError, match="no figure luck"):
         run.plot("luck")
+    run.evaluate(episodes=2, overrides=["world.args={max_steps: 2}"], name="short")
+    assert len(read_evaluation(run.folder / "evaluation" / "held-out.json")["agents"]) == 3
+    assert read_evaluation(run.folder / "evaluation" / "held-out-short.json")["most_episodes"] == 2
+    for name in ("../other", "000048", ""):
+        with pytest.raises(gl.ConfigError, match="results cannot be called"):
+            run.evaluate(episodes=2, name=name)
     with pytest.raises(gl.ConfigError, match="names several"):
         run.evaluate("generalisation")
     with pytest.raises(gl.ConfigError, match="episodes must be at least 1"):

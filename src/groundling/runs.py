@@ -235,7 +235,11 @@ class Run:
         return read_metrics(self.folder)
 
     def evaluate(
-        self, suite: str | None = None, episodes: int | None = None, overrides: Sequence[str] = ()
+        self,
+        suite: str | None = None,
+        episodes: int | None = None,
+        overrides: Sequence[str] = (),
+        name: str | None = None,
     ) -> "Evaluation":
         """Let the trained agent and its baselines play the same held-out episodes.
 
@@ -243,12 +247,14 @@ class Run:
             suite: Which test; None: the usual one, held-out episodes or the test split.
             episodes: How many; None: as many as the run's config says.
             overrides: Changes to the configuration, as on the command line.
+            name: What the results are called beside the suite, as ``evaluation/SUITE-NAME.json``; None: they take the
+                place of the suite's own, and those of other overrides move to ``evaluation/replaced/``.
 
         Raises:
-            ConfigError: the suite does not suit the run.
+            ConfigError: the suite does not suit the run, or the name is not a word.
             RunError: there is no checkpoint.
         """
-        return evaluate_in(str(self.folder), suite, episodes, overrides)
+        return evaluate_in(str(self.folder), suite, episodes, overrides, name)
 
     def plot(self, *figures: str) -> Any:
         """Draw learning curves.
@@ -315,9 +321,15 @@ class Evaluation:
         make_console().print(figures_table(self.heading, self.figures))
 
 
-def evaluate_in(name: str, suite: str | None, episodes: int | None, overrides: Sequence[str]) -> Evaluation:
-    """Evaluate whoever ``name`` means, as `groundling.evaluation.target.find` understands it."""
-    target = find(name, overrides, warn)
+def evaluate_in(
+    agent: str,
+    suite: str | None,
+    episodes: int | None,
+    overrides: Sequence[str],
+    name: str | None = None,
+) -> Evaluation:
+    """Evaluate whoever ``agent`` means, as `groundling.evaluation.target.find` understands it."""
+    target = find(agent, overrides, warn).named(name)
     world = target.world
     chosen = suite or next(iter(world.suites))
     if len(world.find_suites(chosen)) != 1:

@@ -105,6 +105,12 @@ def test_figures_of_another_world_replace_none(tmp_path: Path, capsys: pytest.Ca
 
     assert evaluate() == evaluate("evaluation.num_envs=1") == "" and not (folder / "replaced").exists()
     figures = {kind: (folder / f"held-out.{kind}").read_bytes() for kind in ("json", "csv")}
+    assert evaluate("world.args.max_steps=2", "--name", "short") == "" and not (folder / "replaced").exists()
+    assert (
+        json.loads((folder / "held-out-short.json").read_text())["overrides"][-1] == "world.args.max_steps=2"
+    )
+    for kind, content in figures.items():
+        assert (folder / f"held-out.{kind}").read_bytes() == content
     assert "the figures of held-out, of other overrides," in evaluate("world.args.max_steps=2")
     for kind, content in figures.items():
         assert (folder / "replaced" / f"held-out-1.{kind}").read_bytes() == content

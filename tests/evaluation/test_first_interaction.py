@@ -112,6 +112,8 @@ def test_suites_beside_each_other_are_evaluated_as_one_after_the_other(
     assert main([*words, "--suite", "dropped,scrambled"]) == 0
     shown = capsys.readouterr().out
     assert shown.count("first named") == 2  # each one's table
+    assert main([*words, "--suite", "swapped"]) == 1
+    assert "swapped is the only one: leave --jobs out" in capsys.readouterr().err
     for suite in ("swapped", "dropped", "scrambled"):
         for name in (f"{suite}.json", f"{suite}.csv"):
             written = (tmp_path / "evaluation" / name).read_text()

@@ -6,10 +6,12 @@ import re
 
 import pytest
 import torch
+from peft.tuners import lora
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from groundling.errors import GroundlingError
 from groundling.lm import LanguageModel
+from groundling.lm.adapters import merge_adapters
 from tests.lm.families import ACTIONS
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*cannot read several candidates")
@@ -119,8 +121,8 @@ def test_a_saved_adapter_gives_the_same_model_back(folder, tmp_path):
     lm.save_pretrained(tmp_path / "adapter")
     assert not (tmp_path / "adapter" / "base").exists()
     assert not torch.equal(scores(lm), scores(LanguageModel.from_pretrained(folder)))
-    for lora in (None, LORA):
-        loaded = LanguageModel.from_pretrained(tmp_path / "adapter", lora=lora)
+    for settings in (None, LORA):
+        loaded = LanguageModel.from_pretrained(tmp_path / "adapter", lora=settings)
         assert torch.equal(scores(loaded), scores(lm))
         assert {n for n, p in loaded.named_parameters() if p.requires_grad} == {
             n for n, p in lm.named_parameters() if p.requires_grad
@@ -135,6 +137,34 @@ def test_the_magnitudes_of_dora_come_back(folder, tmp_path):
     lm = trained_lora(folder, lora={**LORA, "use_dora": True})
     lm.save_pretrained(tmp_path)
     assert torch.equal(scores(LanguageModel.from_pretrained(tmp_path)), scores(lm))
+
+
+@pytest.mark.parametrize("family", ["t5", "gpt2", "llama"])
+def test_merged_adapters_score_the_same_by_plain_layers(lms, family, tmp_path):
+    lms(family).save_pretrained(tmp_path)
+    lm = trained_lora(tmp_path, {**LORA, "target_modules": "all-linear"})
+    before = scores(lm)
+    assert (before - scores(lms(family))).abs().max() > 1e-2
+    merge_adapters(lm)
+    layers = [module for module in lm.modules() if isinstance(module, lora.Linear)]
+    assert layers and all(layer.merged for layer in layers)
+    torch.testing.assert_close(scores(lm), before, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lora": {**LORA, "target_modules": ["lm_head"]}},  # whose weights are the embedding's
+        {"lora": LORA, "dtype": "bfloat16"},
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*tie_word_embeddings")
+def test_adapters_that_cannot_be_merged_stay_beside_their_layers(folder, options):
+    lm = trained_lora(folder, **options)
+    weights = {name: p.clone() for name, p in lm.named_parameters()}
+    merge_adapters(lm)
+    assert all(torch.equal(p, weights[name]) for name, p in lm.named_parameters())
+    assert not any(m.merged for m in lm.modules() if isinstance(m, lora.Linear))
 
 
 def test_an_orthogonal_adapter_leaves_the_model_as_a_reference(folder, tmp_path):

@@ -7,6 +7,7 @@ import torch
 
 from groundling.errors import ConfigError, GroundlingError
 from groundling.lm import LanguageModel
+from groundling.lm.adapters import merge_adapters
 from groundling.policies import TokenPolicy
 from tests.lm.reference import plain_ids_log_probs
 from tests.policies.test_token import ending_often, prompts, uniforms
@@ -78,6 +79,15 @@ def test_each_adapter_changes_its_own_part_alone(make_policy, family):
         seen = policy.evaluate(values_moved.observations, values_moved.actions.T)
     torch.testing.assert_close(both_moved.log_probs[: len(ids), 0], log_probs, atol=1e-4, rtol=0)
     torch.testing.assert_close(seen.values, values_moved.values.T, atol=1e-5, rtol=0)
+
+
+def test_to_merge_its_adapter_changes_no_value(make_policy):
+    policy = make_policy("llama")
+    moved(policy)
+    before = write(policy)
+    merge_adapters(policy)  # the two adapters stand on the same weights
+    after = write(policy)
+    assert torch.equal(after.values, before.values) and torch.equal(after.log_probs, before.log_probs)
 
 
 @pytest.mark.parametrize(

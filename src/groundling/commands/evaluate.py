@@ -33,6 +33,7 @@ def add_parser(commands: Commands) -> None:
         groundling evaluate runs/demo                                held-out episodes, beside the baselines
         groundling evaluate runs/demo --suite french,invented-words   tests of generalisation
         groundling evaluate expert world.env=BabyAI-GoTo-v0           an agent without a run
+        groundling evaluate runs/demo world.env=BabyAI-GoTo-v0 --name goto   another world, whose figures replace none
         """,
     )
     parser.add_argument(
@@ -65,6 +66,11 @@ def add_parser(commands: Commands) -> None:
         ),
     )
     parser.add_argument(
+        "--name",
+        help="what the results are called beside the suite, as evaluation/SUITE-NAME.json (default: they take the "
+        "place of the suite's own, and those of other overrides move to evaluation/replaced/)",
+    )
+    parser.add_argument(
         "--jobs",
         type=positive,
         default=1,
@@ -89,6 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.agent, protocol, arguments.overrides, warn, arguments.config_dir
         )
         usual = protocols.num_episodes(target, protocol)
+    target = target.named(arguments.name)
     check_used(arguments.config_dir, [(arguments.agent, target)])
     world, console = target.world, make_console()
     suites = world.find_suites(arguments.suite or protocol or next(iter(world.suites)))
@@ -97,7 +104,12 @@ def run(arguments: argparse.Namespace) -> int:
             f"--suite {arguments.suite} names suites that the protocol {protocol} does not have: leave it out"
         )
     num_episodes = arguments.episodes or usual
-    if arguments.jobs > 1 and len(suites) > 1:
+    if arguments.jobs > 1 and len(suites) == 1:
+        raise ConfigError(
+            f"--jobs {arguments.jobs} plays suites beside each other, and {suites[0]} is the only one: leave --jobs "
+            "out, or name more, as --suite held-out,controls"
+        )
+    if arguments.jobs > 1:
         _run_beside(arguments, target, suites, console)
         _count(arguments, target, console)
         return 0
@@ -163,6 +175,8 @@ def _run_beside(
         same += ["--episodes", str(arguments.episodes)]
     if arguments.config_dir:
         same += ["--config-dir", str(arguments.config_dir)]
+    if arguments.name:
+        same += ["--name", arguments.name]
     if arguments.protocol:
         same += ["--protocol", arguments.protocol]
     words = ["evaluate", arguments.agent, *arguments.overrides, *same]

@@ -245,7 +245,9 @@ def _dry_run(config: "Config") -> int:
     print(
         f"updates       {figures.updates:,} of {world.STEPS}={world.steps_per_row} × {world.ROWS}={world.num_rows}"
     )
-    print(f"time          about {duration(figures.seconds)} on this machine, without evaluation")
+    print(
+        f"time          about {duration(figures.seconds)} on this machine, as busy as it is now, without evaluation"
+    )
     print(f"run folder    {config.run_dir} (nothing was written)")
     if figures.prompt is not None:
         print(f"first prompt  {figures.prompt!r}")

@@ -18,6 +18,7 @@ from groundling.evaluation.journals import Journals
 from groundling.evaluation.tables import write_csv
 from groundling.evaluation.target import Target
 from groundling.files import LOCK, locked, write_atomically
+from groundling.lm.adapters import merge_adapters
 from groundling.sharing import shareable
 from groundling.worlds import CannotPlay, World
 from groundling.worlds.episode import Figure, Played
@@ -82,6 +83,8 @@ def _evaluate(
     for name in target.players:
         try:
             policy = there.policy(name)
+            if policy is not None:
+                merge_adapters(policy)
             journal = journals.of(there.config, name, policy, suite, num_episodes)
             play = functools.partial(world.play, name, policy, suite, num_episodes)
             if journal.repeated:

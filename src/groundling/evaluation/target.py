@@ -1,5 +1,6 @@
 """Who is evaluated: a run's checkpoint, an experiment before any training, or an agent without a policy."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from groundling.training.folder import changes_no_result
 from groundling.worlds import CannotPlay, World, agents, home_of
 from groundling.worlds.world import Demonstrator
 
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _OF_THE_CHECKPOINT = ("model.path=", "model.init=", "policy.id=", "algorithm.")
 
 
@@ -35,7 +37,7 @@ class Target:
     overrides: tuple[str, ...] = ()
     """What the caller changed of the configuration: has the last word, also over a suite."""
     suffix: str = ""
-    """What the results' names end in: of a checkpoint that was asked for, its name."""
+    """What the results' names end in: of a checkpoint that was asked for, its name; and what `named` adds."""
 
     @property
     def world(self) -> World[Any, Any]:
@@ -56,6 +58,21 @@ class Target:
         parts = [self.under(suite).world.spec.name, suite, f"{count} {self.world.episodes}"]
         changes = [] if self.checkpoint is None else self.changes
         return " · ".join([*parts, *(one for one in changes if not one.startswith("evaluation.baselines"))])
+
+    def named(self, name: str | None) -> "Target":
+        """It, whose results lie beside those of its suites, in ``evaluation/SUITE-NAME.json``; None: it as it is.
+
+        Raises:
+            ConfigError: the name is not a word, or could be a checkpoint's.
+        """
+        if name is None:
+            return self
+        if not _NAME.fullmatch(name):
+            raise ConfigError(
+                f"results cannot be called {name!r:.80}: give a word of letters, digits, - and _ that begins with a "
+                "letter, as in other-goal"
+            )
+        return replace(self, suffix=f"{self.suffix}-{name}")
 
     @property
     def players(self) -> list[str]:

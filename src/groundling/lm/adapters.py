@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
 from groundling.documents import SETTINGS, read_object
 from groundling.errors import GroundlingError
@@ -131,6 +133,27 @@ def load_adapter(model: PreTrainedModel, path: str, settings: Mapping[str, Any] 
         saved_value = set(saved[key]) if _is_listlike(saved.get(key)) else saved.get(key)
         if wanted != saved_value:
             raise GroundlingError(f"the adapter in {path} was made with {key}={saved_value}, not {wanted}")
+
+
+def merge_adapters(module: nn.Module) -> None:
+    """Adds what LoRA adapters have learnt to the weights under them, in place: to act then costs what the model costs.
+
+    The same to rounding. The module is not to be trained or saved afterwards. A layer keeps its adapter beside it where
+    the sum would be wrong or coarse: where others read the weights under it too (a tied embedding, or the policy under
+    an adapter of its values), or where these are not float32.
+
+    Args:
+        module: Holds language models.
+    """
+    if not any(getattr(one, "_hf_peft_config_loaded", False) for one in module.modules()):
+        return
+    linear = _peft().tuners.lora.Linear
+    readers = Counter(id(p) for one in module.modules() for p in one.parameters(recurse=False))
+    for layer in module.modules():
+        if isinstance(layer, linear):
+            weights = list(layer.get_base_layer().parameters(recurse=False))
+            if all(p.dtype == torch.float32 and readers[id(p)] == 1 for p in weights):
+                layer.merge()
 
 
 def _adapter_weights(model: PreTrainedModel, path: str) -> tuple[dict[str, torch.Tensor], bool]:
