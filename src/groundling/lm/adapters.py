@@ -140,7 +140,8 @@ def merge_adapters(module: nn.Module) -> None:
 
     The same to rounding. The module is not to be trained or saved afterwards. A layer keeps its adapter beside it where
     the sum would be wrong or coarse: where others read the weights under it too (a tied embedding, or the policy under
-    an adapter of its values), or where these are not float32.
+    an adapter of its values), or where products are not of float32, as on GPUs: there rounding could take away what an
+    adapter has learnt.
 
     Args:
         module: Holds language models.
@@ -152,7 +153,8 @@ def merge_adapters(module: nn.Module) -> None:
     for layer in module.modules():
         if isinstance(layer, linear):
             weights = list(layer.get_base_layer().parameters(recurse=False))
-            if all(p.dtype == torch.float32 and readers[id(p)] == 1 for p in weights):
+            exact = all(p.dtype == torch.float32 and p.device.type == "cpu" for p in weights)
+            if exact and all(readers[id(p)] == 1 for p in weights):
                 layer.merge()
 
 
