@@ -8,12 +8,13 @@ from pathlib import Path
 
 import gymnasium
 import pytest
+from huggingface_hub import ModelCard
 
 import groundling as gl
 from groundling.cli import main
 from groundling.envs.seeds import held_out_seed
 from groundling.evaluation import hub
-from groundling.evaluation.evaluate import read_evaluation
+from groundling.evaluation.shown import episodes_of, read_run
 from groundling.lm.loading import STARTERS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,16 +53,37 @@ def test_a_run_is_evaluated_and_drawn(run: gl.Run, capsys: pytest.CaptureFixture
     assert len(run.plot("loss", "entropy").axes) >= 2
     with pytest.raises(gl.RunError, match="no figure luck"):
         run.plot("luck")
-    run.evaluate(episodes=2, overrides=["world.args={max_steps: 2}"], name="short")
-    assert len(read_evaluation(run.folder / "evaluation" / "held-out.json")["agents"]) == 3
-    assert read_evaluation(run.folder / "evaluation" / "held-out-short.json")["most_episodes"] == 2
-    for name in ("../other", "000048", ""):
-        with pytest.raises(gl.ConfigError, match="results cannot be called"):
-            run.evaluate(episodes=2, name=name)
     with pytest.raises(gl.ConfigError, match="names several"):
         run.evaluate("generalisation")
     with pytest.raises(gl.ConfigError, match="episodes must be at least 1"):
         run.evaluate(episodes=0)
+
+
+def test_results_of_their_own_name_lie_beside_the_others(run: gl.Run, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run.folder, folder)
+    copy = gl.Run(folder)
+    copy.evaluate(episodes=2)
+    copy.evaluate(episodes=2, overrides=["world.args={max_steps: 2}"], name="short")
+    names = ["held-out", "held-out-short"]
+    shown = read_run(folder)
+    assert list(shown.evaluations) == list(episodes_of(shown)) == names
+    assert {len(e.moments) - 1 for e in episodes_of(shown)["held-out-short"]} <= {1, 2}
+    assert main(["publish", str(folder), "--output", str(tmp_path / "out")]) == 0
+    results = ModelCard.load(tmp_path / "out" / "README.md").data.eval_results
+    assert list(dict.fromkeys(result.dataset_config for result in results)) == names
+    (folder / "checkpoints" / "best").mkdir()
+    for name in ("../other", "000048", "", 3, "best"):
+        with pytest.raises(gl.ConfigError, match="results cannot be called"):
+            copy.evaluate(episodes=2, name=name)  # type: ignore[arg-type]
+    (folder / "checkpoints" / "best").rmdir()
+    gymnasium.register("test/Passing-v0", entry_point=gymnasium.spec("BabyAI-GoToLocal-v0").entry_point)
+    copy.evaluate(episodes=1, overrides=["world.env=test/Passing-v0"], name="passing")
+    del gymnasium.registry["test/Passing-v0"]
+    with pytest.raises(
+        gl.ConfigError, match=r"held-out-passing\.json holds episodes that cannot be played here"
+    ):
+        episodes_of(read_run(folder))
 
 
 def test_a_run_in_an_own_env_is_read_without_it_and_says_what_to_import(

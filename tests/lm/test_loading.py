@@ -156,11 +156,13 @@ def test_merged_adapters_score_the_same_by_plain_layers(lms, family, tmp_path):
     [
         {"lora": {**LORA, "target_modules": ["lm_head"]}},  # whose weights are the embedding's
         {"lora": LORA, "dtype": "bfloat16"},
+        {"lora": {**LORA, "lora_bias": True}, "family": "llama"},  # whose layers have none
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*tie_word_embeddings")
-def test_adapters_that_cannot_be_merged_stay_beside_their_layers(folder, options):
-    lm = trained_lora(folder, **options)
+def test_adapters_that_cannot_be_merged_stay_beside_their_layers(lms, options, tmp_path):
+    lms(options.pop("family", "gpt2")).save_pretrained(tmp_path)
+    lm = trained_lora(tmp_path, **options)
     weights = {name: p.clone() for name, p in lm.named_parameters()}
     merge_adapters(lm)
     assert all(torch.equal(p, weights[name]) for name, p in lm.named_parameters())
@@ -383,6 +385,7 @@ def test_wrong_options(folder):
             r"indices=\[5\] cannot be used: .*modules_to_save",
         ),
         ({"lora": {"r": 4, "bias": "all"}}, "bias=all cannot be used"),
+        ({"lora": {"r": 4, "alora_invocation_tokens": [5]}}, r"alora_invocation_tokens=\[5\] cannot be used"),
         ({"lora": {"r": 4, "target_modules": ["nonsense"]}}, "LoRA settings"),
         ({"attention": "nonsense"}, "cannot be loaded"),
     ):

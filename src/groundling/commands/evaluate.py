@@ -33,7 +33,7 @@ def add_parser(commands: Commands) -> None:
         groundling evaluate runs/demo                                held-out episodes, beside the baselines
         groundling evaluate runs/demo --suite french,invented-words   tests of generalisation
         groundling evaluate expert world.env=BabyAI-GoTo-v0           an agent without a run
-        groundling evaluate runs/demo world.env=BabyAI-GoTo-v0 --name goto   another world, whose figures replace none
+        groundling evaluate runs/demo world.args.num_dists=6 --name crowded   changed settings, as held-out-crowded
         """,
     )
     parser.add_argument(
@@ -68,7 +68,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--name",
         help="what the results are called beside the suite, as evaluation/SUITE-NAME.json (default: they take the "
-        "place of the suite's own, and those of other overrides move to evaluation/replaced/)",
+        "place of the suite's own, which move to evaluation/replaced/ where they are of other overrides)",
     )
     parser.add_argument(
         "--jobs",
@@ -106,8 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     num_episodes = arguments.episodes or usual
     if arguments.jobs > 1 and len(suites) == 1:
         raise ConfigError(
-            f"--jobs {arguments.jobs} plays suites beside each other, and {suites[0]} is the only one: leave --jobs "
-            "out, or name more, as --suite held-out,controls"
+            f"--jobs {arguments.jobs} plays suites beside each other, and {suites[0]} is the only one: leave --jobs out"
         )
     if arguments.jobs > 1:
         _run_beside(arguments, target, suites, console)

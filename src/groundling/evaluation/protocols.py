@@ -145,6 +145,7 @@ def count(target: Target, protocol: str) -> dict[str, dict[str, Figure]]:
         "suite": protocol,
         "name": PROTOCOLS[protocol],
         "world": target.world.settings,
+        "overrides": target.changes,
         "checkpoint": target.checkpoint.name if target.checkpoint else None,
         "agents": {agent: summary_of(figures[MEAN].episodes, figures) for agent, figures in by_agent.items()},
         "tasks": {},

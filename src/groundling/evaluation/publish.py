@@ -16,6 +16,8 @@ from groundling.configs.compose import recorded
 from groundling.documents import SETTINGS, read_json, read_object
 from groundling.errors import ConfigError
 from groundling.evaluation.evaluate import read_evaluation
+from groundling.evaluation.protocols import PROTOCOLS
+from groundling.evaluation.shown import by_suite_name, usual_suite
 from groundling.evaluation.tables import as_code, in_markdown
 from groundling.evaluation.target import Target
 from groundling.files import lock_beside, locked, new_folder
@@ -175,9 +177,8 @@ def model_card(target: Target, license: str | None = None, repository: str | Non
     the run, who may have wanted to write the card: they stand there `in_markdown` or `as_code`.
     """
     assert target.checkpoint is not None
-    evaluations = {
-        path.stem: read_evaluation(path) for path in sorted((target.run_dir / "evaluation").glob("*.json"))
-    }
+    folder, usual = target.run_dir / "evaluation", usual_suite(target.world)
+    evaluations = {path.stem: read_evaluation(path) for path in by_suite_name(folder, usual)}
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("groundling.evaluation", "."),
         undefined=jinja2.StrictUndefined,
@@ -224,7 +225,9 @@ def model_card(target: Target, license: str | None = None, repository: str | Non
 
 
 def _results(world: str, suite: str, evaluation: Mapping[str, Any]) -> Iterator[EvalResult]:
-    """What the hub is told of the trained agent in a suite."""
+    """What the hub is told of the trained agent in a suite, of the run's own world or another one."""
+    if evaluation.get("suite") not in PROTOCOLS:  # whose name is not a world's
+        world = plain(str(evaluation.get("name", world)))
     trained = evaluation["agents"].get("trained", {"figures": {}})
     for name, figure in trained["figures"].items():
         if figure["value"] is not None:
@@ -232,6 +235,7 @@ def _results(world: str, suite: str, evaluation: Mapping[str, Any]) -> Iterator[
                 task_type="reinforcement-learning",
                 dataset_type=world,
                 dataset_name=f"{world}, {suite}",
+                dataset_config=suite,  # by which the hub tells them apart
                 metric_type=name,
                 metric_value=figure["value"],
                 metric_args={"low": figure["low"], "high": figure["high"], "episodes": trained["episodes"]},

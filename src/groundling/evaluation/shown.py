@@ -17,7 +17,7 @@ from groundling.configs.compose import changed, from_file, recorded
 from groundling.configs.schema import Config
 from groundling.configs.trust import EVERYTHING
 from groundling.documents import read_json, read_lines
-from groundling.errors import RunError, UnknownEnv
+from groundling.errors import ConfigError, RunError, UnknownEnv
 from groundling.evaluation.evaluate import read_evaluation
 from groundling.evaluation.protocols import MEAN, PROTOCOLS
 from groundling.policies.policy import has_model
@@ -122,14 +122,15 @@ def read_run(run_dir: Path) -> ShownRun:
         run_dir=run_dir,
         config=config,
         metrics=read_metrics(run_dir),
-        evaluations={p.stem: read_evaluation(p) for p in _suites(run_dir / "evaluation", usual)},
+        evaluations={p.stem: read_evaluation(p) for p in by_suite_name(run_dir / "evaluation", usual)},
         texts={
-            path.stem: _json_lines(path)
-            for path in sorted((run_dir / "predictions").glob("*-trained*.jsonl"))
+            path.stem: _json_lines(path) for path in _texts_of_the_trained(run_dir, kind(config.world.id))
         },
         validations=[row | row["metrics"] for row in read_rows(run_dir / "validation.jsonl")],
         meanwhile=read_rows(run_dir / "samples" / "train.jsonl"),
-        samples=[s for p in _suites(run_dir / "samples", usual) for s in _samples(p)],
+        samples=[
+            s | {"suite": p.stem} for p in by_suite_name(run_dir / "samples", usual) for s in _samples(p)
+        ],
     )
 
 
@@ -146,9 +147,15 @@ def learning_figures(runs: Sequence[ShownRun]) -> list[str]:
     return list(dict.fromkeys([*of_worlds, "return_mean", *parts, *_LEARNING_FIGURES]))
 
 
-def _suites(folder: Path, usual: str) -> list[Path]:
-    """The folder's JSON files, one for each suite, with the usual one first."""
+def by_suite_name(folder: Path, usual: str) -> list[Path]:
+    """The folder's JSON files, one for each suite and name beside it, with that of the usual suite first."""
     return sorted(folder.glob("*.json"), key=lambda path: (path.stem != usual, path.stem))
+
+
+def _texts_of_the_trained(run_dir: Path, world: type[World[Any, Any]]) -> list[Path]:
+    """What `evaluate` wrote of the trained agent's texts; a name that begins alike may stand beside another agent's."""
+    patterns = [f"{suite}-trained*.jsonl" for suite in world.suites]
+    return sorted(path for pattern in patterns for path in (run_dir / "predictions").glob(pattern))
 
 
 def settings_of(run: ShownRun) -> str:
@@ -206,19 +213,25 @@ def picture_of(moment: Moment, pixels: int) -> str | None:
 
 
 def episodes_of(run: ShownRun) -> dict[str, list[ShownEpisode]]:
-    """The run's recorded episodes by suite, the usual one first, if it was played.
+    """The run's recorded episodes by suite and name, the usual one first, if it was played.
 
     Raises:
-        ConfigError: its env is not here, in which they are played again.
+        ConfigError: its env, or the one of an evaluation, is not here, in which they are played again.
         RunError: an episode cannot be read.
     """
     if run.samples:
         run.config.world.check()
     shown: dict[str, list[ShownEpisode]] = {}
     for sample in run.samples:
-        world = world_of(changed(run.config, sample["overrides"], unused=EVERYTHING))
+        suite = str(sample["suite"])
         try:
-            shown.setdefault(str(sample["suite"]), []).append(world.shown(run.run_dir, sample))
+            world = world_of(changed(run.config, sample["overrides"], unused=EVERYTHING))
+            shown.setdefault(suite, []).append(world.shown(run.run_dir, sample))
+        except ConfigError as error:
+            file = run.run_dir / "samples" / f"{suite}.json"
+            raise ConfigError(
+                f"{file} holds episodes that cannot be played here ({error}): mend that, or delete the file"
+            ) from error
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise RunError(
                 f"an episode in {run.run_dir / 'samples'} cannot be read by this version ({error!r}): run "

@@ -63,14 +63,18 @@ class Target:
         """It, whose results lie beside those of its suites, in ``evaluation/SUITE-NAME.json``; None: it as it is.
 
         Raises:
-            ConfigError: the name is not a word, or could be a checkpoint's.
+            ConfigError: the name is not a word, or is a checkpoint's.
         """
         if name is None:
             return self
-        if not _NAME.fullmatch(name):
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ConfigError(
                 f"results cannot be called {name!r:.80}: give a word of letters, digits, - and _ that begins with a "
                 "letter, as in other-goal"
+            )
+        if (self.run_dir / "checkpoints" / name).exists():
+            raise ConfigError(
+                f"results cannot be called {name}: so are those of a checkpoint: give another name"
             )
         return replace(self, suffix=f"{self.suffix}-{name}")
 

@@ -89,6 +89,11 @@ def add_lora(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:
             f"bias={bias} cannot be used: trained biases stay in place when the adapter is switched off, so that "
             "the model without it is no reference: leave it out"
         )
+    if tokens := settings.get("alora_invocation_tokens"):
+        raise GroundlingError(
+            f"alora_invocation_tokens={tokens} cannot be used: such an adapter acts after these tokens alone, of which "
+            "the model would have to be told at each call: leave it out"
+        )
     if indices := settings.get("trainable_token_indices"):
         raise GroundlingError(
             f"trainable_token_indices={indices} cannot be used: what some tokens' embeddings learn cannot be saved "
@@ -121,6 +126,11 @@ def load_adapter(model: PreTrainedModel, path: str, settings: Mapping[str, Any] 
     except Exception as error:
         raise GroundlingError(f"the adapter in {path} cannot be loaded: {first_line(error)}") from error
     adapter: Any = model.peft_config["default"]
+    if getattr(adapter, "alora_invocation_tokens", None):
+        raise GroundlingError(
+            f"the adapter in {path} acts after some tokens alone (alora_invocation_tokens), which is not supported: "
+            "name another one"
+        )
     # Where peft looks, which a hub is not to be asked for. A folder that is here keeps its name, so that what a resumed
     # run saves is what it would have saved.
     if not _is_model_folder(adapter.base_model_name_or_path):
@@ -136,12 +146,12 @@ def load_adapter(model: PreTrainedModel, path: str, settings: Mapping[str, Any] 
 
 
 def merge_adapters(module: nn.Module) -> None:
-    """Adds what LoRA adapters have learnt to the weights under them, in place: to act then costs what the model costs.
+    """Adds what LoRA adapters have learnt to the weights under them, in place: acting then costs as if there were none.
 
     The same to rounding. The module is not to be trained or saved afterwards. A layer keeps its adapter beside it where
     the sum would be wrong or coarse: where others read the weights under it too (a tied embedding, or the policy under
-    an adapter of its values), or where products are not of float32, as on GPUs: there rounding could take away what an
-    adapter has learnt.
+    an adapter of its values), where the adapter has a bias and the layer none, or where products are not of float32, as
+    on GPUs: there rounding could take away what an adapter has learnt.
 
     Args:
         module: Holds language models.
@@ -150,12 +160,15 @@ def merge_adapters(module: nn.Module) -> None:
         return
     linear = _peft().tuners.lora.Linear
     readers = Counter(id(p) for one in module.modules() for p in one.parameters(recurse=False))
-    for layer in module.modules():
-        if isinstance(layer, linear):
-            weights = list(layer.get_base_layer().parameters(recurse=False))
-            exact = all(p.dtype == torch.float32 and p.device.type == "cpu" for p in weights)
-            if exact and all(readers[id(p)] == 1 for p in weights):
-                layer.merge()
+    # Classes derived from it have quantised weights under them.
+    layers: list[Any] = [one for one in module.modules() if type(one) is linear]
+    for layer in layers:
+        base = layer.get_base_layer()
+        weights = list(base.parameters(recurse=False))
+        exact = all(p.dtype == torch.float32 and p.device.type == "cpu" for p in weights)
+        has_room = base.bias is not None or not any(layer.lora_bias.values())
+        if exact and has_room and all(readers[id(p)] == 1 for p in weights):
+            layer.merge()
 
 
 def _adapter_weights(model: PreTrainedModel, path: str) -> tuple[dict[str, torch.Tensor], bool]:
