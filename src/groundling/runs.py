@@ -254,7 +254,21 @@ class Run:
             ConfigError: the suite does not suit the run, or the name is not a word.
             RunError: there is no checkpoint.
         """
-        return evaluate_in(str(self.folder), suite, episodes, overrides, name)
+        target = find(str(self.folder), overrides, warn).named(name)
+        world = target.world
+        chosen = suite or next(iter(world.suites))
+        if len(world.find_suites(chosen)) != 1:
+            raise ConfigError(f"suite={chosen!r} names several: evaluate one after the other")
+        (chosen,) = world.find_suites(chosen)
+        if episodes is not None and episodes < 1:
+            raise ConfigError(
+                f"episodes must be at least 1, or None for the run's own number, got {episodes}"
+            )
+        count = episodes or target.config.evaluation.episodes
+        with episode_bars(make_console(), count, world.episodes) as on_agent:
+            played = evaluate(target, chosen, count, on_agent, warn)
+        heading = target.heading(chosen, len(played[target.agent].episodes))
+        return Evaluation(chosen, target.under(chosen).world.spec.name, world.episodes, played, heading)
 
     def plot(self, *figures: str) -> Any:
         """Draw learning curves.
@@ -319,26 +333,3 @@ class Evaluation:
     def table(self) -> None:
         """Print the figures, a column for each agent."""
         make_console().print(figures_table(self.heading, self.figures))
-
-
-def evaluate_in(
-    agent: str,
-    suite: str | None,
-    episodes: int | None,
-    overrides: Sequence[str],
-    name: str | None = None,
-) -> Evaluation:
-    """Evaluate whoever ``agent`` means, as `groundling.evaluation.target.find` understands it."""
-    target = find(agent, overrides, warn).named(name)
-    world = target.world
-    chosen = suite or next(iter(world.suites))
-    if len(world.find_suites(chosen)) != 1:
-        raise ConfigError(f"suite={chosen!r} names several: evaluate one after the other")
-    (chosen,) = world.find_suites(chosen)
-    if episodes is not None and episodes < 1:
-        raise ConfigError(f"episodes must be at least 1, or None for the run's own number, got {episodes}")
-    count = episodes or target.config.evaluation.episodes
-    with episode_bars(make_console(), count, world.episodes) as on_agent:
-        played = evaluate(target, chosen, count, on_agent, warn)
-    heading = target.heading(chosen, len(played[target.agent].episodes))
-    return Evaluation(chosen, target.under(chosen).world.spec.name, world.episodes, played, heading)

@@ -218,6 +218,15 @@ def test_an_adapter_of_all_linear_layers_is_loaded_by_the_settings_that_made_it(
         LanguageModel.from_pretrained(tmp_path / "adapter", lora=settings | {"r": 8})
 
 
+def test_an_adapter_that_acts_after_some_tokens_alone_is_refused(folder, tmp_path):
+    trained_lora(folder).save_pretrained(tmp_path / "adapter")
+    saved = tmp_path / "adapter" / "adapter_config.json"
+    settings = json.loads(saved.read_text())
+    saved.write_text(json.dumps(settings | {"alora_invocation_tokens": [5]}))
+    with pytest.raises(GroundlingError, match="acts after some tokens alone"):
+        LanguageModel.from_pretrained(tmp_path / "adapter")
+
+
 def test_an_adapter_on_random_weights_is_saved_with_them(folder, tmp_path):
     lm = trained_lora(folder, init="random", seed=5)
     lm.save_pretrained(tmp_path / "once")

@@ -17,7 +17,7 @@ from groundling.documents import SETTINGS, read_json, read_object
 from groundling.errors import ConfigError
 from groundling.evaluation.evaluate import read_evaluation
 from groundling.evaluation.protocols import PROTOCOLS
-from groundling.evaluation.shown import by_suite_name, usual_suite
+from groundling.evaluation.shown import suite_files, usual_suite
 from groundling.evaluation.tables import as_code, in_markdown
 from groundling.evaluation.target import Target
 from groundling.files import lock_beside, locked, new_folder
@@ -178,7 +178,7 @@ def model_card(target: Target, license: str | None = None, repository: str | Non
     """
     assert target.checkpoint is not None
     folder, usual = target.run_dir / "evaluation", usual_suite(target.world)
-    evaluations = {path.stem: read_evaluation(path) for path in by_suite_name(folder, usual)}
+    evaluations = {path.stem: read_evaluation(path) for path in suite_files(folder, usual)}
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("groundling.evaluation", "."),
         undefined=jinja2.StrictUndefined,

@@ -122,15 +122,13 @@ def read_run(run_dir: Path) -> ShownRun:
         run_dir=run_dir,
         config=config,
         metrics=read_metrics(run_dir),
-        evaluations={p.stem: read_evaluation(p) for p in by_suite_name(run_dir / "evaluation", usual)},
+        evaluations={p.stem: read_evaluation(p) for p in suite_files(run_dir / "evaluation", usual)},
         texts={
             path.stem: _json_lines(path) for path in _texts_of_the_trained(run_dir, kind(config.world.id))
         },
         validations=[row | row["metrics"] for row in read_rows(run_dir / "validation.jsonl")],
         meanwhile=read_rows(run_dir / "samples" / "train.jsonl"),
-        samples=[
-            s | {"suite": p.stem} for p in by_suite_name(run_dir / "samples", usual) for s in _samples(p)
-        ],
+        samples=[s | {"suite": p.stem} for p in suite_files(run_dir / "samples", usual) for s in _samples(p)],
     )
 
 
@@ -147,7 +145,7 @@ def learning_figures(runs: Sequence[ShownRun]) -> list[str]:
     return list(dict.fromkeys([*of_worlds, "return_mean", *parts, *_LEARNING_FIGURES]))
 
 
-def by_suite_name(folder: Path, usual: str) -> list[Path]:
+def suite_files(folder: Path, usual: str) -> list[Path]:
     """The folder's JSON files, one for each suite and name beside it, with that of the usual suite first."""
     return sorted(folder.glob("*.json"), key=lambda path: (path.stem != usual, path.stem))
 
