@@ -57,7 +57,7 @@ class NLPO(PPO):
         """PPO's update; then, every ``target_update_iterations`` updates, refresh the mask model.
 
         Returns:
-            PPO's figures, and ``mask_age``: updates since the mask model was last refreshed, before this one.
+            PPO's figures and ``mask_age``, the updates since the mask model was last refreshed before this one.
 
         Raises:
             RunError: as of PPO.

@@ -139,8 +139,8 @@ class Rollout:
         """What a policy evaluates at once: single steps, segments of ``length`` steps of one env, or whole sequences.
 
         Returns:
-            The observations, or `Segment`s; and which transitions they are, as indices into the flattened tensors:
-            ``(num_elements,)``, or ``(num_elements, length)`` for segments and sequences.
+            The observations, or `Segment`s; and which transitions they are, as indices into the flattened tensors, of
+            shape ``(num_elements,)``, or ``(num_elements, length)`` for segments and sequences.
 
         Raises:
             ConfigError: the rollout's steps cannot be cut into such segments.
