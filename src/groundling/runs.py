@@ -251,7 +251,7 @@ class Run:
                 place of the suite's own, and those of other overrides move to ``evaluation/replaced/``.
 
         Raises:
-            ConfigError: the suite does not suit the run, or the name is not a word.
+            ConfigError: the suite does not suit the run, or the name is not a word or is a checkpoint's.
             RunError: there is no checkpoint.
         """
         target = find(str(self.folder), overrides, warn).named(name)
