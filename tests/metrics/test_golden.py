@@ -20,6 +20,8 @@ SINGLES = golden("single")
 BY_ID = {case["id"]: case for case in SINGLES}
 FAULTY = ("meteor", "rouge", "rouge_multi", "bleu", "cider")
 """Whose default figures differ from the original's."""
+ASCII = [case for case in SINGLES if case["id"] not in (19, 54)]
+"""Cases without Chinese (19) and accents written in two ways (54), which the original compares wrongly."""
 
 
 def measured(name: str, case: dict[str, Any], compat: str | None) -> dict[str, MetricResult]:
@@ -51,7 +53,7 @@ def test_compat_gives_the_figures_of_the_original(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(SINGLES[0]["metrics"]) - set(FAULTY)))
 def test_where_the_original_is_right_the_default_is_the_same(name: str) -> None:
-    for case in SINGLES:
+    for case in ASCII:
         results = measured(name, case, None)
         for key, figures in case["metrics"][name].items():
             assert agrees(results[key], *figures), (case["id"], key, results[key], figures)
@@ -60,14 +62,14 @@ def test_where_the_original_is_right_the_default_is_the_same(name: str) -> None:
 @pytest.mark.usefixtures("with_wordnet")
 def test_by_default_meteor_is_what_the_original_meant() -> None:
     for intended in golden("intended"):
-        if (case := BY_ID.get(intended["id"])) is not None:
+        if (case := BY_ID.get(intended["id"])) in ASCII:
             result = measured("meteor", case, None)["lexical/meteor"]
             assert result.corpus == pytest.approx(intended["meteor_max"], abs=1e-9), case
 
 
 def test_by_default_rouge_is_what_the_original_meant() -> None:
     for intended in golden("intended"):
-        if (case := BY_ID.get(intended["id"])) is not None:
+        if (case := BY_ID.get(intended["id"])) in ASCII:
             results = measured("rouge", case, None)
             for name, figure in intended["rouge_max"].items():
                 assert results[f"lexical/rouge_{name}"].corpus == pytest.approx(figure, abs=1e-9), case

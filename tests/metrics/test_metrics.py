@@ -119,7 +119,7 @@ def test_cider_keeps_samples_with_equal_prompts() -> None:
     collapsed = metrics.create("cider", compat="rl4lms").compute(*args)["lexical/cider"]
     assert collapsed.sentences == pytest.approx([5, 5, 2.5])  # one for each sample
     assert collapsed.corpus == pytest.approx((5 + 2.5) / 2)
-    assert corpus("cider", ["a"], [[""]]) == 0.0
+    assert corpus("cider", ["a", "b"], [[""], [""]]) == 0.0
 
 
 def test_cider_does_not_reward_repetition() -> None:

@@ -9,14 +9,14 @@ from typing import Any, Literal
 
 from groundling.errors import ConfigError, RunError
 from groundling.metrics.libraries import check_library, library
-from groundling.metrics.metric import Meta, Metric, MetricResult, metrics
+from groundling.metrics.metric import LexicalMetric, Meta, MetricResult, metrics
 
 _MAX_ORDER = 4
 
 
 @metrics.register("bleu")
 @dataclass(kw_only=True)
-class Bleu(Metric):
+class Bleu(LexicalMetric):
     """BLEU-4 of words between spaces, without smoothing, as TensorFlow's translation example computed it.
 
     The shortest reference counts for the length. Where nothing was written, or nothing but empty references are
@@ -64,7 +64,7 @@ def _ngrams(tokens: Sequence[str]) -> Counter[tuple[str, ...]]:
 
 
 @dataclass(kw_only=True)
-class _SacreBleuMetric(Metric):
+class _SacreBleuMetric(LexicalMetric):
     """A corpus metric of the library sacrebleu, divided by 100.
 
     Samples may have different numbers of references; with ``compat`` they may not, as in the original.
@@ -104,12 +104,17 @@ class SacreBleu(_SacreBleuMetric):
     """BLEU of sacrebleu (Post 2018): the one to report."""
 
     tokenize: str | None = None
-    """sacrebleu's tokeniser ("13a", "intl", "zh", "char", …); null: the library's default, 13a."""
+    """Tokenizer of sacrebleu ("13a", "intl", "zh", "char", …). null: 13a, after splitting scripts without spaces into
+    characters (for Chinese this equals "zh")."""
     smooth_method: Literal["none", "floor", "add-k", "exp"] = "exp"
     smooth_value: float | None = None
     lowercase: bool = False
     effective_order: bool = False
     """Leave out orders of which a short text has no n-gram: choose it when single texts are scored, as rewards are."""
+
+    @property
+    def splits_characters(self) -> bool:
+        return self.tokenize is None and super().splits_characters
 
     def scorer(self) -> tuple[str, Any]:
         """``lexical/sacrebleu``."""
@@ -134,6 +139,10 @@ class Ter(_SacreBleuMetric):
     asian_support: bool = False
     case_sensitive: bool = False
 
+    @property
+    def splits_characters(self) -> bool:
+        return not self.asian_support and super().splits_characters
+
     def scorer(self) -> tuple[str, Any]:
         """``lexical/ter``."""
         ter = library("sacrebleu.metrics", "metrics").TER
@@ -156,6 +165,10 @@ class Chrf(_SacreBleuMetric):
     lowercase: bool = False
     whitespace: bool = False
     eps_smoothing: bool = False
+
+    @property
+    def splits_characters(self) -> bool:
+        return not self.whitespace and super().splits_characters
 
     def scorer(self) -> tuple[str, Any]:
         """``lexical/chrf``."""

@@ -3,40 +3,84 @@
 import functools
 import importlib.util
 import math
+import re
 import shutil
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from groundling.errors import GroundlingError, RunError
+from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.metrics.libraries import check_library, library
-from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of, metrics
+from groundling.metrics.metric import (
+    Document,
+    LexicalMetric,
+    Meta,
+    Metric,
+    MetricResult,
+    mean_of,
+    metrics,
+)
+from groundling.metrics.tokens import spaced
 
 _MAX_ORDER = 4
 _SIGMA = 6.0
 _SCALE = 10.0
+_MOST_DOCUMENTS = 20_000
+"""Of a larger split every k-th sample is counted: n-grams of more take gigabytes."""
 
 Vector = dict[tuple[str, ...], float]
 
 
+@dataclass(frozen=True, slots=True)
+class Frequencies:
+    """Document frequencies of n-grams."""
+
+    counts: Counter[tuple[str, ...]]
+    num_documents: int
+
+    def rarity(self, ngram: tuple[str, ...]) -> float:
+        """Logarithm of the inverse document frequency."""
+        return math.log(self.num_documents / max(1, self.counts[ngram]))
+
+
 @metrics.register("cider")
 @dataclass(kw_only=True)
-class Cider(Metric):
-    """CIDEr-D of spaCy's words: cosine of n-gram vectors weighted by rarity, times 10.
+class Cider(LexicalMetric):
+    """CIDEr-D of spaCy's words: cosine of n-gram vectors weighted by inverse document frequency, times 10.
 
-    Rarity is measured over the references of the samples given, so the figure of a small batch says little, and of
-    a single sample it is 0. The original kept samples by prompt, so that of those with equal prompts only the last
-    remained, and failed where all references were empty: both with ``compat``. The others then have the score of the
-    one that remained.
+    A document is the references of a prompt. Frequencies are those of ``corpus``, or of the split of the pool that a
+    run reads, or else of the samples measured together.
+
+    With ``compat`` they are always of the samples measured together, of which those with equal prompts count as the
+    last of them, and one prompt gives 0.
     """
+
+    corpus: Sequence[Sequence[str]] | None = None
+    """References of each prompt, from which document frequencies are counted; at least two prompts."""
 
     needs_references = True
     by_sample = False
 
+    _split: Sequence[Document] = field(default=(), init=False, repr=False)
+    _counted: Frequencies | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` on a corpus of fewer than two prompts."""
+        super().__post_init__()
+        if self.corpus is not None and len(self.corpus) < 2:
+            raise ConfigError(
+                "corpus must hold the references of at least two prompts, as [[reference, …], …], got "
+                f"{self.corpus!r:.80}"
+            )
+
     def check(self) -> None:
         """The library spaCy."""
         check_library("spacy", "metrics")
+
+    def read_corpus(self, samples: Sequence[Document]) -> None:
+        """Take document frequencies from a split; they are counted when first needed, and not with ``corpus``."""
+        self._split, self._counted = samples, None
 
     def measure(
         self,
@@ -45,17 +89,23 @@ class Cider(Metric):
         references: Sequence[Sequence[str]],
         meta: Meta | None,
     ) -> dict[str, MetricResult]:
-        """``lexical/cider``."""
+        """``lexical/cider``.
+
+        Raises:
+            RunError: all documents are one, so that no n-gram has a weight; with ``compat`` all references are empty.
+        """
         by_prompt = {prompt: i for i, prompt in enumerate(prompts)}
         kept = list(by_prompt.values() if self.compat else range(len(prompts)))
+        documents = list(zip(prompts, map(tuple, references), strict=True))
+        frequencies = (
+            _frequencies([documents[i] for i in kept]) if self.compat else self._frequencies(documents)
+        )
+        if self.compat and not frequencies.counts:
+            raise RunError(f"with compat={self.compat} Cider needs a reference that is not empty")
         written = [_ngrams(generations[i]) for i in kept]
         given = [[_ngrams(text) for text in references[i]] for i in kept]
-        frequency = Counter(ngram for texts in given for ngram in set().union(*texts))
-        if self.compat and not frequency:
-            raise RunError(f"with compat={self.compat} Cider needs a reference that is not empty")
-        num_documents = len(kept)
         scores = [
-            sum(_similarity(text, reference, frequency, num_documents) for reference in texts) / len(texts)
+            sum(_similarity(text, reference, frequencies) for reference in texts) / len(texts)
             for text, texts in zip(written, given, strict=True)
         ]
         result = mean_of(scores)
@@ -63,6 +113,34 @@ class Cider(Metric):
             score_of = dict(zip(by_prompt, scores, strict=True))
             result = MetricResult(result.corpus, [score_of[prompt] for prompt in prompts])
         return {"lexical/cider": result}
+
+    def _frequencies(self, measured: Sequence[tuple[str, tuple[str, ...]]]) -> Frequencies:
+        """Of the corpus or split, counted once; else of the samples ``measured``."""
+        if self._counted is not None:
+            return self._counted
+        if self.corpus is not None:
+            documents = [(str(number), tuple(map(spaced, texts))) for number, texts in enumerate(self.corpus)]
+        else:
+            every = -(-len(self._split) // _MOST_DOCUMENTS) or 1
+            documents = [(s.prompt, tuple(map(spaced, s.references))) for s in self._split[::every]]
+        frequencies = _frequencies(list(dict.fromkeys(documents or measured)))
+        if frequencies.num_documents < 2:
+            raise RunError(
+                f"Cider weights n-grams by how few prompts have them in their references, and there is one prompt, "
+                f"{(documents or measured)[0][0][:60]!r}: give corpus=[[reference, …], …] of other prompts, or measure "
+                "several prompts at once"
+            )
+        if documents:
+            self._counted, self._split = frequencies, ()
+        return frequencies
+
+
+def _frequencies(documents: Sequence[tuple[str, tuple[str, ...]]]) -> Frequencies:
+    """Count in how many documents' references each n-gram occurs."""
+    counts = Counter(
+        ngram for _, texts in documents for ngram in set().union(*(_ngrams(text) for text in texts))
+    )
+    return Frequencies(counts, len(documents))
 
 
 def _ngrams(text: str) -> Counter[tuple[str, ...]]:
@@ -83,16 +161,13 @@ def _spacy() -> Any:
 def _similarity(
     written: Counter[tuple[str, ...]],
     reference: Counter[tuple[str, ...]],
-    frequency: Counter[tuple[str, ...]],
-    num_documents: int,
+    frequencies: Frequencies,
 ) -> float:
     """Mean over n = 1 … 4 of the clipped cosine, damped where lengths differ, times 10 (CIDEr-D, section 6)."""
 
     def vector(counts: Counter[tuple[str, ...]], order: int) -> Vector:
         return {
-            ngram: count * math.log(num_documents / max(1, frequency[ngram]))
-            for ngram, count in counts.items()
-            if len(ngram) == order
+            ngram: count * frequencies.rarity(ngram) for ngram, count in counts.items() if len(ngram) == order
         }
 
     difference = _num_words(written) - _num_words(reference)
@@ -138,7 +213,14 @@ class Spice(Metric):
         references: Sequence[Sequence[str]],
         meta: Meta | None,
     ) -> dict[str, MetricResult]:
-        """``lexical/spice``."""
+        """``lexical/spice``.
+
+        Raises:
+            RunError: a text has letters, but none from a to z: SPICE's parser reads English.
+        """
+        for text in (text for texts in (generations, *references) for text in texts):
+            if any(map(str.isalpha, text)) and not re.search("[a-zA-Z]", text):
+                raise RunError(f"SPICE parses English, and finds no word in {text[:60]!r}: choose another metric")
         self.check()
         from pycocoevalcap.spice.spice import Spice as Scorer
 

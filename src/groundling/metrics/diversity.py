@@ -3,6 +3,7 @@
 import math
 import statistics
 import string
+import unicodedata
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from groundling.envs.text_generation.words import words
 from groundling.errors import ConfigError
 from groundling.metrics.libraries import check_library
-from groundling.metrics.metric import Meta, Metric, MetricResult, metrics
+from groundling.metrics.metric import LexicalMetric, Meta, MetricResult, metrics
 
 _PUNCTUATION = frozenset(string.punctuation)
 _MAX_ORDER = 3
@@ -18,7 +19,7 @@ _MAX_ORDER = 3
 
 @metrics.register("diversity")
 @dataclass(kw_only=True)
-class Diversity(Metric):
+class Diversity(LexicalMetric):
     """Vocabulary, distinct n-grams, entropies and lengths of lower-cased words, with and without punctuation."""
 
     window_size: int = 100
@@ -47,7 +48,8 @@ class Diversity(Metric):
     ) -> dict[str, MetricResult]:
         """``diversity_metrics/…``: msttr, lengths, and of each n ≤ 3 distinct, vocab_size, unique and entropies."""
         texts = [[word.lower() for word in words(text)] for text in generations]
-        bare = [[word for word in text if word not in _PUNCTUATION] for text in texts]
+        is_punctuation = _PUNCTUATION.__contains__ if self.compat else _is_punctuation
+        bare = [[word for word in text if not is_punctuation(word)] for text in texts]
         figures = {
             f"msttr-{self.window_size}": _msttr(texts, self.window_size),
             f"msttr-{self.window_size}_nopunct": _msttr(bare, self.window_size),
@@ -57,6 +59,11 @@ class Diversity(Metric):
             f"{name}-nopunct": figure for name, figure in (_lengths(bare) | _ngram_figures(bare)).items()
         }
         return {f"diversity_metrics/{name}": MetricResult(float(figure)) for name, figure in figures.items()}
+
+
+def _is_punctuation(word: str) -> bool:
+    """Whether a word is one character of punctuation, of any script."""
+    return word in _PUNCTUATION or (len(word) == 1 and unicodedata.category(word)[0] == "P")
 
 
 def _msttr(texts: Sequence[Sequence[str]], size: int) -> float:

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from groundling.envs.text_generation.words import words
 from groundling.metrics.libraries import check_library, library
-from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of, metrics
+from groundling.metrics.metric import LexicalMetric, Meta, MetricResult, mean_of, metrics
 from groundling.metrics.wordnet import wordnet
 
 
 @metrics.register("meteor")
 @dataclass(kw_only=True)
-class Meteor(Metric):
+class Meteor(LexicalMetric):
     """METEOR of NLTK (α 0.9, β 3, γ 0.5), of the reference that fits best.
 
     The original passed the list of references where one text was expected: with ``compat`` its Python notation,

@@ -1,15 +1,26 @@
 """What a metric is: prompts, generations and references in, named figures out."""
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 from groundling.errors import ConfigError, RunError
+from groundling.metrics.tokens import spaced, stands_apart
 from groundling.registry import Registry
 
 Meta = Sequence[Mapping[str, Any]]
 """One mapping a sample: what its data pool knows beyond prompt and references (`concepts`, `raw_table`, `intent`)."""
+
+
+class Document(Protocol):
+    """What a metric reads of a pool's sample in `Metric.read_corpus`."""
+
+    @property
+    def prompt(self) -> str: ...
+    @property
+    def references(self) -> Sequence[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +85,9 @@ class Metric(ABC):
         A run asks before it writes what is to be measured.
         """
 
+    def read_corpus(self, samples: Sequence[Document]) -> None:  # noqa: B027 (few need it)
+        """Take statistics from all samples of a split, some of which are measured; called once, before measuring."""
+
     def figure_names(self) -> Collection[str]:
         """Of a metric with several figures their names, which are known before anything is measured; of others none."""
         return ()
@@ -104,6 +118,38 @@ class Metric(ABC):
                         f"{name} needs {key!r} in the meta of every sample: sample {index} has none; "
                         "choose a data pool that gives it"
                     )
+
+
+class LexicalMetric(Metric):
+    """Base of metrics that compare words.
+
+    Characters of scripts without spaces between words (Chinese, Japanese, Thai, …) are words of their own, see
+    `groundling.metrics.tokens.spaced`. With ``compat`` a run of them is one word, and a warning says so.
+    """
+
+    @property
+    def splits_characters(self) -> bool:
+        """Whether scripts without spaces are split into characters before measuring."""
+        return self.compat is None
+
+    def compute(
+        self,
+        prompts: Sequence[str],
+        generations: Sequence[str],
+        references: Sequence[Sequence[str]],
+        meta: Meta | None = None,
+    ) -> dict[str, MetricResult]:
+        """Measure a batch of samples; see `Metric.compute`."""
+        if self.splits_characters:
+            generations = [spaced(text) for text in generations]
+            references = [[spaced(text) for text in given] for given in references]
+        elif self.compat and any(c.isalpha() and stands_apart(c) for text in generations for c in text):
+            warnings.warn(
+                f"with compat={self.compat} {type(self).__name__} takes a run of Chinese, Japanese, Thai, … "
+                "characters as one word, as the original did: leave compat out to count characters",
+                stacklevel=2,
+            )
+        return super().compute(prompts, generations, references, meta)
 
 
 metrics: Registry[Metric] = Registry("metric")

@@ -8,7 +8,8 @@ from typing import Any
 
 from groundling.errors import ConfigError, RunError
 from groundling.metrics.libraries import check_library, library
-from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of, metrics
+from groundling.metrics.metric import LexicalMetric, Meta, MetricResult, mean_of, metrics
+from groundling.metrics.tokens import spaced
 
 _MAX_ORDER = 4
 _TINY = 1e-8
@@ -22,7 +23,7 @@ _FIGURES = ("precision", "recall", "f_score")
 
 @metrics.register("parent_totto")
 @dataclass(kw_only=True)
-class Parent(Metric):
+class Parent(LexicalMetric):
     """PARENT: precision and recall against references and table, of the reference with the best F-score.
 
     Texts are lower-cased and cut by mteval's tokeniser 13a. The table is ``meta[…]["raw_table"]`` (or ``["table"]``):
@@ -62,7 +63,10 @@ class Parent(Metric):
         """``table_to_text/parent_overall_precision``, ``…_recall``, ``…_f_score``."""
         rows = []
         for index, (generation, given) in enumerate(zip(generations, references, strict=True)):
-            values = [_words(value) for value in table_values((meta or {index: {}})[index], index)]
+            values = [
+                _words(spaced(value) if self.splits_characters else value)
+                for value in table_values((meta or {index: {}})[index], index)
+            ]
             scores = (self._score(_words(generation), _words(text), values) for text in given)
             rows.append(max(scores, key=lambda score: score[-1]))
         columns = zip(*rows, strict=True)
@@ -176,7 +180,7 @@ def _totto_values(table: Mapping[str, Any]) -> Iterable[str]:
 
 @metrics.register("bleu_totto")
 @dataclass(kw_only=True)
-class BleuTotto(Metric):
+class BleuTotto(LexicalMetric):
     """BLEU as ToTTo's script has it: tokeniser 13a, lower case, no smoothing, the closest reference's length."""
 
     needs_references = True

@@ -4,7 +4,8 @@ import re
 
 from groundling.registry import Registry
 
-SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+SENTENCE_END = re.compile(r"(?<=[.!?؟۔।॥])\s+|(?<=[。！？])\s*(?=[^\s」』”’）])")
+"""Where a sentence ends: in Chinese and Japanese without a space after it."""
 _SUMMARY_SENTENCES = 3
 
 post_processors: Registry[str] = Registry("post-processor")

@@ -2,24 +2,82 @@
 
 import contextlib
 import importlib.util
+import re
 import sys
 import types
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from groundling.envs.text_generation.words import words
-from groundling.errors import ConfigError, GroundlingError
+from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.metrics.libraries import check_library, library
-from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of, metrics
+from groundling.metrics.metric import LexicalMetric, Meta, MetricResult, mean_of, metrics
+from groundling.metrics.tokens import alphanumeric
 
 ROUGE_TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+RougeTokenizer = Literal["unicode", "ascii"]
+_SHORTEST_STEMMED = 4
+
+
+@dataclass(kw_only=True)
+class _RougeMetric(LexicalMetric):
+    """Base of ROUGE's two libraries, whose own rules drop every letter but a to z."""
+
+    tokenizer: RougeTokenizer | None = None
+    """Letters and digits of a word: "unicode" of every script, "ascii" only a to z and 0 to 9. null: "unicode"; with
+    ``compat`` "ascii"."""
+
+    needs_references = True
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` on an unknown tokenizer."""
+        super().__post_init__()
+        if self.tokenizer not in (None, "unicode", "ascii"):
+            raise ConfigError(f'tokenizer must be "unicode", "ascii" or null, got {self.tokenizer!r}')
+
+    @property
+    def is_ascii(self) -> bool:
+        """Whether only a to z and 0 to 9 count."""
+        return self.tokenizer == "ascii" or (self.tokenizer is None and self.compat is not None)
+
+    def compute(
+        self,
+        prompts: Sequence[str],
+        generations: Sequence[str],
+        references: Sequence[Sequence[str]],
+        meta: Meta | None = None,
+    ) -> dict[str, MetricResult]:
+        """Measure a batch of samples; see `Metric.compute`.
+
+        Raises:
+            RunError: with ``tokenizer="ascii"`` and without ``compat``, a text has letters but none from a to z.
+        """
+        if self.is_ascii:
+            self._check_letters([*generations, *(text for given in references for text in given)])
+        return super().compute(prompts, generations, references, meta)
+
+    def _check_letters(self, texts: Sequence[str]) -> None:
+        name = type(self).__name__
+        dropping = [text for text in texts if any(c.isalpha() and not c.isascii() for c in text.lower())]
+        for text in dropping:
+            if self.compat is None and not re.search("[a-z0-9]", text.lower()):
+                raise RunError(
+                    f'{name} with tokenizer="ascii" finds no word in {text[:60]!r}: set tokenizer="unicode"'
+                )
+        if dropping:
+            warnings.warn(
+                f"{name} drops letters other than a to z, and these texts have some: set tokenizer=unicode to count "
+                "them",
+                stacklevel=4,
+            )
 
 
 @metrics.register("rouge")
 @dataclass(kw_only=True)
-class Rouge(Metric):
+class Rouge(_RougeMetric):
     """F-measures of the library rouge-score, words stemmed, of the reference that fits best by each measure.
 
     The original scored the Python notation of the list when asked for all references, and gave the median of 1000
@@ -28,8 +86,6 @@ class Rouge(Metric):
 
     use_single_ref: bool | None = None
     """True: the first reference only. False: all of them. null: all of them; with ``compat`` the first."""
-
-    needs_references = True
 
     def check(self) -> None:
         """rouge-score."""
@@ -44,7 +100,7 @@ class Rouge(Metric):
     ) -> dict[str, MetricResult]:
         """``lexical/rouge_rouge1``, ``…rouge2``, ``…rougeL``, ``…rougeLsum``."""
         scorer = library("rouge_score.rouge_scorer", "metrics").RougeScorer(
-            list(ROUGE_TYPES), use_stemmer=True
+            list(ROUGE_TYPES), use_stemmer=True, tokenizer=None if self.is_ascii else _StemmedWords()
         )
         scores: dict[str, list[float]] = {name: [] for name in ROUGE_TYPES}
         rows = []
@@ -67,6 +123,16 @@ class Rouge(Metric):
         return [str(list(given))] if self.compat else given
 
 
+class _StemmedWords:
+    """Tokenizer of rouge-score for every script: stems of `alphanumeric` words."""
+
+    def __init__(self) -> None:
+        self._stem = library("nltk.stem.porter", "metrics").PorterStemmer().stem
+
+    def tokenize(self, text: str) -> list[str]:
+        return [self._stem(word) if len(word) >= _SHORTEST_STEMMED else word for word in alphanumeric(text)]
+
+
 def _bootstrap_medians(rows: Sequence[Any]) -> dict[str, float]:
     """Of each F-measure, the median over resampled corpora; the resampling is seeded, NumPy's state left alone."""
     import numpy as np
@@ -84,7 +150,7 @@ def _bootstrap_medians(rows: Sequence[Any]) -> dict[str, float]:
 
 @metrics.register("rouge_l_max")
 @dataclass(kw_only=True)
-class RougeLMax(Metric):
+class RougeLMax(_RougeMetric):
     """ROUGE-L of the library py-rouge, of the best reference: what NarrativeQA's authors report.
 
     The defaults are those of the original's configs. With a ``weight_factor`` other than 1 py-rouge takes precision
@@ -104,8 +170,6 @@ class RougeLMax(Metric):
     """Weight of recall in the F-measure is 1 - alpha."""
     weight_factor: float = 1.2
     stemming: bool = True
-
-    needs_references = True
 
     _rouge: Any = field(default=None, init=False, repr=False)
 
@@ -138,7 +202,7 @@ class RougeLMax(Metric):
         return {"lexical/rouge_l_max": mean_of([float(score) for score in scores])}
 
     def _load(self) -> Any:
-        class PyRouge(_py_rouge()):  # type: ignore[misc]
+        class PyRouge(_py_rouge(None if self.is_ascii else _Separators())):  # type: ignore[misc]
             @staticmethod
             def tokenize_text(text: str, language: str = "english") -> list[str]:
                 return words(text)  # as py-rouge does, but without NLTK's sentence splitter and its data
@@ -156,15 +220,27 @@ class RougeLMax(Metric):
         )
 
 
-def _py_rouge() -> Any:
-    """The class of py-rouge."""
+class _Separators:
+    """Replaces py-rouge's pattern of what separates words, which only knows ASCII."""
+
+    def sub(self, replacement: str, text: str) -> str:
+        return replacement.join(alphanumeric(text))
+
+
+def _py_rouge(separators: _Separators | None = None) -> Any:
+    """The class of py-rouge; with ``separators`` a copy of it that uses them."""
     with _pkg_resources():
-        rouge = library("rouge", "metrics")
-    if not hasattr(rouge.Rouge, "WORDNET_KEY_VALUE"):
-        raise GroundlingError(
-            "rouge_l_max needs py-rouge, not rouge: pip uninstall rouge; pip install py-rouge"
-        )
-    return rouge.Rouge
+        module: Any = library("rouge.rouge", "metrics")
+        if not hasattr(module.Rouge, "WORDNET_KEY_VALUE"):
+            raise GroundlingError(
+                "rouge_l_max needs py-rouge, not rouge: pip uninstall rouge; pip install py-rouge"
+            )
+        if separators is not None:
+            # py-rouge reads the pattern from a global class: a private copy of the module leaves the shared one alone.
+            module = importlib.util.module_from_spec(module.__spec__)
+            module.__spec__.loader.exec_module(module)
+            module.Rouge.REMOVE_CHAR_PATTERN = separators
+    return module.Rouge
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from groundling.errors import ConfigError, GroundlingError
 from groundling.metrics.classifier import Classifier
 from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of, metrics
 from groundling.metrics.post_processing import SENTENCE_END
+from groundling.metrics.tokens import spaced
 
 NLI_MODELS = {"mnli": "roberta-large-mnli", "vitc": "tals/albert-xlarge-vitaminc-mnli"}
 """By the names of the paper's authors, hub ids."""
@@ -20,6 +21,7 @@ _LABELS = {
 }
 """Where a model's own config names no labels."""
 _SHORTEST_SENTENCE = 10
+"""Characters that a sentence must exceed; one of a script without spaces counts twice."""
 _MOST_SOURCE_SENTENCES = 100
 _BINS = (
     0.0, 0.01, 0.02, 0.03, 0.04, 0.07, 0.13, 0.37, 0.90, 0.91, 0.92, 0.93, 0.94, 0.95, 0.955, 0.96, 0.965, 0.97,
@@ -146,7 +148,7 @@ class SummaCConvolution(_SummaC):
 
 def _sentences(text: str) -> list[str]:
     sentences = [sentence.strip() for line in text.splitlines() for sentence in SENTENCE_END.split(line)]
-    return [sentence for sentence in sentences if len(sentence) > _SHORTEST_SENTENCE]
+    return [sentence for sentence in sentences if len(spaced(sentence)) > _SHORTEST_SENTENCE]
 
 
 def _convolved(entailment: Tensor | None, weights: dict[str, Tensor]) -> float:

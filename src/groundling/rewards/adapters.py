@@ -8,7 +8,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from groundling.errors import ConfigError
-from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of, metrics
+from groundling.metrics.metric import Document, Meta, Metric, MetricResult, mean_of, metrics
 from groundling.registry import Registry, unknown
 from groundling.rewards.composite import shaped
 from groundling.rewards.reward import Reward, rewards, shared
@@ -39,6 +39,10 @@ class MetricReward(Reward):
         self.metric.check()
         if names := self.metric.figure_names():
             self._check_key(names)
+
+    def read_corpus(self, samples: Sequence[Document]) -> None:
+        """Let the metric take its statistics."""
+        self.metric.read_corpus(samples)
 
     @property
     def name(self) -> str:
@@ -124,6 +128,10 @@ class RewardMetric(Metric):
     def check(self) -> None:
         """What the reward needs."""
         self.reward.check()
+
+    def read_corpus(self, samples: Sequence[Document]) -> None:
+        """Let the reward take its statistics."""
+        self.reward.read_corpus(samples)
 
     def measure(
         self,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from groundling.errors import ConfigError
-from groundling.metrics.metric import Meta
+from groundling.metrics.metric import Document, Meta
 from groundling.rewards.reward import Reward, part_of, rewards, token_counts
 
 
@@ -64,6 +64,11 @@ class WeightedSum(Reward):
         """All that the parts need."""
         for reward, _ in self.terms:
             reward.check()
+
+    def read_corpus(self, samples: Sequence[Document]) -> None:
+        """Let each part take its statistics."""
+        for reward, _ in self.terms:
+            reward.read_corpus(samples)
 
     def state_dict(self) -> dict[str, Any]:
         """What each part remembers."""

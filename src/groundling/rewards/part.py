@@ -2,7 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from groundling.envs.spec import Evidence, WorldSpec
 from groundling.errors import ConfigError
+from groundling.metrics.metric import Document
 from groundling.processes import Processes
 from groundling.registry import Registry
 from groundling.rewards.stretch import Stretch
@@ -45,6 +46,8 @@ class Surroundings:
     """The kind of world, as judges tell them apart; None: they know nothing of it."""
     lm: Any = None
     """The language model under training; None in runs without one."""
+    samples: Sequence[Document] = ()
+    """Of a pool, all samples of the split that texts are written to; empty elsewhere."""
 
 
 class Part(ABC):

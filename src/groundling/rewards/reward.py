@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from groundling.errors import ConfigError, ForeignError, RunError, foreign
-from groundling.metrics.metric import Meta, check_samples
+from groundling.metrics.metric import Document, Meta, check_samples
 from groundling.registry import Registry
 
 
@@ -121,6 +121,9 @@ class Reward(ABC):
 
     def check(self) -> None:  # noqa: B027 (many need nothing)
         """Raise `GroundlingError` if a library, a model or a file is missing; cheap, and loads no model."""
+
+    def read_corpus(self, samples: Sequence[Document]) -> None:  # noqa: B027 (few need it)
+        """Take statistics from all samples of a split, some of which are rewarded; see `Metric.read_corpus`."""
 
     def state_dict(self) -> dict[str, Any]:
         """What it remembers of earlier samples and later rewards depend on, as JSON holds it."""

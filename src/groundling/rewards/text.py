@@ -11,7 +11,7 @@ from groundling.metrics.classifier import IntentAccuracy
 from groundling.metrics.meteor import Meteor
 from groundling.metrics.metric import Meta
 from groundling.metrics.parent import Parent
-from groundling.metrics.rouge import ROUGE_TYPES, Rouge
+from groundling.metrics.rouge import ROUGE_TYPES, Rouge, RougeTokenizer
 from groundling.metrics.synthetic import Dates
 from groundling.rewards.adapters import MetricReward, metric_as_reward
 from groundling.rewards.composite import WeightedSum, shaped
@@ -26,13 +26,14 @@ def rouge(
     *,
     rouge_type: str = "rouge1",
     use_single_ref: bool | None = None,
+    tokenizer: RougeTokenizer | None = None,
     shaping_fn: Shaping = None,
     compat: Compat = None,
 ) -> Reward:
     """One of ROUGE's F-measures: rouge1, rouge2, rougeL or rougeLsum."""
     if rouge_type not in ROUGE_TYPES:
         raise ConfigError(f"rouge_type must be one of {', '.join(ROUGE_TYPES)}, got {rouge_type!r}")
-    metric = Rouge(use_single_ref=use_single_ref, compat=compat)
+    metric = Rouge(use_single_ref=use_single_ref, tokenizer=tokenizer, compat=compat)
     return shaped(MetricReward(metric=metric, key=f"lexical/rouge_{rouge_type}", compat=compat), shaping_fn)
 
 
@@ -45,6 +46,8 @@ class RougeCombined(Reward):
 
     use_single_ref: bool | None = None
     """As of the metric `rouge`."""
+    tokenizer: RougeTokenizer | None = None
+    """As of the metric `rouge`."""
 
     def score(
         self,
@@ -54,7 +57,7 @@ class RougeCombined(Reward):
         meta: Meta | None,
     ) -> list[float]:
         """The mean for each sample."""
-        metric = Rouge(use_single_ref=self.use_single_ref, compat=self.compat)
+        metric = Rouge(use_single_ref=self.use_single_ref, tokenizer=self.tokenizer, compat=self.compat)
         figures = metric.compute(prompts, generations, references, meta)
         columns = [
             figures[f"lexical/rouge_{name}"].sentences or [] for name in ("rouge1", "rouge2", "rougeL")
@@ -100,13 +103,14 @@ def spider(
     *,
     spice_coeff: float = 0.5,
     cider_coeff: float = 0.5,
+    corpus: Sequence[Sequence[str]] | None = None,
     shaping_fn: Shaping = None,
     compat: Compat = None,
 ) -> Reward:
-    """SPIDEr (Liu et al. 2017): weighted SPICE and CIDEr, whose rarities are those of the batch; needs Java."""
+    """SPIDEr (Liu et al. 2017): weighted SPICE and CIDEr; needs Java."""
     parts = [
         (MetricReward(metric=Spice(compat=compat), compat=compat), spice_coeff),
-        (MetricReward(metric=Cider(compat=compat), compat=compat), cider_coeff),
+        (MetricReward(metric=Cider(corpus=corpus, compat=compat), compat=compat), cider_coeff),
     ]
     return shaped(WeightedSum(parts=parts, compat=compat), shaping_fn)
 

@@ -63,6 +63,9 @@ class TextPart(Part):
                 )
             self._take(self._make(run.lm))
             self.check()
+        if run.samples:
+            assert self.reward is not None
+            self.reward.read_corpus(run.samples)
 
     def rewards(self, stretch: Stretch) -> Tensor:
         """float32 ``(num_steps, num_envs)``.

@@ -13,6 +13,7 @@ import torch
 from groundling.algorithms.algorithm import Algorithm
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError, RunError
+from groundling.metrics.metric import Document
 from groundling.policies.policy import Policy
 from groundling.processes import Processes
 from groundling.registry import ComponentConfig, unknown
@@ -196,10 +197,12 @@ class World(ABC, Generic[C, E]):
         """
         return make_parts(self.reward_parts, self.spec)
 
-    def begin_reward(self, policy: Policy, processes: Processes) -> RewardSum:
-        """`reward`, with what it needs loaded."""
+    def begin_reward(
+        self, policy: Policy, processes: Processes, samples: Sequence[Document] = ()
+    ) -> RewardSum:
+        """`reward`, with what it needs loaded; ``samples`` are a pool's training split."""
         lm = getattr(policy, "lm", None)
-        self.reward.begin(Surroundings(self.device, self.seed, processes, self.spec.subject, lm))
+        self.reward.begin(Surroundings(self.device, self.seed, processes, self.spec.subject, lm, samples))
         return self.reward
 
     @abstractmethod

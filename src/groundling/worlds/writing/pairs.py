@@ -37,7 +37,9 @@ class _Author:
         self._encode: PromptEncoder = make_prompt_encoder(world.config, self.policy)
         self._num_tokens = world.config.num_tokens
         check_lengths(self.policy, self._encode.max_prompt_length, self._num_tokens)
-        self._reward = make_measured_reward(world.reward_parts, world.spec, self.policy, world.device)
+        self._reward = make_measured_reward(
+            world.reward_parts, world.spec, self.policy, world.device, samples_of(world.config, "train")
+        )
 
     @torch.no_grad()
     def write(self, samples: Sequence[Sample], seed: int) -> list[Recorded]:

@@ -72,9 +72,13 @@ def make_prompt_encoder(config: WritingConfig, policy: TokenPolicy) -> PromptEnc
 
 
 def make_measured_reward(
-    reward: Mapping[str, RewardPartConfig | None], spec: WorldSpec, policy: TokenPolicy, device: str
+    reward: Mapping[str, RewardPartConfig | None],
+    spec: WorldSpec,
+    policy: TokenPolicy,
+    device: str,
+    samples: Sequence[Sample] = (),
 ) -> RewardSum | None:
-    """What texts are worth as they are measured; None if nothing is said.
+    """Reward of the texts written to some of a split's ``samples``; None if the config names none.
 
     What a judge teaches while training runs is left out: it is known where it is learnt, and judges cost money.
     """
@@ -82,17 +86,22 @@ def make_measured_reward(
     if not chosen_parts(settled, spec):
         return None
     made = make_parts(settled, spec)
-    made.begin(Surroundings(device, world=spec.subject, lm=policy.lm))
+    made.begin(Surroundings(device, world=spec.subject, lm=policy.lm, samples=samples))
     return made
 
 
-def make_metrics(named: Sequence[ComponentConfig], policy: TokenPolicy) -> list[Metric]:
-    """Metrics of texts, what is repeated left out.
+def make_metrics(
+    named: Sequence[ComponentConfig], policy: TokenPolicy, samples: Sequence[Sample] = ()
+) -> list[Metric]:
+    """Distinct metrics of the texts written to some of a split's ``samples``.
 
-    One with an argument called ``lm`` gets the policy's, unless told another.
+    One with an argument called ``lm`` gets the policy's, unless the config names another.
     """
     distinct = [metric for place, metric in enumerate(named) if metric not in named[:place]]
-    return [_made(metric, policy) for metric in distinct]
+    made = [_made(metric, policy) for metric in distinct]
+    for metric in made:
+        metric.read_corpus(samples)
+    return made
 
 
 def _made(metric: ComponentConfig, policy: TokenPolicy) -> Metric:

@@ -51,7 +51,7 @@ def watched(
         )
     (text,) = tokenizer.batch_decode([ids], skip_special_tokens=True)
     title = f"text {number} · {len(ids)} tokens"
-    reward = make_measured_reward(world.reward_parts, world.spec, policy, world.device)
+    reward = make_measured_reward(world.reward_parts, world.spec, policy, world.device, samples)
     if reward is not None and not reward.per_token:
         worth = reward(stretch_of([sample], [[text]])).total.sum().item()
         title += f" · reward {worth:.4g}"

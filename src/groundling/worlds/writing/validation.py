@@ -72,9 +72,10 @@ def make_validation(
     Raises:
         GroundlingError: the split cannot be had, or what a metric or the reward needs is missing.
     """
-    samples = samples_of(world.config, "val")[: world.evaluation.episodes]
-    reward = make_measured_reward(world.reward_parts, world.spec, policy, world.device)
-    return samples, make_metrics(world.evaluation.metrics, policy), reward
+    split = samples_of(world.config, "val")
+    reward = make_measured_reward(world.reward_parts, world.spec, policy, world.device, split)
+    metrics = make_metrics(world.evaluation.metrics, policy, split)
+    return split[: world.evaluation.episodes], metrics, reward
 
 
 def write_and_measure(

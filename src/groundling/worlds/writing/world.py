@@ -111,7 +111,7 @@ class WritingWorld(World[WritingConfig, WritingEvaluation]):
             )
         check_lengths(writer, encode.max_prompt_length, num_tokens)
         order = SampleOrder(samples, self.seed, config.replacement)
-        reward = self.begin_reward(policy, algorithm.processes)
+        reward = self.begin_reward(policy, algorithm.processes, samples)
         return WrittenTexts(order, encode, reward, num_texts, rows, num_tokens, config.texts_per_prompt)
 
     def rehearsal(self, recurrence: int, steps_per_gradient: int) -> Self:
@@ -164,9 +164,10 @@ class WritingWorld(World[WritingConfig, WritingEvaluation]):
         assert policy is not None
         writer = as_writer(policy)
         assert suite in get_args(Split)
-        samples = samples_of(self.config, suite)[:num_episodes]  # type: ignore[arg-type]
-        metrics = make_metrics(self.evaluation.metrics, writer)
-        reward = make_measured_reward(self.reward_parts, self.spec, writer, self.device)
+        split = samples_of(self.config, suite)  # type: ignore[arg-type]
+        samples = split[:num_episodes]
+        metrics = make_metrics(self.evaluation.metrics, writer, split)
+        reward = make_measured_reward(self.reward_parts, self.spec, writer, self.device, split)
         written = write_and_measure(writer, self, samples, metrics, reward, on_episode, journal)
         episodes = [
             HeldOutEpisode(number, row["metrics"], {"sample": row["sample_id"]}, row)
