@@ -10,10 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groundling import metrics
-from groundling.envs.text_generation import words
+from groundling import metrics, rewards
+from groundling.envs.text_generation import Sample, words
 from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.metrics import cider, wordnet
+from groundling.registry import ComponentConfig
+from groundling.rewards import RewardPartConfig
+from groundling.worlds.writing.collect import stretch_of
+from groundling.worlds.writing.parts import make_measured_reward, make_metrics
+from groundling.worlds.writing.world import WritingWorld
 
 WORDS = st.lists(st.sampled_from(["a", "b", "c", "d", "e"]), min_size=1, max_size=12).map(" ".join)
 
@@ -120,6 +125,48 @@ def test_cider_keeps_samples_with_equal_prompts() -> None:
     assert collapsed.sentences == pytest.approx([5, 5, 2.5])  # one for each sample
     assert collapsed.corpus == pytest.approx((5 + 2.5) / 2)
     assert corpus("cider", ["a", "b"], [[""], [""]]) == 0.0
+
+
+def test_cider_of_one_prompt_needs_a_corpus() -> None:
+    group = (["p", "p"], ["a b", "c"], [["a b"], ["a b"]])
+    for samples in (group, tuple(column[:1] for column in group)):
+        with pytest.raises(RunError, match=r"one prompt, 'p': give corpus="):
+            metrics.create("cider").compute(*samples)
+        assert metrics.create("cider", compat="rl4lms").compute(*samples)["lexical/cider"].corpus == 0
+    # Of three documents each word is in one: idf log 3; "a b" has two of four orders.
+    corpus = [["a b"], ["c"], ["d"]]
+    assert metrics.create("cider", corpus=corpus).compute(*group)["lexical/cider"].sentences == [5, 0]
+    assert rewards.create("cider", corpus=corpus)(*group).tolist() == [5, 0]
+    with pytest.raises(ConfigError, match="at least two prompts"):
+        metrics.create("cider", corpus=corpus[:1])
+
+
+def test_cider_takes_document_frequencies_from_the_whole_split() -> None:
+    split = [Sample(str(i), f"p{i}", (text,)) for i, text in enumerate(["a b", "a c", "d e", "a b"])]
+    batch = (["p0", "p1"], ["a x", "a c"], [["a b"], ["a c"]])
+    # Four documents: "a" in three, "b" in two; "x" in none, which weighs as much as one.
+    a, b, x = math.log(4 / 3), math.log(2), math.log(4)
+    wanted = 10 * a * a / math.hypot(a, x) / math.hypot(a, b) / 4
+    metric = metrics.create("cider")
+    metric.read_corpus(split)
+    for samples in (batch, tuple(column[:1] for column in batch)):
+        scores = metric.compute(*samples)["lexical/cider"].sentences
+        assert scores is not None and scores[0] == pytest.approx(wanted)
+    for id, args in (("cider", {}), ("weighted_sum", {"parts": [{"id": "cider"}]})):
+        reward = rewards.create(id, **args)
+        reward.read_corpus(split)
+        assert reward(*(column[:1] for column in batch)).item() == pytest.approx(wanted)
+
+
+def test_metrics_and_rewards_of_a_pool_read_its_split() -> None:
+    split = [Sample(str(i), f"p{i}", (text,)) for i, text in enumerate(["a b", "c", "d"])]
+    (metric,) = make_metrics([ComponentConfig("cider")], SimpleNamespace(), split)
+    assert metric.compute(["p0"], ["a b"], [["a b"]])["lexical/cider"].corpus == 5
+    reward = make_measured_reward(
+        {"cider": RewardPartConfig()}, WritingWorld.offers, SimpleNamespace(lm=None), "cpu", split
+    )
+    written = stretch_of(split[:1] * 2, [["a b"], ["c"]])
+    assert reward is not None and reward(written).total.tolist() == [[5, 0]]
 
 
 def test_cider_does_not_reward_repetition() -> None:

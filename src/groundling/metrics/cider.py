@@ -220,7 +220,9 @@ class Spice(Metric):
         """
         for text in (text for texts in (generations, *references) for text in texts):
             if any(map(str.isalpha, text)) and not re.search("[a-zA-Z]", text):
-                raise RunError(f"SPICE parses English, and finds no word in {text[:60]!r}: choose another metric")
+                raise RunError(
+                    f"SPICE parses English, and finds no word in {text[:60]!r}: choose another metric"
+                )
         self.check()
         from pycocoevalcap.spice.spice import Spice as Scorer
 

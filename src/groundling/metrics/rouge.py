@@ -14,7 +14,7 @@ from typing import Any, Literal
 from groundling.envs.text_generation.words import words
 from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.metrics.libraries import check_library, library
-from groundling.metrics.metric import LexicalMetric, Meta, MetricResult, mean_of, metrics
+from groundling.metrics.metric import LexicalMetric, Meta, Metric, MetricResult, mean_of, metrics
 from groundling.metrics.tokens import alphanumeric
 
 ROUGE_TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
@@ -43,6 +43,10 @@ class _RougeMetric(LexicalMetric):
         """Whether only a to z and 0 to 9 count."""
         return self.tokenizer == "ascii" or (self.tokenizer is None and self.compat is not None)
 
+    @property
+    def splits_characters(self) -> bool:
+        return not self.is_ascii
+
     def compute(
         self,
         prompts: Sequence[str],
@@ -55,9 +59,10 @@ class _RougeMetric(LexicalMetric):
         Raises:
             RunError: with ``tokenizer="ascii"`` and without ``compat``, a text has letters but none from a to z.
         """
-        if self.is_ascii:
-            self._check_letters([*generations, *(text for given in references for text in given)])
-        return super().compute(prompts, generations, references, meta)
+        if not self.is_ascii:
+            return super().compute(prompts, generations, references, meta)
+        self._check_letters([*generations, *(text for given in references for text in given)])
+        return Metric.compute(self, prompts, generations, references, meta)
 
     def _check_letters(self, texts: Sequence[str]) -> None:
         name = type(self).__name__
@@ -71,7 +76,7 @@ class _RougeMetric(LexicalMetric):
             warnings.warn(
                 f"{name} drops letters other than a to z, and these texts have some: set tokenizer=unicode to count "
                 "them",
-                stacklevel=4,
+                stacklevel=3,
             )
 
 

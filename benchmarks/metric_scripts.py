@@ -1,0 +1,168 @@
+"""Every lexical metric on eight languages in seven scripts: equal texts, one word changed, another text.
+
+    python benchmarks/metric_scripts.py      # a few seconds; METEOR needs WordNet, SPICE Java
+
+Writes results/metrics/scripts.csv and README.md. `tests/metrics/test_scripts.py` holds the order of the values.
+"""
+
+import csv
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from groundling.errors import GroundlingError
+from groundling.rewards import measures
+
+RESULTS = Path(__file__).parents[1] / "results" / "metrics"
+TEXTS = {
+    "French": (
+        "le petit garçon a pêché un gros poisson hier soir",
+        "le petit garçon a péché un gros poisson hier soir",
+        "demain nous irons vers la montagne avec nos amis",
+    ),
+    "Russian": (
+        "мальчик вчера вечером поймал большую рыбу в старом озере",
+        "мальчик вчера вечером поймал большую рыбу в старом пруду",
+        "завтра мы пойдём гулять по городу с друзьями",
+    ),
+    "Greek": (
+        "το μικρό αγόρι έπιασε χθες ένα μεγάλο ψάρι στη λίμνη",
+        "το μικρό αγόρι έπιασε χθες ένα μεγάλο ψάρι στη θάλασσα",
+        "αύριο θα πάμε βόλτα με τους φίλους μας",
+    ),
+    "Arabic": (
+        "اصطاد الولد الصغير سمكة كبيرة في البحيرة مساء أمس",
+        "اصطاد الولد الصغير سمكة كبيرة في البحيرة مساء اليوم",
+        "سنذهب غدا إلى الجبل مع أصدقائنا",
+    ),
+    "Hindi": (
+        "छोटे लड़के ने कल शाम झील में बड़ी मछली पकड़ी",
+        "छोटे लड़के ने कल शाम झील में बड़ी चिड़िया पकड़ी",
+        "हम अपने दोस्तों के साथ पहाड़ पर जाएँगे",
+    ),
+    "Chinese": (
+        "小男孩昨天晚上在湖里抓到了一条大鱼。",
+        "小男孩昨天晚上在湖里抓到了一条大虾。",
+        "朋友们都喜欢唱歌！",
+    ),
+    "Japanese": (
+        "少年は昨日の夜に湖で大きな魚を釣った。",
+        "少年は昨日の夜に湖で大きな鳥を釣った。",
+        "友達と山へ行こう！",
+    ),
+    "Thai": (
+        "เด็กชายจับปลาตัวใหญ่ในทะเลสาบเมื่อคืนนี้",
+        "เด็กชายจับนกตัวใหญ่ในทะเลสาบเมื่อคืนนี้",
+        "พวกเราชอบร้องเพลง",
+    ),
+}
+"""By language: a text, the same with one word changed, another text."""
+CASES = ("equal", "one word changed", "another text")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of a metric; ``best`` is its value for equal texts."""
+
+    id: str
+    name: str
+    best: float = 1.0
+    args: dict[str, Any] = field(default_factory=dict)
+
+
+FIGURES = (
+    *(Figure("rouge", f"lexical/rouge_{kind}") for kind in ("rouge1", "rouge2", "rougeL", "rougeLsum")),
+    Figure("rouge_l_max", "lexical/rouge_l_max"),
+    Figure("rouge_combined", "reward/rouge_combined"),
+    Figure("meteor", "lexical/meteor"),
+    Figure("bleu", "lexical/bleu"),
+    Figure("sacre_bleu", "lexical/sacrebleu"),
+    Figure("bleu_totto", "table_to_text/bleu_overall"),
+    Figure("parent_totto", "table_to_text/parent_overall_f_score"),
+    Figure("chrf", "lexical/chrf"),
+    Figure("chrf", "lexical/chrf", args={"word_order": 2}),
+    Figure("ter", "lexical/ter", best=0.0),
+    Figure("cider", "lexical/cider", best=10.0, args={"corpus": [[text] for text, _, _ in TEXTS.values()]}),
+    Figure("says_reference", "reward/says_reference"),
+    Figure("diversity", "diversity_metrics/distinct-1"),
+    Figure("spice", "lexical/spice"),
+)
+
+
+def label(figure: Figure) -> str:
+    """Id, and the figure where it has several, and arguments other than a corpus."""
+    kind = figure.name.rpartition("rouge_")[2] if figure.id == "rouge" else ""
+    options = [f"{name}={value}" for name, value in figure.args.items() if name != "corpus"]
+    return " ".join([figure.id, *([kind] if kind else []), *options])
+
+
+def measure(figure: Figure, language: str) -> tuple[float, float, float] | str:
+    """The figure of the three cases of a language, or why the metric cannot be computed.
+
+    Diversity has no references: its texts are the reference and the generation together.
+    """
+    reference = TEXTS[language][0]
+    meta = {"raw_table": [["text", reference]]}
+    metric = measures.create(figure.id, **figure.args)
+    values = []
+    for text in TEXTS[language]:
+        texts = [reference, text] if figure.id == "diversity" else [text]
+        count = len(texts)
+        try:
+            results = metric.compute(["prompt"] * count, texts, [[reference]] * count, [meta] * count)
+        except GroundlingError as error:
+            return str(error)
+        values.append(results[figure.name].corpus)
+    return values[0], values[1], values[2]
+
+
+def rows() -> Iterator[tuple[str, str, tuple[float, float, float] | str]]:
+    """Figure, language, and its values."""
+    for figure in FIGURES:
+        for language in TEXTS:
+            yield label(figure), language, measure(figure, language)
+
+
+def main() -> None:
+    measured = list(rows())
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    with (RESULTS / "scripts.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["metric", "language", *CASES])
+        for name, language, values in measured:
+            cells = [values] * 3 if isinstance(values, str) else [f"{value:.4f}" for value in values]
+            writer.writerow([name, language, *cells])
+    lines = [
+        "# Lexical metrics on eight languages",
+        "",
+        "Made by `python benchmarks/metric_scripts.py`, which has the texts. In each cell: equal texts, one word",
+        "changed, another text. `ter` is better when lower, `cider` is at most 10, METEOR of n equal words is",
+        "1 - 0.5 / n³. `diversity` is distinct-1 of reference and generation together, so it rises as they differ.",
+        "Every metric has its default arguments, but for `cider` with the references of all languages as its corpus.",
+        "In Chinese, Japanese and Thai, metrics of words count characters. `scripts.csv` has four decimals.",
+        "",
+        f"| metric | {' | '.join(TEXTS)} |",
+        f"| --- |{' --- |' * len(TEXTS)}",
+    ]
+    notes = []
+    for figure in dict.fromkeys(name for name, _, _ in measured):
+        cells = []
+        for name, language, values in measured:
+            if name != figure:
+                continue
+            if isinstance(values, str):
+                cells.append("refused")
+                notes.append(f"`{name}`, {language}: {values}")
+            else:
+                cells.append(" · ".join(f"{value:.2f}" for value in values))
+        lines.append(f"| `{figure}` | {' | '.join(cells)} |")
+    if notes:
+        lines += ["", "Refused:", "", *(f"- {note}" for note in notes)]
+    (RESULTS / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")  # sacrebleu on short texts
+    main()

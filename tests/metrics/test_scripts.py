@@ -1,0 +1,135 @@
+"""Lexical metrics on texts outside ASCII, and the committed table of them (benchmarks/metric_scripts.py)."""
+
+import csv
+import importlib.util
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groundling import metrics, rewards
+from groundling.errors import ConfigError, GroundlingError, RunError
+from groundling.metrics.post_processing import three_sentence_summary
+from groundling.metrics.summac import _sentences
+from groundling.metrics.tokens import alphanumeric, spaced
+from groundling.metrics.wordnet import wordnet
+
+ROOT = Path(__file__).parents[2]
+
+
+def _load() -> Any:
+    spec = importlib.util.spec_from_file_location("metric_scripts", ROOT / "benchmarks" / "metric_scripts.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _has_wordnet() -> bool:
+    try:
+        wordnet()
+    except GroundlingError:
+        return False
+    return True
+
+
+TABLE = _load()
+FIGURES = [f for f in TABLE.FIGURES if f.id != "spice" and (f.id != "meteor" or _has_wordnet())]
+TEXTS = TABLE.TEXTS
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=TABLE.label)
+def test_equal_texts_are_best_and_every_changed_word_counts(figure: Any) -> None:
+    with (ROOT / "results" / "metrics" / "scripts.csv").open(encoding="utf-8") as file:
+        committed = {(row["metric"], row["language"]): row for row in csv.DictReader(file)}
+    for language in TEXTS:
+        equal, changed, other = TABLE.measure(figure, language)
+        row = committed[TABLE.label(figure), language]
+        assert [equal, changed, other] == pytest.approx([float(row[c]) for c in TABLE.CASES], abs=1e-3)
+        if figure.id == "diversity":
+            assert equal < changed < other <= 1
+        else:
+            assert equal == pytest.approx(figure.best, abs=1e-3), language
+            assert abs(figure.best - equal) < abs(figure.best - changed) <= abs(figure.best - other), language
+
+
+@pytest.mark.parametrize("id", ["rouge", "rouge_l_max"])
+def test_rouge_with_compat_keeps_the_originals_figures_and_warns(id: str) -> None:
+    for text, other, wanted in ((*TEXTS["Russian"][:2], 0.0), (*TEXTS["French"][:2], 1.0)):
+        metric = metrics.create(id, compat="rl4lms")
+        with pytest.warns(UserWarning, match="drops letters other than a to z"):
+            results = metric.compute(["p", "p"], [text, other], [[text], [text]])
+        assert next(iter(results.values())).sentences == [wanted, wanted]
+
+
+@pytest.mark.parametrize("id", ["rouge", "rouge_l_max"])
+def test_ascii_tokenizer_refuses_letters_without_words(id: str) -> None:
+    metric = metrics.create(id, tokenizer="ascii")
+    with pytest.raises(RunError, match=r"finds no word in 'мир': set tokenizer=.unicode"):
+        metric.compute(["p"], ["мир"], [["world"]])
+    assert (
+        next(iter(metric.compute(["p"], ["..."], [["world"]]).values())).corpus == 0
+    )  # no letters, no words
+    with pytest.raises(ConfigError, match="tokenizer must be"):
+        metrics.create(id, tokenizer="latin")
+
+
+def test_rewards_of_rouge_take_the_tokenizer() -> None:
+    text, changed, _ = TEXTS["French"]
+    for id in ("rouge", "rouge_combined", "rouge_l_max"):
+        samples = (["p", "p"], [text, changed], [[text], [text]])
+        equal, other = rewards.create(id)(*samples).tolist()
+        assert equal == pytest.approx(1) and other < 0.95
+        with pytest.warns(UserWarning, match="drops letters"):
+            assert rewards.create(id, tokenizer="ascii")(*samples).tolist() == pytest.approx([1, 1])
+
+
+def test_ascii_words_are_rouges_own() -> None:
+    from rouge_score import tokenize
+
+    text = "".join(map(chr, range(128))) + " Don't stop-gap 3.5% of_it"
+    assert alphanumeric(text) == tokenize.tokenize(text, None)
+    assert spaced(text) == text
+
+
+def test_combining_marks_stay_with_their_letters() -> None:
+    assert alphanumeric("हिन्दी में") == ["हिन्दी", "में"]
+    assert spaced("ที่นี่").split() == ["ที่", "นี่"]
+    assert alphanumeric("می\u200cخواهم، نه؟") == ["میخواهم", "نه"]
+    assert spaced("هل؟ نعم،").split() == ["هل", "؟", "نعم", "،"]
+
+
+def test_composed_and_decomposed_accents_are_one_text() -> None:
+    text = TEXTS["French"][0]
+    decomposed = unicodedata.normalize("NFD", text)
+    for id, name in (("rouge", "lexical/rouge_rouge2"), ("chrf", "lexical/chrf"), ("bleu", "lexical/bleu")):
+        assert metrics.create(id).compute(["p"], [decomposed], [[text]])[name].corpus == pytest.approx(1)
+
+
+def test_sacre_bleu_splits_chinese_as_its_own_tokenizer_does() -> None:
+    text, changed, _ = TEXTS["Chinese"]
+    samples = (["p"], [f"{changed} OK, 3.5"], [[f"{text} OK, 3.6"]])
+    assert metrics.create("sacre_bleu").compute(*samples) == metrics.create(
+        "sacre_bleu", tokenize="zh"
+    ).compute(*samples)
+    with pytest.warns(UserWarning, match="one word, as the original did"):
+        whole = metrics.create("sacre_bleu", compat="rl4lms").compute(*samples)
+    assert whole["lexical/sacrebleu"].corpus < 0.5
+
+
+def test_diversity_drops_punctuation_of_every_script() -> None:
+    results = metrics.create("diversity").compute(["p"], ["大鱼。"], [[]])
+    assert results["diversity_metrics/total_length"].corpus == 3
+    assert results["diversity_metrics/total_length-nopunct"].corpus == 2
+
+
+def test_sentences_end_in_every_script() -> None:
+    assert _sentences("男孩今天抓到鱼。他很高兴吗？嗯。") == ["男孩今天抓到鱼。", "他很高兴吗？"]
+    assert _sentences("هل الولد سعيد؟ نعم هو سعيد جدا.") == ["هل الولد سعيد؟", "نعم هو سعيد جدا."]
+    assert three_sentence_summary("一。二！三？四。") == "一。\n二！\n三？"
+
+
+def test_spice_refuses_what_its_english_parser_cannot_read() -> None:
+    with pytest.raises(RunError, match="SPICE parses English, and finds no word in 'рыба'"):
+        metrics.create("spice").compute(["p"], ["рыба"], [["fish"]])
