@@ -56,10 +56,48 @@ def test_too_long_a_text_loses_its_beginning(classifier: Callable[..., str]) -> 
     assert scores[0] == pytest.approx(scores[1], abs=1e-6)
 
 
-def test_a_label_that_is_not_there_is_told(classifier: Callable[..., str]) -> None:
-    metric = metrics.create("learned_reward", model_name=classifier(), label_ix=2, device="cpu")
-    with pytest.raises(ConfigError, match="labels 0 to 1"):
-        metric.compute(["p"], ["g"], [[]])
+def _learned(folder: str, **args: object) -> float:
+    """What learned_reward says of a text."""
+    metric = metrics.create("learned_reward", model_name=folder, device="cpu", **args)
+    return metric.compute(["p"], ["g"], [[]])["semantic/learned_automodel_metric"].corpus
+
+
+def test_a_reward_model_with_one_output_gives_its_logit(classifier: Callable[..., str]) -> None:
+    folder = classifier([-2.5])
+    for args in ({}, {"label_ix": 0}, {"label": "LABEL_0"}, {"output": "logit"}):
+        assert _learned(folder, **args) == pytest.approx(-2.5)
+    assert _learned(folder, output="sigmoid") == pytest.approx(1 / (1 + math.exp(2.5)))
+    assert _learned(folder, label_ix=0, compat="rl4lms") == 1  # as the original: a softmax of one number
+    texts = rewards.create("learned_reward", model_name=classifier(size=1), device="cpu")(
+        PROMPTS, GENERATIONS, [[], []]
+    )
+    assert texts[0] != texts[1]
+    with pytest.raises(ConfigError, match=r"whose softmax is 1 for every text: set output=logit or sigmoid"):
+        metrics.create("learned_reward", model_name=folder, output="softmax").check()
+
+
+def test_learned_reward_finds_labels_by_name(classifier: Callable[..., str]) -> None:
+    folder = classifier([0.0, 2.0, 1.0], labels=["neutral", "Positive", "negative"])
+    wanted = torch.tensor([0.0, 2.0, 1.0]).softmax(-1)
+    assert _learned(folder, label="positive") == pytest.approx(wanted[1].item())
+    assert _learned(folder, label_ix=2) == pytest.approx(wanted[2].item())
+    assert _learned(folder, label="positive", output="logit") == 2.0
+    for args in ({"label": "happy"}, {"label_ix": 3}, {"label_ix": -1}, {}):
+        with pytest.raises(ConfigError, match="0 'neutral', 1 'Positive', 2 'negative'"):
+            metrics.create("learned_reward", model_name=folder, **args).check()
+    for args in ({"label": "positive", "label_ix": 1}, {"output": "odds"}):
+        with pytest.raises(ConfigError, match=r"not both|output must be"):
+            metrics.create("learned_reward", model_name=folder, **args)
+
+
+@pytest.mark.parametrize(
+    ("problem", "wanted"),
+    [("multi_label_classification", 1 / (1 + math.exp(-1))), ("regression", 1.0)],
+)
+def test_the_models_problem_type_decides_what_is_computed_of_its_outputs(
+    classifier: Callable[..., str], problem: str, wanted: float
+) -> None:
+    assert _learned(classifier([3.0, 1.0], problem_type=problem), label_ix=1) == pytest.approx(wanted)
 
 
 def test_a_model_that_is_not_there_is_told_when_it_is_needed(tmp_path: Path) -> None:
@@ -135,6 +173,27 @@ def test_the_intent_reward_adds_meteor_of_the_sample_and_as_the_original_the_run
     resumed.load_state_dict(json.loads(json.dumps(reward.state_dict())))
     for either in (reward, resumed):
         assert either(["p"], ["x"], [["y"]], [{"intent": 1}]).item() == pytest.approx(0.25 * meteor / 2)
+
+
+def test_intents_are_found_by_name_and_need_a_label(classifier: Callable[..., str]) -> None:
+    def accuracy(folder: str, intent: int) -> float:
+        metric = metrics.create("intent_accuracy", model_name=folder, device="cpu")
+        return metric.compute(["p"], ["g"], [[]], [{"intent": intent}])["intent/accuracy"].corpus
+
+    folder = classifier([0.0, 9, 0, 0], labels=["commissive", "Directive", "inform", "question"])
+    assert [accuracy(folder, act) for act in (1, 2, 3, 4)] == [0, 0, 1, 0]
+    for intent in (0, 5):
+        with pytest.raises(
+            RunError, match=rf"meta\['intent'\]={intent} is none of the acts 1 to 4 .* 1 'Directive'"
+        ):
+            accuracy(folder, intent)
+    with pytest.raises(ConfigError, match="one output, and cannot tell intents apart"):
+        accuracy(classifier([1.0]), 1)
+
+
+def test_bleurt_refuses_a_model_with_several_outputs(classifier: Callable[..., str]) -> None:
+    with pytest.raises(ConfigError, match=r"one output, and .* has 0 'LABEL_0', 1 'LABEL_1'"):
+        metrics.create("bleurt", model_name=classifier(size=2), device="cpu").compute(["p"], ["g"], [["r"]])
 
 
 def test_bleurt_is_the_regression_of_the_best_reference(classifier: Callable[..., str]) -> None:
@@ -324,6 +383,14 @@ def test_the_preference_model_is_asked_for_good_or_bad(encoder_decoder: str) -> 
             ]
         good = logits[[WORDS.index("good"), WORDS.index("bad")]].softmax(-1)[0].item()
         assert score == pytest.approx(good / (1 + 0.5 * missing), abs=1e-5)
+
+
+def test_the_preference_model_refuses_words_that_its_tokenizer_confuses(encoder_decoder: str) -> None:
+    reward = rewards.create(
+        "common_gen_preference_model", model_name=encoder_decoder, good="yes", bad="no", device="cpu"
+    )
+    with pytest.raises(ConfigError, match="does not tell good='yes' and bad='no' apart"):
+        reward(["p"], ["g"], [[]], [{"concepts": ["a"]}])
 
 
 def test_the_preference_model_says_what_it_needs(encoder_decoder: str) -> None:

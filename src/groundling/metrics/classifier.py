@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of, metri
 
 END_OF_UTTERANCE = "<EOU>"
 """Stands after each utterance of a dialogue's prompt."""
+ACTS = ("inform", "question", "directive", "commissive")
+"""DailyDialog's acts 1 to 4."""
+Output = Literal["softmax", "sigmoid", "logit"]
 
 
 class Classifier:
@@ -26,6 +29,7 @@ class Classifier:
             raise ConfigError(f"batch_size must be at least 1, got {batch_size}")
         self.model_name, self.device, self.batch_size = model_name, device, batch_size
         self._truncation_side = truncation_side
+        self._config: Any = None
         self._loaded: tuple[Any, Any] | None = None
 
     def logits(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Tensor:
@@ -56,12 +60,34 @@ class Classifier:
 
     def check(self) -> None:
         """Raise `GroundlingError` if there is no such model."""
-        check_model("classifier", self.model_name)
+        self._config = check_model("classifier", self.model_name)
+
+    @property
+    def config(self) -> Any:
+        """The model's config, read without its weights."""
+        if self._config is None:
+            self.check()
+        return self._config
 
     @property
     def labels(self) -> dict[str, int]:
-        """The index of each label, names in lower case."""
-        return {str(name).lower(): index for name, index in self._load()[1].config.label2id.items()}
+        """The output of each label, names in lower case."""
+        return {str(name).lower(): index for index, name in self.config.id2label.items()}
+
+    def index_of(self, label: str | int) -> int:
+        """The output of a label, given by its name, in any case, or by its index.
+
+        Raises:
+            ConfigError: the model has no such label.
+        """
+        index = self.labels.get(label.lower()) if isinstance(label, str) else label
+        if index is None or not 0 <= index < self.config.num_labels:
+            raise ConfigError(f"{self.model_name} has no label {label!r}: it has {self.listed_labels()}")
+        return index
+
+    def listed_labels(self) -> str:
+        """Index and name of every label, for messages."""
+        return ", ".join(f"{index} {name!r}" for index, name in self.config.id2label.items())
 
     def _load(self) -> tuple[Any, Any]:
         if self._loaded is None:
@@ -99,12 +125,21 @@ def _longest(tokenizer: Any, model: Any) -> int | None:
 @metrics.register("learned_reward")
 @dataclass(kw_only=True)
 class LearnedReward(Metric):
-    """How likely a sequence classifier finds a label, given prompt and generation (IMDB: positive sentiment)."""
+    """A sequence classifier's output for a label, given prompt and generation (IMDB: P(positive sentiment)).
+
+    Of a reward model with one output this is its logit. With ``compat`` it is always the softmax, which of one output
+    is 1 for every text.
+    """
 
     model_name: str
     """Folder or hub id of the classifier (original's configs: lvwerra/distilbert-imdb)."""
-    label_ix: int
-    """Index of the label whose probability is the score."""
+    label_ix: int | None = None
+    """Index of the label."""
+    label: str | None = None
+    """Name of the label in the model's config, instead of its index; a model with one output needs neither."""
+    output: Output | None = None
+    """"softmax" over all labels, "sigmoid" or "logit" of the one. null: "logit" of a single output or a regression,
+    "sigmoid" of a multi-label model, else "softmax"."""
     include_prompt_for_eval: bool = True
     """Whether the classifier reads the prompt before the generation."""
     batch_size: int = 32
@@ -113,13 +148,18 @@ class LearnedReward(Metric):
     _classifier: Classifier = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Name the classifier; nothing is loaded yet."""
+        """Raise `ConfigError` on a label given twice or an unknown output; nothing is loaded yet."""
         super().__post_init__()
+        if self.label is not None and self.label_ix is not None:
+            raise ConfigError(f"give label={self.label!r} or label_ix={self.label_ix}, not both")
+        if self.output not in (None, *get_args(Output)):
+            raise ConfigError(f"output must be {', '.join(get_args(Output))} or null, got {self.output!r}")
         self._classifier = Classifier(self.model_name, device=self.device, batch_size=self.batch_size)
 
     def check(self) -> None:
-        """The classifier."""
+        """The classifier, its label and its output."""
         self._classifier.check()
+        self._chosen()
 
     def measure(
         self,
@@ -128,16 +168,41 @@ class LearnedReward(Metric):
         references: Sequence[Sequence[str]],
         meta: Meta | None,
     ) -> dict[str, MetricResult]:
-        """``semantic/learned_automodel_metric``."""
+        """``semantic/learned_automodel_metric``.
+
+        Raises:
+            ConfigError: the model has no such label, or the softmax is of one output.
+        """
+        label, output = self._chosen()
         texts = generations
         if self.include_prompt_for_eval:
             texts = [prompt + generation for prompt, generation in zip(prompts, generations, strict=True)]
-        probabilities = self._classifier.logits(texts).softmax(-1)
-        if not 0 <= self.label_ix < probabilities.shape[1]:
+        logits = self._classifier.logits(texts)  # (batch, num_labels)
+        scores = logits.softmax(-1) if output == "softmax" else logits
+        if output == "sigmoid":
+            scores = logits.sigmoid()
+        return {"semantic/learned_automodel_metric": mean_of(scores[:, label].tolist())}
+
+    def _chosen(self) -> tuple[int, Output]:
+        """The label's index, and what is computed of the logits."""
+        config, given = self._classifier.config, self.label_ix if self.label is None else self.label
+        single = config.num_labels == 1
+        if given is None and not single:
             raise ConfigError(
-                f"label_ix={self.label_ix}: {self.model_name} has labels 0 to {probabilities.shape[1] - 1}"
+                f"learned_reward needs the label of {self.model_name}: give label=NAME or label_ix=INDEX of "
+                f"{self._classifier.listed_labels()}"
             )
-        return {"semantic/learned_automodel_metric": mean_of(probabilities[:, self.label_ix].tolist())}
+        index = self._classifier.index_of(0 if given is None else given)
+        if self.compat:
+            return index, "softmax"
+        if single and self.output == "softmax":
+            raise ConfigError(
+                f"{self.model_name} has one output, whose softmax is 1 for every text: set output=logit or sigmoid"
+            )
+        if single or config.problem_type == "regression":
+            return index, self.output or "logit"
+        is_multi_label = config.problem_type == "multi_label_classification"
+        return index, self.output or ("sigmoid" if is_multi_label else "softmax")
 
 
 @metrics.register("intent_accuracy")
@@ -145,7 +210,8 @@ class LearnedReward(Metric):
 class IntentAccuracy(Metric):
     """How often an answer has the intent that it should have, by a classifier of dialogue acts.
 
-    It reads the last utterance of the prompt and the answer; ``meta["intent"]`` is DailyDialog's act, 1 to 4.
+    It reads the last utterance of the prompt and the answer; ``meta["intent"]`` is DailyDialog's act, 1 to 4. The
+    classifier's labels are found by the acts' names (`ACTS`), or else are in the acts' order.
     """
 
     model_name: str = "rajkumarrrk/roberta-daily-dialog-intent-classifier"
@@ -162,8 +228,12 @@ class IntentAccuracy(Metric):
         self._classifier = Classifier(self.model_name, device=self.device, batch_size=self.batch_size)
 
     def check(self) -> None:
-        """The classifier."""
+        """The classifier, which needs several labels."""
         self._classifier.check()
+        if self._classifier.config.num_labels < 2:
+            raise ConfigError(
+                f"{self.model_name} has one output, and cannot tell intents apart: name another model"
+            )
 
     def measure(
         self,
@@ -172,14 +242,31 @@ class IntentAccuracy(Metric):
         references: Sequence[Sequence[str]],
         meta: Meta | None,
     ) -> dict[str, MetricResult]:
-        """``intent/accuracy``: 1 or 0."""
+        """``intent/accuracy``: 1 or 0.
+
+        Raises:
+            ConfigError: the classifier has one output.
+            RunError: the classifier has no label for an intent.
+        """
+        self.check()
         texts = [
             _last_utterance(prompt) + generation
             for prompt, generation in zip(prompts, generations, strict=True)
         ]
         predicted = self._classifier.logits(texts).argmax(-1).tolist()
-        wanted = [_act(sample["intent"]) - 1 for sample in meta or ()]
+        wanted = [self._index(_act(sample["intent"])) for sample in meta or ()]
         return {"intent/accuracy": mean_of([float(p == w) for p, w in zip(predicted, wanted, strict=True)])}
+
+    def _index(self, act: int) -> int:
+        """The classifier's output for an act."""
+        labels = self._classifier.labels
+        order = [labels[name] for name in ACTS] if labels.keys() >= set(ACTS) else sorted(labels.values())
+        if not 1 <= act <= len(order):
+            raise RunError(
+                f"meta['intent']={act} is none of the acts 1 to {len(order)} of {self.model_name}, which has "
+                f"{self._classifier.listed_labels()}"
+            )
+        return order[act - 1]
 
 
 def _last_utterance(prompt: str) -> str:
@@ -219,8 +306,13 @@ class Bleurt(Metric):
         )
 
     def check(self) -> None:
-        """The classifier."""
+        """The classifier, which has one output."""
         self._classifier.check()
+        if self._classifier.config.num_labels != 1:
+            raise ConfigError(
+                f"BLEURT is a regression with one output, and {self.model_name} has "
+                f"{self._classifier.listed_labels()}: name a BLEURT checkpoint"
+            )
 
     def measure(
         self,
@@ -229,7 +321,12 @@ class Bleurt(Metric):
         references: Sequence[Sequence[str]],
         meta: Meta | None,
     ) -> dict[str, MetricResult]:
-        """``semantic/bleurt``."""
+        """``semantic/bleurt``.
+
+        Raises:
+            ConfigError: the model has several outputs.
+        """
+        self.check()
         flat = [text for given in references for text in given]
         repeated = [
             text for text, given in zip(generations, references, strict=True) for _ in range(len(given))

@@ -64,8 +64,8 @@ class _SummaC(Metric):
         labels = _LABELS.get(self._classifier.model_name, self._classifier.labels)
         if name not in labels:
             raise ConfigError(
-                f"model_name={self.model_name} has no label {name!r} but {', '.join(labels)}: "
-                "SummaC needs a model of natural language inference"
+                f"model_name={self.model_name} has no label {name!r} but {', '.join(labels)}: SummaC needs a model of "
+                "natural language inference, whose config.json names its labels (id2label)"
             )
         return labels[name]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from groundling.devices import find_device
 from groundling.envs.text_generation.words import words
-from groundling.errors import GroundlingError, RunError
+from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.metrics.libraries import check_library, check_model, library, loading
 from groundling.metrics.meteor import Meteor
 from groundling.metrics.metric import Meta
@@ -109,6 +109,11 @@ class PreferenceModel(Reward):
         answers = [
             tokenizer(word, add_special_tokens=False)["input_ids"][0] for word in (self.good, self.bad)
         ]
+        if answers[0] == answers[1] or tokenizer.unk_token_id in answers:
+            raise ConfigError(
+                f"the tokenizer of {self.model_name} does not tell good={self.good!r} and bad={self.bad!r} apart by "
+                f"their first tokens, {tokenizer.convert_ids_to_tokens(answers)}: give other words"
+            )
         device = model.get_input_embeddings().weight.device
         rows = []
         for first in range(0, len(texts), self.batch_size):
