@@ -2,7 +2,7 @@
 
 import collections.abc
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field, fields, is_dataclass, make_dataclass
 from functools import cache
 from types import UnionType
@@ -106,3 +106,10 @@ def _schema_of(hint: Any) -> DictConfig | None:
     except OmegaConfBaseException:
         return None
     return schema
+
+
+def taken(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the ``given`` keyword arguments that a function takes."""
+    parameters = inspect.signature(function).parameters
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return {name: value for name, value in given.items() if takes_all or name in parameters}

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from groundling import algorithms
+from groundling.algorithms.algorithm import algorithms as registered
 from groundling.cli import main
 from groundling.compat.rl4lms_config import is_original, read, spread
 from groundling.configs.schema import Config
@@ -426,3 +428,64 @@ def test_our_overrides_come_last(write: Callable[..., Path]) -> None:
     made: Config = read(write(_NLPO), ["alg.args.learning_rate=1e-5", "alg.args.gamma=0.9"], overrides)[0]
     assert (made.algorithm.args["learning_rate"], made.algorithm.args["gamma"]) == (1e-4, 0.9)
     assert made.world.num_texts == 8 and list(made.reward)[-1] == "rouge" and made.model.lora == {"r": 4}
+
+
+def test_arguments_of_adamw_are_read(write: Callable[..., Path]) -> None:
+    path = str(write("common_gen/t5_ppo"))
+    key = "alg.policy.args.optimizer_kwargs"
+    given = f"{key}={{eps: 1e-5, betas: [0.8, 0.95], lr: 0.1, fused: true, amsgrad: false}}"
+    made, notes = read(Path(path), [given])
+    assert made.algorithm.args["adam_epsilon"] == 1e-5 and made.algorithm.args["weight_decay"] == 1e-6
+    assert (made.algorithm.args["adam_beta1"], made.algorithm.args["adam_beta2"]) == (0.8, 0.95)
+    for name in ("lr", "fused"):
+        assert sum(f"{key}.{name}: no effect here" in note for note in notes) == 1
+    for wrong in ("amsgrad: true", "betas: 0.9", "momentum: 0.9"):
+        with pytest.raises(ConfigError, match=rf"{key}.*of AdamW's arguments eps and betas"):
+            read(Path(path), [f"{key}={{{wrong}}}"])
+    for empty in ("{}", "null"):
+        assert read(Path(path), [f"{key}={empty}"])[0].algorithm.args["adam_epsilon"] == 1e-8
+    made, notes = read(write("imdb_text_continuation/gpt2_a2c"), [f"{key}={{eps: 1e-3}}"])
+    assert made.algorithm.args.get("rms_epsilon") != 1e-3
+    assert any(f"{key}.eps: no effect here" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "processes", "entry", "overrides", "spread"),
+    [
+        (2, 1, "true", [], "auto"),
+        (1, 1, "true", [], None),
+        (0, 1, "true", [], None),
+        (2, 2, "true", [], None),  # torchrun's processes compute in parallel instead
+        (2, 1, "false", [], None),
+        (2, 1, "true", ["device=cpu"], None),
+        (2, 1, "true", ["model.device_map=balanced"], "balanced"),
+    ],
+)
+def test_model_parallelism_spreads_the_model_over_the_gpus_of_one_process(
+    gpus: int,
+    processes: int,
+    entry: str,
+    overrides: list[str],
+    spread: str | None,
+    write: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    made, notes = read(
+        write("common_gen/t5_ppo"), [f"alg.policy.args.apply_model_parallel={entry}"], overrides
+    )
+    assert made.model.device_map == spread
+    assert any("spreads the model over 2 GPUs" in note for note in notes) is (spread == "auto")
+
+
+def test_an_algorithm_of_stable_baselines_names_the_way(write: Callable[..., Path]) -> None:
+    base = type("OnPolicyAlgorithm", (), {"__module__": "stable_baselines3.common.on_policy_algorithm"})
+    for wrapped in (base, type("Mine", (base,), {})):
+        with pytest.raises(
+            ConfigError, match=r"'mine' is Stable-Baselines3's.*subclass groundling\.algorithms\.Alg"
+        ):
+            algorithms.register("mine")(wrapped)
+    assert "mine" not in registered
+    with pytest.raises(ConfigError, match=r"'dqn'.*subclass of groundling\.algorithms\.Algorithm"):
+        read(write("common_gen/t5_ppo"), ["alg.id=dqn"])

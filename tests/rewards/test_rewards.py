@@ -13,7 +13,16 @@ from groundling import metrics, rewards
 from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.metrics import Metric, MetricResult
 from groundling.registry import Registry
-from groundling.rewards import MetricReward, Pooled, Reward, TokenReward, WeightedSum
+from groundling.rewards import (
+    MetricReward,
+    Pooled,
+    Reward,
+    Stretch,
+    TextPart,
+    Texts,
+    TokenReward,
+    WeightedSum,
+)
 
 BATCH: tuple[list[str], list[str], list[list[str]]] = (
     ["p", "q"],
@@ -40,6 +49,29 @@ class Longer(TokenReward):
         self, prompt: str, previous: str, current: str, done: bool, references: Sequence[str], meta: Any
     ) -> float:
         return len(current) - len(previous) + 100 * done
+
+
+@dataclass(kw_only=True)
+class Repeats(TokenReward):
+    """-1 for a token whose id stands before it, 10 for id 7."""
+
+    def at_token(self, *_: Any, action: int | None = None, tokens: Sequence[int] = ()) -> float:
+        assert action is None or action == tokens[-1]
+        return 10.0 * (action == 7) - float(action in tokens[:-1])
+
+
+def test_a_reward_per_token_gets_the_tokens_ids() -> None:
+    texts = Texts(["p", "q"], [["a", "aa", "aab"], ["b"]], [[], []], [{}, {}], [[1, 1, 7], [7]])
+    wanted = [[0.0, -1.0, 10.0], [10.0, 0.0, 0.0]]
+    for reward in (Repeats(), WeightedSum(parts=[(Repeats(), 1.0)])):
+        part = TextPart(reward)
+        assert part.rewards(Stretch.of_texts(texts)).T.tolist() == wanted
+    assert Repeats()(["p"], ["aab"], [[]]).tolist() == [0.0]  # a whole text has no id
+    both = WeightedSum(parts=[(Repeats(), 1.0), (Longer(), 1.0)])  # one that takes no ids
+    assert TextPart(both).rewards(Stretch.of_texts(texts)).T.tolist() == [
+        [1.0, 0.0, 111.0],
+        [111.0, 0.0, 0.0],
+    ]
 
 
 def test_every_metric_is_a_reward() -> None:

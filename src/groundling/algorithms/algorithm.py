@@ -94,7 +94,27 @@ class Algorithm(ABC):
         """Take up what `state_dict` gave."""
 
 
-algorithms: Registry[Any] = Registry("algorithm")
+class AlgorithmRegistry(Registry[Any]):
+    """Refuses algorithms of Stable-Baselines3, which RL4LMs wraps."""
+
+    def register(self, id: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Decorate a class or function; see `Registry.register`."""
+        add = super().register(id)
+
+        def decorate(factory: Callable[..., Any]) -> Callable[..., Any]:
+            origins = {base.__module__.partition(".")[0] for base in getattr(factory, "__mro__", ())}
+            if origins & {"stable_baselines3", "sb3_contrib"}:
+                raise ConfigError(
+                    f"algorithm {id!r} is Stable-Baselines3's, which collects its own rollouts: subclass "
+                    "groundling.algorithms.Algorithm instead, with its loss in update(policy, rollout), as "
+                    "examples/own_algorithm.py does"
+                )
+            return add(factory)
+
+        return decorate
+
+
+algorithms = AlgorithmRegistry("algorithm")
 
 
 def check_trains(

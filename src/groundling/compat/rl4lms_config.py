@@ -30,6 +30,9 @@ from groundling.compat.rl4lms_entries import (
     MEANINGLESS,
     METRIC_MEANINGLESS,
     OPEN,
+    OPTIMIZER,
+    OPTIMIZER_MEANINGLESS,
+    PARALLEL,
     POLICY,
     ROLLOUT,
     SAME,
@@ -40,6 +43,7 @@ from groundling.compat.rl4lms_entries import (
 from groundling.configs.compose import from_values
 from groundling.configs.grammar import check_runs
 from groundling.configs.schema import Config
+from groundling.devices import launched
 from groundling.errors import ConfigError
 from groundling.lm.settings import check_generation
 from groundling.registry import unknown
@@ -50,7 +54,7 @@ _LONGEST = 512
 """Tokens of a text or prompt that a supervised model reads, where tokenizer.max_length is silent: T5's own."""
 _WHOLE_SPLIT = 1_000_000
 """More samples than any split has: the original measures all of them."""
-_MENDED = ("cider", "causal_perplexity", "intent_accuracy", "meteor", "rouge")
+_MENDED = ("cider", "causal_perplexity", "intent_accuracy", "meteor", "rouge", "rouge_l_max")
 """Metrics and rewards that the original computes wrongly."""
 _STEPS_PER_UPDATE = 100
 """Optimizer steps of a supervised update at most: what a killed run loses."""
@@ -177,7 +181,8 @@ class _Reader:
         """By key of ours, what the entries come to; ``given`` are the keys that are overridden in the end."""
         kind = self._need("alg.id")
         if kind not in DEFAULTS:
-            raise ConfigError(unknown("algorithm of RL4LMs, alg.id", str(kind), DEFAULTS))
+            own = "one of Stable-Baselines3 must become a subclass of groundling.algorithms.Algorithm; "
+            raise ConfigError(unknown("algorithm of RL4LMs, alg.id", str(kind), DEFAULTS, own))
         if "causal" in str(self._get("alg.model_type") or self._get("alg.policy.id")):
             # To whose min_length the original adds the prompt's: the text's own tokens count.
             self.entries = {
@@ -191,7 +196,9 @@ class _Reader:
         for prefix, ours in OPEN.items():
             for key, value in self._within(prefix).items() if ours else ():
                 values[ours + key.removeprefix(prefix)] = value
-        values |= self._names() | self._model(given) | self._reward() | self._measured()
+        values |= (
+            self._names() | self._model(given) | self._parallel(given) | self._reward() | self._measured()
+        )
         values |= self._supervised(values) if kind == "supervised" else self._online(kind)
         values.pop("evaluation.generation.post_processing_fn", None)
         return values
@@ -240,6 +247,43 @@ class _Reader:
         if tokenizer is None or tokenizer == model or (replaced and not named):
             return {}
         return {"model.tokenizer": tokenizer}
+
+    def _parallel(self, given: set[str]) -> dict[str, Any]:
+        """Spread the model over the GPUs where one process has several; the original's default."""
+        import torch
+
+        if self._get(PARALLEL, True) is False or {"device", "model.device_map"} & given:
+            return {}
+        gpus, processes = torch.cuda.device_count(), launched("LOCAL_WORLD_SIZE", 1)
+        if gpus > 1 and processes == 1 and not str(self._get("alg.args.device", "auto")).startswith("cpu"):
+            self.notes.append(f"{PARALLEL}=true: model.device_map=auto spreads the model over {gpus} GPUs")
+            return {"model.device_map": "auto"}
+        self._forget(
+            PARALLEL, "model.device_map=auto spreads a model over the GPUs of a process that has several"
+        )
+        return {}
+
+    def _optimizer(self, kind: str) -> dict[str, Any]:
+        """Arguments of AdamW in ``optimizer_kwargs``."""
+        values: dict[str, Any] = {}
+        for key, value in self._within(f"{OPTIMIZER}.").items():
+            name = key.rpartition(".")[2]
+            if kind in ("a2c", "trpo"):
+                self._forget(key, "A2C's RMSprop and TRPO's Adam take other arguments or none")
+            elif name in OPTIMIZER_MEANINGLESS:
+                self._forget(key, OPTIMIZER_MEANINGLESS[name])
+            elif name == "eps":
+                values["algorithm.args.adam_epsilon"] = real(key, value)
+            elif name == "betas" and isinstance(value, list) and len(value) == 2:
+                first, second = (real(key, beta) for beta in value)
+                values |= {"algorithm.args.adam_beta1": first, "algorithm.args.adam_beta2": second}
+            elif name in ("amsgrad", "maximize") and value is False:
+                continue
+            else:
+                raise ConfigError(
+                    f"{key}={value!r}: of AdamW's arguments eps and betas (two numbers) can be set here"
+                )
+        return values
 
     def _reward(self) -> dict[str, Any]:
         """What a text is worth: one part, named by its id."""
@@ -324,7 +368,7 @@ class _Reader:
             "as a whole, and advantages normalised over all of an update",
         ]
         self._tell_of_prompts()
-        return values | self._rollouts() | self._mask(kind)
+        return values | self._optimizer(kind) | self._rollouts() | self._mask(kind)
 
     def _rollouts(self) -> dict[str, Any]:
         """How rollouts are sampled."""

@@ -5,6 +5,8 @@ from typing import Any
 SECTIONS = ("tokenizer", "reward_fn", "datapool", "env", "alg", "train_evaluation")
 POLICY = "alg.policy.args"
 ROLLOUT = f"{POLICY}.generation_kwargs"
+OPTIMIZER = f"{POLICY}.optimizer_kwargs"
+PARALLEL = f"{POLICY}.apply_model_parallel"
 EVALUATION = "train_evaluation"
 TRAINING = "alg.training_args"
 
@@ -71,6 +73,7 @@ WORKED_OUT = {
     "alg.kl_div.target_kl",
     "alg.policy.id",
     f"{POLICY}.prompt_truncation_side",
+    PARALLEL,
     f"{TRAINING}.lr_scheduler_type",
     f"{TRAINING}.logging_steps",
     "alg.generation_kwargs.post_processing_fn",
@@ -82,6 +85,7 @@ OPEN = {
     "datapool.args.": "world.args.",
     "reward_fn.args.": "",
     f"{ROLLOUT}.": "",
+    f"{OPTIMIZER}.": "",
     f"{EVALUATION}.generation_kwargs.": "evaluation.generation.",
     "alg.generation_kwargs.": "evaluation.generation.",
 }
@@ -99,11 +103,16 @@ MEANINGLESS = {
     f"{TRAINING}.save_steps": _SCRIPT,
     f"{TRAINING}.save_strategy": _SCRIPT,
     f"{TRAINING}.evaluation_strategy": _SCRIPT,
-    f"{POLICY}.apply_model_parallel": "model.device_map=auto spreads a model over GPUs",
 }
 """Entries that mean nothing here, and why or what replaces them."""
 KNOWN = {*SAME, *MASK, *WORKED_OUT, *MEANINGLESS, *(prefix.rstrip(".") for prefix in OPEN)}
 
+OPTIMIZER_MEANINGLESS = {
+    "lr": "alg.args.learning_rate sets it at every update",
+    "weight_decay": f"{POLICY}.weight_decay sets it",
+    **dict.fromkeys(("foreach", "fused", "capturable", "differentiable"), "it changes no result"),
+}
+"""Arguments of AdamW that mean nothing here, and why."""
 METRIC_MEANINGLESS = {
     "tokenizer_id": "a language model's perplexity is taken with its own tokenizer",
     "model_type": "a language model's perplexity is the one of the model that is trained, of its own type",

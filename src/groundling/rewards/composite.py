@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from groundling.arguments import taken
 from groundling.errors import ConfigError
 from groundling.metrics.metric import Document, Meta
 from groundling.rewards.reward import Reward, part_of, rewards, token_counts
@@ -53,11 +54,18 @@ class WeightedSum(Reward):
         texts: Sequence[Sequence[str]],
         references: Sequence[Sequence[str]],
         meta: Meta | None = None,
+        tokens: Sequence[Sequence[int]] = (),
     ) -> Tensor:
         """``(batch, longest)`` float32: each part's rewards where it gives them."""
         token_counts(texts)
         return torch.stack(
-            [weight * reward.at_tokens(prompts, texts, references, meta) for reward, weight in self.terms]
+            [
+                weight
+                * reward.at_tokens(
+                    prompts, texts, references, meta, **taken(reward.at_tokens, {"tokens": tokens})
+                )
+                for reward, weight in self.terms
+            ]
         ).sum(0)
 
     def check(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from groundling.arguments import taken
 from groundling.errors import ConfigError, ForeignError, RunError, foreign
 from groundling.metrics.metric import Document, Meta, check_samples
 from groundling.registry import Registry
@@ -97,6 +98,7 @@ class Reward(ABC):
         texts: Sequence[Sequence[str]],
         references: Sequence[Sequence[str]],
         meta: Meta | None = None,
+        tokens: Sequence[Sequence[int]] = (),
     ) -> Tensor:
         """Reward every token; the last one gets the reward of the whole, the others 0.
 
@@ -106,6 +108,7 @@ class Reward(ABC):
                 `per_token`, only their number and the last of them matter.
             references: As in calling.
             meta: As in calling.
+            tokens: Of each sample, the ids of its tokens; empty where they are unknown.
 
         Returns:
             ``(batch, longest)`` float32, 0 after a sample's last token.
@@ -159,9 +162,19 @@ class TokenReward(Reward):
         references: Sequence[str],
         meta: Mapping[str, Any] | None,
     ) -> float:
-        """The reward of the token that turned the text ``previous`` into ``current``.
+        """Reward the token that turned the text ``previous`` into ``current``.
 
-        ``done`` says whether it is the sample's last; ``references`` and ``meta`` are the sample's own.
+        Args:
+            prompt: The sample's prompt.
+            previous: Text before the token.
+            current: Text after it.
+            done: Whether it is the sample's last token.
+            references: The sample's references.
+            meta: The sample's meta.
+
+        A method with the keyword arguments ``action: int | None = None`` and ``tokens: Sequence[int] = ()`` also gets
+        the token's id and the ids of all tokens up to it, special tokens included. They keep their defaults where a
+        whole text is rewarded as if it were one token.
         """
 
     def at_tokens(
@@ -170,6 +183,7 @@ class TokenReward(Reward):
         texts: Sequence[Sequence[str]],
         references: Sequence[Sequence[str]],
         meta: Meta | None = None,
+        tokens: Sequence[Sequence[int]] = (),
     ) -> Tensor:
         """``(batch, longest)`` float32, 0 after a sample's last token; arguments and errors as `Reward.at_tokens`."""
         check_samples(prompts, texts, references, meta)  # type: ignore[arg-type]
@@ -180,10 +194,10 @@ class TokenReward(Reward):
             for step, current in enumerate(written):
                 previous = written[step - 1] if step else ""
                 done = step == len(written) - 1
+                ids = {"action": tokens[row][step], "tokens": tokens[row][: step + 1]} if tokens else {}
                 with foreign(f"{self.name}, asked about token {step} of text {row},"):
-                    reward = self.at_token(
-                        prompts[row], previous, current, done, references[row], sample_meta
-                    )
+                    given = (prompts[row], previous, current, done, references[row], sample_meta)
+                    reward = self.at_token(*given, **taken(self.at_token, ids))
                 try:
                     rewards[row, step] = float(reward)
                 except (TypeError, ValueError) as error:

@@ -40,6 +40,8 @@ class Texts:
     """Of each text, what stood there after each of its tokens; the last is the whole."""
     references: Sequence[Sequence[str]]
     meta: Meta
+    tokens: Sequence[Sequence[int]] = ()
+    """Ids of each text's tokens; empty where they are unknown."""
 
 
 @dataclass(frozen=True)

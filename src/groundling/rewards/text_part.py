@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from groundling.arguments import taken
 from groundling.documents import read_object
 from groundling.envs.spec import Evidence
 from groundling.errors import RunError
@@ -107,12 +108,10 @@ class TextPart(Part):
         assert self.reward is not None
         reward = self.reward
         if reward.by_sample:
-            return reward.at_tokens(texts.prompts, texts.so_far, texts.references, texts.meta)
+            return _at_tokens(reward, texts)
         everyones = self._processes.gather(texts)
         together = Texts(*(_joined([getattr(t, name) for t in everyones]) for name in _COLUMNS))
-        rewarded = self._processes.from_main(
-            lambda: reward.at_tokens(together.prompts, together.so_far, together.references, together.meta)
-        )
+        rewarded = self._processes.from_main(lambda: _at_tokens(reward, together))
         first = sum(len(t.prompts) for t in everyones[: self._processes.rank])
         longest = max(map(len, texts.so_far))
         return rewarded[first : first + len(texts.prompts), :longest]
@@ -160,7 +159,12 @@ def _as_lists(state: Any) -> Any:
     return [_as_lists(value) for value in state] if isinstance(state, list | tuple) else state
 
 
-_COLUMNS = ("prompts", "so_far", "references", "meta")
+_COLUMNS = ("prompts", "so_far", "references", "meta", "tokens")
+
+
+def _at_tokens(reward: Reward, texts: Texts) -> Tensor:
+    ids = taken(reward.at_tokens, {"tokens": texts.tokens})
+    return reward.at_tokens(texts.prompts, texts.so_far, texts.references, texts.meta, **ids)
 
 
 def _joined(columns: Sequence[Sequence[Any]]) -> list[Any]:

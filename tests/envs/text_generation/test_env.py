@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -210,6 +210,24 @@ class Growth(Calls):
     ) -> float:
         self.calls.append((prompt, previous, current, done, references, meta))
         return len(current) - len(previous)
+
+
+class Ids(Growth):
+    """A reward per token that looks at ids."""
+
+    def at_token(self, *_: Any, action: int | None = None, tokens: Sequence[int] = ()) -> float:
+        self.calls.append((action, list(tokens)))
+        return 0.0
+
+
+def test_a_token_reward_gets_ids(samples: list[Sample], causal_tokenizer: Any) -> None:
+    reward = Ids()
+    env = TextGenerationEnv(samples, causal_tokenizer, reward, max_episode_length=2)
+    env.reset(options={"sample": samples[0]})
+    first, second = _tokens(causal_tokenizer, "turn left")[:2]
+    for token in (first, second):
+        env.step(token)
+    assert reward.calls == [(first, [first]), (second, [first, second])]
 
 
 def test_a_token_reward_sees_each_text_and_the_one_before(

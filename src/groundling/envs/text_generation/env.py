@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import gymnasium
 import numpy as np
 
+from groundling.arguments import taken
 from groundling.envs.text_generation.pools import Sample
 from groundling.envs.text_generation.prompts import Side, encode_prompts, padding_id
 from groundling.errors import ConfigError, GroundlingError
@@ -50,9 +51,10 @@ class TokenReward(TextReward, Protocol):
         references: list[str],
         meta: Mapping[str, Any],
     ) -> float:
-        """What the token is worth that turned the text `previous` into `current`; `done` at the last one.
+        """Reward the token that turned the text `previous` into `current`; `done` at the last one.
 
-        `references` and `meta` are the sample's own.
+        `references` and `meta` are the sample's own. A method that has the keyword arguments ``action`` and ``tokens``
+        gets the token's id, and the ids of all tokens so far.
         """
 
 
@@ -195,7 +197,9 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
         references, meta = list(sample.references), dict(sample.meta)
         if self._per_token:
             args = (sample.prompt, previous, self._text, self._done, references, meta)
-            reward = float(self.reward.at_token(*args))
+            tokens = self._actions[: self._steps].tolist()
+            ids = taken(self.reward.at_token, {"action": tokens[-1], "tokens": tokens})
+            reward = float(self.reward.at_token(*args, **ids))
         else:
             rewards = self.reward([sample.prompt], [self._text], [references], meta=[meta])
             if len(rewards) != 1:

@@ -154,7 +154,7 @@ class WrittenTexts(_PoolCollector):
         writing = writer.write(self._encode(samples), uniforms[self._local_rows], self._num_tokens)
         rows = [ids.tolist() for ids in writing.token_ids()]
         texts = texts_so_far(rows, self._encode.tokenizer, self._reward.per_token)
-        rewarded = self._reward(stretch_of(samples, texts))  # (longest, num_texts)
+        rewarded = self._reward(stretch_of(samples, texts, rows))  # (longest, num_texts)
         nothing = torch.zeros(writing.mask.shape)  # (num_tokens, num_texts)
         rollout = Rollout(
             observations=writing.observations,
@@ -309,14 +309,17 @@ def texts_so_far(
     return [[""] * (len(row) - 1) + [text] for row, text in zip(rows, whole, strict=True)]
 
 
-def stretch_of(samples: Sequence[Sample], texts: Sequence[Sequence[str]]) -> Stretch:
-    """What was written to samples, so that it can be rewarded; ``texts`` as of `texts_so_far`."""
+def stretch_of(
+    samples: Sequence[Sample], texts: Sequence[Sequence[str]], tokens: Sequence[Sequence[int]] = ()
+) -> Stretch:
+    """Texts written to samples, as rewards read them; ``texts`` as of `texts_so_far`, ``tokens`` their ids."""
     return Stretch.of_texts(
         Texts(
             [sample.prompt for sample in samples],
             texts,
             [list(sample.references) for sample in samples],
             [dict(sample.meta) for sample in samples],
+            tokens,
         )
     )
 

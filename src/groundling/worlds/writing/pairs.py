@@ -61,7 +61,7 @@ class _Author:
 
     def _worth(self, reward: RewardSum, samples: Sequence[Sample], rows: list[list[int]]) -> list[float]:
         texts = texts_so_far(rows, self.policy.lm.tokenizer, reward.per_token)
-        worths: list[float] = reward(stretch_of(samples, texts)).total.sum(0).tolist()
+        worths: list[float] = reward(stretch_of(samples, texts, rows)).total.sum(0).tolist()
         return worths
 
 

@@ -139,7 +139,7 @@ def write_and_measure(
     if reward is not None:
         # At every token, as training's return_mean has it: as they were written, not of what became of the text.
         texts = texts_so_far(rows, tokenizer, True) if reward.per_token else [[text] for text in generations]
-        rewards = reward(stretch_of(samples, texts)).total.sum(0).tolist()
+        rewards = reward(stretch_of(samples, texts, rows if reward.per_token else ())).total.sum(0).tolist()
     return Written(samples, generations, rewards, results)
 
 
