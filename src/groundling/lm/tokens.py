@@ -41,7 +41,7 @@ class TextTokens:
         max_prompt_tokens: int | None,
     ) -> None:
         self._tokenizer: Any = tokenizer
-        self._vocabulary_size = vocabulary_size
+        self.vocabulary_size = vocabulary_size
         self._fallback_token = fallback_token
         self._max_prompt_tokens = max_prompt_tokens
         self._prompts, self._candidates = _Remembered(), _Remembered()
@@ -84,10 +84,10 @@ class TextTokens:
         return [ids[0], *ids[len(ids) - limit + 1 :]] if begins else ids[len(ids) - limit :]
 
     def _check(self, text: str, ids: list[int]) -> None:
-        if ids and max(ids) >= self._vocabulary_size:
+        if ids and max(ids) >= self.vocabulary_size:
             raise GroundlingError(
                 f"the tokenizer gives token {max(ids)} for {text[:40]!r}, but the model has only "
-                f"{self._vocabulary_size} embeddings: the tokenizer is not this model's"
+                f"{self.vocabulary_size} embeddings: the tokenizer is not this model's"
             )
 
 
