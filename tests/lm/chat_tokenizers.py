@@ -27,7 +27,7 @@ def byte_level(eos: str = "<|endoftext|>", template: str | None = CHATML) -> Pre
     return made
 
 
-def metaspace(words: str, scheme: str = "always", byte_fallback: bool = False) -> PreTrainedTokenizerFast:
+def metaspace(words: str, scheme: str = "always") -> PreTrainedTokenizerFast:
     """Words and characters as Llama 2 has them; its decoder strips the first space of a text."""
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     pieces += [f"▁{word}" for word in words.split()] + sorted(set("▁" + words.replace(" ", "")))

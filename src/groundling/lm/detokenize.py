@@ -50,7 +50,7 @@ class Continuation:
         if len(self._window) >= _WINDOW:
             context = self._window[-_CONTEXT:]
             before = self._decoded(context)
-            if before and text.endswith(before):  # else the context cuts a character
+            if before and "\ufffd" not in before and text.endswith(before):  # else it cuts a character
                 self._settled, self._context, self._before, self._window = text, context, before, []
         return text
 
