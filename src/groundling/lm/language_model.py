@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
@@ -188,7 +187,7 @@ class LanguageModel(nn.Module):
         head: Any = self.model.get_output_embeddings()
         return int(head.weight.shape[1])
 
-    @cached_property
+    @property
     def end_tokens(self) -> EndTokens:
         """Tokens that end a text or a turn."""
         return EndTokens.of(self.tokenizer, self.model.generation_config, self._tokens.vocabulary_size)
