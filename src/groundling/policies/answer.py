@@ -248,7 +248,7 @@ class Answer:
         if token in self.form.ends or "\n" in text or len(self.said) == self._most:
             self.ended = True
             said = self.said[:-1] if token in self.form.ends else self.said
-            named = self.form.names(said, self.actions)
+            named = None if self._begun.strip() else self.form.names(said, self.actions)
             if named is None:
                 named = find_action(text.partition("\n")[0], self.actions)
             self.invalid = named is None
