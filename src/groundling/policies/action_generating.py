@@ -32,7 +32,7 @@ class ActionGeneratingPolicy(ActionTextPolicy):
     The action is ``guided``: only what continues an admissible action can come, as of ``action_writing``, whose
     probabilities these are without a thought. Else it is written freely, up to an end token, a line break, or
     ``max_action_tokens``. It is valid if it has the tokens of an admissible action, or is one apart from case, blanks,
-    and marks around it (see `find_action`). Where it is none, ``invalid_action`` is taken, and the log tells the rate of that
+    and marks around it (see `find_action`). Where it is none, ``invalid_action`` is taken, and the log has the rate
     (``invalid_actions``).
 
     Log-probabilities are those that tokens were drawn from, after temperature and guide. What a rule puts there has
