@@ -511,9 +511,9 @@ class LanguageModel(nn.Module):
         with self.remembering():
             return generate(self.model, self.tokenizer, tokens, self.padding, generation)
 
-    def continuation(self, prompt: Sequence[int], skip_special_tokens: bool = True) -> Continuation:
-        """The decoder of what the model writes after a prompt in token ids."""
-        return Continuation(self.tokenizer, () if self.is_encoder_decoder else prompt, skip_special_tokens)
+    def continuation(self, prompt: Sequence[int]) -> Continuation:
+        """A decoder of the text that the model writes after a prompt, both in token ids."""
+        return Continuation(self.tokenizer, () if self.is_encoder_decoder else prompt)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Writes weights (safetensors), config and tokenizer; with LoRA, the adapter.
