@@ -1,5 +1,6 @@
 """A language model is the policy; it thinks before it acts, or writes its action freely, from which it is read."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from groundling.envs.observation import TextObservation
 from groundling.lm import LanguageModel, Prompts
-from groundling.lm.answers import answer_states, log_probs_among, states_after
+from groundling.lm.answers import Among, answer_states, log_probs_among, states_after
 from groundling.lm.sampling import draw
 from groundling.policies.action_text import ActionTextPolicy
 from groundling.policies.answer import Answer, Form
@@ -29,13 +30,16 @@ class ActionGeneratingPolicy(ActionTextPolicy):
     then its action. Where the thought has ``max_thought_tokens`` tokens without it, the text is put there.
 
     The action is ``guided``: only what continues an admissible action can come, as of ``action_writing``, whose
-    probabilities these are without a thought. Else it is written freely, up to the end token, a line break, or
-    ``max_action_tokens``. It is valid if it is one of the admissible actions, apart from case, blanks, and marks
-    around it (see `find_action`). Where it is none, ``invalid_action`` is taken, and the log tells the rate of that
+    probabilities these are without a thought. Else it is written freely, up to an end token, a line break, or
+    ``max_action_tokens``. It is valid if it has the tokens of an admissible action, or is one apart from case, blanks,
+    and marks around it (see `find_action`). Where it is none, ``invalid_action`` is taken, and the log has the rate
     (``invalid_actions``).
 
     Log-probabilities are those that tokens were drawn from, after temperature and guide. What a rule puts there has
     none. Prompts tell past actions, as the env has them; past thoughts are not read again.
+
+    Actions that the tokenizer encodes alike are drawn with equal probability once their tokens are written; the share
+    counts in `Action.log_probs`, not in those of tokens.
 
     Cloned from a dataset, an action is written without a thought.
 
@@ -90,9 +94,14 @@ class ActionGeneratingPolicy(ActionTextPolicy):
         generator: torch.Generator | None = None,
     ) -> Action:
         most = self._form.most_tokens(observations)
-        prompts = self.lm.prompt_tokens(self.read(observations), most)
-        answers = [Answer(self._form, observation.actions) for observation in observations]
-        numbers = None if deterministic else _numbers(len(answers), most, generator)
+        read = self.read(observations)
+        prompts, in_conversation = self.lm.prompt_tokens(read, most), not isinstance(read[0], str)
+        answers = [
+            Answer(self._form, seen.actions, in_conversation, () if self.lm.is_encoder_decoder else prompt)
+            for seen, prompt in zip(observations, prompts, strict=True)
+        ]
+        # One for each token, and one to choose among actions of equal tokens.
+        numbers = None if deterministic else _numbers(len(answers), most + 1, generator)
         writing = list(range(len(answers)))
         while writing:
             with self.lm.autocast():
@@ -101,7 +110,7 @@ class ActionGeneratingPolicy(ActionTextPolicy):
                 )
                 logits = self.lm.backbone.logits(states).float()
             values = self.value_head(states.float())
-            log_probs = log_probs_among(logits, [answers[i].among_next for i in writing], self.temperature)
+            log_probs = self._log_probs(logits, [answers[i].among_next for i in writing])
             if numbers is None:
                 tokens = log_probs.argmax(-1)
             else:
@@ -112,10 +121,16 @@ class ActionGeneratingPolicy(ActionTextPolicy):
             for i, (token, log_prob, value) in zip(writing, columns, strict=True):
                 answers[i].write(int(token), log_prob, value)
             writing = [i for i in writing if not answers[i].ended]
+        log_shares = torch.zeros(len(answers))
+        for i, answer in enumerate(answers):
+            same = [] if answer.invalid else self._form.same_tokens(answer.actions, answer.action)
+            if len(same) > 1 and numbers is not None:
+                answer.action = same[int(numbers[i, len(answer.tokens)] * len(same))]
+            log_shares[i] = -math.log(max(1, len(same)))
         turns = [answer.turn(observation) for observation, answer in zip(observations, answers, strict=True)]
         return Action(
             torch.tensor([answer.action for answer in answers]),
-            torch.tensor([sum(answer.log_probs) for answer in answers]),
+            torch.tensor([sum(answer.log_probs) for answer in answers]) + log_shares,
             torch.tensor([answer.values[0] for answer in answers]),
             turns=turns,
             tokens=TurnTokens.of(
@@ -138,13 +153,15 @@ class ActionGeneratingPolicy(ActionTextPolicy):
         """
         turns = [one for one in observations if isinstance(one, Turn)]
         if not turns:
-            plain_turns = [
-                self._form.plain_turn(observation, action)
-                for observation, action in zip(observations, actions.tolist(), strict=True)
-            ]
+            shown = list(zip(observations, actions.tolist(), strict=True))
+            in_conversation = not isinstance(self.read(observations[:1])[0], str)
+            plain_turns = [self._form.plain_turn(seen, action, in_conversation) for seen, action in shown]
+            copies = torch.tensor(
+                [len(self._form.same_tokens(seen.actions, action)) for seen, action in shown]
+            )
             width = max(len(turn.tokens) for turn in plain_turns)
             tokens = self.evaluate(plain_turns, torch.zeros(len(plain_turns), width, dtype=torch.long))
-            log_probs = tokens.log_probs.sum(-1)
+            log_probs = tokens.log_probs.sum(-1) - copies.log().to(tokens.log_probs)
             return Evaluation(
                 log_probs,
                 tokens.entropies.sum(-1),
@@ -155,7 +172,7 @@ class ActionGeneratingPolicy(ActionTextPolicy):
         with self.lm.autocast():
             states = self._states(self.lm, turns)
             logits = self.lm.backbone.logits(states).float()
-        log_probs = log_probs_among(logits, [ids for turn in turns for ids in turn.among], self.temperature)
+        log_probs = self._log_probs(logits, [ids for turn in turns for ids in turn.among])
         chosen = torch.tensor([token for turn in turns for token in turn.tokens], device=logits.device)
         mask = torch.arange(actions.shape[1]) < torch.tensor([[len(turn.tokens)] for turn in turns])
         mask = mask.to(logits.device)
@@ -182,7 +199,7 @@ class ActionGeneratingPolicy(ActionTextPolicy):
             for first in range(0, len(states), _ROWS):
                 rows = slice(first, first + _ROWS)
                 logits = lm.backbone.logits(states[rows]).float()
-                log_probs = log_probs_among(logits, among[rows], self.temperature)
+                log_probs = self._log_probs(logits, among[rows])
                 parts.append(log_probs.gather(1, chosen[rows, None].to(log_probs.device))[:, 0])
         return spread(torch.cat(parts), mask.to(states.device))
 
@@ -197,6 +214,10 @@ class ActionGeneratingPolicy(ActionTextPolicy):
     def work(self, observations: Sequence[Any]) -> Sequence[Work] | None:
         seen = [one.observation if isinstance(one, Turn) else one for one in observations]
         return super().work(seen)
+
+    def _log_probs(self, logits: Tensor, among: Sequence[Among]) -> Tensor:
+        """``(num_tokens, vocabulary)``: of what each token is chosen among."""
+        return log_probs_among(logits, among, self.temperature, self._form.ends)
 
     def _states(self, lm: LanguageModel, turns: Sequence[Turn]) -> Tensor:
         """``(number of tokens, hidden)``: the states that predict each turn's tokens."""

@@ -68,7 +68,8 @@ def make_prompt_encoder(config: WritingConfig, policy: TokenPolicy) -> PromptEnc
     """How prompts are read by the policy's language model."""
     side = cast(Side, config.prompt_truncation_side)
     chat = Chat(policy.lm.tokenizer) if config.chat else None
-    return PromptEncoder(policy.lm.tokenizer, config.max_prompt_length, side, chat, config.system)
+    lm = policy.lm
+    return PromptEncoder(lm.tokenizer, config.max_prompt_length, side, chat, config.system, lm.end_tokens)
 
 
 def make_measured_reward(
