@@ -256,12 +256,14 @@ class TextVectorEnv:
             RunError: the state was saved with another scheme of episode seeds.
         """
         for i, saved in enumerate(state):
-            if (before := saved.get("seed")) != (seed := self._seed_of(i, saved["episode"])):
+            before, seed = saved.get("seed"), self._seed_of(i, saved["episode"])
+            if before != seed:
+                of_before = "another seed" if before is None else f"seed {before}"
                 raise RunError(
-                    f"env {i}'s episode {saved['episode']} is of {'another seed' if before is None else f'seed {before}'} "
-                    f"in the checkpoint and of seed {seed} in this version, whose training seeds are another hash: the "
-                    "run cannot be continued; finish it with the version of Groundling that began it, or begin a new "
-                    "run from its weights (model.path=RUN/checkpoints/NNNNNN run_dir=NEW)"
+                    f"env {i}'s episode {saved['episode']} is of {of_before} in the checkpoint and of seed {seed} in this "
+                    "version, which hashes training seeds otherwise: the run cannot be continued; finish it with the "
+                    "version of Groundling that began it, or begin a new run from its weights "
+                    "(model.path=RUN/checkpoints/NNNNNN run_dir=NEW)"
                 )
             for name, count in saved.get("incidents", {}).items():
                 setattr(self.incidents, name, getattr(self.incidents, name) + count)
