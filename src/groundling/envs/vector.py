@@ -260,8 +260,8 @@ class TextVectorEnv:
             if before != seed:
                 of_before = "another seed" if before is None else f"seed {before}"
                 raise RunError(
-                    f"env {i}'s episode {saved['episode']} is of {of_before} in the checkpoint and of seed {seed} in this "
-                    "version, which hashes training seeds otherwise: the run cannot be continued; finish it with the "
+                    f"env {i}'s episode {saved['episode']} is of {of_before} in the checkpoint and of seed {seed} in "
+                    "this version, which hashes seeds otherwise: the run cannot be continued; finish it with the "
                     "version of Groundling that began it, or begin a new run from its weights "
                     "(model.path=RUN/checkpoints/NNNNNN run_dir=NEW)"
                 )
