@@ -80,6 +80,32 @@ def test_fractions_cut_a_file_into_disjoint_splits(
     assert parts == [[row["prompt"] for row in pool.rows(split)] for split in ("train", "val", "test")]
 
 
+@pytest.mark.parametrize("id", ["jsonl", "csv", "parquet"])
+def test_rows_of_one_prompt_go_to_one_split(id: str, tmp_path: Path) -> None:
+    rows = [{"prompt": f"q{n % 10}", "answer": f"a{n}"} for n in range(40)]
+    pool = pools.create(id, path=str(_write(tmp_path, id, rows)), reference_column="answer")
+    told = "40 rows have 10 distinct prompts, .* train 8 .32 rows., val 1 .4 rows., test 1 .4 rows."
+    with pytest.warns(UserWarning, match=told):
+        splits = [pool.prepare(split) for split in ("train", "val", "test")]
+    prompts = [{sample.prompt for sample in split} for split in splits]
+    assert list(map(len, splits)) == [32, 4, 4] and list(map(len, prompts)) == [8, 1, 1]
+    assert len(set.union(*prompts)) == 10
+    assert sorted(r for split in splits for s in split for r in s.references) == sorted(
+        r["answer"] for r in rows
+    )
+
+
+@pytest.mark.parametrize("id", ["csv", "parquet"])
+def test_two_columns_of_one_name_are_refused(id: str, tmp_path: Path) -> None:
+    path = tmp_path / f"rows.{id}"
+    if id == "csv":
+        path.write_text("prompt,answer,prompt\na,b,c\n")
+    else:
+        pq.write_table(pa.table([["a"], ["b"], ["c"]], names=["prompt", "answer", "prompt"]), path)
+    with pytest.raises(GroundlingError, match=rf"rows\.{id} has 2 columns called 'prompt': give each"):
+        pools.create(id, path={"train": str(path)}).prepare("train")
+
+
 def test_another_seed_cuts_otherwise(tmp_path: Path) -> None:
     path = str(_write(tmp_path, "jsonl", ROWS))
     pool = [pools.create("jsonl", path=path, prompt_column="question", seed=seed) for seed in (0, 0, 1)]
