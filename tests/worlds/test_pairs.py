@@ -176,8 +176,8 @@ def test_several_agents_take_turns_and_segments_have_their_length(tmp_path: Path
     rounds: list[list[int]] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TextRecording, "add", kept)
-        count = record(players, Recording(tmp_path / "pairs", "both", 18, length=2, stride=3))
-    assert count == 18 == len(_pairs(tmp_path / "pairs"))
+        count = record(players, Recording(tmp_path / "pairs", "both", 36, length=2, stride=3))
+    assert count == 36 == len(_pairs(tmp_path / "pairs"))
     assert max(rounds[0]) == 2 and set(rounds[1]) <= {1}  # one step, of which none or one is in the segment
     begins = {one.figures["steps"] - len(one.segment.captions) for one in segments}
     assert begins <= {0, 1, 3, 4} and len(begins) > 2
