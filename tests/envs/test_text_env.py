@@ -235,6 +235,13 @@ def test_check_env_plays_in_a_process_with_another_hash_seed(capsys: pytest.Capt
     assert "after 0 steps its actions differed" in line and os.environ.get("PYTHONHASHSEED") == before
 
 
+def test_check_env_knows_tasks_of_babyai() -> None:
+    played = check_env("BabyAI-MixedTrainLocal-v0", {"num_dists": 1, "max_steps": 4}, num_episodes=2)
+    assert played.doubts == [] and {episode.task for episode in played.episodes} != {
+        "BabyAI-MixedTrainLocal-v0"
+    }
+
+
 def test_check_env_compares_the_splits() -> None:
     """Few games are the same games in both; tasks by the seed's range are not."""
     few = check_env("test/Games-v0", {"count": 3}, num_episodes=1).doubts

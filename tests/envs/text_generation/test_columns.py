@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from hypothesis import strategies as st
 
 from groundling.envs.text_generation import Sample, pools
 from groundling.errors import ConfigError, GroundlingError
+from groundling.worlds.writing.config import WritingConfig
+from groundling.worlds.writing.parts import samples_of, warn_of_shared_prompts
 
 ROWS = [{"question": f"q{n}", "answer": f"a{n}", "key": f"k{n}", "topic": "x"} for n in range(10)]
 
@@ -93,6 +96,23 @@ def test_rows_of_one_prompt_go_to_one_split(id: str, tmp_path: Path) -> None:
     assert sorted(r for split in splits for s in split for r in s.references) == sorted(
         r["answer"] for r in rows
     )
+
+
+def test_prompts_that_given_splits_share_are_told(tmp_path: Path) -> None:
+    path = {
+        split: str(_write(tmp_path, "jsonl", [{"prompt": prompt} for prompt in prompts], split))
+        for split, prompts in (("train", "abca"), ("val", "ad"), ("test", "de"))
+    }
+    config = WritingConfig(pool="jsonl", args={"path": path})
+    with pytest.warns(UserWarning) as told:
+        warn_of_shared_prompts(config, samples_of(config, "train"))
+    assert [str(one.message).partition(" as well")[0] for one in told] == [
+        "pool 'jsonl': 1 of 2 val prompts are training prompts"
+    ]
+    same = WritingConfig(pool="listed", args={"samples": [{"prompt": "a"}]})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_shared_prompts(same, samples_of(same, "train"))
 
 
 @pytest.mark.parametrize("id", ["csv", "parquet"])
