@@ -5,7 +5,7 @@ import errno
 import os
 import stat
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import rmtree
@@ -201,10 +201,24 @@ def open_utf8(path: Path, newline: str | None = None) -> Iterator[TextIO]:
 
 @contextmanager
 def open_csv(path: Path, delimiter: str = ",") -> "Iterator[csv.DictReader[str]]":
-    """Open a CSV file whose first line names the columns, values of any length; otherwise as `open_utf8`."""
+    """Open a CSV file whose first line names the columns, values of any length; otherwise as `open_utf8`.
+
+    Raises:
+        GroundlingError: two columns have one name, or as `open_utf8`.
+    """
     csv.field_size_limit(_LONGEST_VALUE)
     with open_utf8(path, newline="") as lines:
-        yield csv.DictReader(lines, delimiter=delimiter)
+        rows = csv.DictReader(lines, delimiter=delimiter)
+        check_columns(rows.fieldnames or (), path)
+        yield rows
+
+
+def check_columns(names: Sequence[str], where: object) -> None:
+    """Raise `GroundlingError` if two columns have one name, since rows by name would drop the first one's values."""
+    if doubled := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise GroundlingError(
+            f"{where} has {names.count(doubled[0])} columns called {doubled[0]!r:.80}: give each column its own name"
+        )
 
 
 def harmless_cell(text: str) -> str:

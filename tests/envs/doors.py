@@ -9,6 +9,8 @@ from typing import Any
 
 import gymnasium
 
+from groundling.envs.seeds import training_seed
+
 
 class Doors(gymnasium.Env[str, Any]):
     """One to five doors at each step, told in a text; the goal names the colour to open. `trouble` strikes at step 3.
@@ -86,15 +88,14 @@ class Endless(Doors):
 
 
 class Hasty(Doors):
-    """Its first ``at_once`` episodes end with their first step, others with their second."""
+    """The first ``at_once`` training episodes of seed 0 end with their first step, others with their second."""
 
     def __init__(self, at_once: int) -> None:
         super().__init__()
-        self.at_once = at_once
+        self.short = {training_seed(0, 0, number) for number in range(at_once)}
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
-        assert seed is not None
-        self.last = 1 if seed // 2 < self.at_once else 2
+        self.last = 1 if seed in self.short else 2
         return super().reset(seed=seed)
 
     def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -135,6 +136,31 @@ class Unseeded(Doors):
         if self.part == "text":
             observation = f"You see {random.random()}."
         return observation, info | {"actions": self.actions}
+
+
+class Hashed(Doors):
+    """Lists its actions in the order of a set: fixed in a process, another in the next."""
+
+    def _look(self) -> tuple[str, dict[str, Any]]:
+        observation, info = super()._look()
+        self.actions = list(
+            {f"open the {color} door {number}" for color in self.colors for number in range(8)}
+        )
+        return observation, info | {"actions": self.actions}
+
+
+class Games(Doors):
+    """One of ``count`` games; with ``by_range`` one of eight, chosen by the seed's highest bits."""
+
+    def __init__(self, count: int = 8, by_range: bool = False) -> None:
+        super().__init__()
+        self.count, self.by_range = count, by_range
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        assert seed is not None
+        game = seed >> 28 if self.by_range else seed % self.count
+        _, info = super().reset(seed=game)
+        return f"This is game {game}.", info | {"goal": "open a door", "task_id": game}
 
 
 class Careless(Doors):
@@ -203,6 +229,7 @@ class Free(Doors):
         return observation, {"goal": info["goal"]}
 
 
+gymnasium.register("test/Games-v0", entry_point=Games)
 gymnasium.register("test/Free-v0", entry_point=Free)
 gymnasium.register("test/Hasty-v0", entry_point=Hasty)
 gymnasium.register("test/Wandering-v0", entry_point=Wandering)

@@ -2,15 +2,22 @@
 
 import functools
 import json
+import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import PreTrainedTokenizerFast
 
 from groundling.cli import main
-from groundling.envs.checking import check_env
+from groundling.commands.check_env import texts_alike
+from groundling.envs.checking import Played, check_env
 from groundling.envs.make import make_text_env, name_actions
 from groundling.envs.seeds import training_seed
 from groundling.envs.text_env import ACTIONS, TextEnv, read_text_step
@@ -168,7 +175,7 @@ def test_an_env_that_is_lost_at_the_same_step_again_ends_its_episode() -> None:
 
 def test_check_env_plays_and_replays() -> None:
     played = check_env("test/Doors-v0", {}, num_episodes=4)
-    assert len(played.episodes) == 4 and played.most_actions == 5 and played.distinct_actions == 5
+    assert len(played.episodes) == 4 and played.most_actions == 5 and len(played.texts["actions"]) == 5
     assert played.steps == sum(len(e.actions) for e in played.episodes)
     assert played.resumed_after == max(e.length for e in played.episodes) - 1 > 0
     assert played.choices and all(len(o.actions) > 1 for o in played.choices)
@@ -215,7 +222,54 @@ def test_check_env_warns_of_what_reads_badly(capsys: pytest.CaptureFixture[str])
     error = capsys.readouterr().err
     for doubt in ("a goal is empty", "an action is empty", r"an action has line breaks, which"):
         assert f"warning: check-env/Careless-v0: {doubt}" in error
-    assert check_env("test/Doors-v0", {}).doubts == []
+    assert not any(
+        "a goal" in doubt or "an action" in doubt for doubt in check_env("test/Doors-v0", {}).doubts
+    )
+
+
+def test_check_env_plays_in_a_process_with_another_hash_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    before = os.environ.get("PYTHONHASHSEED")
+    assert main(["check-env", "tests.envs.doors:Hashed"]) == 1
+    line = capsys.readouterr().err
+    assert "in another process, with PYTHONHASHSEED=" in line and "sort what comes from a set" in line
+    assert "after 0 steps its actions differed" in line and os.environ.get("PYTHONHASHSEED") == before
+
+
+def test_check_env_knows_tasks_of_babyai() -> None:
+    played = check_env("BabyAI-MixedTrainLocal-v0", {"num_dists": 1, "max_steps": 4}, num_episodes=2)
+    assert played.doubts == [] and {episode.task for episode in played.episodes} != {
+        "BabyAI-MixedTrainLocal-v0"
+    }
+
+
+def test_check_env_compares_the_splits() -> None:
+    """Few games are the same games in both; tasks by the seed's range are not."""
+    few = check_env("test/Games-v0", {"count": 3}, num_episodes=1).doubts
+    assert len(few) == 1 and few[0].startswith(
+        "200 of 200 held-out episodes begin as one of 200 training episodes"
+    )
+    assert check_env("test/Games-v0", {"count": 2**20}, num_episodes=1).doubts == []
+    by_range = check_env("test/Games-v0", {"by_range": True}, num_episodes=1).doubts
+    assert [doubt.partition(" (")[0] for doubt in by_range] == [
+        "only training episodes have the task_id '0', '1', '2' and 1 more",
+        "only held-out episodes have the task_id '4', '5', '6' and 1 more",
+    ]
+
+
+def test_check_env_names_what_the_model_cannot_tell_apart() -> None:
+    words = WordLevel({"open": 0, "look": 1, "[UNK]": 2}, unk_token="[UNK]")
+    tokenizer = Tokenizer(words)
+    tokenizer.pre_tokenizer = Whitespace()
+    policy: Any = SimpleNamespace(
+        lm=SimpleNamespace(tokenizer=PreTrainedTokenizerFast(tokenizer_object=tokenizer))
+    )
+    actions, goals, observations = ["open {", "look", "open }"], ["open", "look"], ["@\n +", "@ +", "look"]
+    texts = {"goals": goals, "actions": actions, "observations": observations}
+    played = Played(texts={kind: dict.fromkeys(texts) for kind, texts in texts.items()})
+    assert [text.split(";")[0] for text in texts_alike(policy, played)] == [
+        "the model cannot tell these actions apart, whose tokens are equal: 'open {' and 'open }'",
+        r"the model cannot tell these observations apart, whose tokens are equal: '@\n +' and '@ +'",
+    ]
 
 
 def test_check_env_reads_so_many_actions_and_says_so(
@@ -254,7 +308,7 @@ def test_check_env_tells_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> No
     ("method", "message"),
     [
         ("init", "env check-env/Broken-v0, as it was made with"),
-        ("reset", "in its reset: seed 0, episode 0, after 0 steps"),
+        ("reset", f"in its reset: seed {training_seed(0, 0, 0)}, episode 0, after 0 steps"),
         ("step", "in its step 'open "),
         ("close", "as it was closed,"),
     ],

@@ -19,6 +19,7 @@ from groundling import beside
 from groundling.cli import INTERRUPTED, main
 from groundling.configs.compose import compose
 from groundling.configs.studies import read_study, studies
+from groundling.envs.seeds import SCHEME
 from groundling.errors import RunError
 from groundling.evaluation import study as study_module
 from groundling.evaluation.evaluate import evaluate
@@ -337,6 +338,16 @@ def test_results_of_another_machine_are_taken_over(
         "whole has quick-seed1, random-seed1, slow-seed1, as another folder of --add"
         in capsys.readouterr().err
     )
+
+    # Before their scheme was written, held-out episodes had other seeds.
+    summary = (there / "summary.json").read_text()
+    former = summary.replace(f'"episode_seeds": "{SCHEME}",', "")
+    (there / "summary.json").write_text(former)
+    assert main(words) != 0 and former != summary
+    assert (
+        "there was tested in other held-out episodes: its episode seeds are None" in capsys.readouterr().err
+    )
+    (there / "summary.json").write_text(summary)
 
     # What is whole needs no run; what was not asked for there is run here.
     assert main(["study", str(study), "--add", str(here), "--runs", f"{here}-no", "--output", str(here)]) == 0

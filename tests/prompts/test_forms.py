@@ -59,6 +59,10 @@ def test_an_episode_is_told_in_one_form_and_episodes_in_all() -> None:
         forms = [texts.index(reader(replace(_SEEN, episode=seed))) for seed in seeds]
         # Shares of a quarter, each with a deviation of 0.022 of 400.
         assert all(0.15 < forms.count(form) / 400 < 0.35 for form in range(4))
+        # An env that chooses its task by the seed's remainder tells each task in every form.
+        for task in range(4):
+            of_task = [form for form, seed in zip(forms, seeds, strict=True) if seed % 4 == task]
+            assert all(0.05 < of_task.count(form) / len(of_task) < 0.5 for form in range(4))
     later = replace(_SEEN, goal="open a door", episode=seeds[0])
     assert reader(later) == PromptReader(_FORMS[forms[0]])(later)
 

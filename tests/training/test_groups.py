@@ -176,8 +176,7 @@ def test_the_corridor_is_learnt(algorithm: type[Any]) -> None:
         rollout, episodes = collector.collect(policy, generator=generator)
         learner.update(policy, rollout, generator=generator)
         successes.append(np.mean([episode.success for episode in episodes]))
-    assert np.mean(successes[:3]) < 0.65
-    assert np.mean(successes[-10:]) > 0.8
+    assert np.mean(successes[-10:]) > max(0.8, np.mean(successes[:3]) + 0.1)
 
 
 _WORDS = [

@@ -383,7 +383,8 @@ def test_a_policy_that_never_explored_is_told_what_keeps_it_from_that(
     args: dict[str, Any], advice: str, tmp_path: Path
 ) -> None:
     config = _starter(tmp_path)
-    config.world = TextConfig(env="test/Doors-v0", num_envs=4, num_steps=8, entropy_floor=10.0)
+    hasty = {"at_once": 0}  # two steps an episode, so that some fail in every update
+    config.world = TextConfig(env="test/Hasty-v0", args=hasty, num_envs=4, num_steps=8, entropy_floor=10.0)
     config.policy.args.update(args)
     config.training.steps = 6 * 32
     with pytest.raises(RunError, match=rf"from the first update on, .*: it never explored\. .*{advice}"):

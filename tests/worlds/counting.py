@@ -57,7 +57,7 @@ class Counter:
     """Begins at a number that its seed says; 1 counts up, 0 down."""
 
     def __init__(self, target: int, seed: int) -> None:
-        self.target, self.number, self.steps = target, seed // 2 % 3 - 1, 0
+        self.target, self.number, self.steps = target, seed % 3 - 1, 0
 
     def step(self, action: int) -> Counted | None:
         self.number, self.steps = self.number + (1 if action else -1), self.steps + 1

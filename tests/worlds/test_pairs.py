@@ -132,6 +132,15 @@ class FirstAction(RandomPolicy):
         return torch.where(torch.arange(logits.shape[1]) == 0, 0.0, logits - 50).log_softmax(1)
 
 
+class GoesOn(RandomPolicy):
+    """Always takes the last of the admissible actions, "go on", so that its episodes have six steps."""
+
+    def _log_probs(self, observations: Sequence[TextObservation]) -> torch.Tensor:
+        logits = super()._log_probs(observations)
+        last = torch.tensor([[len(observation.actions) - 1] for observation in observations])
+        return torch.where(torch.arange(logits.shape[1]) == last, 0.0, logits - 50).log_softmax(1)
+
+
 def _first_action() -> Demonstrator:
     return replace(_random(), agent="trained", policy=FirstAction())
 
@@ -164,7 +173,7 @@ def test_a_run_is_rewarded_for_captions_as_the_pairs_have_them(tmp_path: Path) -
 
 
 def test_several_agents_take_turns_and_segments_have_their_length(tmp_path: Path) -> None:
-    players = [_random(), _first_action()]
+    players = [replace(_random(), agent="trained", policy=GoesOn()), _first_action()]
     segments: list[Recorded] = []
     add = TextRecording.add
 

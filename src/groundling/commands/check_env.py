@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _SETTINGS = ("world.args", "world.actions", "world.history", "policy.", "model.", "~policy.", "~world.")
 _SHOWN_ACTIONS = 5
+_SHOWN_GROUPS = 3
 _MOST_READ = 1_000
 """Actions whose preferences are read, of all lists: 600 in one list take the starter model 10 s of one core."""
 
@@ -77,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     console = make_console()
     policy = _untrained(config)
-    for doubt in played.doubts:
+    for doubt in (*played.doubts, *texts_alike(policy, played)):
         warn(f"{world.env}: {doubt}")
     read = _read(played)
     with policy.unchanged():  # what is shown is among the choices, too
@@ -139,6 +141,24 @@ def _preferences(policy: "Policy", observations: list["TextObservation"]) -> "Pr
     from groundling.policies.reading import ReadingPolicy
 
     return preferences(policy, observations) if observations and isinstance(policy, ReadingPolicy) else None
+
+
+def texts_alike(policy: "Policy", played: "Played") -> Iterator[str]:
+    """Warnings of texts that the policy's language model reads as the same tokens."""
+    from groundling.lm.tokens import indistinguishable
+
+    lm = getattr(policy, "lm", None)
+    for kind, texts in played.texts.items() if lm is not None else ():
+        groups = indistinguishable(lm.tokenizer, list(texts))
+        shown = "; ".join(
+            " and ".join(f"{text!r:.80}" for text in group[:2]) for group in groups[:_SHOWN_GROUPS]
+        )
+        more = f"; and {len(groups) - _SHOWN_GROUPS} more" if len(groups) > _SHOWN_GROUPS else ""
+        if groups:
+            yield (
+                f"the model cannot tell these {kind} apart, whose tokens are equal: {shown}{more}; write them in "
+                "characters that its tokenizer has"
+            )
 
 
 def _read(played: "Played") -> list["TextObservation"]:
@@ -221,7 +241,7 @@ def _figures(played: "Played") -> list[tuple[str, str]]:
         ("return", f"{min(returns):.4g} to {max(returns):.4g}"),
         ("successes", f"{sum(e.success for e in played.episodes)} of {count}"),
         ("admissible actions", f"{played.fewest_actions} to {played.most_actions} at a step"),
-        ("distinct actions", f"{played.distinct_actions} seen"),
+        ("distinct actions", f"{len(played.texts['actions'])} seen"),
         ("speed", f"{played.steps / played.seconds:,.0f} steps/s, resets included"),
     ]
 

@@ -1,16 +1,20 @@
-"""Trying a text env before anything is trained in it: what it tells, and whether equal seeds give equal episodes."""
+"""Checking a text env before training: what it shows, equal episodes for equal seeds, and its two splits."""
 
 import json
 import math
+import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import numpy as np
 
 from groundling.envs.make import TextEnvMaker, name_actions
 from groundling.envs.observation import TextObservation
+from groundling.envs.seeds import training_seed
+from groundling.envs.splits import compare_splits
 from groundling.envs.vector import Episode, TextVectorEnv, UnequalEpisode
 from groundling.errors import ConfigError
 
@@ -34,7 +38,10 @@ class Played:
     """Of resets and steps."""
     fewest_actions: int = 0
     most_actions: int = 0
-    distinct_actions: int = 0
+    texts: dict[str, dict[str, None]] = field(
+        default_factory=lambda: {"goals": {}, "actions": {}, "observations": {}}
+    )
+    """Distinct texts by kind, in the order in which they were met."""
     shown: dict[int, TextObservation] = field(default_factory=dict)
     """The first observation, and one in the middle of an episode, with its past; by the steps taken before it."""
     choices: list[TextObservation] = field(default_factory=list)
@@ -57,7 +64,7 @@ def check_env(
     max_steps: int = 10_000,
     seed: int = 0,
 ) -> Played:
-    """Play random episodes in an env twice, as training would and as a resumed training would.
+    """Play random training episodes of an env, play them again here and in another process, and compare both splits.
 
     Args:
         id: What Gymnasium knows the env by.
@@ -66,7 +73,7 @@ def check_env(
         history: How many observations are shown at most; None: all.
         num_episodes: How many are played; more if each of these ends with its first step.
         max_steps: An episode that is longer is taken to have no end.
-        seed: Of the random actions; the env's own seeds are 0, 2, 4, ….
+        seed: Of the random actions.
 
     Raises:
         ConfigError: it cannot be trained in, or equal seeds give unequal episodes; the message says what to mend.
@@ -74,14 +81,20 @@ def check_env(
         RunError: it breaks at some step.
     """
     names = name_actions(id, args, given=actions)
+    maker = TextEnvMaker.of(id, **args)
 
-    def make() -> TextVectorEnv:
+    def make(num_workers: int = 0) -> TextVectorEnv:
         return TextVectorEnv(
-            TextEnvMaker.of(id, **args), 1, names.names, lambda env, episode: 2 * episode, history
+            maker,
+            1,
+            names.names,
+            lambda env, episode: training_seed(0, 0, episode),
+            history,
+            num_workers=num_workers,
+            warn=_refuse_loss,
         )
 
-    played, rng = Played(), np.random.default_rng(seed)
-    goals, distinct, views = set[str](), set[str](), list[_View]()
+    played, rng, views = Played(), np.random.default_rng(seed), list[_View]()
     envs = make()
     started = time.monotonic()
     observation = envs.reset()[0]
@@ -94,8 +107,12 @@ def check_env(
             played.choices.append(observation)
         played.fewest_actions = min(played.fewest_actions or count, count)
         played.most_actions = max(played.most_actions, count)
-        goals.add(observation.goal)
-        distinct.update(observation.actions)
+        for kind, texts in (
+            ("goals", [observation.goal]),
+            ("actions", observation.actions),
+            ("observations", ["\n".join(observation.descriptions[-1])]),
+        ):
+            played.texts[kind].update(dict.fromkeys(texts))
         views.append(_view(observation))
         step = envs.step([int(rng.integers(count))])
         _check_reward(id, step.rewards[0])
@@ -110,10 +127,13 @@ def check_env(
                 f"{id}: an episode has not ended after {max_steps:,} steps: end it (terminated), or give it a limit "
                 "(truncated; gymnasium.register takes max_episode_steps)"
             )
-    played.seconds, played.distinct_actions = time.monotonic() - started, len(distinct)
-    played.doubts = _doubts(goals, distinct)
+    played.seconds = time.monotonic() - started
     envs.close()
-    _play_again(id, make, played)
+    _play_again(_Refusal(id, "the second time"), make(), played, make)
+    with _other_hash_seed() as hash_seed:
+        elsewhere = f"in another process, with PYTHONHASHSEED={hash_seed}"
+        _play_again(_Refusal(id, elsewhere, _MEND_ORDER), make(num_workers=1), played)
+    played.doubts = [*_doubts(played.texts), *compare_splits(id, maker)]
     return played
 
 
@@ -121,32 +141,82 @@ def _needs_longer(episodes: Sequence[Episode], asked: int) -> bool:
     return all(episode.length == 1 for episode in episodes) and len(episodes) < asked + _MORE_EPISODES
 
 
-def _play_again(id: str, make: Callable[[], TextVectorEnv], played: Played) -> None:
-    """Play the same episodes in a new env; leave the longest before its last step, and end it in one more new env."""
-    envs = make()
-    envs.reset()
-    longest = max(played.episodes, key=lambda episode: episode.length)
-    for before, views in zip(played.episodes, played.views, strict=True):
-        for taken, action in enumerate(before.actions):
-            shown = envs.observations()[0]
-            if different := [part for part, hashed in _view(shown).items() if hashed != views[taken][part]]:
-                part = different[0]
-                _refuse(
-                    id, before, f"after {taken} steps its {part} differed: {getattr(shown, part)!r:.80} now"
-                )
-            if taken < before.length - 1 and envs.step([action]).episodes:
-                _refuse(id, before, f"it ended after {taken + 1} steps")
-        if before is longest and before.length > 1:
-            resumed = _resume(id, make, envs, before)
-            _end(id, resumed, before)
-            resumed.close()
-            played.resumed_after = before.length - 1
-        _end(id, envs, before)
-    envs.close()
+@dataclass(frozen=True)
+class _Refusal:
+    """Raises the error of an episode that was another one when it was played again."""
+
+    id: str
+    when: str
+    mend: str = ""
+
+    def __call__(self, before: Episode, difference: str) -> NoReturn:
+        raise ConfigError(
+            f"{self.id}: seed {before.seed} and the same {before.length} actions gave another episode {self.when}: a "
+            f"run could not be resumed exactly. {self.mend}Draw everything from self.np_random, which "
+            f"super().reset(seed=seed) seeds, and list actions in a fixed order ({difference})"
+        )
+
+
+_MEND_ORDER = (
+    "Python orders sets of texts by the hash seed, which each process draws: sort what comes from a set, as in "
+    "sorted(…), and use hashlib in place of hash(). "
+)
+
+
+@contextmanager
+def _other_hash_seed() -> Iterator[str]:
+    """Start the processes of the block with another PYTHONHASHSEED than this one's; gives it."""
+    own = os.environ.get("PYTHONHASHSEED")
+    os.environ["PYTHONHASHSEED"] = other = "2" if own == "1" else "1"
+    try:
+        yield other
+    finally:
+        if own is None:
+            del os.environ["PYTHONHASHSEED"]
+        else:
+            os.environ["PYTHONHASHSEED"] = own
+
+
+def _refuse_loss(text: str) -> NoReturn:
+    raise ConfigError(
+        f"the env was played in this process, and not in another one, as a resumed run needs: {text}"
+    )
+
+
+def _play_again(
+    refuse: _Refusal,
+    envs: TextVectorEnv,
+    played: Played,
+    make: Callable[[], TextVectorEnv] | None = None,
+) -> None:
+    """Play the same episodes in ``envs`` and close it; with ``make``, end the longest in one more new env as well."""
+    try:
+        envs.reset()
+        longest = max(played.episodes, key=lambda episode: episode.length)
+        for before, views in zip(played.episodes, played.views, strict=True):
+            for taken, action in enumerate(before.actions):
+                shown = envs.observations()[0]
+                if different := [
+                    part for part, hashed in _view(shown).items() if hashed != views[taken][part]
+                ]:
+                    part = different[0]
+                    refuse(
+                        before, f"after {taken} steps its {part} differed: {getattr(shown, part)!r:.80} now"
+                    )
+                if taken < before.length - 1 and envs.step([action]).episodes:
+                    refuse(before, f"it ended after {taken + 1} steps")
+            if make is not None and before is longest and before.length > 1:
+                resumed = _resume(refuse, make, envs, before)
+                _end(refuse, resumed, before)
+                resumed.close()
+                played.resumed_after = before.length - 1
+            _end(refuse, envs, before)
+    finally:
+        envs.close()
 
 
 def _resume(
-    id: str, make: Callable[[], TextVectorEnv], envs: TextVectorEnv, before: Episode
+    refuse: _Refusal, make: Callable[[], TextVectorEnv], envs: TextVectorEnv, before: Episode
 ) -> TextVectorEnv:
     """A new env in the place of one that is left in the middle of an episode, as a resumed training makes it."""
     resumed = make()
@@ -157,8 +227,8 @@ def _resume(
         for part in _view(one):
             if getattr(one, part) != getattr(other, part):
                 was, now = getattr(one, part), getattr(other, part)
-                _refuse(id, before, f"its {part}: {was!r:.60}, and in a new env {now!r:.60}")
-        _refuse(id, before, "in a new env it ended at another step")
+                refuse(before, f"its {part}: {was!r:.60}, and in a new env {now!r:.60}")
+        refuse(before, "in a new env it ended at another step")
     return resumed
 
 
@@ -166,31 +236,23 @@ def _view(observation: TextObservation) -> _View:
     return {part: hash(getattr(observation, part)) for part in ("goal", "descriptions", "actions")}
 
 
-def _doubts(goals: set[str], actions: set[str]) -> list[str]:
+def _doubts(texts: Mapping[str, Iterable[str]]) -> list[str]:
     doubts = []
-    for what, texts in (("a goal", goals), ("an action", actions)):
-        if any(not text.strip() for text in texts):
+    for what, kind in (("a goal", "goals"), ("an action", "actions")):
+        if any(not text.strip() for text in texts[kind]):
             doubts.append(f"{what} is empty: a model reads nothing there")
-        if broken := sorted(text for text in texts if len(text.strip().splitlines()) > 1 or "\n" in text):
+        if broken := sorted(t for t in texts[kind] if len(t.strip().splitlines()) > 1 or "\n" in t):
             doubts.append(f"{what} has line breaks, which a prompt has between its parts: {broken[0]!r:.80}")
     return doubts
 
 
-def _end(id: str, envs: TextVectorEnv, before: Episode) -> None:
+def _end(refuse: _Refusal, envs: TextVectorEnv, before: Episode) -> None:
     """Take an episode's last step, and compare what it was."""
     ended = envs.step([before.actions[-1]]).episodes
     if not ended:
-        _refuse(id, before, "it ended at another step")
-    if ended[0] != before:
-        _refuse(id, before, _difference(before, ended[0]))
-
-
-def _refuse(id: str, before: Episode, difference: str) -> NoReturn:
-    raise ConfigError(
-        f"{id}: seed {before.seed} and the same {len(before.actions)} actions gave another episode the second "
-        f"time: a run could not be resumed exactly. Draw everything from self.np_random, which "
-        f"super().reset(seed=seed) seeds, and list actions in a fixed order ({difference})"
-    )
+        refuse(before, "it ended at another step")
+    if replace(ended[0], task=before.task) != before:  # BabyAI's task is known in the env's process alone
+        refuse(before, _difference(before, ended[0]))
 
 
 def _difference(before: Episode, again: Episode) -> str:

@@ -2,12 +2,14 @@
 
 import functools
 import json
+import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NamedTuple
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 from minigrid.minigrid_env import MiniGridEnv
 
 from groundling.envs.babyai_text import ACTIONS, LEVELS, BabyAIText
@@ -158,17 +160,26 @@ class TextEnvMaker:
     """Of `make_text_env`."""
     module: str | None = None
     """What registers it when it is imported."""
+    spec: EnvSpec | None = None
+    """Registers it if no import does; None if it cannot be pickled."""
 
     @classmethod
     def of(cls, id: str, **args: Any) -> "TextEnvMaker":
         """See `make_text_env`."""
-        point = getattr(gymnasium.registry.get(id), "entry_point", None)
+        spec = gymnasium.registry.get(id)
+        point = getattr(spec, "entry_point", None)
         module = point.partition(":")[0] if isinstance(point, str) else getattr(point, "__module__", None)
-        return cls(id, args, module)
+        try:
+            pickle.dumps(spec)
+        except Exception:  # a lambda, say; pickling raises what the objects in it raise
+            spec = None
+        return cls(id, args, module, spec)
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
         if self.id not in gymnasium.registry and self.module is not None:
             import_module(self.module)
+        if self.spec is not None:
+            gymnasium.registry.setdefault(self.id, self.spec)
         return make_text_env(self.id, **self.args)
 
 

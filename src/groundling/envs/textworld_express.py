@@ -10,6 +10,7 @@ from typing import Any
 
 import gymnasium
 
+from groundling.envs.seeds import is_held_out
 from groundling.errors import ConfigError
 
 _FOLDS = ("train", "dev", "test")
@@ -29,8 +30,8 @@ class TextWorldExpress(gymnasium.Env[str, str]):
         game: Its name.
         params: The game's options, such as ``{numLocations: 5, includeDoors: 1}``; the engine has defaults.
         max_steps: Of an episode.
-        fold: Whose 1,000 games are played: train, dev or test. None: with even seeds train's, with odd ones test's, as
-            `groundling.envs.seeds` deals them to training and to held-out episodes.
+        fold: Whose 1,000 games are played: train, dev or test. None: test's with seeds of held-out episodes
+            (`groundling.envs.seeds.is_held_out`), else train's.
 
     Raises:
         ConfigError: the package or Java is missing, or there is no such game, option or fold.
@@ -64,8 +65,8 @@ class TextWorldExpress(gymnasium.Env[str, str]):
         super().reset(seed=seed)
         if seed is None:
             seed = int(self.np_random.integers(2**31))
-        fold = self._fold or ("test" if seed % 2 else "train")
-        number = seed // (1 if self._fold else 2) % _GAMES_OF_A_FOLD
+        fold = self._fold or ("test" if is_held_out(seed) else "train")
+        number = seed % _GAMES_OF_A_FOLD
         self._steps, self._score = 0, 0.0
         state = _read(self._engine.generateNewGameJSON(_FIRST[fold] + number, fold, False))
         return self._in_words(state, first=True)

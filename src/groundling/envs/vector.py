@@ -239,9 +239,9 @@ class TextVectorEnv:
         self._stepper.close()
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """Where each env stands, as JSON: its episode's number, the actions taken in it, what is seen now."""
+        """Where each env stands, as JSON: its episode's number and seed, the actions taken in it, what is seen now."""
         states: list[dict[str, Any]] = [
-            {"episode": s.episode, "actions": list(s.actions), "seen": self._fingerprint(s)}
+            {"episode": s.episode, "seed": s.seed, "actions": list(s.actions), "seen": self._fingerprint(s)}
             for s in self._slots
         ]
         if any(asdict(self.incidents).values()):
@@ -253,8 +253,18 @@ class TextVectorEnv:
 
         Raises:
             UnequalEpisode: the episode is not the one that was saved.
+            RunError: the state was saved with another scheme of episode seeds.
         """
         for i, saved in enumerate(state):
+            before, seed = saved.get("seed"), self._seed_of(i, saved["episode"])
+            if before != seed:
+                of_before = "another seed" if before is None else f"seed {before}"
+                raise RunError(
+                    f"env {i}'s episode {saved['episode']} is of {of_before} in the checkpoint and of seed {seed} in "
+                    "this version, which hashes seeds otherwise: the run cannot be continued; finish it with the "
+                    "version of Groundling that began it, or begin a new run from its weights "
+                    "(model.path=RUN/checkpoints/NNNNNN run_dir=NEW)"
+                )
             for name, count in saved.get("incidents", {}).items():
                 setattr(self.incidents, name, getattr(self.incidents, name) + count)
             self._slots[i].episode = saved["episode"] - 1

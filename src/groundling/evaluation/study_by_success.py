@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from groundling.configs.studies import Study
+from groundling.envs.seeds import SCHEME
 from groundling.errors import RunError
 from groundling.evaluation import plots
 from groundling.evaluation.study import Job
@@ -70,7 +71,8 @@ def write_study_by_success(
     tested_by_arm = {
         job.arm: list(dict.fromkeys(s.suite for s in scores if s.arm == job.arm)) for job in jobs
     }
-    about = {"suites": {job.arm: job.suites for job in jobs}, "tested": tested_by_arm}
+    suites = {job.arm: job.suites for job in jobs}
+    about = {"suites": suites, "tested": tested_by_arm, "episode_seeds": SCHEME}
     head = StudyHead(study, command, missing, about)
     head.write_summary(output, [asdict(line) for line in lines])
     figures = _draw(study, results, lines, world.unit, usual, output)

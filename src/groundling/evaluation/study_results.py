@@ -15,6 +15,7 @@ from groundling.configs.compose import recorded
 from groundling.configs.flat import flat
 from groundling.configs.studies import Study
 from groundling.documents import read_object
+from groundling.envs.seeds import SCHEME
 from groundling.errors import ConfigError, GroundlingError
 from groundling.evaluation.study import Job
 from groundling.files import open_csv, write_atomically
@@ -134,6 +135,11 @@ def read_results(
             f"{folder} holds results of {there.study!r:.80} with {there.episodes!r:.20} episodes, and not of "
             f"{study.name} with {study.episodes}"
         )
+    if there.episode_seeds != SCHEME:
+        raise ConfigError(
+            f"{folder} was tested in other held-out episodes: its episode seeds are {there.episode_seeds!r:.40}, here "
+            f"{SCHEME!r} (null: even and odd seeds, of Groundling before 28 November 2026); run the study again"
+        )
     results = {}
     for job in jobs:
         run = job.arm, job.seed
@@ -161,6 +167,8 @@ class _Files:
 
     study: str
     episodes: int
+    episode_seeds: str | None
+    """The scheme of the episodes' seeds; None before it was written."""
     unfinished: Sequence[str]
     suites: Mapping[str, Sequence[str]]
     """By arm, those that were asked for."""
@@ -185,7 +193,8 @@ def _read_files(folder: Path) -> _Files:
         if len(set(keys)) < len(keys):
             twice = next(key for key in keys if keys.count(key) > 1)
             raise ValueError(f"{EVALUATIONS} has {twice} twice")
-        return _Files(study, episodes, unfinished, suites, tested, rows, scores)
+        episode_seeds = summary.get("episode_seeds")
+        return _Files(study, episodes, episode_seeds, unfinished, suites, tested, rows, scores)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, csv.Error, GroundlingError) as error:
         raise ConfigError(
             f"{folder} holds no results of a study that this version can read ({error!r:.200})"

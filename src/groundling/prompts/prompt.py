@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from zlib import crc32
 
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError, foreign
@@ -149,8 +150,8 @@ class PromptReader:
             ConfigError: there is a system prompt for a text, which has none; or the prompt gives something else.
             ForeignError: the prompt raised.
         """
-        # The lowest bit of a seed tells training from held-out episodes.
-        id = prompt or self._ids[(observation.episode >> 1) % len(self._ids)]
+        # A hash, since an env may choose its task by the seed's remainder: each task would have one form.
+        id = prompt or self._ids[crc32(b"%d" % observation.episode) % len(self._ids)]
         with foreign(f"prompt {id!r}"):
             reading = prompts.get(id)(observation, self._language)
         if isinstance(reading, Conversation):

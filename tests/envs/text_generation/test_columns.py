@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from hypothesis import strategies as st
 
 from groundling.envs.text_generation import Sample, pools
 from groundling.errors import ConfigError, GroundlingError
+from groundling.worlds.writing.config import WritingConfig
+from groundling.worlds.writing.parts import samples_of, warn_of_shared_prompts
 
 ROWS = [{"question": f"q{n}", "answer": f"a{n}", "key": f"k{n}", "topic": "x"} for n in range(10)]
 
@@ -78,6 +81,49 @@ def test_fractions_cut_a_file_into_disjoint_splits(
     assert sorted(itertools.chain(*parts), key=int) == [str(n) for n in range(count)]
     assert all(abs(len(part) - f * count) <= 1 for part, f in zip(parts, fractions, strict=True))
     assert parts == [[row["prompt"] for row in pool.rows(split)] for split in ("train", "val", "test")]
+
+
+@pytest.mark.parametrize("id", ["jsonl", "csv", "parquet"])
+def test_rows_of_one_prompt_go_to_one_split(id: str, tmp_path: Path) -> None:
+    rows = [{"prompt": f"q{n % 10}", "answer": f"a{n}"} for n in range(40)]
+    pool = pools.create(id, path=str(_write(tmp_path, id, rows)), reference_column="answer")
+    told = "40 rows have 10 distinct prompts, .* train 8 .32 rows., val 1 .4 rows., test 1 .4 rows."
+    with pytest.warns(UserWarning, match=told):
+        splits = [pool.prepare(split) for split in ("train", "val", "test")]
+    prompts = [{sample.prompt for sample in split} for split in splits]
+    assert list(map(len, splits)) == [32, 4, 4] and list(map(len, prompts)) == [8, 1, 1]
+    assert len(set.union(*prompts)) == 10
+    assert sorted(r for split in splits for s in split for r in s.references) == sorted(
+        r["answer"] for r in rows
+    )
+
+
+def test_prompts_that_given_splits_share_are_told(tmp_path: Path) -> None:
+    path = {
+        split: str(_write(tmp_path, "jsonl", [{"prompt": prompt} for prompt in prompts], split))
+        for split, prompts in (("train", "abca"), ("val", "ad"), ("test", "de"))
+    }
+    config = WritingConfig(pool="jsonl", args={"path": path})
+    with pytest.warns(UserWarning) as told:
+        warn_of_shared_prompts(config, samples_of(config, "train"))
+    assert [str(one.message).partition(" as well")[0] for one in told] == [
+        "pool 'jsonl': 1 of 2 val prompts are training prompts"
+    ]
+    same = WritingConfig(pool="listed", args={"samples": [{"prompt": "a"}]})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_shared_prompts(same, samples_of(same, "train"))
+
+
+@pytest.mark.parametrize("id", ["csv", "parquet"])
+def test_two_columns_of_one_name_are_refused(id: str, tmp_path: Path) -> None:
+    path = tmp_path / f"rows.{id}"
+    if id == "csv":
+        path.write_text("prompt,answer,prompt\na,b,c\n")
+    else:
+        pq.write_table(pa.table([["a"], ["b"], ["c"]], names=["prompt", "answer", "prompt"]), path)
+    with pytest.raises(GroundlingError, match=rf"rows\.{id} has 2 columns called 'prompt': give each"):
+        pools.create(id, path={"train": str(path)}).prepare("train")
 
 
 def test_another_seed_cuts_otherwise(tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
 """Pools over data of one's own, by naming columns: in the config, in JSONL, CSV or Parquet files, on the hub."""
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from groundling.documents import read_card, read_lines
 from groundling.envs.text_generation.pools import Pool, Sample, Split, check_split, pools
 from groundling.envs.text_generation.sources import HUB_NAMES, Row, parquet_rows
 from groundling.errors import ConfigError, GroundlingError
-from groundling.files import open_csv
+from groundling.files import check_columns, open_csv
 from groundling.registry import unknown
 
 _ROWS = 1024
@@ -80,6 +81,7 @@ class Listed(ColumnPool):
         samples: Rows, as in ``[{prompt: "2 + 3 =", answer: "5"}]``.
     """
 
+    has_splits: ClassVar[bool] = False
     samples: Sequence[Row]
 
     def __post_init__(self) -> None:
@@ -99,9 +101,10 @@ class FilePool(ColumnPool):
     """Rows of files.
 
     Args:
-        path: One file, cut into splits by `fractions`; or a file for each split: ``{train: …, val: …, test: …}``.
-        fractions: Of one file, the shares of train, val and test.
-        seed: Of the order in which one file's rows go to the splits.
+        path: One file, whose prompts `fractions` deals to the splits; or a file for each split:
+            ``{train: …, val: …, test: …}``.
+        fractions: Shares of one file's distinct prompts that go to train, val and test, each with all of its rows.
+        seed: Seed of the order in which one file's prompts go to the splits.
     """
 
     path: str | Mapping[str, str]
@@ -134,10 +137,25 @@ class FilePool(ColumnPool):
                 raise ConfigError(f"path names no file for split {split}, only for {', '.join(self.path)}")
             return self.read(_existing(self.path[split]))
         rows = list(self.read(_existing(self.path)))
-        order = np.random.default_rng(self.seed).permutation(len(rows))
-        first, second = (np.cumsum(self.fractions)[:2] * len(rows)).round().astype(int)
-        share = np.split(order, [first, second])[_SPLITS.index(split)]
-        return [rows[i] for i in np.sort(share)]
+        places: dict[str, list[int]] = {}
+        for place, row in enumerate(rows):
+            places.setdefault(repr(row.get(self.prompt_column)), []).append(place)
+        prompts = list(places.values())
+        order = np.random.default_rng(self.seed).permutation(len(prompts))
+        first, second = (np.cumsum(self.fractions)[:2] * len(prompts)).round().astype(int)
+        shares = {
+            name: sorted(place for i in share for place in prompts[i])
+            for name, share in zip(_SPLITS, np.split(order, [first, second]), strict=True)
+        }
+        if len(prompts) < len(rows):
+            counts = zip(_SPLITS, (first, second - first, len(prompts) - second), strict=True)
+            told = ", ".join(f"{name} {count} ({len(shares[name])} rows)" for name, count in counts)
+            warnings.warn(
+                f"{self.path}: {len(rows)} rows have {len(prompts)} distinct prompts, and equal prompts go to one "
+                f"split: {told}",
+                stacklevel=2,
+            )
+        return [rows[i] for i in shares[split]]
 
 
 @pools.register("jsonl")
@@ -224,6 +242,7 @@ class HuggingFace(ColumnPool):
                 "connection, or take jsonl, csv or parquet with a file of your own"
             ) from error
         # As they stand in the files: to decode a picture or a sound is to fetch it from wherever its row says.
+        check_columns(loaded.column_names, f"dataset {self.dataset}")
         for table in loaded.with_format("arrow").iter(_ROWS):
             yield from table.to_pylist()
 

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from groundling.errors import ConfigError, GroundlingError
 from groundling.registry import Registry, unknown
@@ -90,6 +90,9 @@ class Sample:
 
 class Pool(ABC):
     """A source of samples. One of your own is this one method, and `pools.register("its-id")` above the class."""
+
+    has_splits: ClassVar[bool] = True
+    """False if all splits have the same samples by design, so that no warning says so."""
 
     @abstractmethod
     def prepare(self, split: Split) -> Sequence[Sample]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from groundling.envs.text_generation.pools import Pool, Sample, Split, check_split
 from groundling.errors import ConfigError, GroundlingError
+from groundling.files import check_columns
 
 Row = dict[str, Any]
 
@@ -91,7 +92,7 @@ def parquet_rows(path: Path, columns: tuple[str, ...] | None = None) -> Iterator
     """The rows of a Parquet file, read a little at a time.
 
     Raises:
-        GroundlingError: pyarrow is not installed, or this is not a Parquet file.
+        GroundlingError: pyarrow is not installed, this is not a Parquet file, or two columns have one name.
     """
     try:
         import pyarrow as pa
@@ -100,6 +101,7 @@ def parquet_rows(path: Path, columns: tuple[str, ...] | None = None) -> Iterator
         raise GroundlingError("Parquet files need pyarrow: pip install 'groundling[data]'") from error
     try:
         with pq.ParquetFile(path) as file:
+            check_columns(file.schema_arrow.names, path)
             for batch in file.iter_batches(1024, columns=columns and list(columns)):
                 batch.validate(full=True)  # texts may be no UTF-8
                 yield from batch.to_pylist()

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
+from typing import ClassVar
 
 import numpy as np
 
@@ -240,6 +241,7 @@ class Dummy(Pool):
         n_samples: How often each split has it.
     """
 
+    has_splits: ClassVar[bool] = False
     prompt: str
     n_samples: int = 100
 

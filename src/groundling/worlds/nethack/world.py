@@ -11,7 +11,7 @@ import torch
 
 from groundling.algorithms.algorithm import Algorithm
 from groundling.envs import nethack
-from groundling.envs.seeds import held_out_seed
+from groundling.envs.seeds import SCHEME, held_out_seed
 from groundling.envs.spec import WorldSpec
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
@@ -71,8 +71,12 @@ class NetHackWorld(World[NetHackConfig, NetHackEvaluation]):
 
     @property
     def settings(self) -> dict[str, Any]:
-        deterministic = self.evaluation.deterministic
-        return {"env": self.config.env, "args": self.config.args, "deterministic": deterministic}
+        return {
+            "env": self.config.env,
+            "args": self.config.args,
+            "deterministic": self.evaluation.deterministic,
+            "episode_seeds": SCHEME,
+        }
 
     @property
     def entropy_floor(self) -> float:

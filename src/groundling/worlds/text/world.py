@@ -14,7 +14,7 @@ from groundling.algorithms.algorithm import Algorithm
 from groundling.envs.babyai_text import CONTROLS, ExpertError
 from groundling.envs.languages import TranslationError
 from groundling.envs.make import has_symbols, is_grid
-from groundling.envs.seeds import training_seed
+from groundling.envs.seeds import SCHEME, training_seed
 from groundling.envs.spec import Experience, Offer, WorldSpec
 from groundling.errors import ConfigError
 from groundling.lm.loading import STARTERS
@@ -119,7 +119,7 @@ class TextWorld(World[TextConfig, TextEvaluation]):
     def settings(self) -> dict[str, Any]:
         keys = ("env", "args", "actions", "language", "history")
         settings = {key: value for key, value in asdict(self.config).items() if key in keys}
-        return {**settings, "deterministic": self.evaluation.deterministic}
+        return {**settings, "deterministic": self.evaluation.deterministic, "episode_seeds": SCHEME}
 
     # --------------------------------------------------------------------------------------------- training
 

@@ -1,6 +1,7 @@
 """What a run that writes is made of: how prompts are read, what a text is worth, what is measured."""
 
 import inspect
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast, overload
 
@@ -8,7 +9,7 @@ from groundling.envs.spec import WorldSpec
 from groundling.envs.text_generation import Sample, pools
 from groundling.envs.text_generation.pools import Split
 from groundling.envs.text_generation.prompts import Side
-from groundling.errors import ConfigError, foreign
+from groundling.errors import ConfigError, GroundlingError, foreign
 from groundling.lm.chat import Chat
 from groundling.metrics import Metric
 from groundling.policies.token import TokenPolicy
@@ -36,6 +37,35 @@ def samples_of(config: WritingConfig, split: Split) -> Sequence[Sample]:
     if len(samples):
         samples[0]
     return samples
+
+
+def warn_of_shared_prompts(config: WritingConfig, training: Sequence[Sample]) -> None:
+    """Warn if the val or test split of a pool has prompts that are trained on; a split without data is passed over.
+
+    Args:
+        config: The section ``world``.
+        training: The pool's train split.
+    """
+    if not pools.get(config.pool).has_splits:
+        return
+    trained = set(map(_asked, training))
+    splits: tuple[Split, ...] = ("val", "test")
+    for split in splits:
+        try:
+            held_out = [_asked(sample) for sample in samples_of(config, split)]
+        except GroundlingError:  # raised again where the split is used
+            continue
+        if shared := [asked for asked in held_out if asked in trained]:
+            warnings.warn(
+                f"pool {config.pool!r}: {len(shared)} of {len(held_out)} {split} prompts are training prompts as well, "
+                f"such as {shared[0][-1]!r:.80}: figures of {split} are partly of prompts that were trained on",
+                stacklevel=2,
+            )
+
+
+def _asked(sample: Sample) -> tuple[object, ...]:
+    """All that a sample's answer is a reply to; the prompt comes last."""
+    return sample.system, sample.earlier, sample.prompt
 
 
 class _Samples(Sequence[Sample]):

@@ -10,7 +10,7 @@ import torch
 
 from groundling.algorithms.algorithm import Algorithm
 from groundling.envs.spec import WorldSpec
-from groundling.envs.text_generation import SampleOrder, pools
+from groundling.envs.text_generation import Sample, SampleOrder, pools
 from groundling.envs.text_generation.pools import Split
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
@@ -30,6 +30,7 @@ from groundling.worlds.writing.parts import (
     make_metrics,
     make_prompt_encoder,
     samples_of,
+    warn_of_shared_prompts,
 )
 from groundling.worlds.writing.showing import watched
 from groundling.worlds.writing.validation import ValidationLog, make_validation, write_and_measure
@@ -95,10 +96,14 @@ class WritingWorld(World[WritingConfig, WritingEvaluation]):
 
     # --------------------------------------------------------------------------------------------- training
 
+    @cached_property
+    def _training(self) -> Sequence[Sample]:
+        return samples_of(self.config, "train")
+
     def collector(self, policy: Policy, algorithm: Algorithm, rows: slice) -> Collector:
         config, writer = self.config, as_writer(policy)
         num_texts, num_tokens = config.num_texts, config.num_tokens
-        samples = samples_of(config, "train")
+        samples = self._training
         encode = make_prompt_encoder(config, writer)
         if algorithm.demonstrated:
             order = SampleOrder(samples, self.seed, replacement=False)
@@ -133,6 +138,7 @@ class WritingWorld(World[WritingConfig, WritingEvaluation]):
         last_step: int,
         listeners: Sequence[ValidationListener],
     ) -> list[Log]:
+        warn_of_shared_prompts(self.config, self._training)
         return [ValidationLog(self, policy, run_dir, update, last_step, listeners)]
 
     def record_pairs(

@@ -1,0 +1,94 @@
+"""Comparing an env's training episodes with its held-out episodes by how they begin."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import gymnasium
+
+from groundling.envs.seeds import held_out_seed, training_seed
+from groundling.envs.text_env import read_reset, read_text_step
+from groundling.errors import foreign
+
+_RESETS, _SECONDS = 200, 2.0
+"""Resets of each split at most, and seconds after which no more are made."""
+_TASK_KEYS = (
+    *("task", "task_id", "task_name", "game", "game_id", "gamefile", "extra.gamefile"),
+    *("level", "level_id", "level_name", "variation", "variation_idx", "variationIdx"),
+)
+"""Info keys that name an episode's task, as ALFWorld, ScienceWorld, TextWorld and others use them."""
+_CHANCE = 0.001
+"""Probability, at most, of reporting a task where both splits have the same distribution of tasks."""
+_SHARE = 0.05
+"""Of held-out starts that training meets as well, from which they are reported."""
+_SHOWN = 3
+
+
+def compare_splits(id: str, make: Callable[[], gymnasium.Env[Any, Any]]) -> list[str]:
+    """Reset an env with seeds of both splits; warn of tasks of one split and of starts that both have.
+
+    Args:
+        id: The env's name, for messages.
+        make: Makes the env.
+
+    Returns:
+        Warnings, none if nothing was found.
+
+    Raises:
+        ForeignError: the env raised.
+        ConfigError: an observation or info is not that of a text env.
+    """
+    starts: tuple[list[str], list[str]] = ([], [])
+    tasks: dict[str, tuple[Counter[str], Counter[str]]] = {}
+    env, end = make(), time.monotonic() + _SECONDS
+    try:
+        for number in range(_RESETS):
+            if number and time.monotonic() > end:
+                break
+            for split, seed in enumerate((training_seed(0, 0, number), held_out_seed(number))):
+                with foreign(f"env {id}, as it was reset with seed {seed},"):
+                    observation, info = read_reset(env.reset(seed=seed))
+                shown = read_text_step(observation, info)
+                named = {"goal": shown.goal, **dict(_task_ids(env, info))}
+                for key, task in named.items():
+                    tasks.setdefault(key, (Counter(), Counter()))[split][task] += 1
+                starts[split].append(repr((named, shown.descriptions, shown.actions)))
+    finally:
+        env.close()
+    resets = len(starts[0])
+    warnings = [text for key, counts in tasks.items() for text in _one_sided(key, *counts, resets)]
+    trained = set(starts[0])
+    repeated = sum(start in trained for start in starts[1])
+    if repeated >= _SHARE * resets:
+        warnings.append(
+            f"{repeated} of {resets} held-out episodes begin as one of {resets} training episodes does (equal goal, "
+            "observation and actions): if these are the same games, held-out success measures what was memorised; "
+            "choose other games where groundling.envs.seeds.is_held_out(seed)"
+        )
+    return warnings
+
+
+def _task_ids(env: gymnasium.Env[Any, Any], info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Names and values of what identifies the present task: entries of the info, or BabyAI's ``current_task``."""
+    if isinstance(task := getattr(env.unwrapped, "current_task", None), str):
+        yield "current_task", task
+    yield from ((key, str(info[key])) for key in _TASK_KEYS if isinstance(info.get(key), str | int))
+
+
+def _one_sided(key: str, training: Counter[str], held_out: Counter[str], resets: int) -> Iterator[str]:
+    """Warn of tasks that only one split met, where this is unlikely by chance.
+
+    If both splits had the same distribution, each of a task's k occurrences would be in either split with probability
+    1/2, so all in one with at most 2 · 2⁻ᵏ; with t tasks the probability that any is reported is at most t · 2 · 2⁻ᵏ.
+    """
+    counts = training + held_out
+    for split, met, other in (("training", training, held_out), ("held-out", held_out, training)):
+        only = [t for t, k in met.items() if t not in other and len(counts) * 2.0 ** (1 - k) < _CHANCE]
+        if only:
+            shown = ", ".join(f"{task!r:.60}" for task in sorted(only)[:_SHOWN])
+            more = f" and {len(only) - _SHOWN} more" if len(only) > _SHOWN else ""
+            yield (
+                f"only {split} episodes have the {key} {shown}{more} ({resets} resets of each split): choose tasks by "
+                "self.np_random, or by all of the seed's range, so that training and evaluation have the same tasks"
+            )
