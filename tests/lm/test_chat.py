@@ -8,7 +8,7 @@ from transformers import AddedToken
 from groundling.envs.text_generation.pools import Sample
 from groundling.envs.text_generation.sampler import SampleOrder
 from groundling.errors import ConfigError, GroundlingError
-from groundling.lm.chat import Chat, Frame, first_turn
+from groundling.lm.chat import Chat, first_turn
 from groundling.worlds.writing.collect import PromptEncoder
 
 CHATML = (
@@ -17,7 +17,8 @@ CHATML = (
 )
 GEMMA = (
     "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
-    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] | trim + '<|im_end|>\n' }}{% endfor %}"
+    "{% for m in messages %}{{ '<|im_start|>' + ('model' if m['role'] == 'assistant' else m['role']) + '\n' }}"
+    "{{ m['content'] | trim + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>model\n' }}{% endif %}"
 )
 SYSTEM, FIRST, ANSWER, SECOND = "You act.", "You see a wall 2 steps left", "turn left", "You see\na red ball"
@@ -60,7 +61,7 @@ def test_a_template_without_a_system_prompt_gets_it_with_the_first_words(tokeniz
 
 @pytest.mark.parametrize("template", [None, CHATML, "{{ bos_token }}" + CHATML, GEMMA])
 @pytest.mark.parametrize("adds", [False, True])
-def test_there_is_one_beginning_if_texts_have_one(tokenizer, template, adds):
+def test_the_beginning_is_the_templates_and_the_tokenizers_without_one(tokenizer, template, adds):
     from tokenizers.processors import TemplateProcessing
 
     beginning = tokenizer.convert_tokens_to_ids("<|im_end|>")
@@ -71,7 +72,7 @@ def test_there_is_one_beginning_if_texts_have_one(tokenizer, template, adds):
         )
     tokenizer.chat_template = template
     tokens = Chat(tokenizer).opening(SYSTEM, FIRST)
-    begins = adds or (template is not None and template.startswith("{{ bos_token }}"))
+    begins = adds if template is None else template.startswith("{{ bos_token }}")
     assert (tokens[0] == beginning) is begins
     assert tokens[1] != beginning
 
@@ -103,7 +104,7 @@ def test_a_model_without_a_template_gets_a_plain_form(tokenizer):
 def test_a_template_that_cannot_grow_is_refused_in_one_line(tokenizer, template, message):
     tokenizer.chat_template = template
     with pytest.raises(GroundlingError, match=message) as caught:
-        Frame.of(tokenizer)
+        Chat(tokenizer)
     assert "\n" not in str(caught.value)
 
 
@@ -167,16 +168,26 @@ LAST = (
 )
 
 
-@pytest.mark.parametrize("template", [SILENT, LAST])
-def test_a_template_that_drops_or_moves_a_system_prompt_gets_it_with_the_first_words(tokenizer, template):
-    tokenizer.chat_template = template
+def test_a_template_that_drops_a_system_prompt_gets_it_with_the_first_words(tokenizer):
+    tokenizer.chat_template = SILENT
     tokens = Chat(tokenizer).opening(SYSTEM, FIRST)
     assert tokenizer.decode(tokens) == f"<|im_start|>{SYSTEM}\n\n{FIRST}<|im_end|>"
 
 
-def test_what_a_template_does_otherwise_is_told(tokenizer):
+def test_a_template_that_moves_its_system_prompt_is_rendered_whole(tokenizer):
+    tokenizer.chat_template = LAST
+    with pytest.warns(UserWarning, match="cannot be extended turn by turn .it rewrites earlier turns"):
+        chat = Chat(tokenizer)
+    tokens = chat.tokens(SYSTEM, [FIRST, ANSWER, SECOND])
+    printed = (
+        f"<|im_start|>{FIRST}<|im_end|><|im_start|>{ANSWER}<|im_end|><|im_start|>{SYSTEM} {SECOND}<|im_end|>"
+    )
+    assert tokenizer.decode(tokens) == printed
+
+
+def test_a_template_with_text_before_the_last_answer_only_is_rendered_whole(tokenizer):
     tokenizer.chat_template = CHATML.replace("'<|im_start|>assistant\n'", "'<|im_start|>assistant\n<think>'")
-    with pytest.warns(UserWarning, match="past actions are put after the second text, too"):
+    with pytest.warns(UserWarning, match="other text before the last answer"):
         Chat(tokenizer)
     tokenizer.chat_template = "{{ messages[-1]['content'] }}"
     with pytest.raises(GroundlingError, match=r"name a tokenizer with another one \(model\.tokenizer"):

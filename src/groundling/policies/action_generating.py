@@ -89,6 +89,7 @@ class ActionGeneratingPolicy(ActionTextPolicy):
         deterministic: bool = False,
         generator: torch.Generator | None = None,
     ) -> Action:
+        self._form.in_conversation = self._prompts.conversational(observations[0])
         most = self._form.most_tokens(observations)
         prompts = self.lm.prompt_tokens(self.read(observations), most)
         answers = [Answer(self._form, observation.actions) for observation in observations]
@@ -138,6 +139,7 @@ class ActionGeneratingPolicy(ActionTextPolicy):
         """
         turns = [one for one in observations if isinstance(one, Turn)]
         if not turns:
+            self._form.in_conversation = self._prompts.conversational(observations[0])
             plain_turns = [
                 self._form.plain_turn(observation, action)
                 for observation, action in zip(observations, actions.tolist(), strict=True)

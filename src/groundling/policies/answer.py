@@ -66,9 +66,22 @@ class Form:
         self.guided, self.invalid_action, self.thought_ends = guided, invalid_action, thought_ends
         self.max_thought_tokens = 0 if thought_ends is None else max_thought_tokens or _THOUGHT_TOKENS
         self._max_action_tokens = max_action_tokens
-        self.opening, self.closing = self._encoded(lm, thought_begins), self._encoded(lm, thought_ends)
+        self._thought_begins, self.in_conversation = thought_begins, False
+        self.closing = self._encoded(lm, thought_ends)
         self._lm, self._end_token = lm, lm.end_token
         self._paths: dict[tuple[str, ...], list[list[int]]] = {}
+
+    @property
+    def opening(self) -> list[int]:
+        """Token ids put before a thought; ``in_conversation`` they continue the text of a chat template."""
+        if not self._thought_begins:
+            return []
+        return self._lm.candidate_tokens([self._thought_begins], answers=self.in_conversation)[0]
+
+    def action_tokens(self, actions: Sequence[str]) -> list[list[int]]:
+        """Token ids of actions, as they follow a thought or the prompt."""
+        answers = self.in_conversation and self.thought_ends is None
+        return self._lm.candidate_tokens([self._lm.mask(action) for action in actions], answers)
 
     @property
     def plain(self) -> bool:
@@ -87,7 +100,7 @@ class Form:
             return max(len(path) for path in self.paths(actions))
         if self._max_action_tokens is not None:
             return self._max_action_tokens
-        return max(_ACTION_TOKENS, 1 + max(map(len, self._lm.candidate_tokens(actions))))
+        return max(_ACTION_TOKENS, 1 + max(map(len, self.action_tokens(actions))))
 
     def paths(self, actions: tuple[str, ...]) -> list[list[int]]:
         """Of each action the tokens that are written of it where it is guided: those up to the last that is a choice,
@@ -96,7 +109,7 @@ class Form:
         if actions not in self._paths:
             if len(self._paths) >= _REMEMBERED_LISTS:
                 self._paths.clear()
-            tokens = self._lm.candidate_tokens(actions)
+            tokens = self.action_tokens(actions)
             chosen = Trie.of(tokens, self._end_token).chosen
             self._paths[actions] = [
                 path or [*ids, self._end_token][:1] for path, ids in zip(chosen, tokens, strict=True)
@@ -116,7 +129,7 @@ class Form:
         """
         answer = Answer(self, observation.actions)
         answer.thinks, answer.waiting = False, [*self.opening, *self.closing]
-        spelled = [*self._lm.candidate_tokens(observation.actions)[action], self._end_token]
+        spelled = [*self.action_tokens(observation.actions)[action], self._end_token]
         path = self.paths(observation.actions)[action] if self.guided else spelled
         if not self.guided and len(spelled) - 1 > (most := self.most_action_tokens(observation.actions)):
             raise ConfigError(

@@ -9,7 +9,6 @@ from groundling.envs.text_generation import Sample, pools
 from groundling.envs.text_generation.pools import Split
 from groundling.envs.text_generation.prompts import Side
 from groundling.errors import ConfigError, foreign
-from groundling.lm.chat import Chat
 from groundling.metrics import Metric
 from groundling.policies.token import TokenPolicy
 from groundling.registry import ComponentConfig
@@ -67,7 +66,7 @@ class _Samples(Sequence[Sample]):
 def make_prompt_encoder(config: WritingConfig, policy: TokenPolicy) -> PromptEncoder:
     """How prompts are read by the policy's language model."""
     side = cast(Side, config.prompt_truncation_side)
-    chat = Chat(policy.lm.tokenizer) if config.chat else None
+    chat = policy.lm.chat if config.chat else None
     return PromptEncoder(policy.lm.tokenizer, config.max_prompt_length, side, chat, config.system)
 
 
