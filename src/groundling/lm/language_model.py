@@ -447,8 +447,8 @@ class LanguageModel(nn.Module):
                 raise GroundlingError(f"prompt {index} has no candidates: there is nothing to choose from")
         flat = iter(self.candidate_tokens([text for options in texts for text in options]))
         tokens = [[next(flat) for _ in options] for options in texts]
-        for index, prompt in enumerate(prompts):
-            if not isinstance(prompt, str) and self.tokenizer.chat_template and self.chat.asks(prompt):
+        for index, prompt in enumerate(cast(Sequence[Sequence[int]], prompts) if _grow(prompts) else ()):
+            if self.tokenizer.chat_template and self.chat.asks(prompt):
                 tokens[index] = self.candidate_tokens(texts[index], answers=True)
         room = max((max(map(len, options)) for options in tokens), default=0)
         return texts, [
