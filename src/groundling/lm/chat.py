@@ -87,7 +87,7 @@ class Chat:
         self._beginning: list[int] = []
         self.why_whole: str | None = None
         self._before, self._lead = "", ""
-        self._ending: list[int] | None = None
+        self._ending: list[int] = []
         if self._template is None:
             alone, whole = self.encoder.encode("a"), self.encoder.encode("a", special_tokens=True)
             # Some tokenizers write a token at a text's end, too.
@@ -98,8 +98,8 @@ class Chat:
         after = self._text(None, [_WORDS, _ANSWER, "x"])
         grows = after.startswith(self._before)
         self._lead = after[len(self._before) : after.find(_ANSWER)] if grows else ""
-        ends = [self._whole(None, [words])[-_ENDING:] for words in (_WORDS, "x")]
-        self._ending = ends[0] if ends[0] == ends[1] else None
+        one, other = (self._whole(None, [words])[::-1] for words in (_WORDS, "x"))
+        self._ending = one[: min(_common(one, other), _ENDING)][::-1]
         if not grows:
             self.why_whole = "it writes other text before the last answer than before earlier ones"
         elif not all(self._can_grow(system, said) for system, *said in _PROBES):
@@ -189,7 +189,7 @@ class Chat:
 
     def asks(self, prompt: Sequence[int]) -> bool:
         """Whether a prompt ends as a conversation does in which the assistant has to speak."""
-        return self._ending is not None and list(prompt[-_ENDING:]) == self._ending
+        return bool(self._ending) and list(prompt[-len(self._ending) :]) == self._ending
 
     def answers(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of answers, as they continue the template's text.
@@ -203,7 +203,7 @@ class Chat:
         for text in new:
             before = self._opening(None, _WORDS)
             whole = self.encoder.encode(self._before + self._lead + self.encoder.mask(text)) if text else []
-            joined = self._ending is not None and whole[: len(before)] == before
+            joined = whole[: len(before)] == before
             self._answers[text] = (
                 whole[len(before) :] if joined else self.encoder.encode(self.encoder.mask(text))
             )
@@ -230,10 +230,10 @@ class Chat:
 
     def _can_grow(self, system: str | None, said: Sequence[str]) -> bool:
         """Whether turns added one by one give the tokens of the whole conversation."""
-        return all(
-            self.tokens(system, said[:length]) == self._whole(system, said[:length])
-            for length in range(1, len(said) + 1, 2)
+        exact = all(
+            self._turn(answer, words)[1] for answer, words in zip(said[1::2], said[2::2], strict=True)
         )
+        return exact and self.tokens(system, said) == self._whole(system, said)
 
     def _whole(self, system: str | None, said: Sequence[str]) -> list[int]:
         """Token ids of a conversation, rendered and encoded as one text."""
