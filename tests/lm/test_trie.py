@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from groundling.errors import GroundlingError
 from groundling.lm import LanguageModel, scoring
+from groundling.lm.end_tokens import EndTokens
 from groundling.lm.trie import Trie, written_log_probs
 from tests.lm.families import ACTIONS, CORPUS
 from tests.thorough import thorough
@@ -31,7 +32,7 @@ candidate_texts = st.sampled_from([*TEXTS, *ACTIONS, "turn le", "drop the red"])
 
 def told_by_table(texts, logits, temperature=1.0):
     """float32 (num_texts,) by the trie, of logits that a table tells by the tokens before and the token."""
-    trie = Trie.of(texts, END)
+    trie = Trie.of(texts, [END])
     asked = [logits[tuple(tokens[:i]), token] for tokens in trie.chosen for i, token in enumerate(tokens)]
     return written_log_probs([trie], torch.tensor(asked), temperature)
 
@@ -72,7 +73,7 @@ def test_a_trie_gives_the_probability_of_writing_each_text_token_by_token(texts,
 @settings(deadline=None)
 @given(token_lists)
 def test_a_trie_asks_for_no_token_after_the_last_choice(texts):
-    for text, chosen in zip(texts, Trie.of(texts, END).chosen, strict=True):
+    for text, chosen in zip(texts, Trie.of(texts, [END]).chosen, strict=True):
         others = [other for other in texts if other != text]
         whole = [*text, END]
         assert whole[: len(chosen)] == chosen
@@ -84,7 +85,7 @@ def test_a_trie_asks_for_no_token_after_the_last_choice(texts):
 @settings(deadline=None)
 @given(st.lists(token_lists, min_size=1, max_size=4), st.integers(0, 2**32 - 1))
 def test_tries_do_not_depend_on_their_company(lists, seed):
-    tries = [Trie.of(texts, END) for texts in lists]
+    tries = [Trie.of(texts, [END]) for texts in lists]
     counts = [len(trie.edges) for trie in tries]
     logits = torch.randn(sum(counts), generator=torch.Generator().manual_seed(seed))
     alone = [
@@ -107,12 +108,12 @@ def plain_written(lm: LanguageModel, prompt: str, candidates: list[str], tempera
     log_probs = []
     for text in texts if of is None else [texts[index] for index in of]:
         total = torch.zeros(())
-        for position, token in enumerate([*text, lm.end_token]):
+        for position, token in enumerate([*text, lm.end_tokens.of_text]):
             before = text[:position]
             allowed = torch.zeros(320, dtype=torch.bool)
             for other in texts:
                 if other[:position] == before:
-                    allowed[[*other, lm.end_token][position]] = True
+                    allowed[[*other, lm.end_tokens.of_text][position]] = True
             if lm.is_encoder_decoder:
                 start = lm.model.config.decoder_start_token_id
                 output = lm.model(
@@ -262,6 +263,6 @@ def test_no_prompts_and_bad_candidates(lms, make_lm):
     with pytest.raises(GroundlingError, match="prompt 1 has no candidates"):
         lm.score_guided(["a", "b"], [["go"], []])
     endless = make_lm("gpt2")
-    endless.end_token = None
+    endless.end_tokens = EndTokens((), None, None)
     with pytest.raises(GroundlingError, match="no end token"):
         endless.score_guided(["a"], ["go"])

@@ -63,8 +63,12 @@ def test_texts_are_rewarded_at_their_last_token(tmp_path: Path) -> None:
         assert length == text.length and bool(rollout.dones[length - 1, column])
         assert rollout.rewards[length - 1, column] == pytest.approx(text.episode_return)
         assert not rollout.rewards[: length - 1, column].any() and not rollout.rewards[length:, column].any()
-        written = rollout.actions[:length, column].tolist()
-        assert policy.lm.tokenizer.decode(written, skip_special_tokens=True) == text.generation
+        prompt = list(rollout.observations[column].prompt)
+        whole, read = (
+            policy.lm.tokenizer.decode(tokens, skip_special_tokens=True)
+            for tokens in (prompt + rollout.actions[:length, column].tolist(), prompt)
+        )
+        assert whole == read + text.generation
         assert text.figures["kl"] == pytest.approx(0, abs=1e-5)  # the policy is still its reference
 
 

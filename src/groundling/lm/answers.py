@@ -65,15 +65,24 @@ def answer_states(
     return F.embedding(places.to(states.device), states).to(lm.device)
 
 
-def log_probs_among(logits: Tensor, among: Sequence[Among], temperature: float) -> Tensor:
+def log_probs_among(
+    logits: Tensor, among: Sequence[Among], temperature: float, ends: Sequence[int] = ()
+) -> Tensor:
     """Log-probabilities of what each token is chosen from, -inf where it cannot come.
 
     Args:
         logits: Float32 ``(num_tokens, vocabulary)``.
         among: What each is chosen among.
         temperature: Divides the logits.
+        ends: The model's end tokens. One that is chosen among some tokens stands for all of them, with the sum of
+            their probabilities.
     """
     rows = [row for row, ids in enumerate(among) if ids is not None]
+    ending = [(row, token) for row in rows for token in among[row] or () if token in ends]
+    if ending and len(ends) > 1:
+        at = tuple(torch.tensor(ending, device=logits.device).T)
+        of_ends = logits[at[0]][:, list(ends)] / temperature  # (number of rows that may end, number of ends)
+        logits = logits.index_put(at, of_ends.logsumexp(-1) * temperature)
     if rows:
         left_out = torch.zeros(logits.shape, dtype=torch.bool, device=logits.device)
         left_out[torch.tensor(rows, device=logits.device)] = True

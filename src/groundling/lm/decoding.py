@@ -49,14 +49,6 @@ class Decoded:
     """Of each text, where a filter or mask left tokens out; None where none did."""
 
 
-def end_tokens(lm: LanguageModel) -> list[int]:
-    """What ends a text: the tokenizer's end token, and those of the model's generation config."""
-    ends: Any = lm.model.generation_config.eos_token_id if lm.model.generation_config else None
-    configured = [] if ends is None else ends if isinstance(ends, list) else [ends]
-    tokenizer_end = lm.tokenizer.eos_token_id
-    return sorted({*configured, *([] if tokenizer_end is None else [tokenizer_end])})
-
-
 class Decoder:
     """Writes with a language model, and with NLPO's mask model beside it where there is one.
 
@@ -78,7 +70,7 @@ class Decoder:
         self.start_token = lm.start_token if start_token is None else start_token
         self.mask = mask
         self.mask_lm = mask_lm
-        self.ends = end_tokens(lm)
+        self.ends = list(lm.end_tokens.ids)
         # Backbones of its own: a step is traced, and never compiled.
         self._stepper = Stepper(Backbone(lm.model), self.start_token)
         self._mask_stepper = (

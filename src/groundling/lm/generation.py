@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from groundling.lm.detokenize import Continuation
 from groundling.lm.packing import padded
 from groundling.lm.padding import Batches
 
@@ -25,7 +26,8 @@ _drawing = threading.Lock()
 class Generation:
     """One continuation.
 
-    `text`: without special tokens. `token_ids`: int64 (num_tokens,), the end-of-sequence token included where it was
+    `text`: without special tokens; the continuation of the prompt's text, with its first space if there is one.
+    `token_ids`: int64 (num_tokens,), the end-of-sequence token included where it was
     reached. `token_log_probs`: float32 (num_tokens,), of the distribution sampled from, after temperature and
     filters. `raw_token_log_probs`: float32 (num_tokens,), of the model's own distribution.
     """
@@ -102,13 +104,15 @@ def _generate_batch(
     beams = getattr(output, "beam_indices", None)
     sampled = _log_probs(output.scores, made, beams)
     raw = _log_probs(output.logits, made, beams)
-    ends = settings.get("eos_token_id", model.generation_config.eos_token_id)
+    config = settings.get("generation_config", model.generation_config)
+    ends = settings.get("eos_token_id", config.eos_token_id)
     stops_elsewhere = bool(settings.get("stop_strings") or settings.get("stopping_criteria"))
     generations = []
     for row in range(len(made)):
         length = _length(made[row], ends, filler if stops_elsewhere else None)
         ids = made[row, :length]
-        text = str(tokenizer.decode(ids, skip_special_tokens=True))
+        prompt = () if model.config.is_encoder_decoder else prompts[row * len(prompts) // len(made)]
+        text = Continuation(tokenizer, prompt).append(*ids.tolist())
         generations.append(Generation(text, ids, sampled[row, :length], raw[row, :length]))
     return generations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
@@ -17,6 +18,8 @@ from groundling.errors import GroundlingError
 from groundling.lm import adapters, loading
 from groundling.lm.backbone import Backbone
 from groundling.lm.chat import Chat
+from groundling.lm.detokenize import Continuation
+from groundling.lm.end_tokens import EndTokens
 from groundling.lm.generation import DEFAULT_NEW_TOKENS, Generation, generate
 from groundling.lm.kernels import speed_up_linear_layers
 from groundling.lm.packing import ScoringQuestion
@@ -55,7 +58,6 @@ class LanguageModel(nn.Module):
         filler: The token that pads.
         padding: Which prompts can be continued in one batch.
         start_token: The token that a decoder reads first.
-        end_token: The tokenizer's token for the end of a text; None where it has none.
         max_positions: How many tokens the model has room for; None where there is no limit.
     """
 
@@ -95,7 +97,6 @@ class LanguageModel(nn.Module):
             beginning,
         )
         self.start_token = start
-        self.end_token: int | None = tokenizer.eos_token_id
         self._scorer = Scorer(Backbone(model, compiled), start)
         self.padding = Batches(Backbone(model), self.filler, start)
         self.max_positions: int | None = getattr(config, "max_position_embeddings", None)
@@ -188,6 +189,11 @@ class LanguageModel(nn.Module):
         """Width of `state`: what heads take in."""
         head: Any = self.model.get_output_embeddings()
         return int(head.weight.shape[1])
+
+    @cached_property
+    def end_tokens(self) -> EndTokens:
+        """Tokens that end a text or a turn."""
+        return EndTokens.of(self.tokenizer, self.model.generation_config, self._tokens.vocabulary_size)
 
     @property
     def backbone(self) -> Backbone:
@@ -335,22 +341,23 @@ class LanguageModel(nn.Module):
 
         Args:
             prompts: As of `score_candidates`.
-            candidates: Likewise. An empty one is the end of the text alone.
+            candidates: Likewise. An empty one is the end of the text alone. A candidate that another one begins with
+                ends by any of the model's `end_tokens`, whose probabilities are added.
             temperature: Divides the logits of tokens.
 
         Raises:
-            GroundlingError: as `score_candidates`, or the tokenizer has no end token.
+            GroundlingError: as `score_candidates`, or there is no end token.
         """
-        if self.end_token is None:
+        if not self.end_tokens.ids:
             raise GroundlingError(
-                "this model's tokenizer has no end token (eos_token), without which a text that begins a longer "
-                "one cannot end: name another tokenizer"
+                "this model has no end token (in its tokenizer, generation config or chat template), without which a "
+                "text that begins a longer one cannot end: name another tokenizer"
             )
         _, questions = self._questions(prompts, candidates)
         scored = self._nothing
         if questions:
             log_probs, state = guided_log_probs(
-                self._scorer, questions, self.end_token, temperature, _grow(prompts)
+                self._scorer, questions, self.end_tokens.ids, temperature, _grow(prompts)
             )
             scored = log_probs.to(self.device), state.to(self.device)
         return CandidateScores.of([len(question.candidates) for question in questions], *scored)
@@ -517,7 +524,8 @@ class LanguageModel(nn.Module):
         Args:
             prompts: One text each, or its token ids.
             generation: Anything that Transformers' `generate` takes (`max_new_tokens`, by default 32, `do_sample`,
-                `temperature`, `top_p`, `num_beams`, `num_return_sequences`, ...).
+                `temperature`, `top_p`, `num_beams`, `num_return_sequences`, ...). Texts end at each of the model's
+                `end_tokens`, unless `eos_token_id` or a `generation_config` is given.
 
         Returns:
             One `Generation` per prompt, or `num_return_sequences` of each prompt in turn.
@@ -535,8 +543,14 @@ class LanguageModel(nn.Module):
         tokens = self.prompt_tokens(prompts, new_tokens)
         if not tokens:
             return []
+        if self.end_tokens.ids and "generation_config" not in generation:
+            generation = {"eos_token_id": list(self.end_tokens.ids)} | generation
         with self.remembering():
             return generate(self.model, self.tokenizer, tokens, self.padding, generation)
+
+    def continuation(self, prompt: Sequence[int], skip_special_tokens: bool = True) -> Continuation:
+        """The decoder of what the model writes after a prompt in token ids."""
+        return Continuation(self.tokenizer, () if self.is_encoder_decoder else prompt, skip_special_tokens)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Writes weights (safetensors), config and tokenizer; with LoRA, the adapter.

@@ -46,7 +46,7 @@ class TextTokens:
     ) -> None:
         self._tokenizer: Any = tokenizer
         self.encoder = TextEncoder(tokenizer)
-        self._vocabulary_size = vocabulary_size
+        self.vocabulary_size = vocabulary_size
         self._fallback_token = fallback_token
         self._max_prompt_tokens = max_prompt_tokens
         self._prompts, self._candidates = _Remembered(), _Remembered()
@@ -88,8 +88,30 @@ class TextTokens:
 
     def check(self, text: str, ids: list[int]) -> None:
         """Raise `GroundlingError` if the model has no embedding for a text's tokens."""
-        if ids and max(ids) >= self._vocabulary_size:
+        if ids and max(ids) >= self.vocabulary_size:
             raise GroundlingError(
                 f"the tokenizer gives token {max(ids)} for {text[:40]!r}, but the model has only "
-                f"{self._vocabulary_size} embeddings: the tokenizer is not this model's"
+                f"{self.vocabulary_size} embeddings: the tokenizer is not this model's"
             )
+
+
+def indistinguishable(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[str]]:
+    """Groups of different texts that are encoded as the same token ids, which a model cannot tell apart.
+
+    Tokenizers that lack a character write it as the unknown token (T5's has no ``{`` and ``}``), and some change case
+    or drop accents and blanks.
+
+    Args:
+        tokenizer: Any Transformers tokenizer.
+        texts: Actions, goals or observations; repeated texts count once.
+
+    Returns:
+        Groups of two or more texts, each in the order of ``texts``; empty if all texts can be told apart.
+    """
+    distinct = list(dict.fromkeys(texts))
+    groups: dict[tuple[int, ...], list[str]] = {}
+    if distinct:
+        encoded: Any = tokenizer(distinct, add_special_tokens=False, verbose=False)["input_ids"]
+        for text, ids in zip(distinct, encoded, strict=True):
+            groups.setdefault(tuple(ids), []).append(text)
+    return [group for group in groups.values() if len(group) > 1]

@@ -16,12 +16,10 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from groundling.lm.packing import Tokens
 from groundling.lm.scoring import Scorer, ScoringQuestion, sums_of
-
-_END = -1
-"""Stands for the end of a text among its tokens. An end token that a text itself has is another thing."""
 
 
 @dataclass(frozen=True)
@@ -29,41 +27,50 @@ class Trie:
     """The tokens of several texts as a tree, whose edges are tokens that can come.
 
     Each text is its tokens and an end. What follows its last choice is certain, needs no logit, and is left out: texts
-    that differ in their first tokens keep only these, and an end is kept only of a text that another begins with.
+    that differ in their first tokens keep only these, and an end is kept only of a text that another begins with. A
+    text with an end has a line for each token that may end it.
 
-    `chosen`: of each text the tokens up to the last that was a choice, the end as the end token.
-    `edges`: int64 (number of tokens in `chosen`,): the edge of each, text by text.
+    `chosen`: the tokens of each line up to the last that was a choice.
+    `num_lines`: how many lines each text has.
+    `edges`: int64 (number of tokens in `chosen`,): the edge of each, line by line.
     `first`: int64 (num_edges,): the first of these tokens that goes along an edge.
     `nodes`: int64 (num_edges,): the node that an edge leaves: 0 is the root, i + 1 where edge i leads to.
     `copies`: int64 (num_texts,): how many texts have the same tokens; which of them was written is a draw among them.
     """
 
     chosen: list[list[int]]
+    num_lines: list[int]
     edges: Tensor
     first: Tensor
     nodes: Tensor
     copies: Tensor
 
     @classmethod
-    def of(cls, texts: Sequence[Tokens], end_token: int) -> Trie:
-        """The trie of one or more texts in token ids."""
+    def of(cls, texts: Sequence[Tokens], end_tokens: Sequence[int]) -> Trie:
+        """The trie of one or more texts in token ids, each of which may end with any of the end tokens."""
         keys = [tuple(text) for text in texts]
         copies, lengths = Counter(keys), _lengths_of_choices(keys)
+        num_lines = [len(end_tokens) if lengths[key] > len(key) else 1 for key in keys]
+        chosen: list[list[int]] = []
         edges: list[int] = []
         first: list[int] = []
         nodes: list[int] = []
-        known: dict[tuple[int, int], int] = {}  # (node, token) -> edge
-        for key in keys:
-            node = 0
-            for token in (*key, _END)[: lengths[key]]:
-                if (node, token) not in known:
-                    known[node, token] = len(nodes)
-                    first.append(len(edges))
-                    nodes.append(node)
-                edges.append(known[node, token])
-                node = edges[-1] + 1
+        known: dict[tuple[int, int, bool], int] = {}  # (node, token, whether it ends the text) -> edge
+        for key, ends in zip(keys, num_lines, strict=True):
+            for end in end_tokens[:ends]:
+                chosen.append([*key, end][: lengths[key]])
+                node = 0
+                for place, token in enumerate(chosen[-1]):
+                    step = node, token, place == len(key)
+                    if step not in known:
+                        known[step] = len(nodes)
+                        first.append(len(edges))
+                        nodes.append(node)
+                    edges.append(known[step])
+                    node = edges[-1] + 1
         return cls(
-            [[*key, end_token][: lengths[key]] for key in keys],
+            chosen,
+            num_lines,
             torch.tensor(edges, dtype=torch.long),
             torch.tensor(first, dtype=torch.long),
             torch.tensor(nodes, dtype=torch.long),
@@ -90,7 +97,7 @@ def _common(text: Tokens, other: Tokens) -> int:
 def guided_log_probs(
     scorer: Scorer,
     questions: Sequence[ScoringQuestion],
-    end_token: int,
+    end_tokens: Sequence[int],
     temperature: float,
     growing: bool = False,
 ) -> tuple[Tensor, Tensor]:
@@ -99,7 +106,7 @@ def guided_log_probs(
     Args:
         scorer: Gives the logits.
         questions: At least one.
-        end_token: What ends a candidate that another one begins with.
+        end_tokens: Any of them ends a candidate that another one begins with.
         temperature: Divides the logits.
         growing: As of `Scorer`.
 
@@ -111,7 +118,7 @@ def guided_log_probs(
     for _, candidates in questions:
         key = tuple(map(tuple, candidates))
         if key not in known:
-            known[key] = Trie.of(candidates, end_token)
+            known[key] = Trie.of(candidates, end_tokens)
         tries.append(known[key])
     chosen = [
         ScoringQuestion(asked.prompt, trie.chosen) for asked, trie in zip(questions, tries, strict=True)
@@ -142,8 +149,13 @@ def written_log_probs(tries: Sequence[Trie], logits: Tensor, temperature: float 
     totals = torch.zeros_like(choices).index_add(0, nodes, choices.exp())
     log_probs = choices - totals[nodes].log()  # (num_edges,), 0 where there is no choice
     lengths = [len(tokens) for trie in tries for tokens in trie.chosen]
+    num_lines = [number for trie in tries for number in trie.num_lines]
+    written = sums_of(lengths, log_probs[edges])  # (number of lines,)
+    if len(lengths) > len(num_lines):
+        lines = pad_sequence(written.split(num_lines), batch_first=True, padding_value=-torch.inf)
+        written = lines.logsumexp(-1)
     copies = torch.cat([trie.copies for trie in tries]).to(logits.device)
-    return sums_of(lengths, log_probs[edges]) - copies.log()
+    return written - copies.log()
 
 
 def _beside(indices: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:

@@ -1,5 +1,6 @@
 """A language model is the policy; it thinks before it acts, or writes its action freely, from which it is read."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from groundling.envs.observation import TextObservation
 from groundling.lm import LanguageModel, Prompts
-from groundling.lm.answers import answer_states, log_probs_among, states_after
+from groundling.lm.answers import Among, answer_states, log_probs_among, states_after
 from groundling.lm.sampling import draw
 from groundling.policies.action_text import ActionTextPolicy
 from groundling.policies.answer import Answer, Form
@@ -89,11 +90,16 @@ class ActionGeneratingPolicy(ActionTextPolicy):
         deterministic: bool = False,
         generator: torch.Generator | None = None,
     ) -> Action:
-        self._form.in_conversation = self._prompts.conversational(observations[0])
-        most = self._form.most_tokens(observations)
-        prompts = self.lm.prompt_tokens(self.read(observations), most)
-        answers = [Answer(self._form, observation.actions) for observation in observations]
-        numbers = None if deterministic else _numbers(len(answers), most, generator)
+        read = self.read(observations)
+        in_conversation = not isinstance(read[0], str)
+        most = self._form.most_tokens(observations, in_conversation)
+        prompts = self.lm.prompt_tokens(read, most)
+        answers = [
+            Answer(self._form, seen.actions, in_conversation, () if self.lm.is_encoder_decoder else prompt)
+            for seen, prompt in zip(observations, prompts, strict=True)
+        ]
+        # One for each token, and one to choose among actions of equal tokens.
+        numbers = None if deterministic else _numbers(len(answers), most + 1, generator)
         writing = list(range(len(answers)))
         while writing:
             with self.lm.autocast():
@@ -102,7 +108,7 @@ class ActionGeneratingPolicy(ActionTextPolicy):
                 )
                 logits = self.lm.backbone.logits(states).float()
             values = self.value_head(states.float())
-            log_probs = log_probs_among(logits, [answers[i].among_next for i in writing], self.temperature)
+            log_probs = self._log_probs(logits, [answers[i].among_next for i in writing])
             if numbers is None:
                 tokens = log_probs.argmax(-1)
             else:
@@ -113,10 +119,20 @@ class ActionGeneratingPolicy(ActionTextPolicy):
             for i, (token, log_prob, value) in zip(writing, columns, strict=True):
                 answers[i].write(int(token), log_prob, value)
             writing = [i for i in writing if not answers[i].ended]
+        log_shares = torch.zeros(len(answers))
+        for i, answer in enumerate(answers):
+            same = (
+                []
+                if answer.invalid
+                else self._form.same_tokens(answer.actions, answer.action, in_conversation)
+            )
+            if len(same) > 1 and numbers is not None:
+                answer.action = same[int(numbers[i, len(answer.tokens)] * len(same))]
+            log_shares[i] = -math.log(max(1, len(same)))
         turns = [answer.turn(observation) for observation, answer in zip(observations, answers, strict=True)]
         return Action(
             torch.tensor([answer.action for answer in answers]),
-            torch.tensor([sum(answer.log_probs) for answer in answers]),
+            torch.tensor([sum(answer.log_probs) for answer in answers]) + log_shares,
             torch.tensor([answer.values[0] for answer in answers]),
             turns=turns,
             tokens=TurnTokens.of(
@@ -139,14 +155,15 @@ class ActionGeneratingPolicy(ActionTextPolicy):
         """
         turns = [one for one in observations if isinstance(one, Turn)]
         if not turns:
-            self._form.in_conversation = self._prompts.conversational(observations[0])
-            plain_turns = [
-                self._form.plain_turn(observation, action)
-                for observation, action in zip(observations, actions.tolist(), strict=True)
-            ]
+            shown = list(zip(observations, actions.tolist(), strict=True))
+            in_conversation = not isinstance(self.read(observations[:1])[0], str)
+            plain_turns = [self._form.plain_turn(seen, action, in_conversation) for seen, action in shown]
+            copies = torch.tensor(
+                [len(self._form.same_tokens(seen.actions, action, in_conversation)) for seen, action in shown]
+            )
             width = max(len(turn.tokens) for turn in plain_turns)
             tokens = self.evaluate(plain_turns, torch.zeros(len(plain_turns), width, dtype=torch.long))
-            log_probs = tokens.log_probs.sum(-1)
+            log_probs = tokens.log_probs.sum(-1) - copies.log().to(tokens.log_probs)
             return Evaluation(
                 log_probs,
                 tokens.entropies.sum(-1),
@@ -157,7 +174,7 @@ class ActionGeneratingPolicy(ActionTextPolicy):
         with self.lm.autocast():
             states = self._states(self.lm, turns)
             logits = self.lm.backbone.logits(states).float()
-        log_probs = log_probs_among(logits, [ids for turn in turns for ids in turn.among], self.temperature)
+        log_probs = self._log_probs(logits, [ids for turn in turns for ids in turn.among])
         chosen = torch.tensor([token for turn in turns for token in turn.tokens], device=logits.device)
         mask = torch.arange(actions.shape[1]) < torch.tensor([[len(turn.tokens)] for turn in turns])
         mask = mask.to(logits.device)
@@ -184,7 +201,7 @@ class ActionGeneratingPolicy(ActionTextPolicy):
             for first in range(0, len(states), _ROWS):
                 rows = slice(first, first + _ROWS)
                 logits = lm.backbone.logits(states[rows]).float()
-                log_probs = log_probs_among(logits, among[rows], self.temperature)
+                log_probs = self._log_probs(logits, among[rows])
                 parts.append(log_probs.gather(1, chosen[rows, None].to(log_probs.device))[:, 0])
         return spread(torch.cat(parts), mask.to(states.device))
 
@@ -199,6 +216,10 @@ class ActionGeneratingPolicy(ActionTextPolicy):
     def work(self, observations: Sequence[Any]) -> Sequence[Work] | None:
         seen = [one.observation if isinstance(one, Turn) else one for one in observations]
         return super().work(seen)
+
+    def _log_probs(self, logits: Tensor, among: Sequence[Among]) -> Tensor:
+        """``(num_tokens, vocabulary)``: of what each token is chosen among."""
+        return log_probs_among(logits, among, self.temperature, self._form.ends)
 
     def _states(self, lm: LanguageModel, turns: Sequence[Turn]) -> Tensor:
         """``(number of tokens, hidden)``: the states that predict each turn's tokens."""

@@ -7,7 +7,7 @@ from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
 from groundling.lm import LanguageModel
 from groundling.lm.answers import Among
-from groundling.lm.decoding import end_tokens
+from groundling.lm.detokenize import Continuation
 from groundling.lm.trie import Trie
 from groundling.policies.turns import Turn
 
@@ -57,30 +57,30 @@ class Form:
                 f"policy.args.thought_ends={thought_ends!r} is blank: give a text that ends the thought, such as "
                 "Action:"
             )
-        self.ends = end_tokens(lm)
-        if lm.end_token is None or not self.ends:
+        self.ends = lm.end_tokens.ids
+        if not self.ends:
             raise ConfigError(
-                "this model's tokenizer has no end token (eos_token), without which no answer ends: name another one "
-                "(model.tokenizer=…)"
+                "this model has no end token (in its tokenizer, generation config or chat template), without which no "
+                "answer ends: name another tokenizer (model.tokenizer=…)"
             )
         self.guided, self.invalid_action, self.thought_ends = guided, invalid_action, thought_ends
         self.max_thought_tokens = 0 if thought_ends is None else max_thought_tokens or _THOUGHT_TOKENS
         self._max_action_tokens = max_action_tokens
-        self._thought_begins, self.in_conversation = thought_begins, False
-        self.closing = self._encoded(lm, thought_ends)
-        self._lm, self._end_token = lm, lm.end_token
-        self._paths: dict[tuple[str, ...], list[list[int]]] = {}
+        self._thought_begins, self.closing = thought_begins, self._encoded(lm, thought_ends)
+        self._lm = lm
+        self._paths: dict[tuple[tuple[str, ...], bool], list[list[int]]] = {}
 
-    @property
-    def opening(self) -> list[int]:
-        """Token ids put before a thought; ``in_conversation`` they continue the text of a chat template."""
-        if not self._thought_begins:
-            return []
-        return self._lm.candidate_tokens([self._thought_begins], answers=self.in_conversation)[0]
+    def opening(self, in_conversation: bool) -> list[int]:
+        """Token ids put before a thought."""
+        return (
+            self._lm.candidate_tokens([self._thought_begins], in_conversation)[0]
+            if self._thought_begins
+            else []
+        )
 
-    def action_tokens(self, actions: Sequence[str]) -> list[list[int]]:
-        """Token ids of actions, as they follow a thought or the prompt."""
-        answers = self.in_conversation and self.thought_ends is None
+    def action_tokens(self, actions: Sequence[str], in_conversation: bool) -> list[list[int]]:
+        """Token ids of actions, as they follow the prompt or a thought."""
+        answers = in_conversation and self.thought_ends is None
         return self._lm.candidate_tokens([self._lm.mask(action) for action in actions], answers)
 
     @property
@@ -92,46 +92,57 @@ class Form:
     def usual_tokens(self) -> int:
         """How many tokens an answer has at most, where no admissible action is longer than usual."""
         action = self._max_action_tokens or _ACTION_TOKENS
-        return len(self.opening) + self.max_thought_tokens + len(self.closing) + action
+        return len(self.opening(False)) + self.max_thought_tokens + len(self.closing) + action
 
-    def most_action_tokens(self, actions: tuple[str, ...]) -> int:
+    def most_action_tokens(self, actions: tuple[str, ...], in_conversation: bool = False) -> int:
         """How many tokens of an action are written at most, the end included."""
         if self.guided:
-            return max(len(path) for path in self.paths(actions))
+            return max(len(path) for path in self.paths(actions, in_conversation))
         if self._max_action_tokens is not None:
             return self._max_action_tokens
-        return max(_ACTION_TOKENS, 1 + max(map(len, self.action_tokens(actions))))
+        return max(_ACTION_TOKENS, 1 + max(map(len, self.action_tokens(actions, in_conversation))))
 
-    def paths(self, actions: tuple[str, ...]) -> list[list[int]]:
-        """Of each action the tokens that are written of it where it is guided: those up to the last that is a choice,
-        and one at least.
-        """
-        if actions not in self._paths:
+    def end_token(self, in_conversation: bool) -> int:
+        """The token that ends an action: that of a turn, or of a plain text."""
+        ends = self._lm.end_tokens
+        token = ends.of_turn if in_conversation else ends.of_text
+        assert token is not None  # some of `ends`
+        return token
+
+    def paths(self, actions: tuple[str, ...], in_conversation: bool = False) -> list[list[int]]:
+        """The tokens of each action that guided decoding writes: up to the last that is a choice, and at least one."""
+        key = actions, in_conversation
+        if key not in self._paths:
             if len(self._paths) >= _REMEMBERED_LISTS:
                 self._paths.clear()
-            tokens = self.action_tokens(actions)
-            chosen = Trie.of(tokens, self._end_token).chosen
-            self._paths[actions] = [
-                path or [*ids, self._end_token][:1] for path, ids in zip(chosen, tokens, strict=True)
-            ]
-        return self._paths[actions]
+            tokens, end = self.action_tokens(actions, in_conversation), self.end_token(in_conversation)
+            chosen = Trie.of(tokens, [end]).chosen
+            self._paths[key] = [path or [*ids, end][:1] for path, ids in zip(chosen, tokens, strict=True)]
+        return self._paths[key]
 
-    def most_tokens(self, observations: Sequence[TextObservation]) -> int:
+    def same_tokens(self, actions: tuple[str, ...], action: int, in_conversation: bool = False) -> list[int]:
+        """Indices of the actions that have the tokens of ``action``, itself included: the model writes all alike."""
+        tokens = self.action_tokens(actions, in_conversation)
+        return [index for index, ids in enumerate(tokens) if ids == tokens[action]]
+
+    def most_tokens(self, observations: Sequence[TextObservation], in_conversation: bool = False) -> int:
         """How many tokens an answer has at most at one of these."""
-        action = max(self.most_action_tokens(seen.actions) for seen in observations)
-        return len(self.opening) + self.max_thought_tokens + len(self.closing) + action
+        action = max(self.most_action_tokens(seen.actions, in_conversation) for seen in observations)
+        return len(self.opening(in_conversation)) + self.max_thought_tokens + len(self.closing) + action
 
-    def plain_turn(self, observation: TextObservation, action: int) -> Turn:
-        """The turn of somebody who took ``action``, an index, without a thought.
+    def plain_turn(self, observation: TextObservation, action: int, in_conversation: bool = False) -> Turn:
+        """The turn that takes ``action``, an index, without a thought.
 
         Raises:
-            ConfigError: it takes more tokens than may be written.
+            ConfigError: the action has more tokens than may be written.
         """
-        answer = Answer(self, observation.actions)
-        answer.thinks, answer.waiting = False, [*self.opening, *self.closing]
-        spelled = [*self.action_tokens(observation.actions)[action], self._end_token]
-        path = self.paths(observation.actions)[action] if self.guided else spelled
-        if not self.guided and len(spelled) - 1 > (most := self.most_action_tokens(observation.actions)):
+        answer = Answer(self, observation.actions, in_conversation)
+        answer.thinks, answer.waiting = False, [*self.opening(in_conversation), *self.closing]
+        end = self.end_token(in_conversation)
+        spelled = [*self.action_tokens(observation.actions, in_conversation)[action], end]
+        path = self.paths(observation.actions, in_conversation)[action] if self.guided else spelled
+        most = self.most_action_tokens(observation.actions, in_conversation)
+        if not self.guided and len(spelled) - 1 > most:
             raise ConfigError(
                 f"policy.args.max_action_tokens={most} leaves no room for the action {observation.actions[action]!r}, "
                 f"which takes {len(spelled) - 1} tokens: set that at least, or leave it out"
@@ -141,13 +152,20 @@ class Form:
             answer.write(path[len(answer.said)] if among is None or len(among) > 1 else among[0])
         return answer.turn(observation)
 
-    def text(self, tokens: Sequence[int]) -> str:
-        """What tokens say."""
-        return str(self._lm.tokenizer.decode(list(tokens)))
+    def decoder(self, before: Sequence[int], skip_special_tokens: bool = False) -> Continuation:
+        """The decoder of what follows the tokens ``before``."""
+        return Continuation(self._lm.tokenizer, before, skip_special_tokens)
 
-    def action_text(self, tokens: Sequence[int]) -> str:
-        """What they say without special tokens."""
-        return str(self._lm.tokenizer.decode(list(tokens), skip_special_tokens=True))
+    def text(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, special ones included."""
+        return self.decoder(()).append(*tokens)
+
+    def names(
+        self, tokens: Sequence[int], actions: tuple[str, ...], in_conversation: bool = False
+    ) -> int | None:
+        """The first action with exactly these tokens, which its decoded text may not tell; None: no action."""
+        candidates = self.action_tokens(actions, in_conversation)
+        return candidates.index(list(tokens)) if tokens in candidates else None
 
     @staticmethod
     def _encoded(lm: LanguageModel, text: str | None) -> list[int]:
@@ -161,6 +179,10 @@ class Answer:
     form: Form
     actions: tuple[str, ...]
     """The admissible ones."""
+    in_conversation: bool = False
+    """Whether the prompt is a conversation, whose turns have an end token of their own."""
+    prompt: Sequence[int] = ()
+    """Token ids before the answer; none for an encoder-decoder."""
     tokens: list[int] = field(default_factory=list)
     among: list[Among] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
@@ -177,13 +199,15 @@ class Answer:
 
     def __post_init__(self) -> None:
         self.thinks = self.form.thought_ends is not None
-        self._most = self.form.most_action_tokens(self.actions)
-        self.waiting = list(self.form.opening)  # what a rule puts there next
+        self._most = self.form.most_action_tokens(self.actions, self.in_conversation)
+        self.waiting = self.form.opening(self.in_conversation)  # what a rule puts there next
         self._begun = ""  # of the action, in the token that ended the thought
+        self._decoder: Continuation | None = None  # of the thought, then of the action
 
     def turn(self, observation: TextObservation) -> Turn:
         """It as an answer to an observation."""
-        return Turn(observation, tuple(self.tokens), tuple(self.among), self.form.text(self.tokens))
+        text = self.form.decoder(self.prompt).append(*self.tokens)
+        return Turn(observation, tuple(self.tokens), tuple(self.among), text)
 
     @property
     def among_next(self) -> Among:
@@ -193,7 +217,8 @@ class Answer:
         if self.thinks or not self.form.guided:
             return None
         length = len(self.said)
-        going_on = [path for path in self.form.paths(self.actions) if path[:length] == self.said]
+        paths = self.form.paths(self.actions, self.in_conversation)
+        going_on = [path for path in paths if path[:length] == self.said]
         return tuple(sorted({path[length] for path in going_on}))
 
     def write(self, token: int, log_prob: float = 0.0, value: float = 0.0) -> None:
@@ -216,23 +241,32 @@ class Answer:
 
     def _think(self, token: int) -> None:
         self.thought.append(token)
-        _, end, begun = self.form.text(self.thought).partition(self.form.thought_ends or "")
+        _, end, begun = self._decoded(token, False).partition(self.form.thought_ends or "")
         if end:
-            self.thinks, self._begun = False, begun
+            self.thinks, self._begun, self._decoder = False, begun, None
         elif token in self.form.ends or len(self.thought) == self.form.max_thought_tokens:
-            self.thinks, self.waiting = False, list(self.form.closing)
+            self.thinks, self.waiting, self._decoder = False, list(self.form.closing), None
+
+    def _decoded(self, token: int, skip_special_tokens: bool) -> str:
+        """The text of the thought, or of the action, up to ``token``, which is the last one written."""
+        if self._decoder is None:
+            self._decoder = self.form.decoder([*self.prompt, *self.tokens[:-1]], skip_special_tokens)
+        return self._decoder.append(token)
 
     def _say(self, token: int) -> None:
         self.said.append(token)
         if self.form.guided:
-            paths = self.form.paths(self.actions)
+            paths = self.form.paths(self.actions, self.in_conversation)
             self.ended = self.said in paths
             self.action = paths.index(self.said) if self.ended else 0
             return
-        text = (self._begun + self.form.action_text(self.said)).lstrip()
+        text = (self._begun + self._decoded(token, True)).lstrip()
         if token in self.form.ends or "\n" in text or len(self.said) == self._most:
             self.ended = True
-            named = find_action(text.partition("\n")[0], self.actions)
+            said = self.said[:-1] if token in self.form.ends else self.said
+            named = self.form.names(said, self.actions, self.in_conversation)
+            if named is None:
+                named = find_action(text.partition("\n")[0], self.actions)
             self.invalid = named is None
             self.action = action_instead(self.form.invalid_action, self.actions) if named is None else named
 

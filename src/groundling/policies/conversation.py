@@ -60,7 +60,6 @@ class PolicyPrompts:
     def __init__(self, reader: PromptReader, lm: LanguageModel | None) -> None:
         self._reader, self._lm, self.answer_tokens = reader, lm, 0
         self._conversations: ConversationReader | None = None
-        self._conversational: bool | None = None
 
     def read(self, observations: Sequence[TextObservation], prompts: Sequence[str] | None = None) -> Prompts:
         """Texts, or token ids of conversations.
@@ -93,12 +92,6 @@ class PolicyPrompts:
             return [self._lm.unmask(text) for text in texts]
         tokens = [prompt for prompt in prompts if not isinstance(prompt, str)]
         return [str(self._lm.tokenizer.decode(ids)) for ids in tokens]
-
-    def conversational(self, observation: TextObservation) -> bool:
-        """Whether its prompts are conversations; all are of one kind."""
-        if self._conversational is None:
-            self._conversational = not isinstance(self._reader.read(observation), str)
-        return self._conversational
 
     def _read(self, observation: TextObservation, id: str | None) -> str | Conversation:
         """A prompt, in which words of the world that spell control tokens are masked.

@@ -76,8 +76,8 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
         max_episode_length: Tokens of a text.
         prompt_truncation_side: Where long prompts are cut.
         terminate_on_eos: Whether an end token ends a text.
-        end_tokens: Which those are; None for the tokenizer's own. Many chat models have several: see
-            `groundling.lm.decoding.end_tokens`.
+        end_tokens: Token ids that end a text; None for those of the tokenizer and its chat template. The generation
+            config of a model may have more: see `groundling.LanguageModel.end_tokens`.
         context_start_token: The token that an encoder-decoder's decoder begins with; seen in the context, no action.
             A policy that reads these observations needs the same, as ``policy.args.context_start_token``.
         num_actions: Size of the vocabulary of the model's logits, which may be padded; None for the tokenizer's own.
@@ -111,7 +111,9 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
                 f"max_prompt_length={max_prompt_length} and max_episode_length={max_episode_length} must be at least 1"
             )
         if end_tokens is None:
-            end_tokens = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
+            from groundling.lm.end_tokens import EndTokens  # slow to import
+
+            end_tokens = EndTokens.of(tokenizer).ids
         if terminate_on_eos and not end_tokens:
             raise ConfigError("the tokenizer has no end token: give end_tokens, or terminate_on_eos=false")
         if isinstance(reward, str):
@@ -157,14 +159,17 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
         ids, mask = encode_prompts(
             [self.sample], self.tokenizer, self.max_prompt_length, self.prompt_truncation_side
         )
+        from groundling.lm.detokenize import Continuation  # slow to import
+
         self._prompt_ids, self._prompt_mask = ids[0].numpy(), mask[0].numpy()
         start = [] if self.context_start_token is None else [self.context_start_token]
         prompt = self._prompt_ids[self._prompt_mask == 1].tolist()
+        self._written = Continuation(self.tokenizer, () if start else prompt)
         steps, size = self.max_episode_length, self.max_prompt_length + self.max_episode_length
         self._context = _Window(start, steps, steps, self._filler)
         self._input = _Window(prompt + start, size, steps, self._filler)
         self._actions = np.zeros(steps, np.int64)
-        self._steps, self._done, self._text = 0, False, ""
+        self._steps, self._decoded, self._done, self._text = 0, 0, False, ""
         return self._observation(), self._info(self._text if self._decodes else None)
 
     def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -181,12 +186,10 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
         self._done = token in self.end_tokens or self._steps == self.max_episode_length
         previous, text = self._text, None
         if self._decodes or self._done:
-            text = self._text = self._decode()
+            text = self._text = self._written.append(*self._actions[self._decoded : self._steps].tolist())
+            self._decoded = self._steps
         reward = self._reward(previous)
         return self._observation(), reward, self._done, False, self._info(text)
-
-    def _decode(self) -> str:
-        return str(self.tokenizer.decode(self._actions[: self._steps].tolist(), skip_special_tokens=True))
 
     def _reward(self, previous: str) -> float:
         if self.reward is None or not (self._per_token or self._done):

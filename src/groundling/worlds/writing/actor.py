@@ -60,4 +60,4 @@ class WritingActor:
             raise ConfigError(f"expected a prompt, a text, got {observation!r:.80}")
         encoded = self._encode([Sample("prompt", observation)])
         (ids,) = write(self._policy, encoded, self._num_tokens, self._generation, self._generator)
-        return str(self._policy.lm.tokenizer.decode(ids, skip_special_tokens=True))
+        return self._policy.lm.continuation(encoded[0].ids).append(*ids)

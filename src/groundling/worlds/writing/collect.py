@@ -13,7 +13,9 @@ from groundling.algorithms.rollout import Rollout
 from groundling.envs.text_generation import Sample, SampleOrder
 from groundling.envs.text_generation.prompts import Side, encode_prompts
 from groundling.errors import ConfigError, GroundlingError
+from groundling.lm import LanguageModel
 from groundling.lm.chat import Chat
+from groundling.lm.end_tokens import EndTokens
 from groundling.policies.policy import Policy
 from groundling.policies.texts import TokenPrompt, Writing, Written
 from groundling.policies.token import TokenPolicy
@@ -42,6 +44,10 @@ class PromptEncoder:
         prompt_truncation_side: Where: "left" keeps a prompt's end, "right" its beginning.
         chat: By whose template a prompt is what a user says; None: it is read as it is.
         system: The system prompt of such a conversation.
+        ends: End tokens of the model; None: those of its tokenizer.
+
+    Attributes:
+        end_token: Ends an answer in training data: that of a turn with ``chat``, else that of a text.
     """
 
     def __init__(
@@ -51,7 +57,10 @@ class PromptEncoder:
         prompt_truncation_side: Side = "left",
         chat: Chat | None = None,
         system: str | None = None,
+        ends: EndTokens | None = None,
     ) -> None:
+        ends = ends or EndTokens.of(tokenizer)
+        self.end_token = ends.of_text if chat is None else ends.of_turn
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         self.tokenizer, self.max_prompt_length, self._side = (
@@ -157,9 +166,10 @@ class WrittenTexts(_PoolCollector):
         samples = everyones[self._local_rows]
         # Drawn for all processes, so that a text does not depend on who writes it.
         uniforms = torch.rand(self._num_texts, self._num_tokens, dtype=torch.float64, generator=generator)
-        writing = writer.write(self._encode(samples), uniforms[self._local_rows], self._num_tokens)
+        prompts = self._encode(samples)
+        writing = writer.write(prompts, uniforms[self._local_rows], self._num_tokens)
         rows = [ids.tolist() for ids in writing.token_ids()]
-        texts = texts_so_far(rows, self._encode.tokenizer, self._reward.per_token)
+        texts = texts_so_far(writer.lm, prompts, rows, self._reward.per_token)
         rewarded = self._reward(stretch_of(samples, texts))  # (longest, num_texts)
         nothing = torch.zeros(writing.mask.shape)  # (num_tokens, num_texts)
         rollout = Rollout(
@@ -224,7 +234,7 @@ class References(_PoolCollector):
             puts around targets (BART's ``<s>``, T5's ``</s>``).
 
     Raises:
-        ConfigError: a sample has no reference.
+        ConfigError: a sample has no reference, or the model no end token.
     """
 
     def __init__(
@@ -241,8 +251,13 @@ class References(_PoolCollector):
                 raise ConfigError(
                     f"sample {sample.id} has no reference, so there is nothing to learn from: choose another pool"
                 )
+        if encode.end_token is None:
+            raise ConfigError(
+                "the model has no end token, so it cannot learn where a text ends: name a tokenizer with an eos_token "
+                "(model.tokenizer=…)"
+            )
         super().__init__(order, encode, num_texts, local_rows, num_tokens)
-        self._has_decoder = has_decoder
+        self._has_decoder, self._end_token = has_decoder, encode.end_token
 
     def collect(
         self,
@@ -298,21 +313,34 @@ class References(_PoolCollector):
     def _tokens(self, text: str) -> list[int]:
         tokenizer = self._encode.tokenizer
         ids = self._encode.target(text, self._has_decoder)
-        ended = self._has_decoder and tokenizer.eos_token_id in ids[-2:]  # mBART's language stands after it
-        return (ids if ended else [*ids, tokenizer.eos_token_id])[: self._num_tokens]
+        last = ids[-2:] if self._has_decoder else []  # mBART writes the language after its end token
+        if tokenizer.eos_token_id in last:
+            ids[-2:] = [self._end_token if token == tokenizer.eos_token_id else token for token in last]
+        else:
+            ids.append(self._end_token)
+        return ids[: self._num_tokens]
 
 
 def texts_so_far(
-    rows: list[list[int]], tokenizer: PreTrainedTokenizerBase, per_token: bool
+    lm: LanguageModel, prompts: Sequence[TokenPrompt], rows: Sequence[Sequence[int]], per_token: bool
 ) -> list[list[str]]:
-    """Of each text, what stood there after each of its tokens; where only whole texts are rewarded, the last alone."""
-    if per_token:
-        return [
-            tokenizer.batch_decode([row[: i + 1] for i in range(len(row))], skip_special_tokens=True)
-            for row in rows
-        ]
-    whole = tokenizer.batch_decode(rows, skip_special_tokens=True)
-    return [[""] * (len(row) - 1) + [text] for row, text in zip(rows, whole, strict=True)]
+    """The text after each token of each row; unless ``per_token``, empty but for the last token's.
+
+    Args:
+        lm: The model that wrote.
+        prompts: Prompts of the rows.
+        rows: Token ids of the generations.
+        per_token: Whether every token is rewarded, or whole texts.
+    """
+    texts = []
+    for prompt, row in zip(prompts, rows, strict=True):
+        written = lm.continuation(prompt.ids)
+        texts.append(
+            [written.append(token) for token in row]
+            if per_token
+            else [""] * (len(row) - 1) + [written.append(*row)]
+        )
+    return texts
 
 
 def stretch_of(samples: Sequence[Sample], texts: Sequence[Sequence[str]]) -> Stretch:

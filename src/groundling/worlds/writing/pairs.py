@@ -12,7 +12,6 @@ from groundling.errors import ConfigError
 from groundling.judges.preferences.recording import Recorded, TextRecording
 from groundling.judges.preferences.segments import TextSegment
 from groundling.policies.token import TokenPolicy
-from groundling.rewards import RewardSum
 from groundling.worlds.recording import Recording
 from groundling.worlds.world import Demonstrator
 from groundling.worlds.writing.collect import (
@@ -45,22 +44,20 @@ class _Author:
         generator = torch.Generator().manual_seed(seed)
         uniforms = torch.rand(len(samples), self._num_tokens, dtype=torch.float64, generator=generator)
         with self.policy.unchanged():
-            writing = self.policy.write(self._encode(samples), uniforms, self._num_tokens)
+            prompts = self._encode(samples)
+            writing = self.policy.write(prompts, uniforms, self._num_tokens)
         rows = [ids.tolist() for ids in writing.token_ids()]
-        texts = self.policy.lm.tokenizer.batch_decode(rows, skip_special_tokens=True)
+        per_token = self._reward is not None and self._reward.per_token
+        texts = texts_so_far(self.policy.lm, prompts, rows, per_token)
         figures: list[dict[str, float]] = [{"steps": float(len(row))} for row in rows]
         if self._reward is not None:
-            for text_figures, worth in zip(figures, self._worth(self._reward, samples, rows), strict=True):
+            worths = self._reward(stretch_of(samples, texts)).total.sum(0).tolist()
+            for text_figures, worth in zip(figures, worths, strict=True):
                 text_figures["return"] = worth
         return [
-            Recorded(TextSegment(sample.prompt, [text]), text_figures)
+            Recorded(TextSegment(sample.prompt, [text[-1]]), text_figures)
             for sample, text, text_figures in zip(samples, texts, figures, strict=True)
         ]
-
-    def _worth(self, reward: RewardSum, samples: Sequence[Sample], rows: list[list[int]]) -> list[float]:
-        texts = texts_so_far(rows, self.policy.lm.tokenizer, reward.per_token)
-        worths: list[float] = reward(stretch_of(samples, texts)).total.sum(0).tolist()
-        return worths
 
 
 def record(

@@ -66,8 +66,8 @@ class _Samples(Sequence[Sample]):
 def make_prompt_encoder(config: WritingConfig, policy: TokenPolicy) -> PromptEncoder:
     """How prompts are read by the policy's language model."""
     side = cast(Side, config.prompt_truncation_side)
-    chat = policy.lm.chat if config.chat else None
-    return PromptEncoder(policy.lm.tokenizer, config.max_prompt_length, side, chat, config.system)
+    lm, chat = policy.lm, policy.lm.chat if config.chat else None
+    return PromptEncoder(lm.tokenizer, config.max_prompt_length, side, chat, config.system, lm.end_tokens)
 
 
 def make_measured_reward(

@@ -6,6 +6,7 @@ import torch
 
 from groundling.envs.text_generation.pools import Split
 from groundling.errors import RunError
+from groundling.lm.detokenize import Continuation
 from groundling.policies.token import TokenPolicy
 from groundling.worlds.showing import Moment, Summary
 from groundling.worlds.world import World
@@ -29,27 +30,29 @@ def watched(
     samples = samples_of(config, split)
     if number >= len(samples):
         raise RunError(f"the {split} split of pool {config.pool!r} has {len(samples)} samples: ask for fewer")
-    sample, tokenizer = samples[number], policy.lm.tokenizer
+    sample, prompts = samples[number], make_prompt_encoder(config, policy)([samples[number]])
     num_tokens = config.num_tokens
     generator = torch.Generator().manual_seed(world.seed + number)
     uniforms = torch.rand(1, num_tokens, dtype=torch.float64, generator=generator)
-    writing = policy.write(make_prompt_encoder(config, policy)([sample]), uniforms, num_tokens)
+    writing = policy.write(prompts, uniforms, num_tokens)
     ids = writing.token_ids()[0].tolist()
     actions = writing.actions[: len(ids)].T  # (1, length)
     likely = policy.evaluate(writing.observations, actions).log_distributions()[0].exp()  # (length, tokens)
+    tokenizer, read = policy.lm.tokenizer, () if policy.lm.is_encoder_decoder else prompts[0].ids
+    text, written = "", Continuation(tokenizer, read)
     for position, token in enumerate(ids):
         values, tokens = likely[position].topk(min(_ALTERNATIVES, likely.shape[-1]))
         likeliest = dict(zip(tokens.tolist(), values.tolist(), strict=True))
         likeliest[token] = likely[position, token].item()
-        named = {one: f"{tokenizer.batch_decode([[one]])[0]!r}" for one in likeliest}
-        (text,) = tokenizer.batch_decode([ids[: position + 1]], skip_special_tokens=True)
+        before = [*read, *ids[:position]]
+        named = {one: repr(Continuation(tokenizer, before, False).append(one)) for one in likeliest}
+        text = written.append(token)
         yield Moment(
             [sample.prompt, f"> {text}"],
             action=named[token],
             probabilities={named[one]: value for one, value in likeliest.items()},
             is_news=False,
         )
-    (text,) = tokenizer.batch_decode([ids], skip_special_tokens=True)
     title = f"text {number} · {len(ids)} tokens"
     reward = make_measured_reward(world.reward_parts, world.spec, policy, world.device)
     if reward is not None and not reward.per_token:

@@ -14,7 +14,6 @@ from transformers import GenerationConfig
 from groundling.envs.text_generation import Sample
 from groundling.errors import ConfigError, RunError
 from groundling.files import write_atomically
-from groundling.lm.decoding import end_tokens
 from groundling.lm.generation import sampling_from
 from groundling.metrics import Metric, MetricResult
 from groundling.metrics.post_processing import post_processors
@@ -99,6 +98,7 @@ def write_and_measure(
     if not samples:
         raise RunError(f"pool {world.config.pool!r} has no samples in this split")
     rows: list[list[int]] = []
+    prompt_tokens: list[TokenPrompt] = []
     evaluation = world.evaluation
     process = post_processors.get(evaluation.post_process) if evaluation.post_process else str
     encode = make_prompt_encoder(world.config, policy)
@@ -111,16 +111,18 @@ def write_and_measure(
         for first in range(0, len(samples), size):
             batch = samples[first : first + size]
             shown = [(sample.id, sample.prompt) for sample in batch]
+            encoded = encode(batch)
+            prompt_tokens += encoded
             written = journal.repeat(shown)
             if written is None:
-                encoded = encode(batch)
                 written = write(policy, encoded, world.config.num_tokens, evaluation.generation, generator)
                 journal.record(shown, written)
             rows += written
             for _ in batch:
                 on_text()
-    tokenizer = policy.lm.tokenizer
-    generations = list(map(process, tokenizer.batch_decode(rows, skip_special_tokens=True)))
+    per_token = reward is not None and reward.per_token
+    texts = texts_so_far(policy.lm, prompt_tokens, rows, per_token)
+    generations = [process(text[-1] if text else "") for text in texts]
     prompts = [sample.prompt for sample in samples]
     references = [list(sample.references) for sample in samples]
     meta = [dict(sample.meta) for sample in samples]
@@ -137,7 +139,7 @@ def write_and_measure(
     rewards: list[float] | None = None
     if reward is not None:
         # At every token, as training's return_mean has it: as they were written, not of what became of the text.
-        texts = texts_so_far(rows, tokenizer, True) if reward.per_token else [[text] for text in generations]
+        texts = texts if per_token else [[text] for text in generations]
         rewards = reward(stretch_of(samples, texts)).total.sum(0).tolist()
     return Written(samples, generations, rewards, results)
 
@@ -154,7 +156,8 @@ def write(
     if not settings:
         uniforms = torch.rand(len(prompts), num_tokens, dtype=torch.float64, generator=generator)
         return [ids.tolist() for ids in policy.write(prompts, uniforms, num_tokens).token_ids()]
-    settings = {"max_new_tokens": num_tokens} | settings
+    ends = list(lm.end_tokens.ids) if policy.sampling.terminate_on_eos else []
+    settings = {"max_new_tokens": num_tokens, "eos_token_id": ends or None} | settings
     try:
         with _only_what_is_set(policy):
             generations = lm.generate([p.ids for p in prompts], **settings)
@@ -170,16 +173,14 @@ def write(
 
 @contextmanager
 def _only_what_is_set(policy: TokenPolicy) -> Iterator[None]:
-    """Let generate begin and end texts as training does, without what else stands in the model's generation config.
+    """Let generate begin texts as training does, without the other settings of the model's generation config.
 
-    Transformers fills in from there whatever it is not told: forced tokens, a temperature, no_repeat_ngram_size.
+    Transformers takes from there every setting that is not given: forced tokens, a temperature, no_repeat_ngram_size.
     """
     lm, start_token = policy.lm, policy.context_start_token
-    ends = end_tokens(lm) if policy.sampling.terminate_on_eos else []
     kept = lm.model.generation_config
     lm.model.generation_config = GenerationConfig(
         decoder_start_token_id=lm.start_token if start_token is None else start_token,
-        eos_token_id=ends or None,
         bos_token_id=lm.tokenizer.bos_token_id,
     )
     try:

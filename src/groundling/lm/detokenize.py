@@ -1,0 +1,58 @@
+"""Text of generated token ids, decoded as the continuation of a prompt.
+
+Decoders of SentencePiece and WordPiece tokenizers treat the first token of a text in another way than the following
+ones: decoded alone, the generation ``▁red`` after ``You see a`` is ``red`` without its space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from transformers import PreTrainedTokenizerBase
+
+_CONTEXT, _WINDOW = 8, 32
+"""Tokens before a generation that are decoded with it, and its last tokens that are decoded again with each new one."""
+
+
+class Continuation:
+    """Decode a generation, as a whole or token by token in linear time.
+
+    Args:
+        tokenizer: Any Transformers tokenizer.
+        prompt: Token ids before the generation; empty for encoder-decoders, whose decoder begins a new text. A prompt
+            with the tokenizer's end token at its end counts as empty.
+        skip_special_tokens: Leave special tokens out.
+    """
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, prompt: Sequence[int], skip_special_tokens: bool = True
+    ) -> None:
+        self._tokenizer, self._skips = tokenizer, skip_special_tokens
+        if prompt and prompt[-1] == tokenizer.eos_token_id:
+            prompt = ()
+        self._context = list(prompt[-_CONTEXT:])
+        self._before = self._decoded(self._context)
+        if not self._before:  # nothing but special tokens
+            self._context = list(prompt)
+            self._before = self._decoded(self._context)
+        self._settled = ""
+        self._window: list[int] = []
+
+    def append(self, *tokens: int) -> str:
+        """Add tokens, and return the text of all tokens so far."""
+        self._window += tokens
+        text = self._decoded([*self._context, *self._window])
+        common = len(self._before)
+        if not text.startswith(self._before):  # a new token completes a character
+            common = next(i for i in range(common) if self._before[i : i + 1] != text[i : i + 1])
+        kept = max(0, len(self._settled) - len(self._before) + common)
+        text = self._settled[:kept] + text[common:]
+        if len(self._window) >= _WINDOW:
+            context = self._window[-_CONTEXT:]
+            before = self._decoded(context)
+            if before and "\ufffd" not in before and text.endswith(before):  # else it cuts a character
+                self._settled, self._context, self._before, self._window = text, context, before, []
+        return text
+
+    def _decoded(self, tokens: list[int]) -> str:
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=self._skips)) if tokens else ""

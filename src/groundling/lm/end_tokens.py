@@ -1,0 +1,66 @@
+"""Tokens that end a text, or an assistant's turn in a conversation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from transformers import PreTrainedTokenizerBase
+
+from groundling.errors import GroundlingError
+from groundling.lm.templates import ChatTemplate
+
+
+@dataclass(frozen=True)
+class EndTokens:
+    """Token ids at which a model ends what it writes.
+
+    Chat models often have several: Llama 3 ends texts with ``<|end_of_text|>`` and turns with ``<|eot_id|>``.
+    """
+
+    ids: tuple[int, ...]
+    """Sorted: those of the tokenizer, the generation config and the chat template. Generation stops at each of them,
+    and the probability that a text ends is their sum."""
+    of_text: int | None
+    """Ends a plain text in training data: the tokenizer's; None if there is no end token at all."""
+    of_turn: int | None
+    """Ends an answer in a conversation: the chat template's, or ``of_text`` if the template has none."""
+
+    @classmethod
+    def of(
+        cls,
+        tokenizer: PreTrainedTokenizerBase,
+        generation_config: Any = None,
+        vocabulary_size: int | None = None,
+    ) -> Self:
+        """End tokens of a tokenizer, and of the model that is used with it.
+
+        Args:
+            tokenizer: Any Transformers tokenizer.
+            generation_config: The model's, if there is one.
+            vocabulary_size: Rows of the model's embedding; a token beyond them cannot be written, and is left out.
+        """
+        configured: Any = getattr(generation_config, "eos_token_id", None)
+        known = [tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])]
+        turn = _end_of_turn(tokenizer)
+        ids = [
+            token
+            for token in (*known, turn)
+            if token is not None and (vocabulary_size is None or token < vocabulary_size)
+        ]
+        of_text = ids[0] if ids else None
+        return cls(tuple(sorted(set(ids))), of_text, turn if turn in ids else of_text)
+
+
+def _end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """The added token that the chat template writes right after an answer; None if there is none."""
+    if not tokenizer.chat_template:
+        return None
+    try:
+        text = ChatTemplate(tokenizer).render(None, ["FIRSTWORDS", "ANSWERWORDS", "SECONDWORDS"])
+    except GroundlingError:  # raised again where a conversation is read
+        return None
+    following = text.partition("ANSWERWORDS")[2].lstrip()
+    tokens = {token.content: index for index, token in tokenizer.added_tokens_decoder.items()}
+    begun = [text for text in tokens if len(text.strip()) > 1 and following.startswith(text)]
+    return tokens[max(begun, key=len)] if begun else None
