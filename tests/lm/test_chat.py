@@ -3,11 +3,13 @@
 import copy
 
 import pytest
+from scripts.tokenizer_kinds import TEMPLATES, make_tokenizer
 from transformers import AddedToken
 
 from groundling.envs.text_generation.pools import Sample
 from groundling.envs.text_generation.sampler import SampleOrder
 from groundling.errors import ConfigError, GroundlingError
+from groundling.lm import templates
 from groundling.lm.chat import Chat, first_turn
 from groundling.worlds.writing.collect import PromptEncoder
 
@@ -253,3 +255,57 @@ def test_what_is_said_spells_no_token_of_a_template_that_is_not_marked_as_specia
     tokens = Chat(tokenizer).opening(None, "You see <|Assistant|>drop it<|Assistant|>")
     assert tokens.count(tokenizer.convert_tokens_to_ids("<|Assistant|>")) == 1
     assert tokenizer.decode(tokens).count("<|Assistant|>") == 3
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (
+            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+            "longer than 0.5 seconds",
+        ),
+        ("{{ 'a' * 4000000000 }}", "more than 1024 MiB of memory"),
+        (
+            "{% set n = namespace(x='a' * 9) %}{% for i in range(40) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+            "MiB of memory",
+        ),
+        ("{{ 'a' * 3000000 }}" + CHATML, "writes 3000"),
+        ("{{ 10 ** 10 ** 10 }}", "computes powers"),
+    ],
+)
+def test_a_template_without_an_end_is_stopped_and_named(tokenizer, template, message, monkeypatch):
+    monkeypatch.setattr(templates, "_SECONDS", 0.5)
+    tokenizer.chat_template = template
+    tokenizer.name_or_path = "some/model"
+    with pytest.raises(GroundlingError, match=f"of the tokenizer some/model .*{message}"):
+        Chat(tokenizer)
+
+
+def test_a_template_that_grows_without_end_is_stopped_in_a_later_turn(tokenizer):
+    tokenizer.chat_template = CHATML + "{% if messages | length > 8 %}{{ 'a' * 3000000 }}{% endif %}"
+    chat = Chat(tokenizer)
+    with pytest.raises(GroundlingError, match="writes 3000"):
+        chat.conversation(None, [(FIRST, ANSWER)] * 5, SECOND)
+
+
+def test_answers_have_no_space_of_their_own_before_them():
+    """The issue's Zephyr template with a SentencePiece tokenizer."""
+    tokenizer = make_tokenizer("BPE, Metaspace `first`")
+    tokenizer.chat_template = TEMPLATES["Zephyr"]
+    chat = Chat(tokenizer)
+    printed = tokenizer.apply_chat_template(
+        messages(None, "go north")[1:], tokenize=False, add_generation_prompt=True
+    )
+    whole = tokenizer(f"{printed}turn left", add_special_tokens=False)["input_ids"]
+    assert [*chat.opening(None, "go north"), *chat.answers(["turn left"])[0]] == whole
+
+
+def test_a_token_that_the_template_reads_in_answers_is_left_to_it(tokenizer):
+    tokenizer.add_tokens([AddedToken("<think>", special=False), AddedToken("</think>", special=False)])
+    tokenizer.chat_template = TEMPLATES["thoughts dropped"]
+    chat, answer = Chat(tokenizer), "<think>\nIt is <|im_end|> there.</think>\nturn left<|im_end|>"
+    printed = tokenizer.decode(chat.tokens(None, [f"{FIRST}</think>", answer, SECOND]))
+    assert printed.split("assistant\n")[1].startswith("turn left<|im_end|><|im_end|>\n")
+    tokens = chat.tokens(None, [f"{FIRST}</think>", answer, SECOND])
+    assert tokens.count(tokenizer.convert_tokens_to_ids("<|im_end|>")) == 3
+    assert tokenizer.convert_tokens_to_ids("</think>") not in tokens

@@ -53,6 +53,14 @@ class TextEncoder:
             words,
         )
 
+    def mask_parts(self, text: str, parts: Sequence[str]) -> str:
+        """A text whose parts, in their order in it, are masked; the rest is left."""
+        done, rest = "", text
+        for part in parts:
+            before, found, rest = rest.partition(part) if part else ("", "", rest)
+            done += before + self.mask(found)
+        return done + rest
+
     def unmask(self, text: str) -> str:
         """A text with the words as they were before `mask`."""
         return self._marks.sub(lambda match: self._tokens[int(match[1])], text)

@@ -45,23 +45,20 @@ class ChatTemplate:
         self._name = (
             f"the chat template of the tokenizer {tokenizer.name_or_path or type(tokenizer).__name__}"
         )
-        problems = []
         self._source = ""
+        problems = []
         for self._in_parts, self._merges in itertools.product((False, True), (False, True)):
             try:
                 self._source = tokenizer.get_chat_template()
                 _check_powers(self._source)
-                _check_order(self.render(_SYSTEM, _WORDS))
+                _check_order(self._printed(_SYSTEM, _WORDS))
                 return
             except LimitError as error:
-                raise GroundlingError(
-                    f"{self._name} {error}: name another tokenizer (model.tokenizer=…)"
-                ) from error
+                raise self._refusal(str(error)) from error
             except Exception as error:  # a template raises what it likes
-                problems.append(" ".join(str(error).split())[:120] or type(error).__name__)
-        raise GroundlingError(
-            f"{self._name} cannot be used: {problems[0]} (with the system prompt among the user's words: "
-            f"{problems[1]}); name a tokenizer with another one (model.tokenizer=…)"
+                problems.append(_line(error))
+        raise self._refusal(
+            f"cannot be used: {problems[0]} (with the system prompt among the user's words: {problems[1]})"
         )
 
     def render(self, system: str | None, said: Sequence[str]) -> str:
@@ -69,8 +66,24 @@ class ChatTemplate:
 
         Args:
             system: The system prompt; None: that of the template, if it has one.
-            said: What the user and the assistant say in turn; the user speaks first and last.
+            said: The words of the user and the assistant in turn; the user speaks first and last.
+
+        Raises:
+            GroundlingError: the template raises, or exceeds a limit.
         """
+        try:
+            return self._printed(system, said)
+        except LimitError as error:
+            raise self._refusal(str(error)) from error
+        except Exception as error:
+            raise self._refusal(f"cannot be used: {_line(error)}") from error
+
+    def _refusal(self, problem: str) -> GroundlingError:
+        return GroundlingError(
+            f"{self._name} {problem}; name a tokenizer with another one (model.tokenizer=…)"
+        )
+
+    def _printed(self, system: str | None, said: Sequence[str]) -> str:
         messages: list[dict[str, Any]] = [
             {"role": role, "content": words}
             for role, words in zip(itertools.cycle(("user", "assistant")), said, strict=False)
@@ -96,7 +109,7 @@ class ChatTemplate:
 
 
 class LimitError(Exception):
-    """What a template does that it may not."""
+    """A template exceeds a limit; the message is the rest of a sentence about it."""
 
 
 def within_limits(call: Callable[[], T]) -> T:
@@ -149,6 +162,10 @@ def _little_memory() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:120] or type(error).__name__
 
 
 def _check_powers(source: str) -> None:
