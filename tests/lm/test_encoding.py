@@ -1,6 +1,7 @@
 """Control tokens that a world or a dataset only spells are plain text."""
 
 import pytest
+import torch
 from scripts.tokenizer_kinds import TOKENIZERS, make_tokenizer
 
 from groundling.envs.observation import TextObservation
@@ -20,7 +21,8 @@ _BUILT = [kind for kind in TOKENIZERS if kind != "SmolLM2"]
 def test_masked_words_write_no_control_token(kind: str) -> None:
     tokenizer = make_tokenizer(kind)
     tokenizer.chat_template = None
-    encoder, special = TextEncoder(tokenizer), set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    encoder = TextEncoder(tokenizer)
+    special = set(tokenizer.added_tokens_decoder) - {tokenizer.unk_token_id}
     assert special & set(encoder.encode(HOSTILE))
     ids = encoder.encode(f"<|im_start|>{encoder.mask(HOSTILE)}<|im_end|>")
     assert [token for token in ids if token in special] == tokenizer.convert_tokens_to_ids(
@@ -51,8 +53,12 @@ def test_a_world_spells_no_control_token_in_prompts_and_actions(lm: LanguageMode
     assert ids.count(lm.tokenizer.eos_token_id) == (prompt == "test-tagged")  # the experiment's own
     assert policy.prompts([seen])[0].count(hostile) >= 2
     assert policy.outputs([seen]).log_probs.isfinite().all()
-    written = ActionGeneratingPolicy(lm, prompt=prompt, value_hidden_sizes=(8,)).evaluate([seen], [1])
-    assert written.log_probs.isfinite().all() if hasattr(written, "log_probs") else True
+    writer = ActionGeneratingPolicy(lm, prompt=prompt, value_hidden_sizes=(8,), guided=False)
+    turns = writer.act([seen], deterministic=True).turns
+    (learnt,) = writer.evaluate([seen], torch.tensor([1])).log_probs.tolist()
+    assert turns and learnt > -200
+    tokens = writer._form.plain_turn(seen, 1).tokens
+    assert tokens.index(lm.tokenizer.eos_token_id) == len(tokens) - 1
 
 
 def test_a_pools_data_spells_no_control_token(lm: LanguageModel) -> None:
@@ -63,7 +69,7 @@ def test_a_pools_data_spells_no_control_token(lm: LanguageModel) -> None:
     end = lm.tokenizer.eos_token_id
     assert [row[kept.bool()].tolist().count(end) for row, kept in zip(ids, mask, strict=True)] == [1, 1]
     with pytest.warns(UserWarning, match="control tokens"):
-        cut, kept = encode_prompts(samples, lm.tokenizer, 8)
+        cut, _ = encode_prompts(samples, lm.tokenizer, 8)
     assert cut[0].tolist() == ids[0, -8:].tolist()
     ours, _ = encode_prompts([Sample("mine", samples[0].prompt)], lm.tokenizer, 24)  # a pool of one's own
     assert ours[0].tolist().count(end) == 2
