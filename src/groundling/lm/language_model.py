@@ -455,13 +455,20 @@ class LanguageModel(nn.Module):
         flat = iter(self.candidate_tokens([text for options in texts for text in options]))
         tokens = [[next(flat) for _ in options] for options in texts]
         for index, prompt in enumerate(cast(Sequence[Sequence[int]], prompts) if _grow(prompts) else ()):
-            if self.tokenizer.chat_template and self.chat.asks(prompt):
+            if self._asks(prompt):
                 tokens[index] = self.candidate_tokens(texts[index], answers=True)
         room = max((max(map(len, options)) for options in tokens), default=0)
         return texts, [
             ScoringQuestion(prompt, options)
             for prompt, options in zip(self.prompt_tokens(prompts, room), tokens, strict=True)
         ]
+
+    def _asks(self, prompt: Sequence[int]) -> bool:
+        """Whether a prompt ends as a conversation of the chat template does."""
+        try:
+            return bool(self.tokenizer.chat_template) and self.chat.asks(prompt)
+        except GroundlingError:  # raised again where a conversation is encoded
+            return False
 
     def prompt_tokens(
         self, prompts: Sequence[str] | Sequence[Sequence[int]], room: int = 0
