@@ -1,5 +1,6 @@
 """Guided decoding's probabilities, against the same computed token by token."""
 
+import copy
 import math
 
 import pytest
@@ -9,7 +10,6 @@ from hypothesis import strategies as st
 
 from groundling.errors import GroundlingError
 from groundling.lm import LanguageModel, scoring
-from groundling.lm.end_tokens import EndTokens
 from groundling.lm.trie import Trie, written_log_probs
 from tests.lm.families import ACTIONS, CORPUS
 from tests.thorough import thorough
@@ -263,6 +263,7 @@ def test_no_prompts_and_bad_candidates(lms, make_lm):
     with pytest.raises(GroundlingError, match="prompt 1 has no candidates"):
         lm.score_guided(["a", "b"], [["go"], []])
     endless = make_lm("gpt2")
-    endless.end_tokens = EndTokens((), None, None)
+    endless.tokenizer = copy.deepcopy(endless.tokenizer)
+    endless.tokenizer.eos_token = endless.model.generation_config.eos_token_id = None
     with pytest.raises(GroundlingError, match="no end token"):
         endless.score_guided(["a"], ["go"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Self
 
 from transformers import PreTrainedTokenizerBase
@@ -42,7 +43,8 @@ class EndTokens:
         """
         configured: Any = getattr(generation_config, "eos_token_id", None)
         known = [tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])]
-        turn = _end_of_turn(tokenizer)
+        template = getattr(tokenizer, "chat_template", None)
+        turn = _end_of_turn(tokenizer, str(template)) if template else None
         ids = [
             token
             for token in (*known, turn)
@@ -52,10 +54,9 @@ class EndTokens:
         return cls(tuple(sorted(set(ids))), of_text, turn if turn in ids else of_text)
 
 
-def _end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int | None:
+@lru_cache(maxsize=64)
+def _end_of_turn(tokenizer: PreTrainedTokenizerBase, template: str) -> int | None:
     """The added token that the chat template writes right after an answer; None if there is none."""
-    if not tokenizer.chat_template:
-        return None
     try:
         text = ChatTemplate(tokenizer).render(None, ["FIRSTWORDS", "ANSWERWORDS", "SECONDWORDS"])
     except GroundlingError:  # raised again where a conversation is read

@@ -27,9 +27,8 @@ class Generation:
     """One continuation.
 
     `text`: without special tokens; the continuation of the prompt's text, with its first space if there is one.
-    `token_ids`: int64 (num_tokens,), the end-of-sequence token included where it was
-    reached. `token_log_probs`: float32 (num_tokens,), of the distribution sampled from, after temperature and
-    filters. `raw_token_log_probs`: float32 (num_tokens,), of the model's own distribution.
+    `token_ids`: int64 (num_tokens,), with the end token where it was reached. `token_log_probs`: float32
+    (num_tokens,), of the distribution sampled from, after temperature and filters. `raw_token_log_probs`: float32 (num_tokens,), of the model's own distribution.
     """
 
     text: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
@@ -190,7 +189,7 @@ class LanguageModel(nn.Module):
         head: Any = self.model.get_output_embeddings()
         return int(head.weight.shape[1])
 
-    @cached_property
+    @property
     def end_tokens(self) -> EndTokens:
         """Tokens that end a text or a turn."""
         return EndTokens.of(self.tokenizer, self.model.generation_config, self._tokens.vocabulary_size)
@@ -555,9 +554,9 @@ class LanguageModel(nn.Module):
         with self.remembering():
             return generate(self.model, self.tokenizer, tokens, self.padding, generation)
 
-    def continuation(self, prompt: Sequence[int], skip_special_tokens: bool = True) -> Continuation:
-        """The decoder of what the model writes after a prompt in token ids."""
-        return Continuation(self.tokenizer, () if self.is_encoder_decoder else prompt, skip_special_tokens)
+    def continuation(self, prompt: Sequence[int]) -> Continuation:
+        """A decoder of the text that the model writes after a prompt, both in token ids."""
+        return Continuation(self.tokenizer, () if self.is_encoder_decoder else prompt)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Writes weights (safetensors), config and tokenizer; with LoRA, the adapter.

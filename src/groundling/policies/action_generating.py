@@ -30,13 +30,16 @@ class ActionGeneratingPolicy(ActionTextPolicy):
     then its action. Where the thought has ``max_thought_tokens`` tokens without it, the text is put there.
 
     The action is ``guided``: only what continues an admissible action can come, as of ``action_writing``, whose
-    probabilities these are without a thought. Else it is written freely, up to the end token, a line break, or
-    ``max_action_tokens``. It is valid if it is one of the admissible actions, apart from case, blanks, and marks
-    around it (see `find_action`). Where it is none, ``invalid_action`` is taken, and the log tells the rate of that
+    probabilities these are without a thought. Else it is written freely, up to an end token, a line break, or
+    ``max_action_tokens``. It is valid if it has the tokens of an admissible action, or is one apart from case, blanks,
+    and marks around it (see `find_action`). Where it is none, ``invalid_action`` is taken, and the log has the rate
     (``invalid_actions``).
 
     Log-probabilities are those that tokens were drawn from, after temperature and guide. What a rule puts there has
     none. Prompts tell past actions, as the env has them; past thoughts are not read again.
+
+    Actions that the tokenizer encodes alike are drawn with equal probability once their tokens are written; the share
+    counts in `Action.log_probs`, not in those of tokens.
 
     Cloned from a dataset, an action is written without a thought.
 

@@ -15,8 +15,9 @@ class ActionWritingPolicy(ActionTextPolicy):
 
     At each token only those that continue an admissible action can come, and their probabilities are divided by their
     sum (Outlines, arXiv 2307.09702; the trie of texts is GENRE's, arXiv 2010.00904). An action that another one begins
-    with, as "go" begins "go left", ends with the tokenizer's end token. Each action is spelled as the tokenizer spells
-    it; Outlines also lets the same text be written in other tokens.
+    with, as "go" begins "go left", ends with any of the model's end tokens, whose probabilities are added. Actions that
+    the tokenizer encodes alike share their probability. Each action is spelled as the tokenizer spells it; Outlines
+    also lets the same text be written in other tokens.
 
     ``action_scoring`` takes a softmax over the log-probabilities of whole actions instead (sums or means of their
     tokens', over a temperature). With sums that is how the model itself would choose among them; to write them under

@@ -264,7 +264,8 @@ class Answer:
         if token in self.form.ends or "\n" in text or len(self.said) == self._most:
             self.ended = True
             said = self.said[:-1] if token in self.form.ends else self.said
-            named = self.form.names(said, self.actions, self.in_conversation)
+            said_all = not self._begun.strip()
+            named = self.form.names(said, self.actions, self.in_conversation) if said_all else None
             if named is None:
                 named = find_action(text.partition("\n")[0], self.actions)
             self.invalid = named is None

@@ -42,6 +42,12 @@ def _tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     return tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
+def _written(tokenizer: PreTrainedTokenizerBase, sample: Sample, tokens: list[int]) -> str:
+    """What follows the prompt in the text of both."""
+    whole = tokenizer.decode([*tokenizer(sample.prompt)["input_ids"], *tokens], skip_special_tokens=True)
+    return whole.removeprefix(sample.prompt)
+
+
 def _padded(tokens: list[int], length: int, filler: int) -> tuple[list[int], list[int]]:
     kept = tokens[-length:]
     empty = length - len(kept)
@@ -164,7 +170,11 @@ def test_observations_are_what_the_tokens_say(
         written.append(token)
         assert done == (token == end or len(written) == max_episode_length) and not truncated
         assert reward == (len(info["context_text"]) if done else 0)
-    assert info["context_text"] == causal_tokenizer.decode(written, skip_special_tokens=True)
+    before = prompt if start is None else []  # a decoder begins a new text
+    read, whole = (
+        causal_tokenizer.decode(ids, skip_special_tokens=True) for ids in (before, before + written)
+    )
+    assert whole == read + info["context_text"]
     assert info["references"] == ("x",) and info["meta"] == {"k": 1} and info["sample_id"] == "a"
 
 
@@ -195,7 +205,7 @@ def test_the_reward_sees_the_finished_text_once(samples: list[Sample], causal_to
     env.reset(options={"sample": samples[1]})
     tokens = [*_tokens(causal_tokenizer, "turn left")[:2], causal_tokenizer.eos_token_id]
     rewards = [env.step(token)[1] for token in tokens]
-    text = causal_tokenizer.decode(tokens, skip_special_tokens=True)
+    text = _written(causal_tokenizer, samples[1], tokens)
     assert reward.calls == [([samples[1].prompt], [text], [["blue", "yellow"]], [{}])]
     assert rewards == [0, 0, len(text)]
 
@@ -220,7 +230,8 @@ def test_a_token_reward_sees_each_text_and_the_one_before(
     _, info = env.reset(options={"sample": samples[0]})
     assert info["context_text"] == ""
     tokens = _tokens(causal_tokenizer, "turn left")[:2]
-    one, two = (causal_tokenizer.decode(tokens[:n]) for n in (1, 2))
+    one, two = (_written(causal_tokenizer, samples[0], tokens[:n]) for n in (1, 2))
+    assert (one, two) == (" turn", " turn left")
     steps = [env.step(token) for token in tokens]
     known = (["red"], {"number": 1})
     prompt = samples[0].prompt

@@ -12,7 +12,6 @@ from groundling.algorithms import Rollout, algorithms
 from groundling.envs.text_generation import Sample, SampleOrder
 from groundling.envs.text_generation.env import Observation, TextGenerationEnv
 from groundling.lm import LanguageModel
-from groundling.lm.decoding import end_tokens
 from groundling.policies import TokenPolicy
 from groundling.rewards import Reward, RewardSum, TextPart, TokenReward
 from groundling.worlds.writing.collect import PromptEncoder, WrittenTexts
@@ -163,7 +162,7 @@ def _env(lm: LanguageModel, reward: Reward, ends: bool, start: int | None) -> Te
         max_prompt_length=PROMPT_LENGTH,
         max_episode_length=NUM_TOKENS,
         terminate_on_eos=ends,
-        end_tokens=end_tokens(lm),
+        end_tokens=lm.end_tokens.ids,
         context_start_token=start,
         num_actions=lm.model.config.vocab_size,
     )
