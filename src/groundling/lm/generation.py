@@ -28,7 +28,8 @@ class Generation:
 
     `text`: without special tokens; the continuation of the prompt's text, with its first space if there is one.
     `token_ids`: int64 (num_tokens,), with the end token where it was reached. `token_log_probs`: float32
-    (num_tokens,), of the distribution sampled from, after temperature and filters. `raw_token_log_probs`: float32 (num_tokens,), of the model's own distribution.
+    (num_tokens,), of the distribution sampled from, after temperature and filters. `raw_token_log_probs`: float32
+    (num_tokens,), of the model's own distribution.
     """
 
     text: str
