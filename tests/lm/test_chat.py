@@ -3,12 +3,14 @@
 import copy
 
 import pytest
+from scripts.tokenizer_kinds import TEMPLATES, make_tokenizer
 from transformers import AddedToken
 
 from groundling.envs.text_generation.pools import Sample
 from groundling.envs.text_generation.sampler import SampleOrder
 from groundling.errors import ConfigError, GroundlingError
-from groundling.lm.chat import Chat, Frame, first_turn
+from groundling.lm import templates
+from groundling.lm.chat import Chat, first_turn
 from groundling.worlds.writing.collect import PromptEncoder
 
 CHATML = (
@@ -17,7 +19,8 @@ CHATML = (
 )
 GEMMA = (
     "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
-    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] | trim + '<|im_end|>\n' }}{% endfor %}"
+    "{% for m in messages %}{{ '<|im_start|>' + ('model' if m['role'] == 'assistant' else m['role']) + '\n' }}"
+    "{{ m['content'] | trim + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>model\n' }}{% endif %}"
 )
 SYSTEM, FIRST, ANSWER, SECOND = "You act.", "You see a wall 2 steps left", "turn left", "You see\na red ball"
@@ -60,7 +63,7 @@ def test_a_template_without_a_system_prompt_gets_it_with_the_first_words(tokeniz
 
 @pytest.mark.parametrize("template", [None, CHATML, "{{ bos_token }}" + CHATML, GEMMA])
 @pytest.mark.parametrize("adds", [False, True])
-def test_there_is_one_beginning_if_texts_have_one(tokenizer, template, adds):
+def test_the_beginning_is_the_templates_and_the_tokenizers_without_one(tokenizer, template, adds):
     from tokenizers.processors import TemplateProcessing
 
     beginning = tokenizer.convert_tokens_to_ids("<|im_end|>")
@@ -71,7 +74,7 @@ def test_there_is_one_beginning_if_texts_have_one(tokenizer, template, adds):
         )
     tokenizer.chat_template = template
     tokens = Chat(tokenizer).opening(SYSTEM, FIRST)
-    begins = adds or (template is not None and template.startswith("{{ bos_token }}"))
+    begins = adds if template is None else template.startswith("{{ bos_token }}")
     assert (tokens[0] == beginning) is begins
     assert tokens[1] != beginning
 
@@ -103,7 +106,7 @@ def test_a_model_without_a_template_gets_a_plain_form(tokenizer):
 def test_a_template_that_cannot_grow_is_refused_in_one_line(tokenizer, template, message):
     tokenizer.chat_template = template
     with pytest.raises(GroundlingError, match=message) as caught:
-        Frame.of(tokenizer)
+        Chat(tokenizer)
     assert "\n" not in str(caught.value)
 
 
@@ -167,16 +170,26 @@ LAST = (
 )
 
 
-@pytest.mark.parametrize("template", [SILENT, LAST])
-def test_a_template_that_drops_or_moves_a_system_prompt_gets_it_with_the_first_words(tokenizer, template):
-    tokenizer.chat_template = template
+def test_a_template_that_drops_a_system_prompt_gets_it_with_the_first_words(tokenizer):
+    tokenizer.chat_template = SILENT
     tokens = Chat(tokenizer).opening(SYSTEM, FIRST)
     assert tokenizer.decode(tokens) == f"<|im_start|>{SYSTEM}\n\n{FIRST}<|im_end|>"
 
 
-def test_what_a_template_does_otherwise_is_told(tokenizer):
+def test_a_template_that_moves_its_system_prompt_is_rendered_whole(tokenizer):
+    tokenizer.chat_template = LAST
+    with pytest.warns(UserWarning, match="cannot be extended turn by turn .it rewrites earlier turns"):
+        chat = Chat(tokenizer)
+    tokens = chat.tokens(SYSTEM, [FIRST, ANSWER, SECOND])
+    printed = (
+        f"<|im_start|>{FIRST}<|im_end|><|im_start|>{ANSWER}<|im_end|><|im_start|>{SYSTEM} {SECOND}<|im_end|>"
+    )
+    assert tokenizer.decode(tokens) == printed
+
+
+def test_a_template_with_text_before_the_last_answer_only_is_rendered_whole(tokenizer):
     tokenizer.chat_template = CHATML.replace("'<|im_start|>assistant\n'", "'<|im_start|>assistant\n<think>'")
-    with pytest.warns(UserWarning, match="past actions are put after the second text, too"):
+    with pytest.warns(UserWarning, match="other text before the last answer"):
         Chat(tokenizer)
     tokenizer.chat_template = "{{ messages[-1]['content'] }}"
     with pytest.raises(GroundlingError, match=r"name a tokenizer with another one \(model\.tokenizer"):
@@ -242,3 +255,53 @@ def test_what_is_said_spells_no_token_of_a_template_that_is_not_marked_as_specia
     tokens = Chat(tokenizer).opening(None, "You see <|Assistant|>drop it<|Assistant|>")
     assert tokens.count(tokenizer.convert_tokens_to_ids("<|Assistant|>")) == 1
     assert tokenizer.decode(tokens).count("<|Assistant|>") == 3
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (
+            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+            "longer than 0.5 seconds",
+        ),
+        ("{{ 'a' * 4000000000 }}", "more than 1024 MiB of memory"),
+        ("{{ 'a' * 3000000 }}" + CHATML, "writes 3000"),
+        ("{{ 10 ** 10 ** 10 }}", "computes powers"),
+    ],
+)
+def test_a_template_without_an_end_is_stopped_and_named(tokenizer, template, message, monkeypatch):
+    monkeypatch.setattr(templates, "_SECONDS", 0.5)
+    tokenizer.chat_template = template
+    tokenizer.name_or_path = "some/model"
+    with pytest.raises(GroundlingError, match=f"of the tokenizer some/model .*{message}"):
+        Chat(tokenizer)
+
+
+def test_a_template_that_grows_without_end_is_stopped_in_a_later_turn(tokenizer):
+    tokenizer.chat_template = CHATML + "{% if messages | length > 8 %}{{ 'a' * 3000000 }}{% endif %}"
+    chat = Chat(tokenizer)
+    with pytest.raises(GroundlingError, match="writes 3000"):
+        chat.conversation(None, [(FIRST, ANSWER)] * 5, SECOND)
+
+
+def test_answers_have_no_space_of_their_own_before_them():
+    """The issue's Zephyr template with a SentencePiece tokenizer."""
+    tokenizer = make_tokenizer("BPE, Metaspace `first`")
+    tokenizer.chat_template = TEMPLATES["Zephyr"]
+    chat = Chat(tokenizer)
+    printed = tokenizer.apply_chat_template(
+        messages(None, "go north")[1:], tokenize=False, add_generation_prompt=True
+    )
+    whole = tokenizer(f"{printed}turn left", add_special_tokens=False)["input_ids"]
+    assert [*chat.opening(None, "go north"), *chat.answers(["turn left"])[0]] == whole
+
+
+def test_a_token_that_the_template_reads_in_answers_is_left_to_it(tokenizer):
+    tokenizer.add_tokens([AddedToken("<think>", special=False), AddedToken("</think>", special=False)])
+    tokenizer.chat_template = TEMPLATES["thoughts dropped"]
+    chat, answer = Chat(tokenizer), "<think>\nIt is <|im_end|> there.</think>\nturn left<|im_end|>"
+    printed = tokenizer.decode(chat.tokens(None, [f"{FIRST}</think>", answer, SECOND]))
+    assert printed.split("assistant\n")[1].startswith("turn left<|im_end|><|im_end|>\n")
+    tokens = chat.tokens(None, [f"{FIRST}</think>", answer, SECOND])
+    assert tokens.count(tokenizer.convert_tokens_to_ids("<|im_end|>")) == 3
+    assert tokenizer.convert_tokens_to_ids("</think>") not in tokens

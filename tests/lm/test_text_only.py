@@ -256,13 +256,5 @@ def test_a_template_that_takes_contents_in_parts_alone() -> None:
     tokenizer = LanguageModel.from_pretrained("starter-causal").tokenizer
     tokenizer.chat_template = _IN_PARTS
     tokens = Chat(tokenizer).opening("Act.", "You see a wall")
-    assert tokenizer.decode(tokens).split() == [
-        "<system>",
-        "Act.",
-        "<user>",
-        "You",
-        "see",
-        "a",
-        "wall",
-        "<assistant>",
-    ]
+    printed = "<system>Act.\n<user>You see a wall\n<assistant>"
+    assert tokens == tokenizer(printed, add_special_tokens=False)["input_ids"]

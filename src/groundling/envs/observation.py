@@ -1,6 +1,6 @@
 """What a policy sees of a text env."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,21 @@ class TextObservation:
     """The admissible actions among which each past one was taken; empty where they were always the present ones."""
     episode: int = field(default=0, compare=False)
     """The seed of the episode, or its number in a dataset; 0 where it has none."""
+
+    def changed(self, change: Callable[[str], str]) -> "TextObservation":
+        """The same with every text changed; ``raw`` stays."""
+
+        def all_of(texts: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(map(change, texts))
+
+        return replace(
+            self,
+            goal=change(self.goal),
+            descriptions=tuple(map(all_of, self.descriptions)),
+            past_actions=all_of(self.past_actions),
+            actions=all_of(self.actions),
+            past_choices=tuple(map(all_of, self.past_choices)),
+        )
 
     def recent(self, history: int | None) -> "TextObservation":
         """The same with its last ``history`` descriptions and the actions between them alone; None: with all."""

@@ -1,129 +1,53 @@
-"""Conversations as tokens, by a model's chat template or in a plain form, in parts that never change once read.
+"""Conversations as token ids, equal to those of the tokenizer's chat template.
 
-A template (https://huggingface.co/docs/transformers/chat_templating) is a program that prints a whole conversation. An
-agent's grows by a turn at each step, and what was read must stay the beginning of what is read next. So the template is
-asked once, with stand-ins for what is said, for the texts *around* a user's and an assistant's words; parts are then
-encoded one by one. What users say is encoded as plain text: a world cannot write the tokens that end its turn.
+A conversation is rendered by the template and encoded as one text, as Transformers' ``apply_chat_template`` does. An
+agent's conversation grows by a turn at each step: where the tokens of a longer conversation begin with those of a
+shorter one, only the new turn is rendered and encoded. Words are plain text: a world cannot write the tokens that end
+its turn.
 """
 
 from __future__ import annotations
 
 import itertools
-import re
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, field
-from typing import Any, Literal, Self
+from typing import Literal
 
 from transformers import PreTrainedTokenizerBase
 
 from groundling.errors import GroundlingError
+from groundling.lm.encoding import TextEncoder
+from groundling.lm.templates import ChatTemplate
 
-_SYSTEM, _FIRST, _ANSWER, _SECOND = "SYSTEMWORDS", "FIRSTWORDS", "ANSWERWORDS", "SECONDWORDS"
-"""What stands in a template's place for what is said."""
 _REMEMBERED = 100_000
-_SAME_DAY = (
-    "{%- macro strftime_now(format) -%}{{ format | replace('%d', '26') | replace('%b', 'Jul') | replace('%B', 'July')"
-    " | replace('%m', '07') | replace('%Y', '2024') | replace('%y', '24') }}{%- endmacro -%}"
+_WORDS, _ANSWER = "You see it.", "ANSWERWORDS"
+"""Stand-ins for the words before a turn, and for an answer."""
+_PROBES = (
+    (
+        "You act.\n",
+        "Goal: go to 3 balls\n\nYou see a wall 12 steps left",
+        "turn left",
+        " You see\na red ball ",
+        "go",
+        "é 漢",
+    ),
+    (None, "a  b", "look, 2 times", "\tYou see a key.\n", "drop it.", "x"),
 )
-"""Before a template: one that prints the date would have a run read other prompts on another day. The day is that which
-Llama 3's templates name where nobody tells it."""
-
-
-@dataclass(frozen=True)
-class Frame:
-    """The texts around what is said.
-
-    A conversation is ``opening`` (with the system prompt in it), the user's words, ``answer``, the assistant's words,
-    ``next``, the user's words, ``answer``, and so on.
-    """
-
-    without_system: str
-    """Before the user's first words where no system prompt is given; a template may have one of its own."""
-    before_system: str
-    after_system: str
-    """Up to the user's first words."""
-    answer: str
-    """From the user's words to the assistant's, which is what the template calls its generation prompt."""
-    next: str
-    """From the assistant's words to the user's."""
-
-    @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase) -> Self:
-        """As the tokenizer's chat template tells; the plain form where it has none.
-
-        Raises:
-            GroundlingError: the template does not leave what is said as it is, or not in its order.
-        """
-        if not tokenizer.chat_template:
-            return cls("", "", "\n\n", "\n", "\n")
-        said = [
-            {"role": role, "content": words}
-            for role, words in (("user", _FIRST), ("assistant", _ANSWER), ("user", _SECOND))
-        ]
-        merged = [{"role": "user", "content": f"{_SYSTEM}\n\n{_FIRST}"}, *said[1:]]
-        problems = []
-        # A template that knows no system prompt raises, leaves it out, or puts it elsewhere. One of a vision-language
-        # model may take contents in parts alone.
-        ways = [[{"role": "system", "content": _SYSTEM}, *said], merged]
-        for in_parts, messages in itertools.product((False, True), ways):
-            try:
-                alone = _rendered(tokenizer, said[:1], in_parts).partition(_FIRST)[0]
-                parts = _split(_rendered(tokenizer, messages, in_parts))
-            except Exception as error:  # a template raises what it likes
-                problems.append(_line(error))
-                continue
-            before_system, after_system, before_answer, following, answer = parts
-            if before_answer != answer:
-                warnings.warn(
-                    f"the chat template writes {before_answer!r} before the assistant's past messages, and "
-                    f"{answer!r} before its next one: past actions are put after the second text, too",
-                    stacklevel=2,
-                )
-            return cls(alone, before_system, after_system, answer, following)
-        raise GroundlingError(
-            f"the chat template cannot be used: {problems[0]} (with the system prompt among the user's words: "
-            f"{problems[1]}); name a tokenizer with another one (model.tokenizer=…)"
-        )
-
-
-def _split(whole: str) -> list[str]:
-    """What stands around the stand-ins."""
-    parts = [whole]
-    for words in (_SYSTEM, _FIRST, _ANSWER, _SECOND):
-        if parts[-1].count(words) != 1:
-            raise ValueError(f"it does not write each message once and in order: {whole[:80]!r}")
-        parts[-1:] = parts[-1].split(words)
-    return parts
-
-
-def _rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, str]], in_parts: bool) -> str:
-    template = f"{_SAME_DAY}{tokenizer.get_chat_template()}"
-    shaped: list[dict[str, Any]] = [
-        {**one, "content": [{"type": "text", "text": one["content"]}]} if in_parts else dict(one)
-        for one in messages
-    ]
-    return str(
-        tokenizer.apply_chat_template(
-            shaped, chat_template=template, tokenize=False, add_generation_prompt=True
-        )
-    )
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:120] or type(error).__name__
+"""Conversations of several turns, each after its system prompt, by which it is seen whether a template's can grow."""
+_ENDING = 3
+"""Tokens by which the end of a conversation's prompt is recognised."""
 
 
 def first_turn(opening: Callable[[int], int], turns: Sequence[int], room: int) -> int:
-    """With which turn the last step's prompt begins, so that all of it fits.
+    """The first turn of the last step's prompt, so that it fits into the room.
 
-    A conversation that becomes too long begins anew with the last turns that fill half of the room, or with the last
-    one alone, however long that is. Then it grows again, so that it is seldom read anew.
+    A conversation that becomes too long restarts with the last turns that fill half of the room, or with the last one
+    alone, however long that is. Then it grows again, so it seldom has to be read from the start.
 
     Args:
-        opening: Tokens of the opening if it is that of a turn.
-        turns: Tokens of each turn after what was said before; the first one's is not looked at.
-        room: Tokens of a prompt, at most.
+        opening: Tokens of the opening with a given turn.
+        turns: Tokens of each turn as a continuation; the first one's is not used.
+        room: Maximum length of a prompt in tokens.
     """
     first, length = 0, opening(0)
     for last in range(1, len(turns)):
@@ -137,33 +61,63 @@ def first_turn(opening: Callable[[int], int], turns: Sequence[int], room: int) -
     return first
 
 
-@dataclass
 class Chat:
-    """Encodes a conversation turn by turn.
+    """Encodes conversations by a tokenizer's chat template; in a plain form, a line a turn, where it has none.
 
     Args:
-        tokenizer: Of the model.
-        frame: The texts around what is said; by default those of its chat template.
+        tokenizer: The model's.
+
+    Attributes:
+        encoder: Encodes texts, with control tokens in words as plain text.
+        source: The template.
+        why_whole: Why `tokens` renders each conversation whole; None where it adds the tokens of new turns.
+
+    Raises:
+        GroundlingError: the template cannot be used: see `ChatTemplate`.
     """
 
-    tokenizer: PreTrainedTokenizerBase
-    frame: Frame | None = None
-    _known: dict[tuple[str, bool], list[int]] = field(default_factory=dict, init=False, repr=False)
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.tokenizer = tokenizer
+        self.encoder = TextEncoder(tokenizer)
+        self.source = tokenizer.chat_template
+        self._openings: dict[tuple[str | None, str], list[int]] = {}
+        self._turns: dict[tuple[str, str], tuple[list[int], bool]] = {}
+        self._answers: dict[str, list[int]] = {}
+        self._template = ChatTemplate(tokenizer) if tokenizer.chat_template else None
+        self._beginning: list[int] = []
+        self.why_whole: str | None = None
+        self._before, self._lead = "", ""
+        self._ending: list[int] = []
+        if self._template is None:
+            alone, whole = self.encoder.encode("a"), self.encoder.encode("a", special_tokens=True)
+            # Some tokenizers write a token at a text's end, too.
+            starts = (i for i in range(len(whole)) if whole[i : i + len(alone)] == alone)
+            self._beginning = whole[: next(starts)]
+            return
+        self._before = self._text(None, [_WORDS])
+        after = self._text(None, [_WORDS, _ANSWER, "x"])
+        grows = after.startswith(self._before)
+        self._lead = after[len(self._before) : after.find(_ANSWER)] if grows else ""
+        one, other = (self._whole(None, [words])[::-1] for words in (_WORDS, "x"))
+        self._ending = one[: min(_common(one, other), _ENDING)][::-1]
+        if not grows:
+            self.why_whole = "it writes other text before the last answer than before earlier ones"
+        elif not all(
+            self._turn(*turn)[1] for _, *said in _PROBES for turn in zip(said[1::2], said[2::2], strict=True)
+        ):
+            self.why_whole = "its last token merges with the first one of an answer"
+        elif any(self.tokens(system, said) != self._whole(system, said) for system, *said in _PROBES):
+            self.why_whole = "it rewrites earlier turns"
+        if self.why_whole is not None:
+            name = tokenizer.name_or_path or type(tokenizer).__name__
+            warnings.warn(
+                f"the chat template of {name} cannot be extended turn by turn ({self.why_whole}): each conversation is "
+                "rendered and read whole at each step, which is slower",
+                stacklevel=2,
+            )
 
-    def __post_init__(self) -> None:
-        self._frame = Frame.of(self.tokenizer) if self.frame is None else self.frame
-        frame = "".join(astuple(self._frame))
-        self._turn_tokens = [
-            token.content
-            for token in self.tokenizer.added_tokens_decoder.values()
-            if not token.special and len(token.content) > 1 and token.content in frame
-        ]
-        alone = self._encoded("a", said=True)
-        whole: Any = self.tokenizer("a")["input_ids"]
-        # Some tokenizers write something at a text's end, too.
-        self._beginning = list(
-            whole[: next(i for i in range(len(whole)) if whole[i : i + len(alone)] == alone)]
-        )
+    def __deepcopy__(self, memo: dict[int, object]) -> Chat:
+        return self  # what it remembers is true of every copy
 
     def opening(
         self,
@@ -175,30 +129,46 @@ class Chat:
         """Token ids of a conversation up to where the assistant speaks first.
 
         Args:
-            system: The system prompt, in the place of one that the template has of its own; None: that one, if any.
-            words: What the user says first.
-            room: How many tokens there may be at most; of longer words some are left out.
-            truncation_side: Where: ``left`` keeps their end, ``right`` their beginning.
+            system: The system prompt, in place of the template's own; None: the template's own, if any.
+            words: The user's first words.
+            room: Maximum number of tokens; longer words are cut.
+            truncation_side: ``left`` keeps the end of the words, ``right`` their beginning.
 
         Raises:
-            GroundlingError: the room does not hold what stands around the words, and one of them.
+            GroundlingError: the room does not hold the template's text and one token of the words.
         """
-        frame = self._frame
-        before = self._encoded(frame.without_system if system is None else frame.before_system, said=False)
-        if system is not None:
-            after = self._encoded(frame.after_system, said=False)
-            before = [*before, *self._encoded(system, said=True), *after]
-        if before[: len(self._beginning)] != self._beginning:  # or the template wrote it
-            before = [*self._beginning, *before]
-        said, end = self._encoded(words, said=True), self._encoded(frame.answer, said=False)
-        if room is not None and (left := room - len(before) - len(end)) < len(said):
-            if left < 1:
-                raise GroundlingError(
-                    f"a prompt of {room} tokens has no room for words: its chat template and system prompt take "
-                    f"{len(before) + len(end)}"
-                )
-            said = said[-left:] if truncation_side == "left" else said[:left]
-        return [*before, *said, *end]
+        tokens = self._opening(system, words)
+        if room is None or len(tokens) <= room:
+            return list(tokens)
+        one, other = (self._whole(system, [stand_in]) for stand_in in (_WORDS, "x"))
+        begin, end = _common(one, other), _common(one[::-1], other[::-1])
+        if (left := room - begin - end) < 1:
+            raise GroundlingError(
+                f"a prompt of {room} tokens has no room for words: its chat template and system prompt take "
+                f"{begin + end}"
+            )
+        said = tokens[begin : len(tokens) - end]
+        said = said[-left:] if truncation_side == "left" else said[:left]
+        return [*tokens[:begin], *said, *tokens[len(tokens) - end :]]
+
+    def turn(self, answer: str, words: str) -> list[int]:
+        """Token ids that a turn adds: the assistant's answer and the user's words, up to where the assistant speaks.
+
+        Where the template cannot be extended turn by turn, their number is about that of a turn.
+        """
+        return list(self._turn(answer, words)[0])
+
+    def tokens(self, system: str | None, said: Sequence[str]) -> list[int]:
+        """Token ids of a conversation up to where the assistant speaks; turns seen before are not encoded again.
+
+        Args:
+            system: As of `opening`.
+            said: The words of the user and the assistant in turn; the user speaks first and last.
+        """
+        turns = [self._turn(answer, words) for answer, words in zip(said[1::2], said[2::2], strict=True)]
+        if self.why_whole is not None or not all(exact for _, exact in turns):
+            return self._whole(system, said)
+        return [*self._opening(system, said[0]), *itertools.chain.from_iterable(added for added, _ in turns)]
 
     def conversation(
         self,
@@ -208,53 +178,92 @@ class Chat:
         room: int | None = None,
         truncation_side: Literal["left", "right"] = "left",
     ) -> list[int]:
-        """Token ids of a whole conversation up to where the assistant speaks; its first turns are left out where there
-        is no room for them.
+        """Token ids of a conversation that is read once; its first turns are left out where there is no room for them.
 
         Args:
-            earlier: A user's words and the answer to them, one after the other.
-            system, words, room, truncation_side: As of `opening`, of what the user says last.
+            earlier: Pairs of a user's words and the answer to them.
+            system, words, room, truncation_side: As of `opening`, of the user's last words.
         """
-        said = [*(user for user, _ in earlier), words]
         for first in range(len(earlier)):
-            tokens = self.opening(system, said[first])
-            for (_, answer), following in zip(earlier[first:], said[first + 1 :], strict=True):
-                tokens += self.turn(answer, following)
+            said = [*itertools.chain.from_iterable(earlier[first:]), words]
+            tokens = self._whole(system, said)
             if room is None or len(tokens) <= room:
                 return tokens
         return self.opening(system, words, room, truncation_side)
 
-    def turn(self, answer: str, words: str) -> list[int]:
-        """Token ids of what follows: the assistant's answer, the user's words, up to where the assistant speaks."""
-        return [
-            *self._encoded(answer, said=True),
-            *self._encoded(self._frame.next, said=False),
-            *self._encoded(words, said=True),
-            *self._encoded(self._frame.answer, said=False),
-        ]
+    def asks(self, prompt: Sequence[int]) -> bool:
+        """Whether a prompt ends as a conversation does in which the assistant has to speak."""
+        return bool(self._ending) and list(prompt[-len(self._ending) :]) == self._ending
 
-    def _encoded(self, text: str, *, said: bool) -> list[int]:
-        """Token ids without a beginning or an end; what is said has no special tokens."""
-        key = text, said
-        if key not in self._known:
-            if len(self._known) > _REMEMBERED:
-                self._known.clear()
-            parts = self._apart(text) if said else [text]
-            self._known[key] = [token for part in parts for token in self._tokens(part, said)]
-        return self._known[key]
+    def answers(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of answers, as they continue the template's text.
 
-    def _tokens(self, text: str, said: bool) -> list[int]:
-        encoded: Any = self.tokenizer(
-            text, add_special_tokens=False, split_special_tokens=said, verbose=False
-        )["input_ids"]
-        return list(encoded)
-
-    def _apart(self, text: str) -> list[str]:
-        """What is said, in pieces none of which spells a token of the template that is not marked as special.
-
-        ``split_special_tokens`` takes apart those alone that are, and some templates' turns begin with others.
+        An answer that would merge with the template's last token is encoded alone.
         """
-        cuts = [
-            match.end() - 1 for token in self._turn_tokens for match in re.finditer(re.escape(token), text)
-        ]
-        return [text[begin:end] for begin, end in itertools.pairwise([0, *sorted(set(cuts)), len(text)])]
+        new = [text for text in texts if text not in self._answers]
+        if len(self._answers) + len(new) > _REMEMBERED:
+            self._answers.clear()
+            new = list(texts)
+        for text in new:
+            before = self._opening(None, _WORDS)
+            whole = self.encoder.encode(self._before + self._lead + self.encoder.mask(text)) if text else []
+            joined = whole[: len(before)] == before
+            self._answers[text] = (
+                whole[len(before) :] if joined else self.encoder.encode(self.encoder.mask(text))
+            )
+        return [self._answers[text] for text in texts]
+
+    def _opening(self, system: str | None, words: str) -> list[int]:
+        key = system, words
+        if key not in self._openings:
+            if len(self._openings) > _REMEMBERED:
+                self._openings.clear()
+            self._openings[key] = self._whole(system, [words])
+        return self._openings[key]
+
+    def _turn(self, answer: str, words: str) -> tuple[list[int], bool]:
+        """What a turn adds to the tokens before it, and whether these stay as they were."""
+        key = answer, words
+        if key not in self._turns:
+            if len(self._turns) > _REMEMBERED:
+                self._turns.clear()
+            before, whole = self._opening(None, _WORDS), self._whole(None, [_WORDS, answer, words])
+            same = _common(before, whole)
+            self._turns[key] = whole[same:], same == len(before)
+        return self._turns[key]
+
+    def _whole(self, system: str | None, said: Sequence[str]) -> list[int]:
+        """Token ids of a conversation, rendered and encoded as one text."""
+        if self._template is not None:
+            return self.encoder.encode(self._text(system, said))
+        parts = [] if system is None else [system, "\n\n"]
+        for words in said:
+            parts += [words, "\n"]
+        encoded = [self.encoder.encode(self.encoder.mask(part)) for part in parts]
+        return [*self._beginning, *itertools.chain.from_iterable(encoded)]
+
+    def _text(self, system: str | None, said: Sequence[str]) -> str:
+        """A conversation by the template, with marks for control tokens that are spelled in it.
+
+        A token that the template looks for in answers, such as the one that ends a thought, is left to it.
+        """
+        assert self._template is not None
+        encoder, render = self.encoder, self._template.render
+
+        def rendered(left: set[str]) -> str:
+            masked = [encoder.mask(words, left if i % 2 else ()) for i, words in enumerate(said)]
+            return render(None if system is None else encoder.mask(system), masked)
+
+        text, left = rendered(set()), set[str]().union(*map(encoder.spelled, said[1::2]))
+        if left and encoder.unmask(other := rendered(left)) != encoder.unmask(text):
+            text = other
+            for token in sorted(left):
+                if encoder.unmask(other := rendered(left - {token})) == encoder.unmask(text):
+                    left, text = left - {token}, other
+        return text
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many ids two lists begin with alike."""
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return sum(1 for _ in same)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Self
@@ -10,7 +9,7 @@ from typing import Any, Self
 from transformers import PreTrainedTokenizerBase
 
 from groundling.errors import GroundlingError
-from groundling.lm.chat import Frame
+from groundling.lm.templates import ChatTemplate
 
 
 @dataclass(frozen=True)
@@ -59,11 +58,10 @@ class EndTokens:
 def _end_of_turn(tokenizer: PreTrainedTokenizerBase, template: str) -> int | None:
     """The added token that the chat template writes right after an answer; None if there is none."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # conversations warn about the template when they are read
-            following = Frame.of(tokenizer).next.lstrip()
+        text = ChatTemplate(tokenizer).render(None, ["FIRSTWORDS", "ANSWERWORDS", "SECONDWORDS"])
     except GroundlingError:  # raised again where a conversation is read
         return None
+    following = text.partition("ANSWERWORDS")[2].lstrip()
     tokens = {token.content: index for index, token in tokenizer.added_tokens_decoder.items()}
     begun = [text for text in tokens if len(text.strip()) > 1 and following.startswith(text)]
     return tokens[max(begun, key=len)] if begun else None

@@ -16,6 +16,7 @@ from groundling.devices import find_device
 from groundling.errors import GroundlingError
 from groundling.lm import adapters, loading
 from groundling.lm.backbone import Backbone
+from groundling.lm.chat import Chat
 from groundling.lm.detokenize import Continuation
 from groundling.lm.end_tokens import EndTokens
 from groundling.lm.generation import DEFAULT_NEW_TOKENS, Generation, generate
@@ -86,6 +87,7 @@ class LanguageModel(nn.Module):
         self.filler = _first_known(tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
         beginning = _first_known(tokenizer.bos_token_id, tokenizer.eos_token_id, self.filler)
         embeddings: Any = model.get_input_embeddings()
+        self._chat: Chat | None = None
         self._tokens = TextTokens(tokenizer, embeddings.weight.shape[0], beginning, max_prompt_tokens)
         config = model.config.get_text_config()
         start = _first_known(
@@ -390,9 +392,40 @@ class LanguageModel(nn.Module):
         """The memory of the keys and values that were kept at the end of the last `keeping`."""
         return self._scorer.kept_bytes
 
-    def candidate_tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of texts that come after a prompt."""
-        return self._tokens.candidates(texts)
+    @property
+    def chat(self) -> Chat:
+        """Conversations by the tokenizer's chat template.
+
+        Raises:
+            GroundlingError: the template cannot be used.
+        """
+        if self._chat is None or self._chat.source != self.tokenizer.chat_template:
+            self._chat = Chat(self.tokenizer)
+            self._tokens.encoder = self._chat.encoder
+        return self._chat
+
+    def mask(self, words: str) -> str:
+        """Words of a world in which the control tokens that they spell are read as plain text."""
+        return self._tokens.encoder.mask(words)
+
+    def unmask(self, text: str) -> str:
+        """A text with the words as they were before `mask`."""
+        return self._tokens.encoder.unmask(text)
+
+    def candidate_tokens(self, texts: Sequence[str], answers: bool = False) -> list[list[int]]:
+        """Token ids of texts that come after a prompt.
+
+        Args:
+            texts: The texts.
+            answers: After a conversation, as its template's text continues with them; otherwise, and where a decoder
+                reads them, each is encoded as a text of its own.
+        """
+        if not answers or self.is_encoder_decoder or not self.tokenizer.chat_template:
+            return self._tokens.candidates(texts)
+        tokens = self.chat.answers(texts)
+        for text, ids in zip(texts, tokens, strict=True):
+            self._tokens.check(text, ids)
+        return tokens
 
     def token_lengths(self, prompts: Sequence[str]) -> list[int]:
         """How many tokens the model reads for each prompt; remembered, so asking is cheap."""
@@ -418,13 +451,23 @@ class LanguageModel(nn.Module):
         for index, options in enumerate(texts):
             if not len(options):
                 raise GroundlingError(f"prompt {index} has no candidates: there is nothing to choose from")
-        flat = iter(self._tokens.candidates([text for options in texts for text in options]))
+        flat = iter(self.candidate_tokens([text for options in texts for text in options]))
         tokens = [[next(flat) for _ in options] for options in texts]
+        for index, prompt in enumerate(cast(Sequence[Sequence[int]], prompts) if _grow(prompts) else ()):
+            if self._asks(prompt):
+                tokens[index] = self.candidate_tokens(texts[index], answers=True)
         room = max((max(map(len, options)) for options in tokens), default=0)
         return texts, [
             ScoringQuestion(prompt, options)
             for prompt, options in zip(self.prompt_tokens(prompts, room), tokens, strict=True)
         ]
+
+    def _asks(self, prompt: Sequence[int]) -> bool:
+        """Whether a prompt ends as a conversation of the chat template does."""
+        try:
+            return bool(self.tokenizer.chat_template) and self.chat.asks(prompt)
+        except GroundlingError:  # raised again where a conversation is encoded
+            return False
 
     def prompt_tokens(
         self, prompts: Sequence[str] | Sequence[Sequence[int]], room: int = 0

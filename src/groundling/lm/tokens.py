@@ -9,6 +9,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from groundling.errors import GroundlingError
+from groundling.lm.encoding import TextEncoder
 
 _REMEMBERED_TEXTS, _REMEMBERED_TOKENS = 100_000, 2**22
 """Of prompts, and of candidates: what is remembered at most; 4 M tokens are some 150 MB of Python's numbers."""
@@ -31,6 +32,9 @@ class TextTokens:
         vocabulary_size: Rows of the model's embedding; a token beyond them is told instead of crashing later.
         fallback_token: What an empty prompt becomes where the tokenizer adds no special token.
         max_prompt_tokens: Longer prompts keep their last tokens (and their first, where it marks the beginning).
+
+    Attributes:
+        encoder: Encodes the texts, with control tokens in words that were masked by it as plain text.
     """
 
     def __init__(
@@ -41,6 +45,7 @@ class TextTokens:
         max_prompt_tokens: int | None,
     ) -> None:
         self._tokenizer: Any = tokenizer
+        self.encoder = TextEncoder(tokenizer)
         self.vocabulary_size = vocabulary_size
         self._fallback_token = fallback_token
         self._max_prompt_tokens = max_prompt_tokens
@@ -67,10 +72,8 @@ class TextTokens:
             memory.tokens = 0
             new = list(dict.fromkeys(texts))
         if new:
-            # verbose=False: the tokenizer's own length warning knows less than our check of the prompt's length
-            encoded = self._tokenizer(new, add_special_tokens=special_tokens, verbose=False)["input_ids"]
-            for text, ids in zip(new, encoded, strict=True):
-                self._check(text, ids)
+            for text, ids in zip(new, self.encoder.encode_all(new, special_tokens), strict=True):
+                self.check(text, ids)
                 memory.ids[text] = finish(ids)
                 memory.tokens += len(memory.ids[text])
         return [memory.ids[text] for text in texts]
@@ -83,7 +86,8 @@ class TextTokens:
         begins = limit > 1 and ids[0] == self._tokenizer.bos_token_id
         return [ids[0], *ids[len(ids) - limit + 1 :]] if begins else ids[len(ids) - limit :]
 
-    def _check(self, text: str, ids: list[int]) -> None:
+    def check(self, text: str, ids: list[int]) -> None:
+        """Raise `GroundlingError` if the model has no embedding for a text's tokens."""
         if ids and max(ids) >= self.vocabulary_size:
             raise GroundlingError(
                 f"the tokenizer gives token {max(ids)} for {text[:40]!r}, but the model has only "

@@ -93,9 +93,10 @@ class ActionGeneratingPolicy(ActionTextPolicy):
         deterministic: bool = False,
         generator: torch.Generator | None = None,
     ) -> Action:
-        most = self._form.most_tokens(observations)
         read = self.read(observations)
-        prompts, in_conversation = self.lm.prompt_tokens(read, most), not isinstance(read[0], str)
+        in_conversation = not isinstance(read[0], str)
+        most = self._form.most_tokens(observations, in_conversation)
+        prompts = self.lm.prompt_tokens(read, most)
         answers = [
             Answer(self._form, seen.actions, in_conversation, () if self.lm.is_encoder_decoder else prompt)
             for seen, prompt in zip(observations, prompts, strict=True)
@@ -123,7 +124,11 @@ class ActionGeneratingPolicy(ActionTextPolicy):
             writing = [i for i in writing if not answers[i].ended]
         log_shares = torch.zeros(len(answers))
         for i, answer in enumerate(answers):
-            same = [] if answer.invalid else self._form.same_tokens(answer.actions, answer.action)
+            same = (
+                []
+                if answer.invalid
+                else self._form.same_tokens(answer.actions, answer.action, in_conversation)
+            )
             if len(same) > 1 and numbers is not None:
                 answer.action = same[int(numbers[i, len(answer.tokens)] * len(same))]
             log_shares[i] = -math.log(max(1, len(same)))
@@ -157,7 +162,7 @@ class ActionGeneratingPolicy(ActionTextPolicy):
             in_conversation = not isinstance(self.read(observations[:1])[0], str)
             plain_turns = [self._form.plain_turn(seen, action, in_conversation) for seen, action in shown]
             copies = torch.tensor(
-                [len(self._form.same_tokens(seen.actions, action)) for seen, action in shown]
+                [len(self._form.same_tokens(seen.actions, action, in_conversation)) for seen, action in shown]
             )
             width = max(len(turn.tokens) for turn in plain_turns)
             tokens = self.evaluate(plain_turns, torch.zeros(len(plain_turns), width, dtype=torch.long))

@@ -94,4 +94,5 @@ class ActionTextPolicy(ReadingPolicy):
 
     def _read_by(self, lm: LanguageModel, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
         with lm.autocast():
-            return self.score(lm, self.read(observations), [list(o.actions) for o in observations])
+            actions = [[lm.mask(action) for action in o.actions] for o in observations]
+            return self.score(lm, self.read(observations), actions)

@@ -66,9 +66,22 @@ class Form:
         self.guided, self.invalid_action, self.thought_ends = guided, invalid_action, thought_ends
         self.max_thought_tokens = 0 if thought_ends is None else max_thought_tokens or _THOUGHT_TOKENS
         self._max_action_tokens = max_action_tokens
-        self.opening, self.closing = self._encoded(lm, thought_begins), self._encoded(lm, thought_ends)
+        self._thought_begins, self.closing = thought_begins, self._encoded(lm, thought_ends)
         self._lm = lm
         self._paths: dict[tuple[tuple[str, ...], bool], list[list[int]]] = {}
+
+    def opening(self, in_conversation: bool) -> list[int]:
+        """Token ids put before a thought."""
+        return (
+            self._lm.candidate_tokens([self._thought_begins], in_conversation)[0]
+            if self._thought_begins
+            else []
+        )
+
+    def action_tokens(self, actions: Sequence[str], in_conversation: bool) -> list[list[int]]:
+        """Token ids of actions, as they follow the prompt or a thought."""
+        answers = in_conversation and self.thought_ends is None
+        return self._lm.candidate_tokens([self._lm.mask(action) for action in actions], answers)
 
     @property
     def plain(self) -> bool:
@@ -79,15 +92,15 @@ class Form:
     def usual_tokens(self) -> int:
         """How many tokens an answer has at most, where no admissible action is longer than usual."""
         action = self._max_action_tokens or _ACTION_TOKENS
-        return len(self.opening) + self.max_thought_tokens + len(self.closing) + action
+        return len(self.opening(False)) + self.max_thought_tokens + len(self.closing) + action
 
-    def most_action_tokens(self, actions: tuple[str, ...]) -> int:
+    def most_action_tokens(self, actions: tuple[str, ...], in_conversation: bool = False) -> int:
         """How many tokens of an action are written at most, the end included."""
         if self.guided:
-            return max(len(path) for path in self.paths(actions))
+            return max(len(path) for path in self.paths(actions, in_conversation))
         if self._max_action_tokens is not None:
             return self._max_action_tokens
-        return max(_ACTION_TOKENS, 1 + max(map(len, self._lm.candidate_tokens(actions))))
+        return max(_ACTION_TOKENS, 1 + max(map(len, self.action_tokens(actions, in_conversation))))
 
     def end_token(self, in_conversation: bool) -> int:
         """The token that ends an action: that of a turn, or of a plain text."""
@@ -102,20 +115,20 @@ class Form:
         if key not in self._paths:
             if len(self._paths) >= _REMEMBERED_LISTS:
                 self._paths.clear()
-            tokens, end = self._lm.candidate_tokens(actions), self.end_token(in_conversation)
+            tokens, end = self.action_tokens(actions, in_conversation), self.end_token(in_conversation)
             chosen = Trie.of(tokens, [end]).chosen
             self._paths[key] = [path or [*ids, end][:1] for path, ids in zip(chosen, tokens, strict=True)]
         return self._paths[key]
 
-    def same_tokens(self, actions: tuple[str, ...], action: int) -> list[int]:
+    def same_tokens(self, actions: tuple[str, ...], action: int, in_conversation: bool = False) -> list[int]:
         """Indices of the actions that have the tokens of ``action``, itself included: the model writes all alike."""
-        tokens = self._lm.candidate_tokens(actions)
+        tokens = self.action_tokens(actions, in_conversation)
         return [index for index, ids in enumerate(tokens) if ids == tokens[action]]
 
-    def most_tokens(self, observations: Sequence[TextObservation]) -> int:
+    def most_tokens(self, observations: Sequence[TextObservation], in_conversation: bool = False) -> int:
         """How many tokens an answer has at most at one of these."""
-        action = max(self.most_action_tokens(seen.actions) for seen in observations)
-        return len(self.opening) + self.max_thought_tokens + len(self.closing) + action
+        action = max(self.most_action_tokens(seen.actions, in_conversation) for seen in observations)
+        return len(self.opening(in_conversation)) + self.max_thought_tokens + len(self.closing) + action
 
     def plain_turn(self, observation: TextObservation, action: int, in_conversation: bool = False) -> Turn:
         """The turn that takes ``action``, an index, without a thought.
@@ -124,11 +137,12 @@ class Form:
             ConfigError: the action has more tokens than may be written.
         """
         answer = Answer(self, observation.actions, in_conversation)
-        answer.thinks, answer.waiting = False, [*self.opening, *self.closing]
+        answer.thinks, answer.waiting = False, [*self.opening(in_conversation), *self.closing]
         end = self.end_token(in_conversation)
-        spelled = [*self._lm.candidate_tokens(observation.actions)[action], end]
+        spelled = [*self.action_tokens(observation.actions, in_conversation)[action], end]
         path = self.paths(observation.actions, in_conversation)[action] if self.guided else spelled
-        if not self.guided and len(spelled) - 1 > (most := self.most_action_tokens(observation.actions)):
+        most = self.most_action_tokens(observation.actions, in_conversation)
+        if not self.guided and len(spelled) - 1 > most:
             raise ConfigError(
                 f"policy.args.max_action_tokens={most} leaves no room for the action {observation.actions[action]!r}, "
                 f"which takes {len(spelled) - 1} tokens: set that at least, or leave it out"
@@ -146,9 +160,11 @@ class Form:
         """The text of tokens, special ones included."""
         return self.decoder(()).append(*tokens)
 
-    def names(self, tokens: Sequence[int], actions: tuple[str, ...]) -> int | None:
+    def names(
+        self, tokens: Sequence[int], actions: tuple[str, ...], in_conversation: bool = False
+    ) -> int | None:
         """The first action with exactly these tokens, which its decoded text may not tell; None: no action."""
-        candidates = self._lm.candidate_tokens(actions)
+        candidates = self.action_tokens(actions, in_conversation)
         return candidates.index(list(tokens)) if tokens in candidates else None
 
     @staticmethod
@@ -183,8 +199,8 @@ class Answer:
 
     def __post_init__(self) -> None:
         self.thinks = self.form.thought_ends is not None
-        self._most = self.form.most_action_tokens(self.actions)
-        self.waiting = list(self.form.opening)  # what a rule puts there next
+        self._most = self.form.most_action_tokens(self.actions, self.in_conversation)
+        self.waiting = self.form.opening(self.in_conversation)  # what a rule puts there next
         self._begun = ""  # of the action, in the token that ended the thought
         self._decoder: Continuation | None = None  # of the thought, then of the action
 
@@ -248,7 +264,8 @@ class Answer:
         if token in self.form.ends or "\n" in text or len(self.said) == self._most:
             self.ended = True
             said = self.said[:-1] if token in self.form.ends else self.said
-            named = None if self._begun.strip() else self.form.names(said, self.actions)
+            said_all = not self._begun.strip()
+            named = self.form.names(said, self.actions, self.in_conversation) if said_all else None
             if named is None:
                 named = find_action(text.partition("\n")[0], self.actions)
             self.invalid = named is None

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from groundling.envs.observation import TextObservation
 from groundling.lm import LanguageModel, Prompts
-from groundling.lm.chat import Chat, first_turn
+from groundling.lm.chat import first_turn
 from groundling.lm.transcript import chains
 from groundling.policies.policy import Work
 from groundling.prompts import Conversation, PromptReader
@@ -23,23 +23,24 @@ class ConversationReader:
     """
 
     def __init__(self, lm: LanguageModel, answer_tokens: int = 0) -> None:
-        self._chat, self._room = Chat(lm.tokenizer), lm.room
+        self._chat, self._room = lm.chat, lm.room
         if self._room is not None and lm.max_positions is not None:
             self._room = min(self._room, lm.max_positions - answer_tokens)
 
     def __call__(self, conversation: Conversation) -> list[int]:
-        turns = [
-            self._chat.turn(answer, conversation.words(turn))
-            for turn, answer in enumerate(conversation.answers, start=1)
-        ]
+        answers = conversation.answers
+        said = [(answer, conversation.words(turn)) for turn, answer in enumerate(answers, start=1)]
         first = 0
         if self._room is not None:
-            lengths = [0, *map(len, turns)]
+            lengths = [0, *(len(self._chat.turn(*turn)) for turn in said)]
             first = first_turn(lambda turn: len(self._opening(conversation, turn)), lengths, self._room)
-        tokens = [*self._opening(conversation, first), *itertools.chain.from_iterable(turns[first:])]
-        if self._room is not None and len(tokens) > self._room:  # the goal and the last view alone
-            tokens = self._chat.opening(conversation.system, conversation.opening(first), self._room)
-        return tokens
+        for begin in range(first, len(answers) + 1):  # the lengths of turns may be estimates
+            words = [conversation.opening(begin), *itertools.chain.from_iterable(said[begin:])]
+            tokens = self._chat.tokens(conversation.system, words)
+            if self._room is None or len(tokens) <= self._room:
+                return tokens
+        # the goal and the last view alone
+        return self._chat.opening(conversation.system, conversation.opening(len(answers)), self._room)
 
     def _opening(self, conversation: Conversation, turn: int) -> list[int]:
         return self._chat.opening(conversation.system, conversation.opening(turn))
@@ -71,7 +72,7 @@ class PolicyPrompts:
             GroundlingError: as `ConversationReader`.
         """
         ids: Sequence[str | None] = prompts or [None] * len(observations)
-        readings = [self._reader.read(o, id) for o, id in zip(observations, ids, strict=True)]
+        readings = [self._read(o, id) for o, id in zip(observations, ids, strict=True)]
         if self._lm is None:
             return [str(one) for one in readings]
         texts = [one for one in readings if isinstance(one, str)]
@@ -85,10 +86,22 @@ class PolicyPrompts:
         """The same as texts, with the special tokens of a conversation's template."""
         prompts = self.read(observations)
         texts = [prompt for prompt in prompts if isinstance(prompt, str)]
-        if texts or self._lm is None:
+        if self._lm is None:
             return texts
+        if texts:
+            return [self._lm.unmask(text) for text in texts]
         tokens = [prompt for prompt in prompts if not isinstance(prompt, str)]
         return [str(self._lm.tokenizer.decode(ids)) for ids in tokens]
+
+    def _read(self, observation: TextObservation, id: str | None) -> str | Conversation:
+        """A prompt, in which words of the world that spell control tokens are masked.
+
+        Conversations encode all words as plain text. Control tokens of the experiment's own prompt are kept.
+        """
+        reading = self._reader.read(observation, id)
+        if self._lm is None or isinstance(reading, Conversation) or self._lm.mask(reading) == reading:
+            return reading
+        return self._reader.read(observation.changed(self._lm.mask), id)
 
     def keeping(self) -> AbstractContextManager[None]:
         """A time in which the model's weights stay as they are (see `LanguageModel.keeping`)."""

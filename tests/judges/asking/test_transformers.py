@@ -64,16 +64,17 @@ def test_the_tokenizers_own_template_is_used(chooser: TransformersJudge) -> None
     tokenizer = chooser.lm.tokenizer
     try:
         tokenizer.chat_template = _TEMPLATE
-        text = chooser.prompt(conversation)
-        assert text.endswith("<|system|>S<|end|><|user|>U<|end|><|assistant|>")
-        ids = tokenizer(text)["input_ids"]
-        assert ids.count(tokenizer.bos_token_id) == 1, "one beginning, whoever puts it there"
+        printed = tokenizer.apply_chat_template(conversation, add_generation_prompt=True, return_dict=False)
+        assert chooser.prompt(conversation) == printed
+        assert printed.count(tokenizer.bos_token_id) == 1
         # Gemma's kind raises at a system turn: its words then open the user's.
         refusing = (
             "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + _TEMPLATE
         )
         tokenizer.chat_template = refusing
-        assert chooser.prompt(conversation).endswith("<|user|>S\n\nU<|end|><|assistant|>")
+        merged = [{"role": "user", "content": "S\n\nU"}]
+        printed = tokenizer.apply_chat_template(merged, add_generation_prompt=True, return_dict=False)
+        assert chooser.prompt(conversation) == printed
     finally:
         tokenizer.chat_template = None
 

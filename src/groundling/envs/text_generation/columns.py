@@ -69,6 +69,7 @@ class ColumnPool(Pool):
             self.prompt_prefix + prompt + self.prompt_suffix,
             tuple(references),
             {column: row[column] for column in self.meta_columns},
+            data=(prompt,),
         )
 
 

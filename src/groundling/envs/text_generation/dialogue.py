@@ -47,6 +47,7 @@ class DailyDialog(DatasetPool):
                     f"{context} {END_OF_UTTERANCE}",
                     (said[turn] + END_OF_UTTERANCE,),
                     {"emotion": [row["emotion"][turn]], "intent": [row["act"][turn]]},
+                    data=tuple(said[turn - self.context_size : turn]),
                 )
             before += len(said)
 
@@ -79,9 +80,8 @@ class Crd3(DatasetPool):
             lines = [f"{turn.speaker}: {turn.said}" for turn in turns]
             for place, turn in enumerate(turns[_NOT_ASKED:], start=_NOT_ASKED):
                 context = "\n".join(lines[max(0, place - self.max_context_size) : place])
-                yield Sample(
-                    f"{split}_ep_{number}_turn_{place}", f"{context}\n{turn.speaker}: ", (turn.said,)
-                )
+                prompt = f"{context}\n{turn.speaker}: "
+                yield Sample(f"{split}_ep_{number}_turn_{place}", prompt, (turn.said,), data=(prompt,))
 
 
 _NOT_ASKED = 2

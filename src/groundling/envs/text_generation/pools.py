@@ -28,6 +28,9 @@ class Sample:
     It is read by the model's chat template (``world.chat=true``)."""
     system: str | None = None
     """Its system prompt; None: the run's."""
+    data: tuple[str, ...] = ()
+    """Parts of the prompt, in their order, that come from a dataset. Control tokens that they spell are read as plain
+    text; in the rest of the prompt, which a pool's settings write, they are control tokens."""
 
     @classmethod
     def of_messages(cls, id: str, messages: Sequence[Mapping[str, str]], **more: Any) -> Self:

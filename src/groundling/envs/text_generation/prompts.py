@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
+import torch
 from torch import Tensor
 
 from groundling.envs.text_generation.pools import Sample
@@ -66,12 +67,34 @@ def encode_prompts(
             stacklevel=2,
         )
     ids, mask = encoded["input_ids"].long(), encoded["attention_mask"].long()
+    if any(sample.data for sample in samples):
+        _read_data_as_text(samples, tokenizer, truncation_side, ids, mask)
     empty = (mask.sum(1) <= specials).nonzero()
     if len(empty):
         raise GroundlingError(
             f"sample {samples[int(empty[0])].id} has an empty prompt: give it a text, or leave it out of the pool"
         )
     return ids, mask
+
+
+def _read_data_as_text(
+    samples: Sequence[Sample], tokenizer: PreTrainedTokenizerBase, side: Side, ids: Tensor, mask: Tensor
+) -> None:
+    """Encode the prompts whose data spells control tokens again, into their rows of ``ids`` and ``mask``."""
+    from groundling.lm.encoding import TextEncoder  # slow to import
+
+    encoder = TextEncoder(tokenizer)
+    for row, sample in enumerate(samples):
+        if spelled := set().union(*map(encoder.spelled, sample.data)):
+            warnings.warn(
+                f"data of the pool spells control tokens ({', '.join(sorted(spelled))}), which are read as plain text: "
+                "write those of a template into prompt_prefix and prompt_suffix, or set world.chat=true",
+                stacklevel=3,
+            )
+            text = encoder.mask_parts(sample.prompt, sample.data)
+            plain = torch.tensor(encoder.encode(text, True, ids.shape[1], side))
+            ids[row], mask[row] = padding_id(tokenizer), 0
+            ids[row, -len(plain) :], mask[row, -len(plain) :] = plain, 1
 
 
 def padding_id(tokenizer: PreTrainedTokenizerBase) -> int:

@@ -41,7 +41,7 @@ class Imdb(DatasetPool):
         """See `DatasetPool`."""
         for index, row in enumerate(self._reviews(rows, split)):
             prompt, _ = _halves(row["text"])
-            yield Sample(f"{split}_{index}", prompt, (row["text"],))
+            yield Sample(f"{split}_{index}", prompt, (row["text"],), data=(prompt,))
 
     def _reviews(self, rows: Iterable[Row], split: Split) -> list[Row]:
         reviews = list(rows)
@@ -79,7 +79,7 @@ class ImdbSeq2Seq(Imdb):
             reviews = reviews[: int(len(reviews) * self.positive_ratio)]
         for index, row in reviews:
             prompt, rest = _halves(row["text"])
-            yield Sample(f"{split}_{index}", prompt, (rest,), {"reference": row["text"]})
+            yield Sample(f"{split}_{index}", prompt, (rest,), {"reference": row["text"]}, data=(prompt,))
 
 
 def _halves(text: str) -> tuple[str, str]:
@@ -122,6 +122,7 @@ class CommonGen(DatasetPool):
                 self.prefix + concepts + self.concept_end_token,
                 (row["target"] or "empty reference",),
                 {"concepts": row["concepts"]},
+                data=tuple(row["concepts"]),
             )
 
 
@@ -168,7 +169,7 @@ class CnnDailyMail(DatasetPool):
             if self.truncate_article is not None:
                 article = " ".join(_WORDS[self.truncate_by](article)[: self.truncate_article])
             prompt = self.prompt_prefix + article + self.prompt_suffix
-            yield Sample(f"{split}_{index}", prompt, (row["highlights"],))
+            yield Sample(f"{split}_{index}", prompt, (row["highlights"],), data=(article,))
 
 
 _WORDS: dict[str, Callable[[str], list[str]]] = {"nltk": words_of_sentences, "blanks": str.split}
@@ -198,7 +199,7 @@ class XSum(DatasetPool):
         """See `DatasetPool`."""
         for index, row in enumerate(rows):
             prompt = self.prompt_prefix + row["document"] + self.prompt_suffix
-            yield Sample(f"{split}_{index}", prompt, (row["summary"],))
+            yield Sample(f"{split}_{index}", prompt, (row["summary"],), data=(row["document"],))
 
 
 @pools.register("narrative_qa")
@@ -228,7 +229,7 @@ class NarrativeQA(DatasetPool):
             answers.setdefault(prompt, []).extend(answer["text"] for answer in row["answers"])
         for index, (prompt, texts) in enumerate(answers.items()):
             references = tuple(text.lower().strip() for text in texts)
-            yield Sample(f"{split}_{index}", prompt.lower(), references)
+            yield Sample(f"{split}_{index}", prompt.lower(), references, data=(prompt.lower(),))
 
 
 @pools.register("dummy_pool")

@@ -42,7 +42,8 @@ class _Translation(DatasetPool):
         for index, row in enumerate(rows):
             texts = row["translation"]
             prompt = self.prompt_prefix + texts[self.source_language] + self.prompt_suffix
-            yield Sample(f"{split}_{index}", prompt, (texts[self.target_language],))
+            data = (texts[self.source_language],)
+            yield Sample(f"{split}_{index}", prompt, (texts[self.target_language],), data=data)
 
 
 @pools.register("wmt16")

@@ -92,10 +92,10 @@ class TransformersJudge(Judge):
     def _choose(self, requests: Sequence[Request]) -> Iterator[Reply]:
         import torch
 
-        prompts = [self.prompt(request.conversation) for request in requests]
+        prompts: Any = [self.prompt(request.conversation) for request in requests]
         with torch.inference_mode():
             scores = self.lm.score(prompts, WORDS)
-        for prompt_tokens, log_probs in zip(self.lm.token_lengths(prompts), scores, strict=True):
+        for prompt_tokens, log_probs in zip(self._lengths(prompts), scores, strict=True):
             first, second, tie = log_probs.cpu().double().softmax(-1).tolist()
             if math.isnan(first):
                 yield Reply("", failure="the model gives no finite probabilities")
@@ -106,31 +106,21 @@ class TransformersJudge(Judge):
     def _write(self, requests: Sequence[Request]) -> Iterator[Reply]:
         from groundling.lm.generation import sampling_from
 
-        prompts = [self.prompt(request.conversation) for request in requests]
+        prompts: Any = [self.prompt(request.conversation) for request in requests]
         # Sampling draws from torch's global generator, which is that of the training in whose midst it may be asked.
         with sampling_from(self._draws.getrandbits(63)):
             written = self.lm.generate(prompts, **self._sampling)
-        for prompt_tokens, generation in zip(self.lm.token_lengths(prompts), written, strict=True):
+        for prompt_tokens, generation in zip(self._lengths(prompts), written, strict=True):
             count = len(generation.token_ids)
             complete = count < self._sampling["max_new_tokens"]
             yield Reply(generation.text, complete, None, prompt_tokens, count)
 
-    def prompt(self, conversation: Sequence[Turn]) -> str:
-        """A conversation as the model reads it."""
-        tokenizer: Any = self.lm.tokenizer
-        if not tokenizer.chat_template:
-            contents = "\n\n".join(turn["content"] for turn in conversation)
-            return f"{contents}\n\nAnswer: "
-        try:
-            text = self._render(conversation)
-        except Exception:  # a template that knows no system turn raises whatever its author chose
-            system, user, *more = conversation
-            merged = {"role": "user", "content": f"{system['content']}\n\n{user['content']}"}
-            text = self._render([merged, *more])
-        adds_bos = tokenizer("")["input_ids"][:1] == [tokenizer.bos_token_id]
-        # Where the tokenizer begins any text with its first token, the template's would be a second one.
-        return text.removeprefix(tokenizer.bos_token) if adds_bos else text
+    def prompt(self, conversation: Sequence[Turn]) -> str | list[int]:
+        """A conversation as the model reads it: the token ids of its chat template, or a text where it has none."""
+        system, *said = (turn["content"] for turn in conversation)
+        if not self.lm.tokenizer.chat_template:
+            return "\n\n".join([system, *said, "Answer: "])
+        return self.lm.chat.tokens(system, said)
 
-    def _render(self, conversation: Sequence[Turn]) -> str:
-        tokenizer: Any = self.lm.tokenizer
-        return str(tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True))
+    def _lengths(self, prompts: Any) -> list[int]:
+        return [len(ids) for ids in self.lm.prompt_tokens(prompts)]

@@ -96,6 +96,12 @@ class PromptEncoder:
                 )
         return TokenPrompt.unpad(*encode_prompts(samples, self.tokenizer, self.max_prompt_length, self._side))
 
+    def target(self, text: str, has_decoder: bool) -> list[int]:
+        """Token ids of a text to be written to a prompt, without an end token unless a decoder's tokenizer adds it."""
+        if self._chat is not None and not has_decoder:
+            return list(self._chat.answers([text])[0])
+        return list(self.tokenizer(text_target=text, add_special_tokens=has_decoder)["input_ids"])
+
 
 class _PoolCollector(Collector):
     """What both kinds have: a place in an order of samples, of whose texts this process has its own."""
@@ -306,7 +312,7 @@ class References(_PoolCollector):
 
     def _tokens(self, text: str) -> list[int]:
         tokenizer = self._encode.tokenizer
-        ids: list[int] = tokenizer(text_target=text, add_special_tokens=self._has_decoder).input_ids
+        ids = self._encode.target(text, self._has_decoder)
         last = ids[-2:] if self._has_decoder else []  # mBART writes the language after its end token
         if tokenizer.eos_token_id in last:
             ids[-2:] = [self._end_token if token == tokenizer.eos_token_id else token for token in last]

@@ -10,7 +10,6 @@ from groundling.envs.text_generation import Sample, pools
 from groundling.envs.text_generation.pools import Split
 from groundling.envs.text_generation.prompts import Side
 from groundling.errors import ConfigError, GroundlingError, foreign
-from groundling.lm.chat import Chat
 from groundling.metrics import Metric
 from groundling.policies.token import TokenPolicy
 from groundling.registry import ComponentConfig
@@ -97,8 +96,7 @@ class _Samples(Sequence[Sample]):
 def make_prompt_encoder(config: WritingConfig, policy: TokenPolicy) -> PromptEncoder:
     """How prompts are read by the policy's language model."""
     side = cast(Side, config.prompt_truncation_side)
-    chat = Chat(policy.lm.tokenizer) if config.chat else None
-    lm = policy.lm
+    lm, chat = policy.lm, policy.lm.chat if config.chat else None
     return PromptEncoder(lm.tokenizer, config.max_prompt_length, side, chat, config.system, lm.end_tokens)
 
 

