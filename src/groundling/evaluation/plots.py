@@ -10,6 +10,7 @@ import numpy as np
 
 from groundling.files import replace_file, write_atomically
 from groundling.intervals import IntervalEstimate, interquartile_band
+from groundling.sharing import shareable
 
 COLOURS = ("#2563a8", "#c2571a", "#2f7d4f", "#8a3f8f", "#7a6a12", "#2b7f8c", "#b0416a")
 _LEVEL_COLOURS = {"zero-shot": "#c2571a", "random": "#888888", "chance": "#555"}
@@ -80,7 +81,7 @@ def draw_figures(figures: Mapping[str, Mapping[str, IntervalEstimate]]) -> Any:
                 axes.errorbar([e.value], [place], xerr=errors, fmt="o", markersize=4, color=colour)
         axes.set_title(label.replace("_", " "), fontsize=9, loc="left")
         axes.set_ylim(len(names) - 0.5, -0.5)
-        axes.set_yticks(range(len(names)), names if number % columns == 0 else [])
+        axes.set_yticks(range(len(names)), shareable(names) if number % columns == 0 else [])
         axes.tick_params(labelsize=8)
     for axes in np.ravel(grid)[len(figures) :]:
         axes.axis("off")
@@ -182,7 +183,7 @@ def draw_estimates(
         axes.set_title(title, fontsize=9, loc="left")
         axes.set_xlim(-0.04, 1.04)
         axes.set_ylim(len(rows) - 0.4, -0.6)
-        axes.set_yticks(range(len(rows)), rows if number % columns == 0 else [])
+        axes.set_yticks(range(len(rows)), shareable(rows) if number % columns == 0 else [])
         axes.tick_params(labelsize=8)
         axes.set_xlabel(label, fontsize=8)
     for axes in np.ravel(grid)[len(panels) :]:
@@ -210,7 +211,7 @@ def _turned(
 def save(figure: Any, path: Path) -> list[Path]:
     """Write ``figure`` as ``path`` with the suffixes ``.svg`` and ``.png``; the same figure gives the same SVG."""
     vector, pixels = path.with_suffix(".svg"), path.with_suffix(".png")
-    write_atomically(vector, _svg(figure))
+    write_atomically(vector, _svg(figure))  # which cleans the texts, for the PNG as well
     options = {"format": "png", "dpi": 150, "metadata": {"Software": None}}
     replace_file(pixels, lambda partial: figure.savefig(partial, **options))
     return [vector, pixels]
@@ -299,9 +300,19 @@ def _short(number: float) -> str:
     return f"{number:g}"
 
 
+def _clean_texts(figure: Any) -> None:
+    """Show names as they are, without mathematics between two dollar signs, and as `shareable`."""
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
+        text.set_text(shareable(text.get_text()))
+
+
 def _svg(figure: Any) -> str:
     import matplotlib
 
+    _clean_texts(figure)
     text = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "groundling"}):
         figure.savefig(text, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
