@@ -16,7 +16,7 @@ def test_a_moving_mean_weighs_episodes_and_not_updates() -> None:
     ]
     steps, values, weights = plots._curve(rows, "success_rate")
     assert steps.tolist() == [10, 20] and weights.tolist() == [1, 9]
-    assert np.allclose(plots._smooth(values, weights), 0.1)
+    assert np.allclose(plots.smooth(values, weights), 0.1)
     assert plots._curve(rows, "loss")[2].tolist() == [1, 1, 1]
 
 

@@ -230,7 +230,7 @@ def small_multiples(groups: Mapping[str, Sequence[Rows]], keys: Sequence[str]) -
     for axes, key in zip(np.ravel(grid), present, strict=False):
         for colour, runs in zip(_cycle(COLOURS), groups.values(), strict=False):
             for rows in runs:
-                axes.plot(*_thinned(*_points(rows, key)), color=colour, linewidth=1)
+                axes.plot(*thinned(*_points(rows, key)), color=colour, linewidth=1)
         axes.set_title(key.replace("_", " "), fontsize=9, loc="left")
         axes.tick_params(labelsize=7)
     for axes in np.ravel(grid)[len(present) :]:
@@ -343,7 +343,7 @@ def _curve(rows: Rows, key: str) -> Curve:
     return steps, values, ended if (ended > 0).all() else np.ones_like(ended)
 
 
-def _thinned(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def thinned(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """A long curve's lowest and highest value in each of some hundred stretches, in their order: as it looks, small."""
     size = len(values) // _STRETCHES
     if size < 4:
@@ -357,18 +357,18 @@ def _thinned(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def smooth_curve(rows: Rows, key: str) -> tuple[np.ndarray, np.ndarray]:
-    """Steps and the values of a metric as they are drawn, each ``(points,)``; see `_smooth`."""
+    """Steps and the values of a metric as they are drawn, each ``(points,)``; see `smooth`."""
     steps, values, weights = _curve(rows, key)
-    return steps, _smooth(values, weights)
+    return steps, smooth(values, weights)
 
 
 def _on_one_grid(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
     """Steps ``(points,)`` that all runs reached and their smoothed values there ``(runs, points)``, interpolated."""
     steps = curves[0][0][curves[0][0] <= min(s[-1] for s, _, _ in curves)]
-    return steps, np.stack([np.interp(steps, s, _smooth(values, weights)) for s, values, weights in curves])
+    return steps, np.stack([np.interp(steps, s, smooth(values, weights)) for s, values, weights in curves])
 
 
-def _smooth(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def smooth(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """A centred moving mean over about a twentieth of the curve, shorter at its ends.
 
     It weighs episodes alike, not updates: the few that end in the first updates are the short ones, which succeed.
