@@ -169,6 +169,7 @@ def test_two_instances_do_not_lock_each_other_out(roots: list[Path]) -> None:
         assert instance.get(f"/static/ui.css?token={token}").status_code == 200
         browser |= dict(instance.cookies)
     for instance, _ in instances:
+        instance.cookies.clear()
         instance.cookies.update(browser)
         assert instance.get("/static/ui.css").status_code == 200
 
