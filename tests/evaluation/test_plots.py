@@ -75,7 +75,9 @@ def test_a_name_with_dollar_signs_is_no_mathematics(tmp_path: Path) -> None:
         assert f">{text}</text>" in drawn
     estimates = {"$\\a$": {"$^$": IntervalEstimate(0.5, 0.4, 0.6)}}
     plots.save(plots.draw_figures(estimates), tmp_path / "figures")
-    panels = {"$\\b$": {"$^$": {"$_$": IntervalEstimate(0.5, 0.4, 0.6), "b": IntervalEstimate(0.5, 0.4, 0.6)}}}
+    panels = {
+        "$\\b$": {"$^$": {"$_$": IntervalEstimate(0.5, 0.4, 0.6), "b": IntervalEstimate(0.5, 0.4, 0.6)}}
+    }
     plots.save(plots.draw_estimates(panels, {}, "$x"), tmp_path / "estimates")
     drawn = (tmp_path / "figures.svg").read_text() + (tmp_path / "estimates.svg").read_text()
     for text in ("$\\a$", "$^$", "$\\b$", "$_$"):
