@@ -195,8 +195,8 @@ def read_lines(path: Path) -> Iterator[tuple[str, Any]]:
             yield where, parse_json(line, where)
 
 
-def lines_of(path: Path) -> Iterator[bytes]:
-    r"""The lines of a file with their ends, `\n`; the last one may have none.
+def lines_of(path: Path, offset: int = 0) -> Iterator[bytes]:
+    r"""The lines of a file, from an offset in bytes on, with their ends, `\n`; the last one may have none.
 
     Raises:
         OSError: it cannot be opened.
@@ -204,12 +204,13 @@ def lines_of(path: Path) -> Iterator[bytes]:
     """
     _check_regular(path)
     with path.open("rb") as file:
+        file.seek(offset)
         number = 0
         while line := file.readline(LINE + 1):
             number += 1
             if len(line) > LINE:
                 raise DocumentError(f"{path}:{number} has more than {LINE:,} bytes: it is not read")
-            yield line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+            yield line.removeprefix(b"\xef\xbb\xbf") if number == 1 and not offset else line
 
 
 def check_numbers(node: Any, where: str = "", path: tuple[Any, ...] = ()) -> None:

@@ -53,11 +53,9 @@ def scan_rows(path: Path, consecutive: bool = False) -> tuple[list[dict[str, Any
     for number, line in enumerate(lines_of(path) if path.exists() else (), start=1):
         if not line.endswith(b"\n"):
             break
-        try:
-            content = parse_json(line, f"{path}:{number}")
-            row = {**content, "update": int(content["update"]), "step": int(content["step"])}
-        except (ValueError, TypeError, KeyError, OverflowError):
-            problems.append(RowProblem(number, "is not a row of metrics", "mend or delete that line"))
+        row = _row(line, f"{path}:{number}")
+        if row is None:
+            problems.append(RowProblem(number, *_NO_ROW))
             continue
         wrong = _out_of_place(row, rows[-1] if rows else None, consecutive)
         if wrong is not None:
@@ -67,6 +65,58 @@ def scan_rows(path: Path, consecutive: bool = False) -> tuple[list[dict[str, Any
 
 
 _COPY = "bring the file back from a copy"
+_NO_ROW = "is not a row of metrics", "mend or delete that line"
+
+
+def _row(line: bytes, where: str) -> dict[str, Any] | None:
+    """A line as a row; None if it is not one."""
+    try:
+        content = parse_json(line, where)
+        return {**content, "update": int(content["update"]), "step": int(content["step"])}
+    except (ValueError, TypeError, KeyError, OverflowError):
+        return None
+
+
+class RowReader:
+    """Read a growing file of consecutive rows: each call of `read_new` parses only what was appended.
+
+    Args:
+        path: The file, which may be missing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: tuple[int, int] | None = None
+        self._offset, self._number = 0, 0
+        self._last: dict[str, Any] | None = None
+
+    def read_new(self) -> tuple[bool, list[dict[str, Any]]]:
+        """The rows since the last call, and whether they are those of another file, from its beginning.
+
+        A file that was replaced or has become shorter is another one.
+
+        Raises:
+            OSError: the file cannot be read.
+            RunError: as `read_rows`.
+        """
+        status = self.path.stat() if self.path.exists() else None
+        file = None if status is None else (status.st_dev, status.st_ino)
+        is_other = file != self._file or (status is not None and status.st_size < self._offset)
+        if is_other:
+            self._file, self._offset, self._number, self._last = file, 0, 0, None
+        rows: list[dict[str, Any]] = []
+        for line in lines_of(self.path, self._offset) if status is not None else ():
+            if not line.endswith(b"\n"):
+                break
+            row = _row(line, f"{self.path}:{self._number + 1}")
+            wrong = _NO_ROW if row is None else _out_of_place(row, self._last, consecutive=True)
+            if wrong is not None:
+                self._file = None  # it is read again from the beginning
+                raise RunError(f"line {self._number + 1} of {self.path} {wrong[0]}: {wrong[1]}")
+            assert row is not None
+            rows.append(row)
+            self._offset, self._number, self._last = self._offset + len(line), self._number + 1, row
+        return is_other, rows
 
 
 def _out_of_place(

@@ -1,4 +1,4 @@
-"""What is given away, without what it would tell of the writer's machine."""
+"""Remove paths, servers, accounts and keys from settings and texts before they are shared."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from pathlib import PureWindowsPath
 from typing import Any
 
 SERVERS = ("base_url", "api_key_env")
-"""Arguments of a judge that asks a server: where it is, and which variable of the environment has the key."""
+"""Arguments of a judge that asks a server: its address, and the environment variable that holds the key."""
 _READ = re.compile(
     r"(?:.*\.)?(?:"
     r"(?P<one>policy\.args\.(?:system|invalid_action|thought_begins|thought_ends|replacements\..+)|world\.system|"
@@ -14,46 +14,53 @@ _READ = re.compile(
     r"(?P<several>world\.actions)|(?P<replaced>policy\.args\.replacements))",
     re.DOTALL,
 )
-"""Keys of settings whose texts a model reads, or writes: with other words it would be another agent."""
+"""Keys of settings whose texts a model reads or writes: with other words it would be another agent."""
+_SECRETS = re.compile(r"(?:\w*_)?(?:api_?key|password|passwd|secret)|(?:(?:hf|auth|access|use_auth)_)?token")
+"""Keys of settings whose text is a credential."""
 _ABSOLUTE = re.compile(r"(file:/)?/.|~[^/]*/.|[A-Za-z]:[\\/].|\\\\.")
-_BEFORE = r"""(?<![^\s,:='"{\[(])"""
+_BEFORE = r"""(?<![^\s,;:='"`<>|*{\[(])"""
 """What a path inside a text stands after: nothing, or one of these."""
-_IN_A_NAME = r"""[^\s/,'"{}\[\]()]"""
+_IN_A_NAME = r"""[^\s/,;'"`<>|{}\[\]()]"""
 _ABSOLUTE_INSIDE = re.compile(
     # Of a single name, such as the /no_think of a prompt, there is nothing to cut off.
     rf"{_BEFORE}(?:file:/+|/(?=/*{_IN_A_NAME}+/)|~[^/\s~]*/|[A-Za-z]:[\\/]|\\\\)(?:{_IN_A_NAME}|/)+"
 )
-_URL = re.compile(rf"(?<!{_BEFORE}file)://")
-"""Of any scheme but file, which is a path's."""
-_OF_A_SERVER = re.compile(rf"://|\b({'|'.join(SERVERS)})\b")
+_ADDRESS = re.compile(
+    # A URL of any scheme but file, which is a path's.
+    rf"""(?<![\w+.-])[\w+.-]*(?<!{_BEFORE}file)://{_IN_A_NAME}*(?:[/,;]+{_IN_A_NAME}+)*/?"""
+    r"|(?<![\w.+-])[\w.+-]+@(?:[\w-]+(?:\.[\w-]+)+|[\w-]+(?=:))(?::[\w./~-]*)?"  # an account on a host
+    r"|(?<![\w.-])(?:localhost|[A-Za-z][\w-]*(?:\.[A-Za-z][\w-]*)+|\d{1,3}(?:\.\d{1,3}){3}):\d{2,5}\b"  # host:port
+    r"|(?<![\w.-])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])"  # an IPv4 address
+    r"|\b(?:hf_|sk-|gh[opsu]_|github_pat_|glpat-|xox[abp]-|AKIA|AIza)(?=[\w-]{0,64}\d)[\w-]{12,}"  # a key
+)
+_OF_A_SERVER = re.compile(rf"{_ADDRESS.pattern}|\b({'|'.join(SERVERS)})\b")
 
 
 def shareable(node: Any, key: str = "") -> Any:
-    """Nested settings, or one text, as they may be given away.
+    """Settings, or one text, as they may be shared.
 
-    Absolute paths, which tell of the writer's machine, become the name that they end in; texts with an address of a
-    server, keys among them, and the names of API keys' variables are left out. A single text that has one becomes
-    empty. Texts that a model reads (`_READ`) stay as they are.
+    An absolute path becomes its last name. URLs, host:port, user@host, IPv4 addresses and API keys are cut out of a
+    single text; an entry or item of nested settings that has one is left out whole, and so are the settings that name
+    a server or hold a credential. Texts that a model reads (`_READ`) stay as they are.
 
     Args:
         node: The settings.
-        key: Under which they stand, if it is not all of them.
+        key: Their dotted key, if they are only a part.
     """
     if _is_read(key, node):
         return node
     if isinstance(node, Mapping):
         return {
-            name: shareable(value, under)
+            name if _is_read(under, value) else shareable(name): shareable(value, under)
             for name, value in node.items()
             if _is_read(under := f"{key}.{name}", value)
-            or (name not in SERVERS and not _has_address(name) and not _has_address(value))
+            or not (_is_secret(name, value) or _has_address(name) or _has_address(value))
         }
     if isinstance(node, list | tuple):
         return [shareable(value) for value in node if not _has_address(value)]
     if not isinstance(node, str):
         return node
-    if _has_address(node):
-        return ""
+    node = _ADDRESS.sub("", node)
     if _ABSOLUTE.match(node) and "\n" not in node:
         return PureWindowsPath(node).name  # which knows both kinds of slash
     return _ABSOLUTE_INSIDE.sub(lambda path: PureWindowsPath(path[0]).name, node)
@@ -74,12 +81,16 @@ def _are_texts(values: Sequence[Any]) -> bool:
     return all(isinstance(value, str) for value in values)
 
 
+def _is_secret(name: Any, value: Any) -> bool:
+    return name in SERVERS or (isinstance(value, str) and _SECRETS.fullmatch(str(name).lower()) is not None)
+
+
 def _has_address(value: Any) -> bool:
-    return isinstance(value, str) and _URL.search(value) is not None
+    return isinstance(value, str) and _ADDRESS.search(value) is not None
 
 
 def shareable_words(words: Sequence[str]) -> list[str]:
-    """A command line as it may be given away: as of settings, and overrides that name a server are left out whole.
+    """A command line as it may be shared, as `shareable`; an override that names a server or a key is left out whole.
 
     Those of texts that a model reads stay as they are.
     """
@@ -89,6 +100,6 @@ def shareable_words(words: Sequence[str]) -> list[str]:
             kept.append(word)
             continue
         key, equals, value = word.rpartition("=") if "{" not in word else word.partition("=")
-        if not _OF_A_SERVER.search(word):
+        if not _OF_A_SERVER.search(word) and not _is_secret(key.rpartition(".")[2], value):
             kept.append(f"{key}{equals}{shareable(value)}")
     return kept

@@ -16,7 +16,7 @@ def test_a_moving_mean_weighs_episodes_and_not_updates() -> None:
     ]
     steps, values, weights = plots._curve(rows, "success_rate")
     assert steps.tolist() == [10, 20] and weights.tolist() == [1, 9]
-    assert np.allclose(plots._smooth(values, weights), 0.1)
+    assert np.allclose(plots.smooth(values, weights), 0.1)
     assert plots._curve(rows, "loss")[2].tolist() == [1, 1, 1]
 
 
@@ -63,3 +63,22 @@ def test_steps_are_written_short() -> None:
     assert [plots._short(x) for x in (0, 500, -2000, 20_000, 1_500_000, 12e6)] == [
         *("0", "500", "-2k", "20k", "1.5M", "12M")
     ]
+
+
+def test_a_name_with_dollar_signs_is_no_mathematics(tmp_path: Path) -> None:
+    rows = [{"step": step, "loss": 1.0} for step in range(4)]
+    name, title = r"cost $\nothing$ and $5", "$x^$"
+    figure = plots.draw_learning_curve({name: [rows]}, "loss", title, {"$}$": 0.5}, steps="$_$")
+    plots.save(figure, tmp_path / "curve")
+    drawn = (tmp_path / "curve.svg").read_text()
+    for text in (name, title, "$}$", "$_$"):
+        assert f">{text}</text>" in drawn
+    estimates = {"$\\a$": {"$^$": IntervalEstimate(0.5, 0.4, 0.6)}}
+    plots.save(plots.draw_figures(estimates), tmp_path / "figures")
+    panels = {
+        "$\\b$": {"$^$": {"$_$": IntervalEstimate(0.5, 0.4, 0.6), "b": IntervalEstimate(0.5, 0.4, 0.6)}}
+    }
+    plots.save(plots.draw_estimates(panels, {}, "$x"), tmp_path / "estimates")
+    drawn = (tmp_path / "figures.svg").read_text() + (tmp_path / "estimates.svg").read_text()
+    for text in ("$\\a$", "$^$", "$\\b$", "$_$"):
+        assert f">{text}</text>" in drawn

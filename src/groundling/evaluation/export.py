@@ -8,6 +8,7 @@ from typing import Any
 from groundling.configs.compose import from_file
 from groundling.configs.trust import EVERYTHING
 from groundling.files import write_atomically
+from groundling.sharing import shareable
 from groundling.training.build import world_of
 from groundling.training.tracking import read_metrics
 
@@ -30,7 +31,7 @@ def write_returns(run_dirs: Sequence[Path], output: Path) -> None:
             "timesteps": [row["step"] for row in rows],
             "returns": [row["return_mean"] for row in rows],
         }
-        methods = tasks.setdefault(world_of(config).spec.name, {})
-        methods.setdefault(config.name, []).append(of_seed)
+        methods = tasks.setdefault(shareable(world_of(config).spec.name), {})
+        methods.setdefault(shareable(config.name), []).append(of_seed)
     output.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(output, json.dumps(tasks, indent=1) + "\n")

@@ -10,6 +10,7 @@ import numpy as np
 
 from groundling.files import replace_file, write_atomically
 from groundling.intervals import IntervalEstimate, interquartile_band
+from groundling.sharing import shareable
 
 COLOURS = ("#2563a8", "#c2571a", "#2f7d4f", "#8a3f8f", "#7a6a12", "#2b7f8c", "#b0416a")
 _LEVEL_COLOURS = {"zero-shot": "#c2571a", "random": "#888888", "chance": "#555"}
@@ -80,7 +81,7 @@ def draw_figures(figures: Mapping[str, Mapping[str, IntervalEstimate]]) -> Any:
                 axes.errorbar([e.value], [place], xerr=errors, fmt="o", markersize=4, color=colour)
         axes.set_title(label.replace("_", " "), fontsize=9, loc="left")
         axes.set_ylim(len(names) - 0.5, -0.5)
-        axes.set_yticks(range(len(names)), names if number % columns == 0 else [])
+        axes.set_yticks(range(len(names)), shareable(names) if number % columns == 0 else [])
         axes.tick_params(labelsize=8)
     for axes in np.ravel(grid)[len(figures) :]:
         axes.axis("off")
@@ -182,7 +183,7 @@ def draw_estimates(
         axes.set_title(title, fontsize=9, loc="left")
         axes.set_xlim(-0.04, 1.04)
         axes.set_ylim(len(rows) - 0.4, -0.6)
-        axes.set_yticks(range(len(rows)), rows if number % columns == 0 else [])
+        axes.set_yticks(range(len(rows)), shareable(rows) if number % columns == 0 else [])
         axes.tick_params(labelsize=8)
         axes.set_xlabel(label, fontsize=8)
     for axes in np.ravel(grid)[len(panels) :]:
@@ -210,7 +211,7 @@ def _turned(
 def save(figure: Any, path: Path) -> list[Path]:
     """Write ``figure`` as ``path`` with the suffixes ``.svg`` and ``.png``; the same figure gives the same SVG."""
     vector, pixels = path.with_suffix(".svg"), path.with_suffix(".png")
-    write_atomically(vector, _svg(figure))
+    write_atomically(vector, _svg(figure))  # which cleans the texts, for the PNG as well
     options = {"format": "png", "dpi": 150, "metadata": {"Software": None}}
     replace_file(pixels, lambda partial: figure.savefig(partial, **options))
     return [vector, pixels]
@@ -229,7 +230,7 @@ def small_multiples(groups: Mapping[str, Sequence[Rows]], keys: Sequence[str]) -
     for axes, key in zip(np.ravel(grid), present, strict=False):
         for colour, runs in zip(_cycle(COLOURS), groups.values(), strict=False):
             for rows in runs:
-                axes.plot(*_thinned(*_points(rows, key)), color=colour, linewidth=1)
+                axes.plot(*thinned(*_points(rows, key)), color=colour, linewidth=1)
         axes.set_title(key.replace("_", " "), fontsize=9, loc="left")
         axes.tick_params(labelsize=7)
     for axes in np.ravel(grid)[len(present) :]:
@@ -299,9 +300,19 @@ def _short(number: float) -> str:
     return f"{number:g}"
 
 
+def _clean_texts(figure: Any) -> None:
+    """Show names as they are, without mathematics between two dollar signs, and as `shareable`."""
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
+        text.set_text(shareable(text.get_text()))
+
+
 def _svg(figure: Any) -> str:
     import matplotlib
 
+    _clean_texts(figure)
     text = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "groundling"}):
         figure.savefig(text, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
@@ -332,7 +343,7 @@ def _curve(rows: Rows, key: str) -> Curve:
     return steps, values, ended if (ended > 0).all() else np.ones_like(ended)
 
 
-def _thinned(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def thinned(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """A long curve's lowest and highest value in each of some hundred stretches, in their order: as it looks, small."""
     size = len(values) // _STRETCHES
     if size < 4:
@@ -346,18 +357,18 @@ def _thinned(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def smooth_curve(rows: Rows, key: str) -> tuple[np.ndarray, np.ndarray]:
-    """Steps and the values of a metric as they are drawn, each ``(points,)``; see `_smooth`."""
+    """Steps and the values of a metric as they are drawn, each ``(points,)``; see `smooth`."""
     steps, values, weights = _curve(rows, key)
-    return steps, _smooth(values, weights)
+    return steps, smooth(values, weights)
 
 
 def _on_one_grid(curves: Sequence[Curve]) -> tuple[np.ndarray, np.ndarray]:
     """Steps ``(points,)`` that all runs reached and their smoothed values there ``(runs, points)``, interpolated."""
     steps = curves[0][0][curves[0][0] <= min(s[-1] for s, _, _ in curves)]
-    return steps, np.stack([np.interp(steps, s, _smooth(values, weights)) for s, values, weights in curves])
+    return steps, np.stack([np.interp(steps, s, smooth(values, weights)) for s, values, weights in curves])
 
 
-def _smooth(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def smooth(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """A centred moving mean over about a twentieth of the curve, shorter at its ends.
 
     It weighs episodes alike, not updates: the few that end in the first updates are the short ones, which succeed.

@@ -43,6 +43,13 @@ _OF_TRAINING = (
     *("algorithm.json", "run.json"),
 )
 """Files of a checkpoint that only its run needs."""
+_READ_BY_A_MODEL = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.json", "chat_template.json"),
+)
+"""A tokenizer's files, which hold texts that a model reads."""
+_NAMES_A_FILE = ("path", "file", "dir", "folder")
+"""Ends of keys whose value is a path."""
 
 
 def publish(
@@ -128,7 +135,7 @@ def _add_reward_models(target: Target, output: Path, warn: Callable[[str], None]
                     "training"
                 )
                 continue
-            model.save(place, read_object(source / DESCRIPTION, SETTINGS).get("about"))
+            model.save(place, shareable(read_object(source / DESCRIPTION, SETTINGS).get("about")))
 
 
 def _settings(target: Target) -> dict[str, Any]:
@@ -147,23 +154,24 @@ def _name_of_model(path: str | None) -> str | None:
             return name
     if path is None or (shareable(path) == path and not Path(path).is_dir()):
         return path
-    return f"./{PureWindowsPath(path).name}"
+    return f"./{PureWindowsPath(shareable(path)).name}"
 
 
 def _leave_paths_out(path: Path) -> None:
-    """Rewrite a JSON file whose ``…path`` entries are absolute, and an adapter's, which names its base model."""
+    """Rewrite a JSON file as `shareable`, and the name of an adapter's base model.
 
-    def without(node: Any) -> Any:
+    Of a tokenizer's files and a reward model's, whose texts a model reads, only the entries that name a file.
+    """
+    is_read = path.name in _READ_BY_A_MODEL or FOLDER in path.parts
+
+    def without(node: Any, key: str = "") -> Any:
         if isinstance(node, dict):
-            return {
-                key: _name_of_model(value)
-                if key == "base_model_name_or_path"
-                else shareable(value)
-                if isinstance(value, str) and key.endswith("path")
-                else without(value)
-                for key, value in node.items()
-            }
-        return [without(value) for value in node] if isinstance(node, list) else node
+            return {name: without(value, name) for name, value in node.items()}
+        if isinstance(node, list):
+            return [without(value, key) for value in node]
+        if key == "base_model_name_or_path":
+            return _name_of_model(node)
+        return shareable(node) if key.endswith(_NAMES_A_FILE) or not is_read else node
 
     content = read_json(path)
     if (changed := without(content)) != content:
@@ -186,7 +194,7 @@ def model_card(target: Target, license: str | None = None, repository: str | Non
         lstrip_blocks=True,
     )
     environment.filters.update(as_code=as_code, in_markdown=in_markdown)
-    settings = _settings(target)
+    settings, world = _settings(target), shareable(target.world.spec.name)
     of_checkpoint = {
         name: evaluation
         for name, evaluation in evaluations.items()
@@ -203,7 +211,7 @@ def model_card(target: Target, license: str | None = None, repository: str | Non
         eval_results=[
             result
             for name, evaluation in of_checkpoint.items()
-            for result in _results(target.world.spec.name, name, evaluation)
+            for result in _results(world, name, evaluation)
         ]
         or None,
     )
@@ -212,7 +220,7 @@ def model_card(target: Target, license: str | None = None, repository: str | Non
         imports=[module for module in target.config.imports if re.fullmatch(r"[\w.]+", module)],
         writes=target.world.episodes == "texts",
         config=settings,
-        world=target.world.spec.name,
+        world=world,
         checkpoint=target.checkpoint.name,
         steps=checkpoint.step_of(target.checkpoint),
         tables=[
@@ -221,13 +229,13 @@ def model_card(target: Target, license: str | None = None, repository: str | Non
         ],
         is_language_model=is_language_model,
     )
-    return str(ModelCard(f"---\n{head.to_yaml()}\n---\n\n{body}"))
+    return str(ModelCard(shareable(f"---\n{head.to_yaml()}\n---\n\n{body}")))
 
 
 def _results(world: str, suite: str, evaluation: Mapping[str, Any]) -> Iterator[EvalResult]:
     """What the hub is told of the trained agent in a suite, of the run's own world or another one."""
     if evaluation.get("suite") not in PROTOCOLS:  # whose name is not a world's
-        world = plain(str(evaluation.get("name", world)))
+        world = shareable(plain(str(evaluation.get("name", world))))
     trained = evaluation["agents"].get("trained", {"figures": {}})
     for name, figure in trained["figures"].items():
         if figure["value"] is not None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import jinja2
 import numpy as np
+from markupsafe import Markup
 
 from groundling.errors import GroundlingError, RunError
 from groundling.evaluation import plots
@@ -42,9 +43,9 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
         loader=jinja2.PackageLoader("groundling.evaluation", "."),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
+        finalize=_finalize,
     )
     environment.globals.update(figures=figures_of, by_suite=by_suite, picture=picture_of)
-    environment.filters["shareable"] = shareable
     try:
         page = environment.get_template("report.html.j2").render(**_context(runs))
     except GroundlingError:
@@ -66,6 +67,11 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
     return output
 
 
+def _finalize(value: Any) -> Any:
+    """Every expression of the template as it may be shared; `|e` exempts what a model reads or writes, and settings."""
+    return value if isinstance(value, Markup) else shareable(value)
+
+
 def _context(runs: Sequence[ShownRun]) -> dict[str, Any]:
     """What the page's template is given."""
     groups: dict[str, list[Any]] = {}
@@ -73,7 +79,7 @@ def _context(runs: Sequence[ShownRun]) -> dict[str, Any]:
         groups.setdefault(run.config.name, []).append(run.metrics)
     first = runs[0]
     return {
-        "title": " · ".join(groups),
+        "title": " · ".join(map(shareable, groups)),
         "runs": runs,
         "figure": first.figure[0],
         "main_plots": _main_plots(runs),
@@ -93,7 +99,7 @@ def _context(runs: Sequence[ShownRun]) -> dict[str, Any]:
         ],
         "episodes": [(run, episodes_of(run)) for run in runs if run.samples],
         "comparisons": [(run, table) for run in runs for table in run.tables if table.suite is None],
-        "configs": [(shareable(str(run.run_dir)), settings_of(run)) for run in runs],
+        "configs": [(run.run_dir.name, settings_of(run)) for run in runs],
     }
 
 

@@ -109,8 +109,12 @@ class ShownRun:
         return "success_rate", "success rate"
 
 
-def read_run(run_dir: Path) -> ShownRun:
+def read_run(run_dir: Path, metrics: list[dict[str, Any]] | None = None) -> ShownRun:
     """Read what a run's folder holds.
+
+    Args:
+        run_dir: The folder.
+        metrics: Rows that stand for those of ``metrics.jsonl``, which is then not read.
 
     Raises:
         ConfigError: it is not a run's folder.
@@ -121,7 +125,7 @@ def read_run(run_dir: Path) -> ShownRun:
     return ShownRun(
         run_dir=run_dir,
         config=config,
-        metrics=read_metrics(run_dir),
+        metrics=read_metrics(run_dir) if metrics is None else metrics,
         evaluations={p.stem: read_evaluation(p) for p in suite_files(run_dir / "evaluation", usual)},
         texts={
             path.stem: _json_lines(path) for path in _texts_of_the_trained(run_dir, kind(config.world.id))

@@ -22,6 +22,7 @@ from groundling.evaluation.tables import (
 )
 from groundling.files import write_atomically
 from groundling.intervals import IntervalEstimate, estimate
+from groundling.sharing import shareable
 from groundling.training.tracking import read_metrics
 from groundling.worlds import World
 
@@ -83,7 +84,8 @@ def write_study_by_figures(
     write_csv(output / "summary.csv", ["arm", "figure", "seeds", "mean", "low", "high"], table)
     head.write_summary(output, [asdict(line) for line in lines])
     figures = _draw(study, world, metrics, arms, lines, output)
-    write_atomically(output / "README.md", _readme(head, world, suite, steps, lines, figures))
+    text = _readme(head, world, suite, steps, lines, figures)
+    write_atomically(output / "README.md", shareable(text))
 
 
 def _lines(finished: Sequence[tuple[Job, Mapping[str, Any]]]) -> Iterable[Line]:
@@ -100,7 +102,7 @@ def _lines(finished: Sequence[tuple[Job, Mapping[str, Any]]]) -> Iterable[Line]:
 
 
 def _episodes(jobs: Sequence[Job], suite: str) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of all runs' held-out episodes, those of the agent itself; what a run lacks is empty."""
+    """Header and rows of all runs' held-out episodes, of the agent itself, as `shareable`; a missing cell is empty."""
     episodes: list[dict[str, str]] = []
     for job in jobs:
         with (job.run_dir / "evaluation" / f"{suite}.csv").open(encoding="utf-8", newline="") as file:
@@ -110,7 +112,7 @@ def _episodes(jobs: Sequence[Job], suite: str) -> tuple[list[str], list[list[str
                 if episode.pop("agent") == job.agent
             ]
     header = list(dict.fromkeys(column for episode in episodes for column in episode))
-    return header, [[episode.get(column, "") for column in header] for episode in episodes]
+    return header, [[shareable(episode.get(column, "")) for column in header] for episode in episodes]
 
 
 def _draw(

@@ -16,6 +16,7 @@ from groundling.evaluation.study_results import CURVES, EVALUATIONS, RunResult, 
 from groundling.evaluation.tables import StudyHead, write_csv, write_curves
 from groundling.files import write_atomically
 from groundling.intervals import IntervalEstimate
+from groundling.sharing import shareable
 from groundling.worlds import World
 
 _FIRST_CURVE = ("first_named", "first_other", "first_none", "first_precision", "first_chance")
@@ -77,7 +78,8 @@ def write_study_by_success(
     head.write_summary(output, [asdict(line) for line in lines])
     figures = _draw(study, results, lines, world.unit, usual, output)
     agents = {one.job.arm: one.job.agent for one in results}
-    write_atomically(output / "README.md", page(head, lines, scores, agents, usual, figures))
+    text = page(head, lines, scores, agents, usual, figures)
+    write_atomically(output / "README.md", shareable(text))
 
 
 def _tells_first(runs: Iterable[Sequence[Mapping[str, Any]]]) -> bool:

@@ -92,7 +92,9 @@ def _scores(job: Job) -> list[Score]:
                 figures = one["figures"]
                 success = (figures["success"][name] for name in ("value", "low", "high"))
                 first = (figures.get(name, {}).get("value") for name in FIRST)
-                scores.append(Score(job.arm, job.seed, agent, suite, task, one["episodes"], *success, *first))
+                scores.append(
+                    Score(job.arm, job.seed, agent, suite, shareable(task), one["episodes"], *success, *first)
+                )
     return scores
 
 

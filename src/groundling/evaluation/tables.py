@@ -14,6 +14,7 @@ from groundling.configs.studies import Study
 from groundling.files import harmless_cell, write_atomically
 from groundling.intervals import IntervalEstimate
 from groundling.output import plain
+from groundling.sharing import shareable
 from groundling.worlds.episode import Figure
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ class StudyHead:
             "unfinished": self.unfinished,
             "figures": figures,
         }
-        write_atomically(output / "summary.json", json.dumps(summary, indent=1) + "\n")
+        write_atomically(output / "summary.json", json.dumps(shareable(summary), indent=1) + "\n")
 
     @property
     def _command(self) -> str:

@@ -18,6 +18,7 @@ from groundling.errors import GroundlingError
 from groundling.files import write_atomically
 from groundling.lm.gguf import name_of
 from groundling.lm.loading import first_line, resolve, weights_of
+from groundling.lm.model_files import check_model_files
 
 if TYPE_CHECKING:  # a second of imports, which commands that load no model do without
     from transformers import PreTrainedModel
@@ -36,6 +37,7 @@ def adapter_base(path: str) -> str | None:
     saved = Path(path) / _ADAPTER_CONFIG
     if not saved.exists():
         return None
+    check_model_files(path)
     try:
         settings = read_object(saved, SETTINGS)
         base = settings["base_model_name_or_path"]

@@ -26,6 +26,7 @@ from transformers.utils import logging as transformers_logging
 
 from groundling.errors import ConfigError, GroundlingError
 from groundling.lm.gguf import SMOLLM2, dequantised, is_gguf
+from groundling.lm.model_files import check_model_files
 from groundling.lm.text_only import load_text_only, sees, text_config
 from groundling.registry import did_you_mean
 
@@ -122,6 +123,7 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
         GroundlingError: there is none, or it cannot be read.
     """
     folder = Path(source.path)
+    check_model_files(folder)
     if folder.is_dir() and not any(folder.glob("*token*")) and not any(folder.glob("*.model")):
         # Transformers would otherwise make up an empty tokenizer from the model's type.
         raise GroundlingError(f"{folder} holds no tokenizer: save the model's tokenizer into the same folder")
@@ -238,6 +240,7 @@ def _load_config(source: Source) -> PretrainedConfig:
     folder = Path(source.path)
     if folder.is_dir() and not (folder / "config.json").exists():
         raise GroundlingError(f"{folder} is no model folder: it has no config.json")
+    check_model_files(folder)
     try:
         config = AutoConfig.from_pretrained(source.path, **source.options)
     except Exception as error:

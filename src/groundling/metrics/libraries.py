@@ -39,7 +39,9 @@ def check_model(kind: str, name: str) -> Any:
     from transformers import AutoConfig
 
     from groundling.lm.loading import quietly, refuse_adapter, refuse_kernels
+    from groundling.lm.model_files import check_model_files
 
+    check_model_files(name)
     with loading(kind, name), quietly():
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     refuse_adapter(name)

@@ -1,13 +1,13 @@
 """The pages of `groundling ui`: each view reads what its folder holds now, and shows it."""
 
 import csv
-import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import plotly.offline
+from jinja2 import TemplateError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -18,7 +18,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.templating import Jinja2Templates
 
-from groundling.errors import GroundlingError
+from groundling.errors import GroundlingError, RunError
 from groundling.evaluation.shown import (
     ShownRun,
     by_suite,
@@ -29,7 +29,7 @@ from groundling.evaluation.shown import (
     read_run,
     settings_of,
 )
-from groundling.training.tracking import read_metrics
+from groundling.ui.curves import Curves
 from groundling.ui.folders import Folder, Kind, find_folders
 from groundling.ui.guard import Guard
 from groundling.ui.judged import LABELS, PAGE, Selection, select
@@ -51,15 +51,10 @@ def make_app(roots: Sequence[Path], token: str) -> Starlette:
         token: Who does not know it is turned away.
     """
     views = _Views(roots)
+    shown = [views.run, views.metrics, views.compare, views.episode, views.judge, views.study, views.picture]
     routes = [
         Route("/", views.runs),
-        Route("/run", views.run),
-        Route("/metrics", views.metrics),
-        Route("/compare", views.compare),
-        Route("/episode", views.episode),
-        Route("/judge", views.judge),
-        Route("/study", views.study),
-        Route("/picture", views.picture),
+        *(Route(f"/{view.__name__}", _described(view)) for view in shown),
         Route("/plotly.js", _plotly),
         Mount("/static", StaticFiles(directory=_HERE / "static")),
     ]
@@ -73,14 +68,47 @@ def _plotly(request: Request) -> Response:
     return Response(plotly.offline.get_plotlyjs(), media_type="text/javascript", headers=headers)
 
 
+_DAMAGED = (
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    csv.Error,
+    TemplateError,
+)
+"""What reading or showing a damaged file raises."""
+
+
+def _described(view: Callable[[Request], Response]) -> Callable[[Request], Response]:
+    """The view, which says of a damaged folder what is wrong."""
+
+    def describing(request: Request) -> Response:
+        try:
+            return view(request)
+        except (GroundlingError, HTTPException):
+            raise
+        except _DAMAGED as error:
+            raise RunError(f"a file of this folder is damaged: {_cause(error)}") from error
+
+    return describing
+
+
+def _cause(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:200]
+
+
 class _Views:
     """One method for each view. Starlette runs them in threads, for they read files and draw pictures."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
         self._roots = list(roots)
+        self._curves: dict[Path, Curves] = {}
         self._templates = Jinja2Templates(directory=_HERE / "templates")
         self._templates.env.filters.update(ago=_ago)
         self._templates.env.globals.update(figures=figures_of)
+        self._templates.env.finalize = _utf8
 
     # Pages
 
@@ -88,7 +116,7 @@ class _Views:
         """Everything there is."""
         there = find_folders(self._roots).values()
         newest = sorted(there, key=lambda folder: -folder.changed)
-        rows = [_summary(folder) for folder in newest if folder.kind == "run"]
+        rows = [self._summary(folder) for folder in newest if folder.kind == "run"]
         return self._page(
             request,
             "runs.html",
@@ -101,7 +129,7 @@ class _Views:
     def run(self, request: Request) -> Response:
         """One run: its curves, evaluations, episodes, texts and settings."""
         folder = self._folder(request, "run")
-        shown = read_run(folder.path)
+        shown = self._read(folder)
         texts = {name: rows[:_NUM_TEXTS] for name, rows in shown.texts.items()}
         return self._page(
             request,
@@ -116,10 +144,12 @@ class _Views:
         )
 
     def metrics(self, request: Request) -> Response:
-        """The rows of a run's figures after the first so many, and whether more are to come."""
+        """The curves of the figures that are asked for, unless there are only as many rows as the page has drawn."""
         folder = self._folder(request, "run")
-        rows = read_metrics(folder.path)[_number(request, "after") :]
-        return JSONResponse({"rows": [_plain(row) for row in rows], "live": folder.is_live})
+        curves = self._curves_of(folder)
+        is_new = curves.num_rows != _number(request, "rows")
+        drawn = curves.drawn(request.query_params.getlist("figure")) if is_new else None
+        return JSONResponse({"rows": curves.num_rows, "curves": drawn, "live": folder.is_live})
 
     def compare(self, request: Request) -> Response:
         """Curves and figures of several runs."""
@@ -127,7 +157,7 @@ class _Views:
         folders = [_one_of(there, id, "run") for id in request.query_params.getlist("run")]
         if not folders:
             raise HTTPException(404, "Choose some runs on the first page.")
-        shown = [read_run(folder.path) for folder in folders]
+        shown = [self._read(folder) for folder in folders]
         suites = sorted({suite for run in shown for suite in run.evaluations})
         return self._page(
             request,
@@ -142,7 +172,7 @@ class _Views:
     def episode(self, request: Request) -> Response:
         """An episode, moment by moment."""
         folder = self._folder(request, "run")
-        shown = read_run(folder.path)
+        shown = self._read(folder)
         suite, number = request.query_params.get("suite", ""), _number(request, "number")
         episodes = episodes_of(shown).get(suite, [])
         if number >= len(episodes):
@@ -194,7 +224,7 @@ class _Views:
     def study(self, request: Request) -> Response:
         """A study's table and pictures."""
         folder = self._folder(request, "study")
-        with (folder.path / "summary.csv").open(newline="", encoding="utf-8") as file:
+        with (folder.path / "summary.csv").open(newline="", encoding="utf-8", errors="replace") as file:
             rows = [row for _, row in zip(range(_MOST_ROWS + 1), csv.reader(file), strict=False)]
         text = (folder.path / "README.md").read_text(encoding="utf-8", errors="replace")
         drawn = [name for name in _pictures(folder) if name.endswith(".svg")]
@@ -221,6 +251,37 @@ class _Views:
 
     # What they share
 
+    def _curves_of(self, folder: Folder) -> Curves:
+        curves = self._curves.setdefault(folder.path, Curves(folder.path))
+        curves.update()
+        return curves
+
+    def _read(self, folder: Folder) -> ShownRun:
+        return read_run(folder.path, self._curves_of(folder).outline())
+
+    def _summary(self, folder: Folder) -> dict[str, Any]:
+        """A run in the list of all; a damaged one is listed with what is wrong."""
+        row: dict[str, Any] = {"folder": folder, "problem": None}
+        try:
+            folder.check_links()
+            shown = self._read(folder)
+            figure, label = shown.figure
+            last = shown.metrics[-1] if shown.metrics else {}
+            return row | {
+                "name": shown.config.name,
+                "world": shown.task,
+                "policy": shown.config.policy.id,
+                "algorithm": shown.config.algorithm.id,
+                "step": last.get("step", 0),
+                "steps": shown.config.training.steps if shown.config.training.epochs is None else None,
+                "figure": label,
+                "value": last.get(figure),
+            }
+        except GroundlingError as error:
+            return row | {"problem": str(error)}
+        except _DAMAGED as error:
+            return row | {"problem": f"it is damaged: {_cause(error)}"}
+
     def _folder(self, request: Request, kind: Kind) -> Folder:
         return _one_of(find_folders(self._roots), request.query_params.get("id", ""), kind)
 
@@ -233,6 +294,7 @@ def _one_of(there: Mapping[str, Folder], id: str, kind: Kind) -> Folder:
     folder = there.get(id)
     if folder is None or folder.kind != kind:
         raise HTTPException(404, f"There is no {kind} {id!r} here.")
+    folder.check_links()
     return folder
 
 
@@ -247,29 +309,6 @@ def _number(request: Request, name: str) -> int:
     if not text.isdecimal() or len(text) > 9:
         raise HTTPException(404, f"{name}={text!r:.40} is no number.")
     return int(text)
-
-
-def _summary(folder: Folder) -> dict[str, Any]:
-    """A run in the list of all; one that cannot be read is listed, too."""
-    row: dict[str, Any] = {"folder": folder, "problem": None}
-    try:
-        shown = read_run(folder.path)
-        figure, label = shown.figure
-        last = shown.metrics[-1] if shown.metrics else {}
-        values = [m[figure] for m in shown.metrics if m.get(figure) is not None]
-        steps = shown.config.training.steps if shown.config.training.epochs is None else None
-        return row | {
-            "name": shown.config.name,
-            "world": shown.task,
-            "policy": shown.config.policy.id,
-            "algorithm": shown.config.algorithm.id,
-            "step": last.get("step", 0),
-            "steps": steps,
-            "figure": label,
-            "value": values[-1] if values else None,
-        }
-    except GroundlingError as error:
-        return row | {"problem": str(error)}
 
 
 def _drawn(runs: Sequence[ShownRun]) -> list[str]:
@@ -309,11 +348,9 @@ def _beside(
     return [(name, [figures.get(name, ("–", "")) for figures in by_run]) for name in names]
 
 
-def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers as JSON knows them."""
-    return {
-        name: value for name, value in row.items() if isinstance(value, int | float) and math.isfinite(value)
-    }
+def _utf8(value: Any) -> Any:
+    """What a template shows, as UTF-8 can hold it: names of files and texts of JSON may have lone surrogates."""
+    return type(value)(value.encode("utf-8", "replace").decode()) if isinstance(value, str) else value
 
 
 def _ago(seconds: float) -> str:

@@ -3,9 +3,11 @@
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
+from groundling.errors import ConfigError
 from groundling.files import LOCK, is_locked
 
 Kind = Literal["run", "pairs", "study"]
@@ -13,6 +15,8 @@ _DEEPEST = 5
 """Folders below the one that is named."""
 _INNER = {"checkpoints", "tensorboard", "samples", "evaluation", "predictions", "wandb"}
 """Folders of a run, which hold no further ones."""
+_FILES_OF_RUN = ("config.yaml", "metrics.jsonl", "validation.jsonl", "probes.jsonl", "predictions")
+_FOLDERS_OF_RUN = ("samples", "evaluation", "predictions")
 
 
 @dataclass(frozen=True)
@@ -24,12 +28,32 @@ class Folder:
     path: Path
     kind: Kind
 
+    def check_links(self) -> None:
+        """Check that what is shown of the folder are no links, which may lead out of it.
+
+        The folders ``samples`` and ``evaluation`` of a run may be links, as to another disk, but not their files. Of a
+        study only regular files are found and shown anyway.
+
+        Raises:
+            ConfigError: there is a link.
+        """
+        if self.kind == "pairs":
+            paths: Iterator[Path] = self.path.rglob("*")
+        else:
+            folders = (path for name in _FOLDERS_OF_RUN for path in (self.path / name).glob("*"))
+            paths = chain((self.path / name for name in _FILES_OF_RUN), folders)
+        for path in paths:
+            if path.is_symlink():
+                raise ConfigError(f"{path} is a link, which is not followed: put the file itself there")
+
     @property
     def changed(self) -> float:
         """When it was last written to, in seconds since 1970."""
         names = {"run": ("metrics.jsonl", "config.yaml"), "pairs": ("preference",), "study": ("README.md",)}
         times = [
-            (self.path / name).stat().st_mtime for name in names[self.kind] if (self.path / name).exists()
+            (self.path / name).lstat().st_mtime
+            for name in names[self.kind]
+            if os.path.lexists(self.path / name)
         ]
         return max(times, default=0.0)
 
@@ -47,9 +71,16 @@ def find_folders(roots: Sequence[Path]) -> dict[str, Folder]:
         if any(other.resolve().name == name for other in roots[:number]):
             name = f"{name}-{number + 1}"
         for path, kind in _below(root):
-            id = "/".join((name, *path.relative_to(root).parts))
+            id = _utf8("/".join((name, *path.relative_to(root).parts)))
+            while id in found:  # two names that are not UTF-8 may look alike
+                id += "+"
             found[id] = Folder(id, path, kind)
     return found
+
+
+def _utf8(name: str) -> str:
+    """A file's name as pages and addresses can hold it."""
+    return os.fsencode(name).decode("utf-8", "replace")
 
 
 def _below(root: Path) -> Iterator[tuple[Path, Kind]]:

@@ -1,5 +1,6 @@
-"""Who may ask: this machine alone, with the token that the address had when the browser first came."""
+"""Access control: only requests that know the token of the address that the command prints."""
 
+import hashlib
 import secrets
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode
@@ -8,7 +9,6 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-_COOKIE = "groundling"
 _HEADERS = {
     # What a run's files hold is shown as text; if something slipped through, it would still run no script of its own.
     "content-security-policy": "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
@@ -29,6 +29,8 @@ class Guard:
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app, self._token = app, token
+        # Browsers send a cookie to every port of a host: each instance has a name of its own.
+        self._cookie = f"groundling-{hashlib.sha256(token.encode()).hexdigest()[:16]}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -48,9 +50,9 @@ class Guard:
             # The token is taken out of the address, which may be copied or logged.
             rest = urlencode([(key, value) for key, value in query if key != "token"])
             response = RedirectResponse(scope["path"] + (f"?{rest}" if rest else ""), 303)
-            response.set_cookie(_COOKIE, self._token, httponly=True, samesite="strict")
+            response.set_cookie(self._cookie, self._token, httponly=True, samesite="strict")
             await response(scope, receive, send_guarded)
-        elif self._knows(_cookie(Headers(scope=scope).get("cookie", ""))):
+        elif self._knows(_cookie(self._cookie, Headers(scope=scope).get("cookie", ""))):
             await self._app(scope, receive, send_guarded)
         else:
             text = (
@@ -62,9 +64,9 @@ class Guard:
         return secrets.compare_digest(token.encode(), self._token.encode())
 
 
-def _cookie(header: str) -> str:
+def _cookie(name: str, header: str) -> str:
     try:
         cookies = SimpleCookie(header)
     except CookieError:
         return ""
-    return cookies[_COOKIE].value if _COOKIE in cookies else ""
+    return cookies[name].value if name in cookies else ""

@@ -293,7 +293,7 @@ class Annotation:
             return summary
         # The account comes first: labels without one could not be gone on with.
         self.pairs.write_account(
-            name, self._account() | {"asked": self.store.question, "summary": asdict(summary)}
+            name, self._account() | {"asked": self.store.shared_question, "summary": asdict(summary)}
         )
         self.pairs.write_preferences(name, labels, soft)
         return summary

@@ -15,7 +15,6 @@ of the question, the unordered pair of captions and the order in which they were
 import hashlib
 import json
 import os
-import socket
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from groundling.documents import lines_of, parse_json
 from groundling.errors import RunError
 from groundling.files import lock_file, open_to_lock, replace_file
 from groundling.judges.preferences.labels import Preference
+from groundling.sharing import shareable
 
 Captions = tuple[str, str]
 """An unordered pair: sorted."""
@@ -106,6 +106,11 @@ class Store:
         self._unflushed = False
         self._noticed: set[Path] = set()
 
+    @property
+    def shared_question(self) -> dict[str, Any]:
+        """The question with its judge as `shareable`, to be written into a dataset."""
+        return {key: shareable(value) if key == "judge" else value for key, value in self.question.items()}
+
     def read(self) -> dict[str, Answer]:
         """By key, all answers of all processes so far, without their captions and words.
 
@@ -155,9 +160,9 @@ class Store:
         path = self.folder / "questions" / f"{self.hash}.json"
         if not path.exists():
             path.parent.mkdir(exist_ok=True)
-            text = json.dumps(self.question, indent=1, ensure_ascii=False) + "\n"
+            text = json.dumps(self.shared_question, indent=1, ensure_ascii=False) + "\n"
             replace_file(path, lambda partial: partial.write_text(text, encoding="utf-8"))
-        name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}.jsonl"
+        name = f"{uuid.uuid4().hex}.jsonl"  # no host's name: the dataset may be shared
         file = (self._answers / name).open("xb", buffering=2**20)  # lines leave in one piece, at the flush
         folder = os.open(self._answers, os.O_RDONLY)
         os.fsync(folder)  # the file's name reaches the disk, too

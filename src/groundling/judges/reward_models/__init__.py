@@ -36,13 +36,17 @@ def load_reward_model(folder: str | Path, device: str | torch.device = "cpu") ->
 
     Raises:
         ConfigError: the folder holds no reward model, one of an unknown kind, or a broken one.
+        GroundlingError: a file of it lies elsewhere, or is a device or pipe.
     """
+    from groundling.lm.model_files import check_model_files  # slow to import
+
     folder = Path(folder)
     if not (folder / DESCRIPTION).is_file():
         raise ConfigError(
             f"there is no reward model in {folder}: write one with `groundling collect`, `annotate` and `distill … "
             f"--output {folder}` ('Motif' in the docs), or name another folder"
         )
+    check_model_files(folder)
     try:
         description = read_object(folder / DESCRIPTION, SETTINGS)
         kind = reward_models.get(description["model"])

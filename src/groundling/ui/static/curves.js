@@ -5,16 +5,12 @@ const runs = JSON.parse(section.dataset.runs);
 const figures = JSON.parse(section.dataset.figures);
 const COLOURS = ["#2563a8", "#c2571a", "#2f7d4f", "#8a3f8f", "#a08a1a", "#2b7f8c", "#b0416a"];
 const SECONDS = 2;
-const rows = new Map(runs.map((id) => [id, []]));
+const drawn = new Map(runs.map((id) => [id, { rows: 0, curves: {} }]));
 const shown = new Set(figures.slice(0, 6));
 
-function smooth(values) {
-  // A moving mean over a twentieth of the curve, as in the reports.
-  const reach = Math.floor(values.length / 20);
-  return values.map((_, place) => {
-    const near = values.slice(Math.max(0, place - reach), place + reach + 1);
-    return near.reduce((sum, value) => sum + value, 0) / near.length;
-  });
+function plain(text) {
+  // Plotly reads some HTML in titles and names, such as links.
+  return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
 
 function colour(name) {
@@ -33,15 +29,15 @@ function draw() {
     }
     const traces = [];
     runs.forEach((id, number) => {
-      const there = rows.get(id).filter((row) => row[name] !== undefined);
-      const steps = there.map((row) => row.step), values = there.map((row) => row[name]);
+      const curve = drawn.get(id).curves[name];
+      if (!curve) return;
       const line = { color: COLOURS[number % COLOURS.length] };
-      traces.push({ x: steps, y: values, line: { ...line, width: 1 }, opacity: 0.3, hoverinfo: "skip", showlegend: false });
-      traces.push({ x: steps, y: smooth(values), line: { ...line, width: 2 }, name: id, showlegend: runs.length > 1 });
+      traces.push({ x: curve.x, y: curve.y, line: { ...line, width: 1 }, opacity: 0.3, hoverinfo: "skip", showlegend: false });
+      traces.push({ x: curve.smooth_x, y: curve.smooth_y, line: { ...line, width: 2 }, name: plain(id), showlegend: runs.length > 1 });
     });
     const grid = { gridcolor: colour("--line"), zeroline: false };
     Plotly.react(plot, traces, {
-      title: { text: name.replaceAll("_", " "), font: { size: 13 }, x: 0.02 },
+      title: { text: plain(name.replaceAll("_", " ")), font: { size: 13 }, x: 0.02 },
       margin: { l: 48, r: 12, t: 30, b: 30 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { color: colour("--text"), size: 11 }, xaxis: grid, yaxis: grid,
       legend: { orientation: "h", y: -0.2, font: { size: 10 } },
@@ -49,25 +45,31 @@ function draw() {
   }
 }
 
-async function update() {
+async function fetchCurves() {
   let live = false;
   for (const id of runs) {
-    const known = rows.get(id);
-    const answer = await fetch(`/metrics?id=${encodeURIComponent(id)}&after=${known.length}`);
+    const known = drawn.get(id);
+    const query = new URLSearchParams([["id", id], ["rows", known.rows], ...[...shown].map((name) => ["figure", name])]);
+    const answer = await fetch(`/metrics?${query}`);
     if (!answer.ok) continue;
     const told = await answer.json();
-    known.push(...told.rows);
+    if (told.curves) drawn.set(id, told);
     live ||= told.live;
   }
   draw();
-  if (live) setTimeout(update, SECONDS * 1000);
+  return live;
+}
+
+async function update() {
+  if (await fetchCurves()) setTimeout(update, SECONDS * 1000);
 }
 
 if (figures.length) {
   document.getElementById("more").addEventListener("change", (event) => {
     if (event.target.value) shown.add(event.target.value);
     event.target.value = "";
-    draw();
+    for (const known of drawn.values()) known.rows = 0;
+    fetchCurves();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   update();

@@ -91,7 +91,7 @@ class TextWorld(World[TextConfig, TextEvaluation]):
         most = actions_of(config).most
         if config.dataset is not None:
             return WorldSpec(
-                f"dataset {config.dataset}",
+                f"dataset {Path(config.dataset).name}",
                 frozenset({"words"}),
                 "choice",
                 most,

@@ -1,0 +1,83 @@
+"""Check the files of a model folder before Transformers, tokenizers or peft open any of them."""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from groundling.documents import DocumentError, read_json
+from groundling.errors import GroundlingError
+
+_LARGE = ("tokenizer.json", "vocab.json", "added_tokens.json")
+"""Vocabularies, which name no files."""
+_TEMPLATES = "additional_chat_templates"
+"""The folder inside a model folder whose files are read unasked."""
+_NAMES_FILES = ("_file", "_files", "_weights")
+"""Ends of keys whose values are names of files, such as tokenizer_file and transformers_weights."""
+_SHARDS = "weight_map"
+"""Key of an index: by weight, the file that holds it."""
+
+
+def check_model_files(folder: str | Path) -> None:
+    """Check that a model folder consists of regular files inside of it, and that its JSON files name no others.
+
+    Links are followed: a file of the Hugging Face cache lies among the ``blobs`` of the same repository. Nothing but
+    JSON is opened, so devices and pipes are refused before they are read.
+
+    Args:
+        folder: With the files of a model, a tokenizer or an adapter; anything else, such as a hub id, is not checked.
+
+    Raises:
+        GroundlingError: a file is a device, pipe or socket, or lies outside of the folder; or an index, a config or a
+            tokenizer's settings name such a file.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        return
+    roots = [folder.resolve()]
+    if roots[0].parent.name == "snapshots":
+        roots.append(roots[0].parent.parent / "blobs")
+    files = [path for path in (*folder.iterdir(), *folder.glob(f"{_TEMPLATES}/*")) if _is_file(path)]
+    for path in files:
+        _check(path, roots, f"{folder} has the file {path.relative_to(folder)}")
+    for path in files:
+        if path.suffix == ".json" and path.name not in _LARGE and path.parent == folder:
+            try:
+                content = read_json(path)
+            except DocumentError:
+                continue  # which its reader explains
+            for name in _named(content):
+                place = folder / name  # an absolute name replaces the folder
+                if os.path.lexists(place):
+                    _check(place, roots, f"{path} names the file {name!r:.80}")
+
+
+def _is_file(path: Path) -> bool:
+    """Whether it is anything but a folder or a broken link."""
+    try:
+        return not stat.S_ISDIR(path.stat().st_mode)
+    except OSError:
+        return False
+
+
+def _check(path: Path, roots: list[Path], what: str) -> None:
+    place = path.resolve()
+    if not any(place.is_relative_to(root) for root in roots):
+        raise GroundlingError(
+            f"{what}, which lies outside of the folder, at {place}: copy it into the folder and name it there"
+        )
+    if _is_file(place) and not stat.S_ISREG(place.stat().st_mode):
+        raise GroundlingError(f"{what}, which is no regular file but a device, pipe or socket: replace it")
+
+
+def _named(node: Any, names_files: bool = False) -> Iterator[str]:
+    """The texts that stand for files in nested settings."""
+    if isinstance(node, str) and names_files and "\0" not in node:
+        yield node
+    elif isinstance(node, list):
+        for value in node:
+            yield from _named(value, names_files)
+    elif isinstance(node, dict):
+        for key, value in node.items():
+            yield from _named(value, names_files or key == _SHARDS or key.endswith(_NAMES_FILES))
