@@ -49,8 +49,9 @@ def read_text_step(
 
     Args:
         observation: A text, or a mapping that may have a ``"mission"``.
-        info: May have a goal (`GOALS`), ``"descriptions"`` and admissible actions (`ACTIONS`). Without descriptions an
-            observation that is a text is one, line by line.
+        info: May have a goal (`GOALS`), ``"descriptions"`` and admissible actions (`ACTIONS`). Without descriptions
+            those are the lines of an observation that is a text: indentation and blank lines are kept, as maps need
+            them; whitespace at the end of a line or of the text is removed.
         goal: The episode's, where this step does not tell it.
         has_lists: Whether admissible actions are looked for.
 
@@ -69,7 +70,7 @@ def read_text_step(
     check_characters("the goal", (goal,))
     descriptions: Any = info.get("descriptions")
     if descriptions is None and isinstance(observation, str):
-        descriptions = [line.strip() for line in observation.splitlines() if line.strip()]
+        descriptions = [line.rstrip() for line in observation.rstrip().splitlines()]
     if not _are_texts(descriptions):
         wrong = (
             f"no info['descriptions'], and the observation {_shown(observation)}"
