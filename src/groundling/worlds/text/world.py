@@ -16,6 +16,7 @@ from groundling.envs.languages import TranslationError
 from groundling.envs.make import has_symbols, is_grid
 from groundling.envs.seeds import training_seed
 from groundling.envs.spec import Experience, Offer, WorldSpec
+from groundling.envs.text_env import SUCCESSES
 from groundling.errors import ConfigError
 from groundling.lm.loading import STARTERS
 from groundling.policies.policy import Policy, policies
@@ -45,6 +46,12 @@ from groundling.worlds.text.showing import shown, watched
 from groundling.worlds.text.suites import SUITES, Suite, find_suites
 from groundling.worlds.text.telling import FIRST, MEANINGS, controls_table
 from groundling.worlds.world import Actor, CannotPlay, Demonstrator, World
+
+_BY_REWARD = (
+    "success: the info of {} of {} episodes does not report it, so such an episode counts as a success if the env "
+    "ended it with a positive reward; if that is wrong (a step cost, a prize for something else), report it as one of info's "
+    f"keys {', '.join(SUCCESSES)}"
+)
 
 
 class TextWorld(World[TextConfig, TextEvaluation]):
@@ -281,6 +288,14 @@ class TextWorld(World[TextConfig, TextEvaluation]):
         finally:
             envs.close()
         return Played([record_of(number, episode) for number, episode in enumerate(episodes)])
+
+    def details(self, played: Mapping[str, Played]) -> dict[str, Any]:
+        """A note where success was not reported by the env; MiniGrid's envs pay a reward only for success."""
+        episodes = [one.record for outcome in played.values() for one in outcome.episodes]
+        if is_grid(self.config.env, self.config.args, self.config.language):
+            return {}
+        count = sum(episode.success_key is None for episode in episodes)
+        return {"notes": [_BY_REWARD.format(count, len(episodes))]} if count else {}
 
     def watch(self, agent: str, policy: Policy | None, suite: str, number: int) -> Iterator[Moment]:
         self.check_agent(agent, policy)
