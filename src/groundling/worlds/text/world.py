@@ -49,8 +49,8 @@ from groundling.worlds.world import Actor, CannotPlay, Demonstrator, World
 
 _BY_REWARD = (
     "success: the info of {} of {} episodes does not report it, so such an episode counts as a success if the env "
-    "ended it with a positive reward; if that is wrong (a step cost, a prize for something else), report it as one of info's "
-    f"keys {', '.join(SUCCESSES)}"
+    "ended it with a positive reward; if that is wrong (a step cost, a prize for something else), report it as one of "
+    f"info's keys {', '.join(SUCCESSES)}"
 )
 
 
