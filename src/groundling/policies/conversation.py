@@ -1,6 +1,7 @@
 """Prompts as a policy's language model reads them: texts, or conversations in token ids."""
 
 import itertools
+import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
@@ -36,10 +37,21 @@ class ConversationReader:
         if self._room is not None:
             lengths = [0, *map(len, turns)]
             first = first_turn(lambda turn: len(self._opening(conversation, turn)), lengths, self._room)
+            if first:
+                self._warn("conversations", "leave out their first turns")
         tokens = [*self._opening(conversation, first), *itertools.chain.from_iterable(turns[first:])]
         if self._room is not None and len(tokens) > self._room:  # the goal and the last view alone
+            self._warn("turns", "lose their beginning, with the goal and the actions")
             tokens = self._chat.opening(conversation.system, conversation.opening(first), self._room)
         return tokens
+
+    def _warn(self, what: str, cut: str) -> None:
+        """Python shows equal warnings once."""
+        warnings.warn(
+            f"{what} of more than {self._room} tokens {cut}: raise model.max_prompt_tokens as far as the model's "
+            "context length allows, or shorten episodes or observations",
+            stacklevel=3,
+        )
 
     def _opening(self, conversation: Conversation, turn: int) -> list[int]:
         return self._chat.opening(conversation.system, conversation.opening(turn))
