@@ -500,8 +500,8 @@ def test_a_schedule_that_a_longer_training_makes_jump_is_reported(
     config.training.steps = 160
     for _ in range(2):  # the second time the checkpoint is of the new length
         train(config, Console(quiet=True), told.append)
-    jump = f"training.steps changed from 80 to 160, so the {schedule} schedule jumps from a learning rate of {before} to"
-    assert [text.startswith(f"{jump} {now} at step 80") for text in told] == [True] * bool(before)
+    jump = f"from 80 to 160, so the {schedule} schedule jumps from a learning rate of {before} to {now} at step 80"
+    assert [jump in text for text in told] == [True] * bool(before)
 
 
 @pytest.mark.filterwarnings("ignore:checkpoint")

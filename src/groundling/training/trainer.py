@@ -385,8 +385,8 @@ class Trainer:
         if not math.isclose(before, now):
             self._warn(
                 f"training.steps changed from {steps_before} to {steps}, so the {schedule} schedule jumps from a "
-                f"learning rate of {before:.3g} to {now:.3g} at step {step}; training may lose what it had reached. One "
-                f"run of {steps} steps in a new folder (run_dir=NEW) has no such jump"
+                f"learning rate of {before:.3g} to {now:.3g} at step {step}; training may lose what it had reached. "
+                f"One run of {steps} steps in a new folder (run_dir=NEW) has no such jump"
             )
 
     def _count(self, steps: int, episodes: list[Finished], seconds: float, figures: dict[str, float]) -> None:
