@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +18,7 @@ from groundling.envs.make import has_symbols, is_grid
 from groundling.envs.seeds import training_seed
 from groundling.envs.spec import Experience, Offer, WorldSpec
 from groundling.envs.text_env import SUCCESSES
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, UnknownEnv
 from groundling.lm.loading import STARTERS
 from groundling.policies.policy import Policy, policies
 from groundling.policies.random import RandomPolicy
@@ -36,7 +37,7 @@ from groundling.worlds.text.collect import EnvCollector
 from groundling.worlds.text.config import TextConfig, TextEvaluation
 from groundling.worlds.text.dataset import check_env, count_episodes, count_transitions
 from groundling.worlds.text.demonstrations import Demonstrations
-from groundling.worlds.text.envs import actions_of, make_envs
+from groundling.worlds.text.envs import actions_of, known_actions_of, make_envs
 from groundling.worlds.text.episodes import held_out_seed_of, play, player_of, record_of
 from groundling.worlds.text.held_out import HeldOutLog
 from groundling.worlds.text.probes import ProbeLog, read_probes, right_actions
@@ -95,7 +96,7 @@ class TextWorld(World[TextConfig, TextEvaluation]):
     @cached_property
     def spec(self) -> WorldSpec:
         config = self.config
-        most = actions_of(config).most
+        most = known_actions_of(config).most
         if config.dataset is not None:
             return WorldSpec(
                 f"dataset {config.dataset}",
@@ -107,8 +108,9 @@ class TextWorld(World[TextConfig, TextEvaluation]):
                 subject=self.offers.subject,
             )
         offers: set[Offer] = {"words"}
-        if has_symbols(config.env, config.args, config.language):
-            offers.add("symbols")
+        with suppress(UnknownEnv):  # a recorded run whose module is not imported
+            if has_symbols(config.env, config.args, config.language):
+                offers.add("symbols")
         return replace(
             self.offers,
             name=config.env,
