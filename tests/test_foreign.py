@@ -12,7 +12,7 @@ import torch
 
 from groundling import cli
 from groundling.envs.observation import TextObservation
-from groundling.envs.text_env import read_success, read_text_step
+from groundling.envs.text_env import SUCCESSES, read_success, read_text_step, success_key
 from groundling.envs.text_generation import Sample, pools
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, ForeignError, GroundlingError, TimeIsUp, foreign
@@ -111,6 +111,27 @@ def test_success_is_true_or_false(name: str) -> None:
     for value in (True, np.bool_(True), np.float32(1), 0):
         _second_step(lambda value=value: (*last[:4], last[4] | {name: value}))  # type: ignore[misc]
     assert read_success({name: np.bool_(True)}, False) is True and read_success({name: False}, True) is False
+
+
+@pytest.mark.parametrize("name", SUCCESSES)
+@pytest.mark.parametrize(
+    "kind", [bool, int, float, np.bool_, np.float32, np.array, torch.tensor, lambda x: np.array([x])]
+)
+def test_every_key_of_success_is_read(name: str, kind: Callable[[bool], Any]) -> None:
+    assert (
+        read_success({name: kind(True)}, False) is True and read_success({name: kind(False)}, True) is False
+    )
+    assert success_key({name: kind(False), "goal_achieved": True, "lost": True}) == name
+
+
+def test_keys_of_success_have_an_order_and_other_values_are_skipped() -> None:
+    assert read_success({"won": True, "success": False}, True) is False
+    assert read_success({"won": 250, "win": "north", "victory": None, "solved": True}, False) is True
+    assert read_success({"lost": True}, True) is False and read_success(
+        {"taskfailure": 1, "won": True}, False
+    )
+    assert success_key({"lost": False, "won": [], "win": torch.ones(2)}) is None
+    assert read_success({"lost": False}, True) and not read_success({}, False)
 
 
 def test_what_envs_may_give_stays() -> None:

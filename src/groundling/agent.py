@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium
 import torch
 
+from groundling.configs.trust import ENV
 from groundling.console import warn
 from groundling.errors import ConfigError
 from groundling.evaluation.target import Target, find
@@ -89,8 +90,10 @@ def load(
 ) -> Agent:
     """Load a trained agent.
 
-    Nothing in the files is run or unpickled: they hold settings, which are checked, and safetensors. Envs and
-    components of yours that it needs must be registered before, by importing their modules.
+    Nothing in the files is run or unpickled: they hold settings, which are checked, and safetensors. Policies, prompts
+    and other components of yours must be registered before, by importing their modules. The env need not be:
+    `Agent.act` reads what your own loop gives it, and only `Agent.make_env` needs the module. Without it, an agent of
+    an env that lists its actions returns the action's text, not its index.
 
     Args:
         name: A run's folder, one of its checkpoints, a folder that ``groundling publish`` wrote, or its hub id. Or an
@@ -106,4 +109,4 @@ def load(
         RunError: a file is broken, or the hub cannot be reached.
     """
     words = [f"device={device}", *overrides]
-    return Agent.of(find(str(name), words, warn, revision=revision), seed)
+    return Agent.of(find(str(name), words, warn, ENV, revision=revision), seed)

@@ -11,7 +11,7 @@ from groundling.agent import Agent
 from groundling.configs.compose import compose, from_file
 from groundling.configs.grammar import write
 from groundling.configs.schema import Config, WorldConfig
-from groundling.configs.trust import EVERYTHING
+from groundling.configs.trust import ENV, EVERYTHING
 from groundling.console import episode_bars, make_console, warn
 from groundling.envs.make import TextEnvMaker
 from groundling.envs.text_generation import pools
@@ -212,8 +212,8 @@ def _without(args: Mapping[str, Any], key: str) -> list[str]:
 class Run:
     """A run's folder, and what it tells: ``gl.Run("runs/demo")`` comes back to one, in another script, too.
 
-    Its `metrics` and `plot` need no env. To `evaluate` it, or to take its `agent`, import the modules first that
-    register the env and components of yours.
+    Its `metrics` and `plot` need no module of yours. To `evaluate` it, import the modules first that register the env
+    and components of yours; its `agent` needs those of its policy and prompt alone.
 
     Args:
         folder: Where `train`, or ``groundling train``, wrote it.
@@ -308,7 +308,7 @@ class Run:
 
     def agent(self) -> Agent:
         """The trained agent, as `groundling.load` gives it."""
-        return Agent.of(find(str(self.folder), [], warn))
+        return Agent.of(find(str(self.folder), [], warn, ENV))
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,17 @@ from groundling.cli import main
 from groundling.commands.check_env import texts_alike
 from groundling.envs.checking import Played, check_env
 from groundling.envs.make import make_text_env, name_actions
+from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import training_seed
 from groundling.envs.text_env import ACTIONS, TextEnv, read_text_step
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, RunError
+from groundling.evaluation.film import draw
+from groundling.judges.asking.fence import fence
+from groundling.prompts.conversation import tell_episode
+from groundling.prompts.prompt import PromptReader, prompts
+from groundling.worlds.showing import Moment
+from groundling.worlds.text.pairs import caption
 from tests.conftest import Corridor
 from tests.envs.doors import Doors, Ends, Wandering
 
@@ -53,7 +60,7 @@ def test_each_observation_has_its_own_actions() -> None:
     envs.reset()
     assert {len(o.actions) for observations, *_ in _play(envs, 40) for o in observations} == {1, 2, 3, 4, 5}
     for o in envs.observations():
-        assert o.descriptions[-1] == ("You see doors.", *(a.removeprefix("open ") for a in o.actions))
+        assert o.descriptions[-1] == ("You see doors.", "", *(a.removeprefix("open ") for a in o.actions))
         assert o.goal.startswith("open ") and o.raw == {}
     with pytest.raises(RunError, match="chose action 5 of"):
         envs.step([5, 5, 5])
@@ -85,7 +92,46 @@ def test_a_state_with_changing_lists_goes_on_exactly() -> None:
 @pytest.mark.parametrize("name", ACTIONS)
 def test_others_names_for_lists_are_understood(name: str) -> None:
     step = read_text_step("A room.\n A door. ", {name: ["east", "west"], "objective": "leave"})
-    assert (step.goal, step.descriptions, step.actions) == ("leave", ("A room.", "A door."), ("east", "west"))
+    assert (step.goal, step.descriptions, step.actions) == (
+        "leave",
+        ("A room.", " A door."),
+        ("east", "west"),
+    )
+
+
+_MAPS = ["@\n    +", "    @\n    +", "\n@\n    +", "@\n\n    +", "@\n +", "@\n\t+", "@ x\n+", "@  x\n+"]
+
+
+def test_the_layout_of_a_text_observation_is_kept() -> None:
+    read = [read_text_step(text, {}, "reach +").descriptions for text in _MAPS]
+    assert len(set(read)) == len(_MAPS) and ["\n".join(lines) for lines in read] == _MAPS
+    assert read_text_step("@ \n    +\t \n \n", {}, "reach +").descriptions == ("@", "    +")
+
+
+@pytest.mark.parametrize("id", list(prompts))
+def test_maps_that_differ_in_layout_are_different_prompts_captions_and_pictures(id: str) -> None:
+    shown = [
+        TextObservation(
+            "reach +", (read_text_step(text, {}, "reach +").descriptions,), (), ("up", "down"), {}
+        )
+        for text in _MAPS
+    ]
+    assert len({PromptReader(id)(one) for one in shown}) == len(_MAPS)
+    captions = [caption(one, "up") for one in shown]
+    assert len({fence(one, "x", "0") for one in captions}) == len(_MAPS)
+    assert len({draw(Moment(one.descriptions[-1])).tobytes() for one in shown}) == len(_MAPS)
+
+
+def test_a_template_that_trims_messages_leaves_a_map_as_it_is() -> None:
+    maps = [("    @", "    +"), ("@", "    +")]
+    turns = [
+        [
+            said["content"].strip()
+            for said in tell_episode("reach +", [seen] * 2, ["up"], [["up"]] * 2).messages()
+        ]
+        for seen in maps
+    ]
+    assert turns[0][-1] == "View:\n    @\n    +" and turns[1][-1] == "@\n    +"
 
 
 def test_what_is_no_list_of_texts_is_no_list_of_actions() -> None:

@@ -494,7 +494,11 @@ def test_a_prompt_too_long_is_told_with_its_mend(lms, make_lm):
     with pytest.raises(GroundlingError, match=r"prompt 1 has \d+ tokens.*max_prompt_tokens=(\d+)"):
         lm.score(["go", long], ACTIONS)
     cut = make_lm("gpt2", max_prompt_tokens=10)
-    assert cut.token_lengths(["go", long])[1] == 10
+    with pytest.warns(
+        UserWarning, match=r"prompt of \d+ tokens is cut to its last 10,.*model\.max_prompt_tokens"
+    ) as told:
+        assert cut.token_lengths(["go", long, f"{long} blue"])[1:] == [10, 10]
+    assert len(told) == 1
     ids = lm.tokenizer(long)["input_ids"][-10:]
     candidate_ids = lm.tokenizer("drop", add_special_tokens=False)["input_ids"]
     with torch.no_grad():

@@ -486,6 +486,25 @@ def test_a_run_is_not_told_to_have_been_shorter(whole_corridor: Path, tmp_path: 
     _train(config)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "before", "now"), [("linear", "0", "0.005"), ("cosine", "0", "0.005"), ("constant", "", "")]
+)
+def test_a_schedule_that_a_longer_training_makes_jump_is_reported(
+    schedule: str, before: str, now: str, tmp_path: Path
+) -> None:
+    config, told = _corridor(tmp_path), list[str]()
+    config.algorithm.args["learning_rate_schedule"] = schedule
+    config.training.steps = 80
+    train(config, Console(quiet=True), told.append)
+    train(config, Console(quiet=True), told.append)
+    assert not told
+    config.training.steps = 160
+    for _ in range(2):  # the second time the checkpoint is of the new length
+        train(config, Console(quiet=True), told.append)
+    jump = f"from 80 to 160, so the {schedule} schedule jumps from a learning rate of {before} to {now} at step 80"
+    assert [jump in text for text in told] == [True] * bool(before)
+
+
 @pytest.mark.filterwarnings("ignore:checkpoint")
 def test_a_broken_checkpoint_does_not_outlive_the_whole_ones(whole_corridor: Path, tmp_path: Path) -> None:
     shutil.copytree(whole_corridor, tmp_path, dirs_exist_ok=True)

@@ -236,10 +236,12 @@ def _figures(played: "Played") -> list[tuple[str, str]]:
     lengths = [len(e.actions) for e in played.episodes]
     returns = [e.episode_return for e in played.episodes]
     count = len(played.episodes)
+    keys = sorted({e.success_key or "" for e in played.episodes})
+    by = [f"info[{key!r}]" if key else "the sign of the last reward" for key in keys]
     return [
         ("episodes", f"{count}, of {min(lengths)} to {max(lengths)} steps"),
         ("return", f"{min(returns):.4g} to {max(returns):.4g}"),
-        ("successes", f"{sum(e.success for e in played.episodes)} of {count}"),
+        ("successes", f"{sum(e.success for e in played.episodes)} of {count}, by {' and '.join(by)}"),
         ("admissible actions", f"{played.fewest_actions} to {played.most_actions} at a step"),
         ("distinct actions", f"{len(played.texts['actions'])} seen"),
         ("speed", f"{played.steps / played.seconds:,.0f} steps/s, resets included"),

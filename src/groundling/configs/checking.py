@@ -3,7 +3,8 @@
 import inspect
 import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -62,19 +63,48 @@ def check(settled: DictConfig, where: str, said: Mapping[str, Any], unused: Sequ
             raise ConfigError(
                 f"training.{name} must be a project's name, got an empty one: to do without, set training.{name}=null"
             )
-    try:
-        _check_policy(config.policy)
-        check_component(algorithms, config.algorithm, "algorithm")
+    looked_at = unused == EVERYTHING
+    with naming_modules(config.imports, where):
+        # Recorded results are shown without the modules that the run was made with.
+        if not (looked_at and _missing(config.imports)):
+            _check_policy(config.policy)
+            check_component(algorithms, config.algorithm, "algorithm")
         _check_reward(config.reward, played_alone=bool(unused), said=said)
-        _check_world(config.world, looked_at=unused == EVERYTHING)
+        _check_world(config.world, unneeded=any(re.match(one, "world.env") for one in unused))
         config.evaluation.check()
         _check_baselines(config.evaluation.baselines, config.world.id)
-        check_used(config)
+        if not (looked_at and _missing(config.imports)):
+            check_used(config)
+    return config
+
+
+@contextmanager
+def naming_modules(imports: Sequence[str], where: object) -> Iterator[None]:
+    """Add to a `ConfigError` what to import, where a config was made with modules that are not imported.
+
+    Args:
+        imports: The config's.
+        where: Its file or run.
+    """
+    try:
+        yield
     except UnusedKey:
         raise
     except ConfigError as error:
-        raise ConfigError(f"{error}{_to_import(config.imports, where)}") from error
-    return config
+        missing = _missing(imports)
+        words = " ".join(f"--import {module}" for module in missing)
+        if not missing or words in str(error):
+            raise
+        raise (UnknownEnv if isinstance(error, UnknownEnv) else ConfigError)(
+            f"{error}; {where} was made with modules of its author's: if you have them and trust them, add {words} (in "
+            "Python, import them first)"
+        ) from error
+
+
+def _missing(imports: Sequence[str]) -> list[str]:
+    """The modules that are not imported; none if one is no module's name, which no message repeats."""
+    missing = [module for module in imports if module not in sys.modules]
+    return missing if all(re.fullmatch(r"[\w.]+", module) for module in missing) else []
 
 
 def _check_identity(name: str, seed: int, run_dir: str) -> None:
@@ -96,12 +126,12 @@ def _check_policy(policy: ComponentConfig) -> None:
     check_component(policies, policy, "policy", filled_in=("lm", "num_actions"), withheld=_LANGUAGE_MODELS)
 
 
-def _check_world(world: WorldConfig, looked_at: bool) -> None:
-    """Check the world's settings; a run that is only looked at may be of an env that is not here."""
+def _check_world(world: WorldConfig, unneeded: bool) -> None:
+    """Check the world's settings; a run that is only looked at, or only acts, may be of an env that is not here."""
     try:
         world.check()
     except UnknownEnv:
-        if not looked_at:
+        if not unneeded:
             raise
 
 
@@ -140,12 +170,3 @@ def _check_baselines(baselines: Sequence[str], id: str) -> None:
             raise ConfigError(unknown(f"baseline of a {id} world (evaluation.baselines)", name, known))
     if twice := [name for name in known if baselines.count(name) > 1]:
         raise ConfigError(f"evaluation.baselines names {twice[0]} twice: name each once")
-
-
-def _to_import(imports: Sequence[str], where: str) -> str:
-    """What to add to the command where modules are missing that the config was made with."""
-    missing = [module for module in imports if module not in sys.modules]
-    if not missing or not all(re.fullmatch(r"[\w.]+", module) for module in missing):
-        return ""
-    words = " ".join(f"--import {module}" for module in missing)
-    return f"; {where} was made with modules of its author's: if you have them and trust them, add {words}"

@@ -51,7 +51,7 @@ class ModelConfig:
     lora: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of peft.LoraConfig, such as {r: 16, lora_alpha: 32}; empty: train all weights."""
     max_prompt_tokens: int | None = at_least(1, None)
-    """Keep only a prompt's last tokens; null: a prompt too long for the model is an error."""
+    """Keep only a prompt's last tokens, with a warning; null: a prompt too long for the model is an error."""
     trust_remote_code: bool = False
     """Run code that comes with a model, once you have read it; counts only where the command line says it."""
 

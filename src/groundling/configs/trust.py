@@ -23,6 +23,8 @@ EVERYTHING = ("",)
 """As ``unused`` of a reader: a run is only looked at, and what only the command line can say is of no use."""
 TRAINING_ALONE = (r"reward\..+\.args\.online\.", rf"world\.args\.({'|'.join(RECORDING)})$")
 """As ``unused``: what an agent that is only played does not need, and what recorded the games of its training."""
+ENV = (*TRAINING_ALONE, r"world\.env$")
+"""As ``unused``: what an agent in the user's own loop does not need, where the env is the caller's."""
 
 _CODE = ("trust_remote_code", "custom_generate", "megatron_core")
 """Arguments of Transformers and peft that have Python loaded: from the hub, a folder, or a module by its name."""

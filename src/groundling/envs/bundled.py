@@ -3,6 +3,7 @@
 from typing import Any
 
 import gymnasium
+from gymnasium.envs.registration import WrapperSpec
 
 _BABYAI, _NETHACK = "groundling.envs.babyai_text", "groundling.envs.nethack"
 _WRITING, _EXPRESS = "groundling.envs.text_generation", "groundling.envs.textworld_express"
@@ -48,5 +49,8 @@ def register() -> None:
         gymnasium.register(id, entry_point=f"{_BABYAI}:make_level", kwargs=arguments)
     gymnasium.register(TEXT_GENERATION, entry_point=f"{_WRITING}.env:TextGenerationEnv")
     for id, arguments in TASKS.items():
-        gymnasium.register(id, entry_point=f"{_NETHACK}:make_goal", kwargs=arguments)
+        limit = WrapperSpec("AdoptTimeLimit", f"{_NETHACK}.tasks:AdoptTimeLimit", {})
+        gymnasium.register(
+            id, entry_point=f"{_NETHACK}:make_goal", kwargs=arguments, additional_wrappers=(limit,)
+        )
     gymnasium.register(TEXTWORLD_EXPRESS, entry_point=f"{_EXPRESS}:TextWorldExpress")

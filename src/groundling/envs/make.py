@@ -16,11 +16,18 @@ from groundling.envs.babyai_text import ACTIONS, LEVELS, BabyAIText
 from groundling.envs.languages import check_language
 from groundling.envs.text_env import ACTIONS as ACTION_KEYS
 from groundling.envs.text_env import check_characters, read_text_step
-from groundling.errors import ConfigError, foreign
-from groundling.registry import unknown
+from groundling.errors import ConfigError, UnknownEnv, foreign
+from groundling.registry import IMPORT, did_you_mean
 
 _IMPORTING = ("GymV21Environment-v0", "GymV26Environment-v0")
 """Gymnasium's envs that make one of Gym's by its id: of ``module:ID`` the module is imported first."""
+
+
+def check_registered(id: str) -> None:
+    """Raise `UnknownEnv` where Gymnasium knows no such env in this process."""
+    if id not in gymnasium.registry:
+        hint = did_you_mean(id, gymnasium.registry, 0.7)
+        raise UnknownEnv(f"unknown env {id!r}: {hint}{IMPORT}`groundling list envs` has those that are here")
 
 
 def make_text_env(
@@ -42,9 +49,7 @@ def make_text_env(
         ConfigError: no such env, or no such argument, or an env that does not speak the language.
         TranslationError: an unknown language.
     """
-    if id not in gymnasium.registry:
-        grids = [name for name in gymnasium.registry if name.startswith(("BabyAI-", "MiniGrid-"))]
-        raise ConfigError(unknown("env", id, grids))
+    check_registered(id)
     if id in _IMPORTING:
         raise ConfigError(
             f"env {id} imports the code that its arguments name, which no setting may do: register the env that you "

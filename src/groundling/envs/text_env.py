@@ -1,6 +1,7 @@
 """What a text env tells at each step: a goal, descriptions, admissible actions; in the words of other engines, too."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, SupportsFloat
 
 import gymnasium
@@ -20,6 +21,23 @@ ACTIONS = (
 )
 """Names under which an info may list the admissible actions: ours, TextWorld's, Jericho's, TextWorldExpress's,
 ScienceWorld's, Lamorel's."""
+
+SUCCESSES = (
+    "success",
+    "is_success",
+    "task_success",
+    "tasksuccess",
+    "won",
+    "win",
+    "victory",
+    "solved",
+    "goal_achieved",
+)
+"""Keys of an info that say whether the episode succeeded, in order of precedence: ``success`` and ``is_success`` are
+Gymnasium-Robotics' and SB3's, ``tasksuccess`` TextWorldExpress's, ``won`` TextWorld's and ALFWorld's, ``goal_achieved``
+Adroit's; the others are frequent in games."""
+FAILURES = ("lost", "taskfailure")
+"""Keys that say that it failed, TextWorld's and TextWorldExpress's."""
 
 
 class TextStep(NamedTuple):
@@ -49,8 +67,9 @@ def read_text_step(
 
     Args:
         observation: A text, or a mapping that may have a ``"mission"``.
-        info: May have a goal (`GOALS`), ``"descriptions"`` and admissible actions (`ACTIONS`). Without descriptions an
-            observation that is a text is one, line by line.
+        info: May have a goal (`GOALS`), ``"descriptions"`` and admissible actions (`ACTIONS`). Without descriptions
+            those are the lines of an observation that is a text: indentation and blank lines are kept, as maps need
+            them; whitespace at the end of a line or of the text is removed.
         goal: The episode's, where this step does not tell it.
         has_lists: Whether admissible actions are looked for.
 
@@ -69,7 +88,7 @@ def read_text_step(
     check_characters("the goal", (goal,))
     descriptions: Any = info.get("descriptions")
     if descriptions is None and isinstance(observation, str):
-        descriptions = [line.strip() for line in observation.splitlines() if line.strip()]
+        descriptions = [line.rstrip() for line in observation.rstrip().splitlines()]
     if not _are_texts(descriptions):
         wrong = (
             f"no info['descriptions'], and the observation {_shown(observation)}"
@@ -184,24 +203,56 @@ def _truth(name: str, value: Any) -> bool:
     return bool(value)
 
 
+def success_key(info: Mapping[str, Any]) -> str | None:
+    """The key of an info that decides whether its episode succeeded: the first of `SUCCESSES`, else of `FAILURES`.
+
+    Keys other than ``success`` and ``is_success`` are skipped where their value is no truth value, such as an amount
+    that was won; those of `FAILURES` also where they are False.
+
+    Args:
+        info: The last step's.
+
+    Returns:
+        None where there is no such key.
+
+    Raises:
+        ConfigError: ``success`` or ``is_success`` is neither true nor false.
+    """
+    for name in SUCCESSES:
+        if name in info:
+            if _as_truth(info[name]) is not None:
+                return name
+            if name in SUCCESSES[:2]:
+                raise ConfigError(
+                    f"info['{name}'] must be True or False (or 1 or 0), got {_shown(info[name])}"
+                )
+    return next((name for name in FAILURES if _as_truth(info.get(name))), None)
+
+
 def read_success(info: Mapping[str, Any], otherwise: bool) -> bool:
     """Whether an episode that has ended succeeded.
 
     Args:
-        info: Of its last step; may say so under Gymnasium's names for it.
-        otherwise: Where it does not.
+        info: The last step's.
+        otherwise: The answer where the info has no `success_key`.
 
     Raises:
-        ConfigError: it says neither.
+        ConfigError: as `success_key`.
     """
-    for name in ("success", "is_success"):
-        if name in info:
-            success = info[name]
-            # Gymnasium-Robotics says 0.0 and 1.0.
-            if not isinstance(success, bool | int | float | np.bool_ | np.number) or success not in (0, 1):
-                raise ConfigError(f"info['{name}'] must be True or False (or 1 or 0), got {_shown(success)}")
-            return bool(success)
-    return otherwise
+    key = success_key(info)
+    return otherwise if key is None else key not in FAILURES and bool(_as_truth(info[key]))
+
+
+def _as_truth(value: Any) -> bool | None:
+    """A Boolean, number, array or tensor of one element that is 0 or 1; None for anything else."""
+    if getattr(value, "size", None) == 1 or callable(getattr(value, "numel", None)):
+        with suppress(ValueError, RuntimeError):  # a tensor of several elements
+            value = value.item()
+    return (
+        bool(value)
+        if isinstance(value, bool | int | float | np.bool_ | np.number) and value in (0, 1)
+        else None
+    )
 
 
 Reader = Callable[[Any, Mapping[str, Any]], Any]

@@ -83,13 +83,16 @@ class TextWorldExpress(gymnasium.Env[str, str]):
         parts = [state["look"], state["inventory"]]
         if not first and state["observation"] not in parts:
             parts.insert(0, state["observation"])
+        text = "\n".join(parts)
         info = {
             "goal": " ".join(self._engine.getTaskDescription().split()),
+            # The engine indents its lists; that is no layout, and a model need not read it.
+            "descriptions": [line.strip() for line in text.splitlines() if line.strip()],
             "actions": sorted(state["validActions"]),
             "success": state["tasksuccess"],
             "score": state["score"],
         }
-        return "\n".join(parts), info
+        return text, info
 
 
 def _read(text: str) -> dict[str, Any]:

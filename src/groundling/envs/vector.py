@@ -26,6 +26,7 @@ from groundling.envs.text_env import (
     read_step,
     read_success,
     read_text_step,
+    success_key,
 )
 from groundling.envs.workers import EnvLost, EnvRaised, Incidents, LocalEnvs, WorkerEnvs
 from groundling.errors import ConfigError, ForeignError, RunError
@@ -50,12 +51,14 @@ class Episode:
     episode_return: float
     """Sum of the env's own rewards, without scale or shaping."""
     success: bool
-    """As ``info["success"]`` says; without it, whether the env ended the episode with a positive reward (as GLAM
-    counts it). One that was cut has none."""
+    """By the last step's info (`groundling.envs.text_env.read_success`); without such a key, whether the env ended the
+    episode with a positive reward, as GLAM counts it. False if it was cut."""
     figures: Mapping[str, float] = field(default_factory=dict)
     """What else is to be logged of it."""
     first: FirstInteraction | None = None
     """Which thing the agent first dealt with, where the env tells."""
+    success_key: str | None = None
+    """The info's key that decided about success; None: the last reward did, or the episode was cut."""
 
     @property
     def length(self) -> int:
@@ -465,13 +468,13 @@ class TextVectorEnv:
         )
 
     def _finish(self, i: int, terminated: bool, reward: float) -> Episode:
+        info = self._slots[i].info
         try:
-            success = read_success(self._slots[i].info, terminated and reward > 0)
+            return self._episode(i, read_success(info, terminated and reward > 0), success_key(info))
         except ConfigError as error:
             raise RunError(f"{self._where(i)}: {error}") from None
-        return self._episode(i, success)
 
-    def _episode(self, i: int, success: bool) -> Episode:
+    def _episode(self, i: int, success: bool, key: str | None = None) -> Episode:
         slot = self._slots[i]
         first = read_first_interaction(slot.info)
         return Episode(
@@ -485,6 +488,7 @@ class TextVectorEnv:
             success=success,
             figures={} if first is None else first.figures,
             first=first,
+            success_key=key,
         )
 
     def _fingerprint(self, slot: Slot) -> str:

@@ -107,6 +107,8 @@ def _evaluate(
         if name == target.agent:
             _write_samples(target, world, suite, world.samples(policy, played[name]))
     _write(target, there, suite, num_episodes, played, left_out)
+    for note in world.details(played).get("notes", ()):
+        warn(f"{suite}: {note}")
     return played
 
 

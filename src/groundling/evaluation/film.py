@@ -1,9 +1,11 @@
 """What was watched, as a GIF."""
 
+import textwrap
 from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
+from groundling.envs.nethack.glyphs import font
 from groundling.errors import RunError
 from groundling.worlds.showing import Moment
 
@@ -79,7 +81,7 @@ def draw(moment: Moment) -> Image.Image:
         page.paste(picture)
     pen, face, y = ImageDraw.Draw(page), ImageFont.load_default(_FONT), _MARGIN
     for line in lines:
-        pen.text((left + _MARGIN, y), line, fill=_INK, font=face)
+        pen.text((left + _MARGIN, y), line, fill=_INK, font=font(_FONT))
         y += _LINE
     y += _LINE // 2
     for action, probability in (moment.probabilities or {}).items():
@@ -92,10 +94,10 @@ def draw(moment: Moment) -> Image.Image:
 
 
 def _wrapped(line: str) -> list[str]:
-    """A line in parts that fit."""
-    face, parts = ImageFont.load_default(_FONT), [""]
-    for word in line.split():
-        if face.getlength(f"{parts[-1]} {word}") > _WIDTH - 2 * _MARGIN and parts[-1]:
-            parts.append("")
-        parts[-1] = f"{parts[-1]} {word}".strip()
-    return parts
+    """Lines of at most the page's width, with their indentation and inner spaces."""
+    most = int((_WIDTH - 2 * _MARGIN) / font(_FONT).getlength("M"))
+    return [
+        part
+        for one in line.expandtabs().splitlines() or [""]
+        for part in textwrap.wrap(one, most, drop_whitespace=False) or [""]
+    ]

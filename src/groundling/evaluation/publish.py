@@ -12,6 +12,7 @@ import jinja2
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from omegaconf import OmegaConf
 
+from groundling.configs.checking import naming_modules
 from groundling.configs.compose import recorded
 from groundling.documents import SETTINGS, read_json, read_object
 from groundling.errors import ConfigError
@@ -79,6 +80,8 @@ def publish(
     """
     if target.checkpoint is None:
         raise ConfigError(f"{target.agent} has no checkpoint: name a run's folder or one of its checkpoints")
+    with naming_modules(target.config.imports, target.run_dir):
+        target.config.world.check()
     with locked(lock_beside(output), f"is publishing into {output}", warn), new_folder(output) as partial:
         for name in _files_of_the_policy(target.checkpoint):
             (partial / name).parent.mkdir(parents=True, exist_ok=True)

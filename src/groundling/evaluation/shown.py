@@ -17,10 +17,10 @@ from groundling.configs.compose import changed, from_file, recorded
 from groundling.configs.schema import Config
 from groundling.configs.trust import EVERYTHING
 from groundling.documents import read_json, read_lines
-from groundling.errors import ConfigError, RunError, UnknownEnv
+from groundling.errors import ConfigError, RunError
 from groundling.evaluation.evaluate import read_evaluation
 from groundling.evaluation.protocols import MEAN, PROTOCOLS
-from groundling.policies.policy import has_model
+from groundling.policies.policy import has_model, policies
 from groundling.rows import read_rows
 from groundling.sharing import shareable
 from groundling.training.build import world_of
@@ -67,12 +67,7 @@ class ShownRun:
 
     @cached_property
     def world(self) -> World[Any, Any]:
-        """Where it learns.
-
-        Raises:
-            ConfigError: its env is not here.
-        """
-        self.config.world.check()
+        """Where it learns; its env may be unavailable."""
         return world_of(self.config)
 
     @cached_property
@@ -87,16 +82,13 @@ class ShownRun:
 
     @property
     def has_model(self) -> bool:
-        """Whether its policy stands on a language model."""
-        return has_model(self.config.policy.id)
+        """Whether its policy has a language model, as far as the policy is registered here."""
+        return self.config.policy.id in policies and has_model(self.config.policy.id)
 
     @property
     def task(self) -> str:
         """What it learns: curves of one task are drawn together. Where its env is not here, the env's id."""
-        try:
-            return self.world.spec.name
-        except UnknownEnv:
-            return str(getattr(self.config.world, self.config.world.PLACE))
+        return self.world.spec.name
 
     @property
     def figure(self) -> tuple[str, str]:
@@ -218,11 +210,9 @@ def episodes_of(run: ShownRun) -> dict[str, list[ShownEpisode]]:
     """The run's recorded episodes by suite and name, the usual one first, if it was played.
 
     Raises:
-        ConfigError: its env, or the one of an evaluation, is not here, in which they are played again.
+        ConfigError: an evaluation's settings cannot be read.
         RunError: an episode cannot be read.
     """
-    if run.samples:
-        run.config.world.check()
     shown: dict[str, list[ShownEpisode]] = {}
     for sample in run.samples:
         suite = str(sample["suite"])

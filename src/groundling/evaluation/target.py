@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from groundling.configs.checking import naming_modules
 from groundling.configs.compose import changed, check_config_dir, compose, experiments, from_file
 from groundling.configs.flat import flat
 from groundling.configs.schema import Config
@@ -128,7 +129,8 @@ class Target:
             except GroundlingError as error:
                 raise CannotPlay(f"the model that training began with is not here ({error})") from error
         world = world_of(config, None if agent == "zero-shot" else self.checkpoint)
-        return make_policy(config.policy, config.model, config.algorithm, world)
+        with naming_modules(config.imports, self.run_dir):
+            return make_policy(config.policy, config.model, config.algorithm, world)
 
 
 def find(

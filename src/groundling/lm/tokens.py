@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,7 +32,8 @@ class TextTokens:
         tokenizer: Any Transformers tokenizer.
         vocabulary_size: Rows of the model's embedding; a token beyond them is told instead of crashing later.
         fallback_token: What an empty prompt becomes where the tokenizer adds no special token.
-        max_prompt_tokens: Longer prompts keep their last tokens (and their first, where it marks the beginning).
+        max_prompt_tokens: Longer prompts keep their last tokens (and their first, where it marks the beginning); the
+            first such prompt gives a warning.
 
     Attributes:
         encoder: Encodes the texts, with control tokens in words that were masked by it as plain text.
@@ -50,6 +52,7 @@ class TextTokens:
         self._fallback_token = fallback_token
         self._max_prompt_tokens = max_prompt_tokens
         self._prompts, self._candidates = _Remembered(), _Remembered()
+        self._has_cut = False
 
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids with the tokenizer's special tokens, never empty."""
@@ -83,6 +86,14 @@ class TextTokens:
         limit = self._max_prompt_tokens
         if limit is None or len(ids) <= limit:
             return ids
+        if not self._has_cut:
+            self._has_cut = True
+            warnings.warn(
+                f"a prompt of {len(ids)} tokens is cut to its last {limit}, and so is every longer one: its beginning, "
+                "such as a world's goal and actions, is not read. Raise model.max_prompt_tokens, or shorten prompts by "
+                "world.history or policy.args.prompt",
+                stacklevel=2,
+            )
         begins = limit > 1 and ids[0] == self._tokenizer.bos_token_id
         return [ids[0], *ids[len(ids) - limit + 1 :]] if begins else ids[len(ids) - limit :]
 

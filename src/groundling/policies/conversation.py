@@ -1,6 +1,7 @@
 """Prompts as a policy's language model reads them: texts, or conversations in token ids."""
 
 import itertools
+import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
@@ -38,9 +39,19 @@ class ConversationReader:
             words = [conversation.opening(begin), *itertools.chain.from_iterable(said[begin:])]
             tokens = self._chat.tokens(conversation.system, words)
             if self._room is None or len(tokens) <= self._room:
+                if begin:
+                    self._warn("conversations", "leave out their first turns")
                 return tokens
-        # the goal and the last view alone
+        self._warn("turns", "lose their beginning, with the goal and the actions")
         return self._chat.opening(conversation.system, conversation.opening(len(answers)), self._room)
+
+    def _warn(self, what: str, cut: str) -> None:
+        """Python shows equal warnings once."""
+        warnings.warn(
+            f"{what} of more than {self._room} tokens {cut}: raise model.max_prompt_tokens as far as the model's "
+            "context length allows, or shorten episodes or observations",
+            stacklevel=3,
+        )
 
     def _opening(self, conversation: Conversation, turn: int) -> list[int]:
         return self._chat.opening(conversation.system, conversation.opening(turn))

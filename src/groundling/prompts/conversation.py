@@ -11,7 +11,7 @@ _SYSTEM = {
     "english": "You act in a world that is told to you in words. Answer each message with your next action.",
     "french": "Tu agis dans un monde qui t'est décrit. Réponds à chaque message par ta prochaine action.",
 }
-_HEADINGS = {"english": ("Goal", "Actions"), "french": ("But", "Actions")}
+_HEADINGS = {"english": ("Goal", "Actions", "View"), "french": ("But", "Actions", "Vue")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,9 @@ def tell_episode(
     Raises:
         TranslationError: an unknown language.
     """
-    wanted, possible = _HEADINGS[check_language(language)]
+    wanted, possible, seen = _HEADINGS[check_language(language)]
     views = tuple("\n".join(descriptions) for descriptions in observations)
+    # Chat templates may trim a message, which would shift the first line of a map.
+    views = tuple(f"{seen}:\n{view}" if view[:1].isspace() else view for view in views)
     lists = tuple(f"{possible}: {', '.join(actions)}" for actions in choices)
     return Conversation(_SYSTEM[language], f"{wanted}: {goal}", views, lists, tuple(past_actions))

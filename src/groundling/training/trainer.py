@@ -19,6 +19,7 @@ from torch import Tensor
 
 from groundling.algorithms.algorithm import Algorithm
 from groundling.algorithms.on_policy import OnPolicy
+from groundling.algorithms.optimisation import share_of_rate
 from groundling.algorithms.rollout import Rollout
 from groundling.configs.compose import recorded
 from groundling.configs.schema import Config
@@ -107,7 +108,7 @@ def _did_not_improve(rows: list[dict[str, Any]]) -> str | None:
         return None
     return (
         f"success did not improve while it trained: {first:.2f} in the first fifth of the updates, {last:.2f} in the "
-        "last; 'When it does not learn' in the docs says what to look at"
+        "last; 'My run does not learn' in the docs says what to look at"
     )
 
 
@@ -118,6 +119,7 @@ class Trainer:
         self, config: Config, folder: Path, warn: Callable[[str], None], processes: Processes | None = None
     ) -> None:
         self.config, self.folder, self.processes = config, folder, processes or Processes()
+        self._warn = warn if self.processes.is_main else lambda text: None
         self._settings = asdict(config)  # as they are kept
         latest = self.processes.from_main(lambda: checkpoint.latest(folder / "checkpoints", warn))
         if latest is None and len(read_metrics(folder)) > _checkpoint_every(folder, config):
@@ -347,6 +349,7 @@ class Trainer:
             checkpoint.check_counters(state["counters"])
             self.counters = Counters(**state["counters"])
             self._digest = state.get("rows_sha256")
+            self._warn_of_schedule(int(state.get("length", {}).get("steps", 0)))
             self.shaped.sums[:] = state.get("shaped", 0.0)
             if len(envs := list(state["envs"])) != self.config.world.num_rows:
                 raise ValueError(f"{len(envs)} envs or texts, expected {self.config.world.num_rows}")
@@ -368,6 +371,23 @@ class Trainer:
             self.collector.load_shared(folder)
         with fitting(folder, "random.safetensors"):
             checkpoint.load_random_states(self.generators, folder / "random.safetensors")
+
+    def _warn_of_schedule(self, steps_before: int) -> None:
+        """Report a learning rate that jumps because ``training.steps`` changed since the checkpoint."""
+        step, steps, algorithm = self.counters.step, self.config.training.steps, self.algorithm
+        schedule = getattr(algorithm, "learning_rate_schedule", None)
+        if schedule is None or not 0 < step <= min(steps, steps_before):
+            return
+        rate, warmup = getattr(algorithm, "learning_rate", 0.0), getattr(algorithm, "warmup", 0.0)
+        before, now = (
+            rate * share_of_rate(schedule, warmup, 1 - step / total) for total in (steps_before, steps)
+        )
+        if not math.isclose(before, now):
+            self._warn(
+                f"training.steps changed from {steps_before} to {steps}, so the {schedule} schedule jumps from a "
+                f"learning rate of {before:.3g} to {now:.3g} at step {step}; training may lose what it had reached. "
+                f"One run of {steps} steps in a new folder (run_dir=NEW) has no such jump"
+            )
 
     def _count(self, steps: int, episodes: list[Finished], seconds: float, figures: dict[str, float]) -> None:
         counters = self.counters

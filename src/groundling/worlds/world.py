@@ -389,7 +389,7 @@ class World(ABC, Generic[C, E]):
             raise CannotPlay(f"{agent} does not play {self.spec.name}: {known}")
 
     def details(self, played: Mapping[str, Played]) -> dict[str, Any]:
-        """What else an evaluation tells of what the agents did, as JSON."""
+        """Further results of an evaluation, as JSON; ``"notes"`` are sentences, which `evaluate` prints as warnings."""
         return {}
 
     def samples(self, policy: Policy | None, played: Played) -> list[dict[str, Any]]:

@@ -391,3 +391,15 @@ def test_rendering() -> None:
     assert drawn.dtype == np.uint8 and drawn.shape[2] == 3 and drawn.any()
     with pytest.raises(ConfigError, match="human"):
         make_task("NetHackScore-v1", render_mode="human")
+
+
+@pytest.mark.parametrize("limit", [20, 5_003])
+def test_the_time_limit_of_gymnasium_ends_the_task_with_its_status(limit: int) -> None:
+    env = gymnasium.make("NetHackScore-v1", max_episode_steps=limit)
+    for one in (env, gymnasium.make(env.spec)):
+        one.reset(seed=3)
+        for _ in range(limit):  # action 0 takes no time in the game
+            _, _, terminated, truncated, info = one.step(0)
+        assert (terminated, truncated, info["end_status"]) == (False, True, -1)
+        one.close()
+    assert gymnasium.make("NetHackScore-v1").unwrapped._max_episode_steps == 5_000

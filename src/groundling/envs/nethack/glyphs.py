@@ -37,6 +37,7 @@ PALETTE = np.array(
 """Red, green and blue of a terminal's 16 colours, on black."""
 
 
+@cache
 def font(size: int) -> ImageFont.FreeTypeFont:
     """DejaVu Sans Mono, which comes with matplotlib."""
     import matplotlib

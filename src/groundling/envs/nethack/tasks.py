@@ -309,6 +309,18 @@ class NetHackOracle(_Once):
         return bool(condition & nethack.BL_MASK_HALLU)
 
 
+class AdoptTimeLimit(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
+    """Give the task the ``max_episode_steps`` of `gymnasium.make`, which only makes a ``TimeLimit`` of it.
+
+    So ``end_status`` is -1 at that limit, and a limit above the task's own 5,000 counts.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        gymnasium.utils.RecordConstructorArgs.__init__(self)
+        super().__init__(env)
+        self.unwrapped._max_episode_steps = env.get_wrapper_attr("_max_episode_steps")  # type: ignore[attr-defined]
+
+
 GOALS: dict[str, type[NetHackTask]] = {
     "score": NetHackScore,
     "staircase": NetHackStaircase,

@@ -1,5 +1,6 @@
 """A small network that reads captions of any length byte by byte, trained from scratch."""
 
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -70,11 +71,10 @@ class CharacterRewardModel(RewardModel):
 
     def _bytes(self, caption: str) -> bytes:
         content, most = caption.encode("utf-8", "surrogatepass"), self.args["max_bytes"]
-        return (
-            content
-            if len(content) <= most
-            else content[: most // 2] + content[len(content) - (most + 1) // 2 :]
-        )
+        if len(content) <= most:
+            return content
+        warnings.warn(f"captions of more than {most} bytes lose their middle: raise max_bytes", stacklevel=2)
+        return content[: most // 2] + content[len(content) - (most + 1) // 2 :]
 
 
 def _tokens(written: Sequence[bytes]) -> Tensor:

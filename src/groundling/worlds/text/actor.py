@@ -13,7 +13,7 @@ from groundling.envs.text_env import ACTIONS, read_text_step
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
 from groundling.worlds.text.config import TextConfig
-from groundling.worlds.text.envs import actions_of
+from groundling.worlds.text.envs import known_actions_of
 
 
 class TextActor:
@@ -25,8 +25,7 @@ class TextActor:
         deterministic: The likeliest action, instead of one that is drawn.
         generator: Draws them.
 
-    Raises:
-        ConfigError: there is no such env here.
+    The env need not be registered in this process; without it, and without ``world.actions``, actions are texts.
     """
 
     def __init__(
@@ -34,13 +33,15 @@ class TextActor:
     ) -> None:
         self._policy, self._deterministic, self._generator = policy, deterministic, generator
         self._history = config.history
-        self._names = actions_of(config).names
-        self._config = config
-        env = self.make_env()
-        space = env.action_space
-        env.close()
-        # Names past an env's last action are its last one, as in `TextVectorEnv`.
-        self._last = int(space.n) - 1 if isinstance(space, gymnasium.spaces.Discrete) else None
+        known = known_actions_of(config)
+        self._names, self._config = known.names, config
+        # Names past an env's last action are its last one, as in `TextVectorEnv`; None: it takes texts.
+        self._last = None if known.most is None else known.most - 1
+        if config.env in gymnasium.registry:
+            env = self.make_env()
+            space = env.action_space
+            env.close()
+            self._last = int(space.n) - 1 if isinstance(space, gymnasium.spaces.Discrete) else None
         self.reset()
 
     def make_env(self, **args: Any) -> gymnasium.Env[Any, Any]:

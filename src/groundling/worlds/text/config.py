@@ -5,13 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import gymnasium
 from omegaconf import MISSING
 
 from groundling.arguments import at_least
 from groundling.envs.babyai_text import ACTIONS
-from groundling.errors import ConfigError, UnknownEnv
-from groundling.registry import IMPORT, did_you_mean
+from groundling.envs.make import check_registered
+from groundling.errors import ConfigError
 from groundling.worlds.config import EvaluationConfig, Use, WorldConfig, unused_in_play
 
 PROBE_SETS: tuple[int | str, ...] = (1, 2, "both")
@@ -81,11 +80,7 @@ class TextConfig(WorldConfig):
             raise ConfigError(
                 f"the probes are written in English, and world.language={self.language}: set world.probes=null"
             )
-        if self.env not in gymnasium.registry:
-            hint = did_you_mean(self.env, gymnasium.registry, 0.7)
-            raise UnknownEnv(
-                f"unknown env {self.env!r}: {hint}{IMPORT}`groundling list envs` has those that are here"
-            )
+        check_registered(self.env)
         if self.actions == []:
             raise ConfigError(
                 "world.actions is empty: name at least one action, such as [turn left, turn right, go forward]"

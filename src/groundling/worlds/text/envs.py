@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from groundling.envs.make import ActionNames, TextEnvMaker, name_actions
 from groundling.envs.vector import TextVectorEnv
+from groundling.errors import UnknownEnv
 from groundling.worlds.text.config import TextConfig
 
 
@@ -14,6 +15,15 @@ def actions_of(config: TextConfig) -> ActionNames:
         ConfigError: there is no such env, or its actions are not those that world.actions names.
     """
     return name_actions(config.env, config.args, config.language, config.actions)
+
+
+def known_actions_of(config: TextConfig) -> ActionNames:
+    """`actions_of`; of an env that is not registered here, those of ``world.actions``, if any."""
+    try:
+        return actions_of(config)
+    except UnknownEnv:
+        names = None if config.actions is None else tuple(config.actions)
+        return ActionNames(names, None if names is None else len(names))
 
 
 def make_envs(

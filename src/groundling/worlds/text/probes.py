@@ -15,7 +15,7 @@ from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
 from groundling.rows import BEFORE_ALL, RowFile, read_rows
 from groundling.worlds.text.config import PROBE_SETS, TextConfig
-from groundling.worlds.text.envs import actions_of
+from groundling.worlds.text.envs import actions_of, known_actions_of
 
 _FILE = "probes.jsonl"
 
@@ -234,7 +234,7 @@ def observations(
 
 def right_actions(config: TextConfig) -> dict[str, list[str]]:
     """By a probe's title, what the config calls the actions that are right there."""
-    names = dict(zip(ACTIONS["english"], actions_of(config).names or (), strict=False))
+    names = dict(zip(ACTIONS["english"], known_actions_of(config).names or (), strict=False))
     return {p.title: [names[a] for a in p.right if a in names] for probes in PROBES.values() for p in probes}
 
 

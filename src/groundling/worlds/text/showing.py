@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 from groundling.envs.seeds import held_out_seed
+from groundling.errors import UnknownEnv
 from groundling.policies.policy import Policy
 from groundling.worlds.showing import Moment, ShownEpisode, Summary
 from groundling.worlds.text.config import TextConfig
@@ -25,7 +27,9 @@ def shown(config: TextConfig, sample: Mapping[str, Any]) -> ShownEpisode:
     """
     first = sample.get("first")
     steps, actions = sample["steps"][:_MOST_MOMENTS], sample["actions"][:_MOST_MOMENTS]
-    pictures = frames(config, {**sample, "actions": actions})  # what is left out need not be drawn
+    pictures: list[Any] = [None] * len(actions)
+    with suppress(UnknownEnv):  # the module that registers it is not imported: what was recorded is shown
+        pictures = frames(config, {**sample, "actions": actions})  # what is left out need not be drawn
     moments = [
         Moment(
             step["descriptions"] or ["(nothing in sight)"],

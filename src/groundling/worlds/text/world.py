@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,8 @@ from groundling.envs.languages import TranslationError
 from groundling.envs.make import has_symbols, is_grid
 from groundling.envs.seeds import SCHEME, training_seed
 from groundling.envs.spec import Experience, Offer, WorldSpec
-from groundling.errors import ConfigError
+from groundling.envs.text_env import SUCCESSES
+from groundling.errors import ConfigError, UnknownEnv
 from groundling.lm.loading import STARTERS
 from groundling.policies.policy import Policy, policies
 from groundling.policies.random import RandomPolicy
@@ -35,7 +37,7 @@ from groundling.worlds.text.collect import EnvCollector
 from groundling.worlds.text.config import TextConfig, TextEvaluation
 from groundling.worlds.text.dataset import check_env, count_episodes, count_transitions
 from groundling.worlds.text.demonstrations import Demonstrations
-from groundling.worlds.text.envs import actions_of, make_envs
+from groundling.worlds.text.envs import actions_of, known_actions_of, make_envs
 from groundling.worlds.text.episodes import held_out_seed_of, play, player_of, record_of
 from groundling.worlds.text.held_out import HeldOutLog
 from groundling.worlds.text.probes import ProbeLog, read_probes, right_actions
@@ -45,6 +47,12 @@ from groundling.worlds.text.showing import shown, watched
 from groundling.worlds.text.suites import SUITES, Suite, find_suites
 from groundling.worlds.text.telling import FIRST, MEANINGS, controls_table
 from groundling.worlds.world import Actor, CannotPlay, Demonstrator, World
+
+_BY_REWARD = (
+    "success: the info of {} of {} episodes does not report it, so such an episode counts as a success if the env "
+    "ended it with a positive reward; if that is wrong (a step cost, a prize for something else), report it as one of "
+    f"info's keys {', '.join(SUCCESSES)}"
+)
 
 
 class TextWorld(World[TextConfig, TextEvaluation]):
@@ -88,7 +96,7 @@ class TextWorld(World[TextConfig, TextEvaluation]):
     @cached_property
     def spec(self) -> WorldSpec:
         config = self.config
-        most = actions_of(config).most
+        most = known_actions_of(config).most
         if config.dataset is not None:
             return WorldSpec(
                 f"dataset {Path(config.dataset).name}",
@@ -100,8 +108,9 @@ class TextWorld(World[TextConfig, TextEvaluation]):
                 subject=self.offers.subject,
             )
         offers: set[Offer] = {"words"}
-        if has_symbols(config.env, config.args, config.language):
-            offers.add("symbols")
+        with suppress(UnknownEnv):  # a recorded run whose module is not imported
+            if has_symbols(config.env, config.args, config.language):
+                offers.add("symbols")
         return replace(
             self.offers,
             name=config.env,
@@ -281,6 +290,14 @@ class TextWorld(World[TextConfig, TextEvaluation]):
         finally:
             envs.close()
         return Played([record_of(number, episode) for number, episode in enumerate(episodes)])
+
+    def details(self, played: Mapping[str, Played]) -> dict[str, Any]:
+        """A note where success was not reported by the env; MiniGrid's envs pay a reward only for success."""
+        episodes = [one.record for outcome in played.values() for one in outcome.episodes]
+        if is_grid(self.config.env, self.config.args, self.config.language):
+            return {}
+        count = sum(episode.success_key is None for episode in episodes)
+        return {"notes": [_BY_REWARD.format(count, len(episodes))]} if count else {}
 
     def watch(self, agent: str, policy: Policy | None, suite: str, number: int) -> Iterator[Moment]:
         self.check_agent(agent, policy)
