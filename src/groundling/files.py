@@ -20,8 +20,8 @@ _LONGEST_VALUE = 2**31 - 1
 PARTIAL = ".partial"
 """How the names of files end that are not whole yet."""
 _PARTIAL_NAME = re.compile(r"\..+\.[0-9a-f]{32}" + re.escape(PARTIAL))
-_PROBES, _PROBE_SECONDS = 10, 0.02
-"""Attempts to take a lock, and seconds between them: `is_locked` holds a free lock for an instant."""
+_ATTEMPTS, _SECONDS_BETWEEN = 10, 0.02
+"""To take a lock."""
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 """What file systems without locks say: some of NFS, Lustre as it is often mounted."""
 _NO_REGULAR_FILE = (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO)
@@ -174,7 +174,7 @@ def _open_lock(path: Path, doing: str, warn: Callable[[str], None], otherwise: s
         except OSError as error:
             raise RunError(f"cannot write to the folder {path.parent}: {error}; {otherwise}") from error
         try:
-            is_free = _lock_soon(file, warn)
+            is_free = lock_file(file, warn)
         except OSError as error:
             file.close()
             raise RunError(f"cannot lock {path}: {error}; {otherwise}") from error
@@ -184,14 +184,6 @@ def _open_lock(path: Path, doing: str, warn: Callable[[str], None], otherwise: s
         if path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno())):
             return file
         file.close()  # whoever held it has removed it meanwhile: it keeps nobody out any more
-
-
-def _lock_soon(file: IO[Any], warn: Callable[[str], None]) -> bool:
-    for _ in range(_PROBES):
-        if lock_file(file, warn):
-            return True
-        time.sleep(_PROBE_SECONDS)
-    return False
 
 
 def open_to_lock(path: Path, otherwise: str) -> IO[Any]:
@@ -232,7 +224,7 @@ def is_locked(path: Path) -> bool:
     no_locks: list[str] = []
     try:
         with path.open("r+b" if os.access(path, os.W_OK) else "rb") as file:
-            return not lock_file(file, no_locks.append) or bool(no_locks)
+            return not lock_file(file, no_locks.append, attempts=1) or bool(no_locks)
     except FileNotFoundError:  # deleted meanwhile
         return False
 
@@ -270,7 +262,13 @@ def harmless_cell(text: str) -> str:
     return "'" + text if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
-def lock_file(file: IO[Any], warn: Callable[[str], None], wait: bool = False, shared: bool = False) -> bool:
+def lock_file(
+    file: IO[Any],
+    warn: Callable[[str], None],
+    wait: bool = False,
+    shared: bool = False,
+    attempts: int = _ATTEMPTS,
+) -> bool:
     """Lock an open file until it is closed or its process ends.
 
     Args:
@@ -278,6 +276,7 @@ def lock_file(file: IO[Any], warn: Callable[[str], None], wait: bool = False, sh
         warn: Called if the file system has no locks: then no process is kept out.
         wait: Wait until no other process holds the lock.
         shared: Lock against exclusive locks only: any number of processes can hold it.
+        attempts: How often to try: `is_locked` holds a free lock for an instant.
 
     Returns:
         Whether this process may go on; False if another one holds the lock.
@@ -287,15 +286,19 @@ def lock_file(file: IO[Any], warn: Callable[[str], None], wait: bool = False, sh
     """
     import fcntl
 
-    try:
-        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-        warn(
-            f"{Path(file.name).parent}: this file system has no locks; see to it that no two processes do the same "
-            "work there at once"
-        )
-    return True
+    operation = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
+    for attempt in range(attempts):
+        time.sleep(_SECONDS_BETWEEN if attempt else 0)
+        try:
+            fcntl.flock(file, operation)
+        except BlockingIOError:
+            continue
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            warn(
+                f"{Path(file.name).parent}: this file system has no locks; see to it that no two processes do the same "
+                "work there at once"
+            )
+        return True
+    return False
