@@ -56,6 +56,13 @@ class Target:
             if not changes_no_result(word.lstrip("+~").partition("=")[0])
         ]
 
+    def checkpoint_identity(self) -> dict[str, str | None]:
+        """The checkpoint's update and digest (`checkpoint.digest_of`), by which results name it."""
+        if self.checkpoint is None:
+            return {"checkpoint": None}
+        digest = checkpoint.digest_of(self.checkpoint)
+        return {"checkpoint": self.checkpoint.name, "checkpoint_sha256": digest}
+
     def heading(self, suite: str, count: int) -> str:
         """What stands above the figures of so many episodes: where they were played, and what was changed of a run."""
         parts = [self.under(suite).world.spec.name, suite, f"{count} {self.world.episodes}"]
