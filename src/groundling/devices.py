@@ -38,6 +38,20 @@ def find_device(name: str | torch.device) -> torch.device:
     return device
 
 
+def free_memory(device: torch.device) -> int:
+    """Bytes that this process can still allocate on a device, below its limit (``ulimit -v``) if it has one."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    import resource
+
+    import psutil  # which accelerate needs, too
+
+    free, limit = psutil.virtual_memory().available, resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY:
+        free = min(free, max(0, limit - psutil.Process().memory_info().vms))
+    return int(free)
+
+
 def _has_float64(device: torch.device) -> bool:
     try:
         torch.empty(0, dtype=torch.float64, device=device)

@@ -24,7 +24,8 @@ from transformers import (
 from transformers.utils import find_adapter_config_file
 from transformers.utils import logging as transformers_logging
 
-from groundling.errors import ConfigError, GroundlingError
+from groundling.devices import free_memory
+from groundling.errors import ConfigError, GroundlingError, is_out_of_memory, pass_out_of_memory
 from groundling.lm.gguf import SMOLLM2, dequantised, is_gguf
 from groundling.lm.text_only import load_text_only, sees, text_config
 from groundling.registry import did_you_mean
@@ -129,6 +130,7 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
         with quietly():
             return AutoTokenizer.from_pretrained(source.path, **source.options)
     except Exception as error:
+        pass_out_of_memory(error)
         raise GroundlingError(
             f"the tokenizer of {source.path} cannot be read: {first_line(error)}"
         ) from error
@@ -225,6 +227,14 @@ def load_model(
     except GroundlingError:
         raise
     except Exception as error:
+        if is_out_of_memory(error):
+            needed = _bytes_needed(auto, config, dtype)
+            raise GroundlingError(
+                f"the model {source.path} does not fit into memory: its weights need {needed} in {dtype}, and "
+                f"{free_memory(placement.device) / 2**30:.1f} GiB of {placement.device} are free "
+                f"({first_line(error, 120)}). Set model.dtype=bfloat16 (2 bytes a weight) or model.load_in_4bit=true, "
+                "spread it over GPUs with model.device_map=auto, end other programs, or take a smaller model"
+            ) from error
         raise GroundlingError(f"the model {source.path} cannot be loaded: {first_line(error)}") from error
     model.name_or_path = source.path
     if init == "embeddings":
@@ -234,6 +244,16 @@ def load_model(
     return model.to(placement.device)
 
 
+def _bytes_needed(auto: Any, config: PretrainedConfig, dtype: torch.dtype) -> str:
+    """How much memory a model's weights take, from a copy of it without weights."""
+    try:
+        with quietly(), torch.device("meta"):
+            count = sum(weight.numel() for weight in auto.from_config(config).parameters())
+    except Exception:  # of a model that needs more than its config
+        return "more than is free"
+    return f"{count * dtype.itemsize / 2**30:.1f} GiB"
+
+
 def _load_config(source: Source) -> PretrainedConfig:
     folder = Path(source.path)
     if folder.is_dir() and not (folder / "config.json").exists():
@@ -241,6 +261,7 @@ def _load_config(source: Source) -> PretrainedConfig:
     try:
         config = AutoConfig.from_pretrained(source.path, **source.options)
     except Exception as error:
+        pass_out_of_memory(error)
         if folder.is_dir():
             raise GroundlingError(f"the config of {folder} cannot be read: {first_line(error)}") from error
         raise GroundlingError(
@@ -348,6 +369,7 @@ def check_compiler(device: str) -> None:
     try:
         torch.compile(torch.nn.functional.silu)(torch.ones(8, device=device))
     except Exception as error:
+        pass_out_of_memory(error)
         raise ConfigError(
             f"model.compile=true, but torch.compile does not work here ({first_line(error)}): CPUs need a C++ "
             "compiler (g++) and Python's headers, GPUs Triton; or leave model.compile out"

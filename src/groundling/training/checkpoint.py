@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from groundling.documents import DocumentError, parse_json, read_object
-from groundling.errors import GroundlingError, RunError
+from groundling.errors import GroundlingError, RunError, pass_out_of_memory
 from groundling.files import lock_file, share_mode, sync
 
 MANIFEST = "manifest.json"
@@ -259,6 +259,7 @@ def fitting(folder: Path, name: str) -> Iterator[None]:
     except GroundlingError:
         raise
     except Exception as error:
+        pass_out_of_memory(error)
         raise unfit(folder, name, error) from error
 
 
