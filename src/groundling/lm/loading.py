@@ -24,7 +24,7 @@ from transformers import (
 from transformers.utils import find_adapter_config_file
 from transformers.utils import logging as transformers_logging
 
-from groundling.devices import free_memory
+from groundling.devices import free_memory, launched, share_of_gpus
 from groundling.errors import ConfigError, GroundlingError, is_out_of_memory, pass_out_of_memory
 from groundling.lm.gguf import SMOLLM2, dequantised, is_gguf
 from groundling.lm.text_only import load_text_only, sees, text_config
@@ -150,7 +150,7 @@ class Placement:
     def options(self) -> dict[str, Any]:
         """Keyword arguments of `from_pretrained`; none where a plain `to(device)` does."""
         if not self.in_4bit:
-            return {} if self.device_map is None else {"device_map": self.device_map}
+            return {} if self.device_map is None else self._spread()
         if importlib.util.find_spec("bitsandbytes") is None:
             raise GroundlingError("4-bit weights need bitsandbytes: pip install 'groundling[lora]'")
         quantization = BitsAndBytesConfig(
@@ -159,7 +159,29 @@ class Placement:
             bnb_4bit_use_double_quant=True,
             bnb_4bit_compute_dtype=torch.bfloat16,
         )
-        return {"device_map": self.device_map or {"": self.device}, "quantization_config": quantization}
+        spread = self._spread() if self.device_map else {"device_map": {"": self.device}}
+        return spread | {"quantization_config": quantization}
+
+    def _spread(self) -> dict[str, Any]:
+        """The device map; of several processes on a machine (``LOCAL_WORLD_SIZE``), over this one's share of GPUs.
+
+        Raises:
+            ConfigError: the GPUs cannot be shared equally, or the device map counts from GPU 0.
+        """
+        processes = launched("LOCAL_WORLD_SIZE", 1)
+        if processes == 1 or not isinstance(self.device_map, str):
+            return {"device_map": self.device_map}
+        if self.device_map == "balanced_low_0":
+            raise ConfigError(
+                "model.device_map=balanced_low_0 keeps GPU 0 free, which only one of this machine's processes has: set "
+                "model.device_map=auto"
+            )
+        share = share_of_gpus(launched("LOCAL_RANK", 0), processes, torch.cuda.device_count())
+        gpus: dict[int | str, int] = {gpu: free_memory(torch.device("cuda", gpu)) for gpu in share}
+        return {
+            "device_map": self.device_map,
+            "max_memory": gpus | {"cpu": free_memory(torch.device("cpu")) // processes},
+        }
 
 
 def load_model(
