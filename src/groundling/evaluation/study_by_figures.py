@@ -21,7 +21,7 @@ from groundling.evaluation.tables import (
     write_csv,
     write_curves,
 )
-from groundling.files import write_atomically
+from groundling.files import remove_partials, write_atomically
 from groundling.intervals import IntervalEstimate, estimate
 from groundling.training.tracking import read_metrics
 from groundling.worlds import World
@@ -76,6 +76,7 @@ def write_study_by_figures(
     missing = [job.name for job in jobs if job.name not in finished]
     head = StudyHead(study, command, missing, {world.unit: steps})
     output.mkdir(parents=True, exist_ok=True)
+    remove_partials(output)
     (output / SUMMARY).unlink(missing_ok=True)  # written again when the files that it describes are complete
     arms = {job.name: job.arm for job, _ in finished.values()}
     runs = [(job.arm, job.seed, metrics.get(name, ())) for name, (job, _) in finished.items()]

@@ -21,7 +21,7 @@ from groundling.evaluation.study_results import (
     write_arms,
 )
 from groundling.evaluation.tables import StudyHead, write_csv, write_curves
-from groundling.files import write_atomically
+from groundling.files import remove_partials, write_atomically
 from groundling.intervals import IntervalEstimate
 from groundling.worlds import World
 
@@ -64,6 +64,7 @@ def write_study_by_success(
     usual = next((suite for suite in world.suites if suite in tested), next(iter(world.suites)))
     lines = sum_up(results, study, usual, world.controls)
     output.mkdir(parents=True, exist_ok=True)
+    remove_partials(output)
     (output / SUMMARY).unlink(missing_ok=True)  # written again when the files that it describes are complete
     write_arms(output, [one.job for one in results])
     runs = [(one.job.arm, one.job.seed, one.rows) for one in results]
