@@ -350,7 +350,7 @@ def _forget_old(folder: Path, update: int, keep: int) -> None:
             with (path / MANIFEST).open("r+b") as file:
                 if lock_file(file, lambda text: None):
                     _delete(path)
-        except FileNotFoundError:  # broken, so that nobody reads it
+        except OSError:  # broken, so that nobody reads it
             _delete(path)
     for path in checkpoints[len(earlier) :]:
         _delete(path)
