@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from groundling.devices import find_device
+from groundling.devices import find_device, share_of_gpus
 from groundling.errors import ConfigError
+from groundling.lm import loading
 
 
 def test_a_gpu_without_float64_is_passed_over_and_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,3 +26,64 @@ def test_a_gpu_without_float64_is_passed_over_and_refused_by_name(monkeypatch: p
     assert find_device("auto") == torch.device("cpu")
     with pytest.raises(ConfigError, match=r"device=mps has no float64, .* set device=cpu"):
         find_device("mps")
+
+
+def test_processes_share_gpus_in_the_order_of_their_ranks() -> None:
+    shares = [list(share_of_gpus(rank, 4, 8)) for rank in range(4)]
+    assert shares == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert list(share_of_gpus(0, 1, 3)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("processes", "count"), [(4, 6), (4, 2), (2, 0)])
+def test_gpus_that_cannot_be_shared_equally_are_refused(processes: int, count: int) -> None:
+    with pytest.raises(
+        ConfigError, match=f"there are {count}, expected a multiple of {processes}: start torchrun"
+    ):
+        share_of_gpus(0, processes, count)
+
+
+def _launched(monkeypatch: pytest.MonkeyPatch, rank: int, processes: int, count: int) -> None:
+    """As one of torchrun's processes on a machine with GPUs."""
+    monkeypatch.setenv("LOCAL_RANK", str(rank))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**30, 2**31))
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *size, device=None, **more: empty(*size, **more))
+
+
+@pytest.mark.parametrize(("rank", "count", "first"), [(3, 8, 6), (3, 4, 3), (3, 6, 3), (3, 2, 1)])
+def test_a_process_computes_on_the_first_gpu_of_its_share(
+    rank: int, count: int, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _launched(monkeypatch, rank, 4, count)
+    assert find_device("cuda") == torch.device("cuda", first)
+
+
+@pytest.mark.parametrize("device_map", ["auto", "sequential"])
+def test_a_process_spreads_its_layers_over_its_own_gpus(
+    device_map: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Transformers computes the map, for a model without weights."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.integrations.accelerate import _get_device_map
+
+    _launched(monkeypatch, 2, 4, 8)
+    options = loading.Placement(torch.device("cuda", 4), device_map).options
+    assert options["device_map"] == device_map and {*options["max_memory"]} == {4, 5, "cpu"}
+    with torch.device("meta"):
+        config = AutoConfig.from_pretrained(loading.resolve("starter-causal"))
+        model = AutoModelForCausalLM.from_config(config)
+    placed = _get_device_map(model, device_map, options["max_memory"], None)
+    assert {*placed.values()} <= {4, 5} and (device_map == "sequential" or {*placed.values()} == {4, 5})
+
+
+def test_a_map_that_counts_from_gpu_0_is_refused_for_several_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _launched(monkeypatch, 0, 2, 4)
+    with pytest.raises(ConfigError, match=r"balanced_low_0 .* set model\.device_map=auto"):
+        loading.Placement(torch.device("cuda", 0), "balanced_low_0").options  # noqa: B018
+    explicit = loading.Placement(torch.device("cuda", 0), {"": 3})
+    assert explicit.options == {"device_map": {"": 3}}

@@ -12,7 +12,8 @@ def find_device(name: str | torch.device) -> torch.device:
 
     Draws are made in float64, which Apple's GPUs (mps) do not have.
 
-    Of several processes on one machine (``LOCAL_RANK``), each takes a GPU of its own.
+    Of several processes on one machine (``LOCAL_RANK``), each takes the first GPU of its share (`share_of_gpus`); where
+    there are no equal shares, the GPU of its rank.
 
     Raises:
         ConfigError: no such device on this machine.
@@ -22,7 +23,9 @@ def find_device(name: str | torch.device) -> torch.device:
         name = accelerator if accelerator is not None and _has_float64(accelerator) else torch.device("cpu")
     local_rank = launched("LOCAL_RANK", -1)
     if str(name) == "cuda" and local_rank >= 0 and torch.cuda.is_available():
-        name = f"cuda:{local_rank % torch.cuda.device_count()}"
+        count, processes = torch.cuda.device_count(), launched("LOCAL_WORLD_SIZE", 1)
+        has_share = count % processes == 0 and local_rank < processes
+        name = f"cuda:{share_of_gpus(local_rank, processes, count)[0] if has_share else local_rank % count}"
     there = "cpu" if accelerator is None else f"cpu, {accelerator}"
     try:
         device = torch.device(name)
@@ -36,6 +39,41 @@ def find_device(name: str | torch.device) -> torch.device:
             f"device={name} has no float64, in which actions and tokens are drawn: set device=cpu"
         )
     return device
+
+
+def share_of_gpus(local_rank: int, processes: int, count: int) -> range:
+    """The GPUs of one of a machine's processes: equal shares, in the order of the ranks.
+
+    Args:
+        local_rank: The process, from 0.
+        processes: How many processes are on this machine (``LOCAL_WORLD_SIZE``).
+        count: How many GPUs this machine has.
+
+    Raises:
+        ConfigError: the GPUs cannot be shared equally.
+    """
+    if not count or count % processes:
+        raise ConfigError(
+            f"model.device_map spreads the model of each of the {processes} processes on this machine over GPUs of its "
+            f"own, and there are {count}, expected a multiple of {processes}: start torchrun with a --nproc-per-node "
+            "that divides them, or set model.device_map=null"
+        )
+    each = count // processes
+    return range(local_rank * each, (local_rank + 1) * each)
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that this process can still allocate on a device, below its limit (``ulimit -v``) if it has one."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    import resource
+
+    import psutil  # which accelerate needs, too
+
+    free, limit = psutil.virtual_memory().available, resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY:
+        free = min(free, max(0, limit - psutil.Process().memory_info().vms))
+    return int(free)
 
 
 def _has_float64(device: torch.device) -> bool:

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+_NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
+
 
 class GroundlingError(Exception):
     """Something the user can mend; the message says what was wrong, what was expected, and how."""
@@ -40,12 +42,18 @@ class TimeIsUp(SystemExit):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory has run out, as Python, NumPy or PyTorch tell it, of this machine or of a GPU."""
-    said = str(error)
+    """Whether memory has run out, of this machine or of a GPU, as Python, NumPy, PyTorch or safetensors tell it."""
+    said = str(error).lower()
     return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError)
-        and ("out of memory" in said or "can't allocate memory" in said or "not enough memory" in said)
+        (isinstance(error, RuntimeError | OSError) or type(error).__name__ == "SafetensorError")
+        and any(words in said for words in _NO_MEMORY)
     )
+
+
+def pass_out_of_memory(error: BaseException) -> None:
+    """Raise ``error`` again if memory has run out, which says nothing about the model or file that needed it."""
+    if is_out_of_memory(error):
+        raise error
 
 
 @contextmanager

@@ -3,10 +3,12 @@
 import csv
 import errno
 import os
+import re
 import stat
+import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from shutil import rmtree
 from typing import IO, Any, TextIO
@@ -17,6 +19,9 @@ _LONGEST_VALUE = 2**31 - 1
 """Characters of a value of a CSV file; the csv module's own limit is 131,072, and documents are longer."""
 PARTIAL = ".partial"
 """How the names of files end that are not whole yet."""
+_PARTIAL_NAME = re.compile(r"\..+\.[0-9a-f]{32}" + re.escape(PARTIAL))
+_ATTEMPTS, _SECONDS_BETWEEN = 10, 0.02
+"""To take a lock."""
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 """What file systems without locks say: some of NFS, Lustre as it is often mounted."""
 _NO_REGULAR_FILE = (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO)
@@ -38,18 +43,55 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` make a file beside ``path`` and rename it into place.
+    """Let ``write`` make a file next to ``path`` and rename it into place; see `_replacing`."""
+    with _replacing(path) as partial:
+        write(partial)
 
-    Several processes and machines may do so at once: each writes a file of its own, and the last one stays.
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A new file next to ``path``, renamed into place when the block ends; deleted when it raises.
+
+    Several processes and machines may do so at once: each writes a file of its own, and the last one stays. The new
+    file is locked while it is written, so that `remove_partials` can tell it from one that a killed process left.
     """
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}{PARTIAL}")
     try:
-        write(partial)
-        sync(partial)  # or a machine that goes down may leave the new name and nothing behind it
-        partial.replace(path)
+        with partial.open("xb") as file:
+            lock_file(file, lambda text: None)
+            yield partial
+            sync(partial)  # or a machine that goes down may leave the new name and nothing behind it
+            partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def replace_result(texts: Mapping[Path, str], mark: Path, stale: Iterable[Path] = ()) -> None:
+    """Replace files that are one result, so that ``mark`` never stands with files of another one.
+
+    All files are written next to their places, then the old ``mark`` is deleted, the others are renamed into place,
+    and ``mark`` is renamed last. A full disk leaves the earlier result; a kill leaves one of the two, or no mark.
+
+    Args:
+        texts: By path, the content of each file, that of ``mark`` among them.
+        mark: The file whose existence says that the result is complete.
+        stale: Files of the earlier result, deleted unless they are in ``texts``.
+    """
+    with ExitStack() as renames:  # which it makes in reverse order
+        for path in sorted(texts, key=lambda path: path != mark):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            renames.enter_context(_replacing(path)).write_text(texts[path], encoding="utf-8")
+        for path in (mark, *stale):
+            if path == mark or path not in texts:
+                path.unlink(missing_ok=True)
+
+
+def remove_partials(folder: Path) -> None:
+    """Delete the files below a folder that killed processes left half-written; those being written are locked."""
+    for path in folder.rglob(f".*{PARTIAL}"):
+        if _PARTIAL_NAME.fullmatch(path.name) and not is_locked(path):
+            path.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:
@@ -102,10 +144,13 @@ def share_mode(path: Path, other: Path) -> None:
 def locked(
     path: Path, doing: str, warn: Callable[[str], None], otherwise: str = "name another folder"
 ) -> Iterator[None]:
-    """Keep every other process out of a block that writes; a kill lets go of it.
+    """Keep every other process out of a block that writes; a kill releases the lock.
+
+    What earlier processes left half-written (`remove_partials`) in the lock's folder, or in the folder that the lock is
+    named after, is deleted.
 
     Args:
-        path: The lock's file, which is there while the block runs, or after a kill; its folder is made.
+        path: The lock's file, which exists while the block runs, and after a kill; its folder is made.
         doing: What another process does that holds the lock: ``is training in runs/demo``, say.
         warn: Told if the file system has no locks: then no process is kept out.
         otherwise: What to do if it cannot be had, for messages.
@@ -114,6 +159,7 @@ def locked(
         RunError: another process holds the lock, or there can be none.
     """
     with _open_lock(path, doing, warn, otherwise):
+        remove_partials(path.parent / path.name.removesuffix(LOCK).removeprefix("."))
         try:
             yield
         finally:
@@ -172,11 +218,15 @@ def _open_as_it_is(path: str, flags: int) -> int:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock of this file."""
+    """Whether a process holds the lock of this file; on file systems without locks, whether the file exists."""
     if not path.is_file():  # a pipe, say, would be waited for without end
         return False
-    with path.open("a" if os.access(path, os.W_OK) else "r") as file:
-        return not lock_file(file, lambda text: None)
+    no_locks: list[str] = []
+    try:
+        with path.open("r+b" if os.access(path, os.W_OK) else "rb") as file:
+            return not lock_file(file, no_locks.append, attempts=1) or bool(no_locks)
+    except FileNotFoundError:  # deleted meanwhile
+        return False
 
 
 def lock_beside(folder: Path) -> Path:
@@ -226,13 +276,21 @@ def harmless_cell(text: str) -> str:
     return "'" + text if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
-def lock_file(file: IO[Any], warn: Callable[[str], None], wait: bool = False) -> bool:
+def lock_file(
+    file: IO[Any],
+    warn: Callable[[str], None],
+    wait: bool = False,
+    shared: bool = False,
+    attempts: int = _ATTEMPTS,
+) -> bool:
     """Lock an open file until it is closed or its process ends.
 
     Args:
-        file: Open for writing, as some network file systems need it.
-        warn: Told if the file system has no locks: then no process is kept off.
-        wait: Until no other process holds the lock.
+        file: Open for writing, as some network file systems need it; for a shared lock, for reading.
+        warn: Called if the file system has no locks: then no process is kept out.
+        wait: Wait until no other process holds the lock.
+        shared: Lock against exclusive locks only: any number of processes can hold it.
+        attempts: How often to try: `is_locked` holds a free lock for an instant.
 
     Returns:
         Whether this process may go on; False if another one holds the lock.
@@ -242,15 +300,19 @@ def lock_file(file: IO[Any], warn: Callable[[str], None], wait: bool = False) ->
     """
     import fcntl
 
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-        warn(
-            f"{Path(file.name).parent}: this file system has no locks; see to it that no two processes do the same "
-            "work there at once"
-        )
-    return True
+    operation = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
+    for attempt in range(attempts):
+        time.sleep(_SECONDS_BETWEEN if attempt else 0)
+        try:
+            fcntl.flock(file, operation)
+        except BlockingIOError:
+            continue
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            warn(
+                f"{Path(file.name).parent}: this file system has no locks; see to it that no two processes do the same "
+                "work there at once"
+            )
+        return True
+    return False

@@ -62,6 +62,10 @@ class Processes:
             raise RunError(
                 f"WORLD_SIZE={size} processes were started, but {state.num_processes} met on {device}"
             )
+        if (
+            state.device.type == "cuda"
+        ):  # accelerate takes the GPU of the rank, which may be in another's share
+            torch.cuda.set_device(find_device(device))
         if not met_before:
             atexit.register(_leave)
         return cls(state.process_index, size, launched("LOCAL_WORLD_SIZE", size))

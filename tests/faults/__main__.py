@@ -46,7 +46,7 @@ def main() -> int:
     arguments = parser.parse_args()
     folder, began, done = Path(tempfile.mkdtemp(prefix="faults-")), time.monotonic(), []
     (folder / "materials").mkdir()
-    prepare(folder / "materials")
+    prepare(folder / "materials", all_of_them=True)
     bench = Bench(folder / "cases", folder / "materials", random.Random(arguments.seed))
     for case in every_case(bench):
         done.append(case)

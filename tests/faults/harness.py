@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from groundling.cli import main
-from groundling.files import LOCK, PARTIAL
+from groundling.files import LOCK
 from groundling.training.tracking import TIME_KEYS
 from groundling.worlds import journal
 
@@ -61,9 +61,8 @@ def digest(output: Path) -> dict[str, str]:
 
 
 def _is_ignored(name: str) -> bool:
-    # A manifest has the hashes of files that tell times. What a kill leaves of a file that is not whole yet has a name
-    # of its own, is read by nothing, and `groundling verify` tells of it.
-    return name.startswith(_IGNORED) or name.endswith(("manifest.json", LOCK, PARTIAL, ".log"))
+    # A manifest has the hashes of files that tell times.
+    return any(part in name for part in _IGNORED) or name.endswith(("manifest.json", LOCK, ".log"))
 
 
 def _without_times(path: Path) -> bytes:

@@ -103,7 +103,8 @@ def scenarios(materials: Path) -> list[Scenario]:
         "evaluate": "evaluate {out}/out --episodes 200",
         "report": "report {out}/out --output {out}/page.html",
         "publish": f"publish {run_dir} --output {{out}}/out",
-        "study": f"study {study} --runs {{out}}/runs --output {{out}}/out --jobs 1",
+        "evaluate writer": "evaluate {out}/writer --episodes 8",
+        "study": f"study {study} --runs {{out}}/all/runs --output {{out}}/all/out --jobs 1",
     }
     progress = {
         "collect --episodes": _files("*.parquet"),
@@ -111,8 +112,13 @@ def scenarios(materials: Path) -> list[Scenario]:
         "distill": rows_of,
     }
     progress["annotate"] = _lines("answers/**/*.jsonl")
-    needs = {"annotate": "pairs", "evaluate": "out", "report": "out"}
-    output = {"annotate": "pairs/preference", "evaluate": "out/evaluation", "report": "page.html"}
+    needs = {"annotate": "pairs", "evaluate": "out", "evaluate writer": "writer", "report": "out"}
+    output = {
+        "annotate": "pairs/preference",
+        "evaluate writer": "writer",
+        "report": "page.html",
+        "study": "all",
+    }
     return [
         *(Scenario(f"train {name}", train(name), progress=rows_of) for name in exact),
         *(
@@ -145,16 +151,25 @@ arms:
 """
 
 
-def prepare(materials: Path) -> None:
-    """Make the run, the pairs and the study that some scenarios stand on."""
+def prepare(materials: Path, all_of_them: bool = False) -> None:
+    """Make the run, the pairs and the study that some scenarios stand on; ``all_of_them``: the writer, too.
+
+    The writer was trained on after an evaluation, whose texts must not stay under new figures.
+    """
     (materials / "study.yaml").write_text(_STUDY)
     for words in (
         train("table"),
         [*f"collect random {_ENV} --pairs 80 --output".split(), str(materials / "pairs")],
         ["annotate", str(materials / "pairs"), "--judge", "return"],
+        *(_extended_writer(materials / "writer") if all_of_them else ()),
     ):
         ended = run([word.replace("{out}", str(materials)) for word in words], materials)
         assert ended.status == 0, (words, ended.error)
+
+
+def _extended_writer(run_dir: Path) -> list[list[str]]:
+    longer = [*train("writer"), f"run_dir={run_dir}"]
+    return [[*longer, "training.steps=24"], ["evaluate", str(run_dir), "--episodes", "8"], longer]
 
 
 def named(materials: Path, names: Sequence[str]) -> list[Scenario]:

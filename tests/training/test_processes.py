@@ -334,9 +334,14 @@ def test_a_weight_without_gradients_in_all_processes_stays_as_it_is(
     assert (unused == 1).all() != other_has
 
 
-def test_one_machines_processes_do_not_share_its_gpus_by_a_device_map(tmp_path: Path) -> None:
+def test_gpus_that_processes_cannot_share_equally_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 6)
     config = compose("demo-easy", ["model.device_map=auto", f"run_dir={tmp_path}"])
-    with pytest.raises(ConfigError, match=r"model\.device_map=auto .* 4 processes on this machine"):
+    with pytest.raises(
+        ConfigError, match=r"4 processes on this machine .* there are 6, expected a multiple of 4"
+    ):
         Trainer(config, tmp_path, warnings.warn, Processes(local_size=4))
 
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from rich.console import Console
 
 from groundling.cli import main
 from groundling.errors import ConfigError, RunError
-from groundling.files import LOCK, lock_beside, locked
+from groundling.files import LOCK, lock_beside, lock_file, locked, replace_file
 from groundling.training import checkpoint
 from groundling.training.tracking import METRICS, read_metrics
 from groundling.training.trainer import train
@@ -230,6 +231,82 @@ def test_of_two_in_one_folder_one_is_told_so(run_dir: Path, tmp_path: Path) -> N
         assert any(one.problem == "is being written to by another process" for one in verify(run_dir))
     _train(_corridor(run_dir))
     assert not (run_dir / LOCK).exists()
+
+
+@pytest.mark.parametrize("moment", ["before", "begun meanwhile", "ended meanwhile"])
+def test_a_run_in_training_is_only_described(
+    moment: str, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its new checkpoint is half written, and an old one is being deleted."""
+    (run_dir / "checkpoints" / ".partial-000007").mkdir()
+    _broken(run_dir, "cut")
+    lock, with_lock = ExitStack(), locked(run_dir / LOCK, "is at work", print)
+    versions = checkpoint.versions
+
+    def change_the_lock() -> dict[str, str]:
+        lock.enter_context(with_lock) if moment == "begun meanwhile" else lock.close()
+        return versions()
+
+    if moment != "begun meanwhile":
+        lock.enter_context(with_lock)
+    if moment != "before":
+        monkeypatch.setattr(checkpoint, "versions", change_the_lock)
+    with lock:
+        *whole, last = verify(run_dir)
+    assert all(one.problem is None for one in whole) and len(whole) >= 2
+    assert (
+        last.problem == "is being written to by another process" and last.mend == "check it again afterwards"
+    )
+
+
+@pytest.mark.parametrize("place", ["dataset", "evaluation", "checkpoint", "answers"])
+def test_whatever_is_locked_is_only_described(place: str, run_dir: Path, tmp_path: Path) -> None:
+    (run_dir / "report.html.partial").touch()
+    folder, lock = {
+        "dataset": (run_dir, lock_beside(run_dir)),
+        "evaluation": (run_dir, run_dir / "evaluation" / f".held-out{LOCK}"),
+        "checkpoint": (checkpoint.numbered(run_dir / "checkpoints")[-1], run_dir / LOCK),
+        "answers": (run_dir, run_dir / "answers" / "claims" / "writing-0"),
+    }[place]
+    with locked(lock, "is at work", print):
+        (wrong,) = [one for one in verify(folder) if one.problem is not None]
+    assert wrong.problem == "is being written to by another process"
+
+
+def test_a_file_that_is_being_written_is_not_called_left_over(run_dir: Path) -> None:
+    def write(partial: Path) -> None:
+        partial.write_text("page")
+        assert all(one.problem is None for one in verify(run_dir))
+
+    replace_file(run_dir / "report.html", write)
+    assert (run_dir / "report.html").read_text() == "page"
+
+
+def test_what_killed_processes_left_is_deleted_when_a_run_goes_on(run_dir: Path) -> None:
+    name = f".metrics.jsonl.{'0a' * 16}.partial"
+    left = [run_dir / name, run_dir / "samples" / name, run_dir / "notes.partial"]
+    for path in left:
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+
+    def write(partial: Path) -> None:  # as another process writes a report
+        partial.write_text("page")
+        _train(_corridor(run_dir))
+
+    replace_file(run_dir / "report.html", write)
+    assert [path.exists() for path in left] == [False, False, True]
+    assert (run_dir / "report.html").read_text() == "page"
+
+
+def test_a_lock_that_is_held_for_an_instant_keeps_nobody_out(tmp_path: Path) -> None:
+    """As by another process that looks whether it is free."""
+    file = (tmp_path / LOCK).open("a")
+    lock_file(file, print)
+    released = threading.Timer(0.05, file.close)
+    released.start()
+    with locked(tmp_path / LOCK, "is at work", print):
+        pass
+    released.join()
 
 
 def test_a_pipe_is_no_lock_and_is_not_waited_for(run_dir: Path) -> None:

@@ -416,8 +416,8 @@ class _Reader:
             return
         if self._is_spread():
             self.notes.append(
-                f"{PROCESSES}={count}: one process, whose model is spread over its machine's GPUs, computes the same; "
-                "for one on each GPU set model.device_map=null and start them with torchrun"
+                f"{PROCESSES}={count}: torchrun --nproc-per-node {count} -m groundling train --glam-config {self.path} "
+                "… spreads each process's model over its share of the machine's GPUs; one process computes the same"
             )
         else:
             self.notes.append(

@@ -38,7 +38,8 @@ class ModelConfig:
     """Transformers' attention implementation: eager, sdpa, flash_attention_2, …; null: its own choice, and eager for T5
     on CPUs, where it is faster."""
     device_map: str | None = None
-    """Spread the layers over this process's GPUs: auto, balanced, sequential; null: all on one device."""
+    """Spread the layers over this process's equal share of the machine's GPUs: auto, balanced, sequential; null: all on
+    one device."""
     load_in_4bit: bool = False
     """Keep the weights in NF4 (QLoRA): a quarter of bfloat16's memory; to be trained with model.lora."""
     gradient_checkpointing: bool = False

@@ -15,12 +15,12 @@ from groundling.configs.schema import Config
 from groundling.documents import read_object
 from groundling.errors import RunError
 from groundling.evaluation.journals import Journals
-from groundling.evaluation.tables import write_csv
+from groundling.evaluation.tables import csv_text
 from groundling.evaluation.target import Target
-from groundling.files import LOCK, locked, write_atomically
+from groundling.files import LOCK, locked, remove_partials, replace_result
 from groundling.lm.adapters import merge_adapters
 from groundling.sharing import shareable
-from groundling.worlds import CannotPlay, World
+from groundling.worlds import CannotPlay, agents
 from groundling.worlds.episode import Figure, Played
 from groundling.worlds.journal import UnequalObservation
 
@@ -38,11 +38,11 @@ def evaluate(
 ) -> dict[str, Played]:
     """Let the target and each of its baselines play the same held-out episodes of a suite, or write the same texts.
 
-    Writes ``evaluation/SUITE.json`` (figures with intervals, also by family of tasks, and why which baseline is left
-    out), ``evaluation/SUITE.csv`` (one row for each episode), ``samples/SUITE.json`` (some of the target's episodes,
-    step by step) and of texts ``predictions/SUITE-AGENT.jsonl`` (one row for each) into the run's folder, anew after
-    each agent. Figures of the same suite with other overrides, as of another world, are moved to
-    ``evaluation/replaced/`` first.
+    After each agent, replaces these files of the run's folder: ``evaluation/SUITE.csv`` (one row for each episode),
+    ``samples/SUITE.json`` (some of the target's episodes, step by step), of texts ``predictions/SUITE-AGENT.jsonl``
+    (one row for each), and last ``evaluation/SUITE.json``: figures with intervals, also by family of tasks, why which
+    baseline is left out, and the checkpoint that all of these files belong to. Files of the same suite with other
+    overrides, as of another world, are moved to ``evaluation/replaced/`` first.
 
     Args:
         target: Who is evaluated.
@@ -62,6 +62,7 @@ def evaluate(
     there = target.under(suite)
     lock = target.run_dir / "evaluation" / f".{suite}{target.suffix}{LOCK}"
     with locked(lock, f"is evaluating {suite} of {target.run_dir}", warn), ExitStack() as stack:
+        remove_partials(target.run_dir)
         journals = journals or stack.enter_context(Journals())
         _set_aside(target, suite, warn)
         return _evaluate(target, there, suite, num_episodes, on_agent, warn, journals)
@@ -80,6 +81,7 @@ def _evaluate(
     world = there.world
     played: dict[str, Played] = {}
     left_out: dict[str, str] = {}
+    texts: dict[Path, str] = {}
     for name in target.players:
         try:
             policy = there.policy(name)
@@ -101,15 +103,43 @@ def _evaluate(
                 raise
             left_out[name] = str(error)
             warn(f"{name} is left out: {error}")
-            continue
-        _write(target, there, suite, num_episodes, played, left_out)
-        _write_predictions(target, world, suite, name, played[name])
-        if name == target.agent:
-            _write_samples(target, world, suite, world.samples(policy, played[name]))
-    _write(target, there, suite, num_episodes, played, left_out)
+        else:
+            if predictions := world.predictions(played[name].episodes):
+                texts[_predictions_path(target, suite, name)] = "".join(
+                    json.dumps(row, ensure_ascii=False) + "\n" for row in predictions
+                )
+            if name == target.agent and (samples := world.samples(policy, played[name])):
+                same = {"suite": suite, "overrides": target.world.changes(suite, target.overrides)}
+                content = [same | sample for sample in samples]
+                texts[_samples_path(target, suite)] = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+        mark = _mark_path(target, suite)
+        texts[mark] = _figures(target, there, suite, num_episodes, played, left_out)
+        texts[mark.with_suffix(".csv")] = _episodes(played)
+        replace_result(texts, mark, _paths(target, suite))
     for note in world.details(played).get("notes", ()):
         warn(f"{suite}: {note}")
     return played
+
+
+def _mark_path(target: Target, suite: str) -> Path:
+    """The file with the figures, which says that all files of an evaluation are complete."""
+    return target.run_dir / "evaluation" / f"{suite}{target.suffix}.json"
+
+
+def _samples_path(target: Target, suite: str) -> Path:
+    return target.run_dir / "samples" / f"{suite}{target.suffix}.json"
+
+
+def _predictions_path(target: Target, suite: str, agent: str) -> Path:
+    return target.run_dir / "predictions" / f"{suite}-{agent}{target.suffix}.jsonl"
+
+
+def _paths(target: Target, suite: str) -> list[Path]:
+    """All files that an evaluation can consist of, whoever played; the mark last."""
+    mark = _mark_path(target, suite)
+    everybody = ("trained", "zero-shot", *agents())
+    predictions = [_predictions_path(target, suite, agent) for agent in everybody]
+    return [*predictions, _samples_path(target, suite), mark.with_suffix(".csv"), mark]
 
 
 def read_evaluation(path: Path) -> dict[str, Any]:
@@ -144,22 +174,22 @@ def played_with(config: Config) -> dict[str, Any]:
     return settings
 
 
-def _write(
+def _figures(
     target: Target,
     there: Target,
     suite: str,
     num_episodes: int,
     played: Mapping[str, Played],
     left_out: Mapping[str, str],
-) -> None:
-    folder, world = target.run_dir / "evaluation", there.world
+) -> str:
+    world = there.world
     content = {
         "suite": suite,
         "name": world.spec.name,
         "world": world.settings,
         "overrides": target.changes,
         "played_with": played_with(there.config),
-        "checkpoint": target.checkpoint.name if target.checkpoint else None,
+        **target.checkpoint_identity(),
         "most_episodes": num_episodes,  # a pool may have fewer
         "agents": {name: _summary(one) for name, one in played.items()},
         "tasks": {
@@ -169,27 +199,26 @@ def _write(
         "left_out": left_out,
         **world.details(played),
     }
-    _write_episodes(folder / f"{suite}{target.suffix}.csv", played)
-    write_atomically(folder / f"{suite}{target.suffix}.json", json.dumps(content, indent=1) + "\n")
+    return json.dumps(content, indent=1) + "\n"
 
 
 def _set_aside(target: Target, suite: str, warn: Callable[[str], None]) -> None:
     """Move figures of other overrides out of the way: nothing else may hold them."""
-    folder, name = target.run_dir / "evaluation", f"{suite}{target.suffix}"
-    if not (folder / f"{name}.json").is_file():
+    mark = _mark_path(target, suite)
+    if not mark.is_file():
         return
     try:
-        earlier = read_evaluation(folder / f"{name}.json").get("overrides", [])
+        earlier = read_evaluation(mark).get("overrides", [])
     except RunError:  # of another version
         earlier = None
     if earlier == target.changes:
         return
-    replaced = folder / "replaced"
+    replaced, name = mark.parent / "replaced", mark.stem
     replaced.mkdir(exist_ok=True)
     number = next(n for n in itertools.count(1) if not (replaced / f"{name}-{n}.json").exists())
-    for kind in ("csv", "json"):  # the one that is looked for comes last
-        if (folder / f"{name}.{kind}").exists():
-            (folder / f"{name}.{kind}").replace(replaced / f"{name}-{number}.{kind}")
+    for path in filter(Path.exists, _paths(target, suite)):  # the mark comes last
+        kind = "" if path.parent == mark.parent else f"-{path.parent.name}"
+        path.replace(replaced / f"{path.stem}-{number}{kind}{path.suffix}")
     about = "another version" if earlier is None else "other overrides"
     warn(f"the figures of {name}, of {about}, are now in {replaced / f'{name}-{number}.json'}")
 
@@ -209,8 +238,8 @@ def _as_json(figure: Figure) -> dict[str, Any]:
     return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
 
 
-def _write_episodes(path: Path, played: Mapping[str, Played]) -> None:
-    """One row for each episode."""
+def _episodes(played: Mapping[str, Played]) -> str:
+    """One row for each episode, as CSV."""
     episodes = [(name, e) for name, one in played.items() for e in one.episodes]
     about = list(dict.fromkeys(key for _, e in episodes for key in e.about))
     figures = list(dict.fromkeys(key for _, e in episodes for key in e.figures))
@@ -223,24 +252,4 @@ def _write_episodes(path: Path, played: Mapping[str, Played]) -> None:
         ]
         for name, e in episodes
     )
-    write_csv(path, ["agent", "episode", *about, *figures], rows)
-
-
-def _write_samples(target: Target, world: World, suite: str, samples: list[dict[str, Any]]) -> None:
-    if not samples:
-        return
-    folder = target.run_dir / "samples"
-    folder.mkdir(exist_ok=True)
-    same = {"suite": suite, "overrides": target.world.changes(suite, target.overrides)}
-    text = json.dumps([same | sample for sample in samples], indent=1, ensure_ascii=False) + "\n"
-    write_atomically(folder / f"{suite}{target.suffix}.json", text)
-
-
-def _write_predictions(target: Target, world: World, suite: str, agent: str, played: Played) -> None:
-    rows = world.predictions(played.episodes)
-    if not rows:
-        return
-    folder = target.run_dir / "predictions"
-    folder.mkdir(exist_ok=True)
-    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    write_atomically(folder / f"{suite}-{agent}{target.suffix}.jsonl", text)
+    return csv_text(["agent", "episode", *about, *figures], rows)

@@ -12,7 +12,7 @@ from groundling.chat_server import check_address
 from groundling.configs.compose import check_config_dir, compose, experiments
 from groundling.configs.overrides import parse
 from groundling.configs.trust import leaves
-from groundling.errors import ConfigError, GroundlingError
+from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.evaluation.evaluate import read_evaluation, summary_of
 from groundling.evaluation.target import Target, find
 from groundling.files import write_atomically
@@ -135,8 +135,15 @@ def count(target: Target, protocol: str) -> dict[str, dict[str, Figure]]:
         By agent what each suite came to, and ``mean``.
     """
     folder, by_agent = target.run_dir / "evaluation", dict[str, dict[str, Figure]]()
+    same = target.checkpoint_identity()
     for suite in target.world.find_suites(protocol):
-        content = read_evaluation(folder / f"{suite}{target.suffix}.json")
+        path = folder / f"{suite}{target.suffix}.json"
+        content = read_evaluation(path)
+        if not same.items() <= content.items():
+            raise RunError(
+                f"{path} is of checkpoint {content.get('checkpoint')}, and other suites of {same['checkpoint']}: "
+                "evaluate again when the run is done, or name one of its checkpoints"
+            )
         for agent, one in content["agents"].items():
             by_agent.setdefault(agent, {})[suite] = Figure(**one["figures"][_COUNTED])
     for figures in by_agent.values():
@@ -146,7 +153,7 @@ def count(target: Target, protocol: str) -> dict[str, dict[str, Figure]]:
         "name": PROTOCOLS[protocol],
         "world": target.world.settings,
         "overrides": target.changes,
-        "checkpoint": target.checkpoint.name if target.checkpoint else None,
+        **same,
         "agents": {agent: summary_of(figures[MEAN].episodes, figures) for agent, figures in by_agent.items()},
         "tasks": {},
         "left_out": {},

@@ -198,10 +198,12 @@ def model_card(target: Target, license: str | None = None, repository: str | Non
     )
     environment.filters.update(as_code=as_code, in_markdown=in_markdown)
     settings, world = _settings(target), shareable(target.world.spec.name)
+    digest = checkpoint.digest_of(target.checkpoint)
     of_checkpoint = {
         name: evaluation
         for name, evaluation in evaluations.items()
         if evaluation.get("checkpoint") == target.checkpoint.name
+        and evaluation.get("checkpoint_sha256") in (None, digest)  # None: of an earlier version
     }
     base = _BASES.get(settings["model"]["path"], settings["model"]["path"])
     is_language_model = (target.checkpoint / "config.json").exists()

@@ -200,7 +200,6 @@ def _write(folder: Path, kind: Kind, task_id: str, items: Sequence[Item]) -> Pat
     folder.mkdir(parents=True, exist_ok=True)
     named = [{"id": item.id, "sample": item.sample, "systems": item.systems} for item in items]
     key = json.dumps({"kind": kind, "task": task_id, "items": named}, indent=1, ensure_ascii=False) + "\n"
-    write_atomically(folder / _KEY, key)
     write_atomically(folder / _SHEET, "\ufeff" + _sheet(kind, task, items))  # Excel then takes it for UTF-8
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("groundling.evaluation", "."),
@@ -217,6 +216,7 @@ def _write(folder: Path, kind: Kind, task_id: str, items: Sequence[Item]) -> Pat
         form=hashlib.sha256(key.encode()).hexdigest()[:16],  # a browser keeps the answers to each form apart
     )
     write_atomically(folder / _FORM, page)
+    write_atomically(folder / _KEY, key)  # last: a folder with a key holds a complete form
     return folder / _FORM
 
 

@@ -124,7 +124,12 @@ def read_run(run_dir: Path, metrics: list[dict[str, Any]] | None = None) -> Show
         },
         validations=[row | row["metrics"] for row in read_rows(run_dir / "validation.jsonl")],
         meanwhile=read_rows(run_dir / "samples" / "train.jsonl"),
-        samples=[s | {"suite": p.stem} for p in suite_files(run_dir / "samples", usual) for s in _samples(p)],
+        samples=[
+            sample | {"suite": path.stem}
+            for path in suite_files(run_dir / "samples", usual)
+            if _is_complete(run_dir, path.stem)
+            for sample in _samples(path)
+        ],
     )
 
 
@@ -147,9 +152,19 @@ def suite_files(folder: Path, usual: str) -> list[Path]:
 
 
 def _texts_of_the_trained(run_dir: Path, world: type[World[Any, Any]]) -> list[Path]:
-    """What `evaluate` wrote of the trained agent's texts; a name that begins alike may stand beside another agent's."""
-    patterns = [f"{suite}-trained*.jsonl" for suite in world.suites]
-    return sorted(path for pattern in patterns for path in (run_dir / "predictions").glob(pattern))
+    """The trained agent's texts in complete evaluations; a name that begins alike may stand beside another agent's."""
+    found = [
+        path
+        for suite in world.suites
+        for path in (run_dir / "predictions").glob(f"{suite}-trained*.jsonl")
+        if _is_complete(run_dir, suite + path.stem.removeprefix(f"{suite}-trained"))
+    ]
+    return sorted(found)
+
+
+def _is_complete(run_dir: Path, name: str) -> bool:
+    """Whether an evaluation's files belong together, as its figures, written last, say."""
+    return (run_dir / "evaluation" / f"{name}.json").is_file()
 
 
 def settings_of(run: ShownRun) -> str:

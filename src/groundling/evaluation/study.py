@@ -96,7 +96,7 @@ class Job:
             content = read_evaluation(path)
             played = [name for name in target.players if name not in content.get("left_out", ())]
             same = (
-                content["checkpoint"] == (target.checkpoint.name if target.checkpoint else None)
+                target.checkpoint_identity().items() <= content.items()
                 and content["world"] == json.loads(json.dumps(there.world.settings))
                 and content["played_with"] == played_with(there.config)
                 and all(

@@ -12,6 +12,7 @@ from groundling.configs.studies import Study
 from groundling.errors import RunError
 from groundling.evaluation import plots
 from groundling.evaluation.study import Job
+from groundling.evaluation.study_results import SUMMARY
 from groundling.evaluation.tables import (
     StudyHead,
     estimate_cell,
@@ -20,7 +21,7 @@ from groundling.evaluation.tables import (
     write_csv,
     write_curves,
 )
-from groundling.files import write_atomically
+from groundling.files import remove_partials, write_atomically
 from groundling.intervals import IntervalEstimate, estimate
 from groundling.sharing import shareable
 from groundling.training.tracking import read_metrics
@@ -76,16 +77,18 @@ def write_study_by_figures(
     missing = [job.name for job in jobs if job.name not in finished]
     head = StudyHead(study, command, missing, {world.unit: steps})
     output.mkdir(parents=True, exist_ok=True)
+    remove_partials(output)
+    (output / SUMMARY).unlink(missing_ok=True)  # written again when the files that it describes are complete
     arms = {job.name: job.arm for job, _ in finished.values()}
     runs = [(job.arm, job.seed, metrics.get(name, ())) for name, (job, _) in finished.items()]
     write_curves(output / "curves.csv", runs, world.curves)
     write_csv(output / "episodes.csv", *_episodes([job for job, _ in finished.values()], suite))
     table = ((line.arm, line.figure, len(line.of_seeds), *astuple(line.estimate)) for line in lines)
     write_csv(output / "summary.csv", ["arm", "figure", "seeds", "mean", "low", "high"], table)
-    head.write_summary(output, [asdict(line) for line in lines])
     figures = _draw(study, world, metrics, arms, lines, output)
     text = _readme(head, world, suite, steps, lines, figures)
     write_atomically(output / "README.md", shareable(text))
+    head.write_summary(output, [asdict(line) for line in lines])
 
 
 def _lines(finished: Sequence[tuple[Job, Mapping[str, Any]]]) -> Iterable[Line]:

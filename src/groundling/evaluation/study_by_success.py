@@ -12,9 +12,17 @@ from groundling.evaluation import plots
 from groundling.evaluation.study import Job
 from groundling.evaluation.study_lines import Line, agents_of, by_suite, sum_up
 from groundling.evaluation.study_page import page
-from groundling.evaluation.study_results import CURVES, EVALUATIONS, RunResult, Score, result_of, write_arms
+from groundling.evaluation.study_results import (
+    CURVES,
+    EVALUATIONS,
+    SUMMARY,
+    RunResult,
+    Score,
+    result_of,
+    write_arms,
+)
 from groundling.evaluation.tables import StudyHead, write_csv, write_curves
-from groundling.files import write_atomically
+from groundling.files import remove_partials, write_atomically
 from groundling.intervals import IntervalEstimate
 from groundling.sharing import shareable
 from groundling.worlds import World
@@ -58,6 +66,8 @@ def write_study_by_success(
     usual = next((suite for suite in world.suites if suite in tested), next(iter(world.suites)))
     lines = sum_up(results, study, usual, world.controls)
     output.mkdir(parents=True, exist_ok=True)
+    remove_partials(output)
+    (output / SUMMARY).unlink(missing_ok=True)  # written again when the files that it describes are complete
     write_arms(output, [one.job for one in results])
     runs = [(one.job.arm, one.job.seed, one.rows) for one in results]
     columns = [*world.curves, *(_FIRST_CURVE if _tells_first(one.rows for one in results) else ())]
@@ -75,11 +85,11 @@ def write_study_by_success(
     suites = {job.arm: job.suites for job in jobs}
     about = {"suites": suites, "tested": tested_by_arm, "episode_seeds": SCHEME}
     head = StudyHead(study, command, missing, about)
-    head.write_summary(output, [asdict(line) for line in lines])
     figures = _draw(study, results, lines, world.unit, usual, output)
     agents = {one.job.arm: one.job.agent for one in results}
     text = page(head, lines, scores, agents, usual, figures)
     write_atomically(output / "README.md", shareable(text))
+    head.write_summary(output, [asdict(line) for line in lines])
 
 
 def _tells_first(runs: Iterable[Sequence[Mapping[str, Any]]]) -> bool:

@@ -28,12 +28,17 @@ _BACKTICKS = re.compile("`+")
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write a CSV file: floats with six digits, None as an empty cell, and no text that would be a formula."""
+    """Write a CSV file; see `csv_text`."""
+    write_atomically(path, csv_text(header, rows))
+
+
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A CSV file's content: floats with six digits, None as an empty cell, and no text that would be a formula."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([_csv_cell(x) for x in header])
     writer.writerows([_csv_cell(x) for x in row] for row in rows)
-    write_atomically(path, text.getvalue())
+    return text.getvalue()
 
 
 def figures_table(title: str, figures: Mapping[str, Mapping[str, Figure]]) -> "Table":
@@ -143,7 +148,7 @@ class StudyHead:
         return text
 
     def write_summary(self, output: Path, figures: Sequence[Mapping[str, Any]]) -> None:
-        """Write ``summary.json`` into the folder ``output``.
+        """Write ``summary.json`` into the folder ``output``, as the last file: with it the results are complete.
 
         Args:
             output: The results' folder.

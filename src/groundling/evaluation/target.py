@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from groundling.policies.policy import Policy, has_model
 from groundling.sharing import shareable, shareable_words
 from groundling.training import checkpoint
 from groundling.training.build import make_policy, world_of
+from groundling.training.checkpoint import Hold
 from groundling.training.folder import changes_no_result
 from groundling.worlds import CannotPlay, World, agents, home_of
 from groundling.worlds.world import Demonstrator
@@ -39,6 +40,8 @@ class Target:
     """What the caller changed of the configuration: has the last word, also over a suite."""
     suffix: str = ""
     """What the results' names end in: of a checkpoint that was asked for, its name; and what `named` adds."""
+    hold: Hold | None = field(default=None, repr=False, compare=False)
+    """Keeps a run in training from deleting the checkpoint."""
 
     @property
     def world(self) -> World[Any, Any]:
@@ -53,6 +56,13 @@ class Target:
             for word in shareable_words(self.overrides)
             if not changes_no_result(word.lstrip("+~").partition("=")[0])
         ]
+
+    def checkpoint_identity(self) -> dict[str, str | None]:
+        """The checkpoint's update and digest (`checkpoint.digest_of`), by which results name it."""
+        if self.checkpoint is None:
+            return {"checkpoint": None}
+        digest = checkpoint.digest_of(self.checkpoint)
+        return {"checkpoint": self.checkpoint.name, "checkpoint_sha256": digest}
 
     def heading(self, suite: str, count: int) -> str:
         """What stands above the figures of so many episodes: where they were played, and what was changed of a run."""
@@ -177,15 +187,21 @@ def find(
         ).exists():  # what `groundling publish` wrote is run and checkpoint in one
             _check_whole(path)
             return Target("trained", results or path, config, path, changes)
-        newest = checkpoint.latest(path / "checkpoints", warn)
+        newest = checkpoint.hold_latest(path / "checkpoints", warn)
         if newest is None:
             raise RunError(f"{path} has no checkpoint: train first, with `groundling train`")
-        return Target("trained", path, config, newest, changes)
-    if path.parent.name == "checkpoints" and path.is_dir():
+        return Target("trained", path, config, newest[0], changes, hold=newest[1])
+    if path.parent.name == "checkpoints" and path.parent.is_dir():
+        run_dir, hold = path.parent.parent, Hold(path)
+        if not hold.is_there:
+            there = ", ".join(one.name for one in checkpoint.numbered(path.parent))
+            raise RunError(
+                f"there is no checkpoint {path}: its run keeps the last ones (training.keep_checkpoints); name one of "
+                f"{there}, or {run_dir} for the latest"
+            )
         _check_whole(path)
-        run_dir = path.parent.parent
         config = from_file(run_dir / "config.yaml", overrides, unused)
-        return Target("trained", run_dir, config, path, changes, f"-{path.name}")
+        return Target("trained", run_dir, config, path, changes, f"-{path.name}", hold)
     if name in agents():
         config = config_of_agent(name, overrides)
         return Target(name, Path(config.run_dir), config, None, changes)

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from groundling.documents import SETTINGS, read_object
-from groundling.errors import GroundlingError
+from groundling.errors import GroundlingError, pass_out_of_memory
 from groundling.files import write_atomically
 from groundling.lm.gguf import name_of
 from groundling.lm.loading import first_line, resolve, weights_of
@@ -126,6 +126,7 @@ def load_adapter(model: PreTrainedModel, path: str, settings: Mapping[str, Any] 
     except GroundlingError:
         raise
     except Exception as error:
+        pass_out_of_memory(error)
         raise GroundlingError(f"the adapter in {path} cannot be loaded: {first_line(error)}") from error
     adapter: Any = model.peft_config["default"]
     if getattr(adapter, "alora_invocation_tokens", None):

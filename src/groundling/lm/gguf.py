@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 from shutil import rmtree
 
-from groundling.errors import GroundlingError
+from groundling.errors import GroundlingError, pass_out_of_memory
 from groundling.files import LOCK, PARTIAL, cache, lock_file
 
 SMOLLM2 = "smollm2"
@@ -115,6 +115,7 @@ def _make(file: Path, folder: Path, source: str) -> None:
         save_file(weights, partial / _WEIGHTS, metadata={"format": "pt"})
         tokenizer.save_pretrained(partial)
     except Exception as error:  # whatever a reader raises on a file that it does not know
+        pass_out_of_memory(error)
         rmtree(partial, ignore_errors=True)
         raise GroundlingError(
             f"{file} cannot be read as a GGUF model ({' '.join(str(error).split())[:160]}): give another file, or a "

@@ -24,7 +24,8 @@ from transformers import (
 from transformers.utils import find_adapter_config_file
 from transformers.utils import logging as transformers_logging
 
-from groundling.errors import ConfigError, GroundlingError
+from groundling.devices import free_memory, launched, share_of_gpus
+from groundling.errors import ConfigError, GroundlingError, is_out_of_memory, pass_out_of_memory
 from groundling.lm.gguf import SMOLLM2, dequantised, is_gguf
 from groundling.lm.model_files import check_model_files
 from groundling.lm.text_only import load_text_only, sees, text_config
@@ -131,6 +132,7 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
         with quietly():
             return AutoTokenizer.from_pretrained(source.path, **source.options)
     except Exception as error:
+        pass_out_of_memory(error)
         raise GroundlingError(
             f"the tokenizer of {source.path} cannot be read: {first_line(error)}"
         ) from error
@@ -150,7 +152,7 @@ class Placement:
     def options(self) -> dict[str, Any]:
         """Keyword arguments of `from_pretrained`; none where a plain `to(device)` does."""
         if not self.in_4bit:
-            return {} if self.device_map is None else {"device_map": self.device_map}
+            return {} if self.device_map is None else self._spread()
         if importlib.util.find_spec("bitsandbytes") is None:
             raise GroundlingError("4-bit weights need bitsandbytes: pip install 'groundling[lora]'")
         quantization = BitsAndBytesConfig(
@@ -159,7 +161,29 @@ class Placement:
             bnb_4bit_use_double_quant=True,
             bnb_4bit_compute_dtype=torch.bfloat16,
         )
-        return {"device_map": self.device_map or {"": self.device}, "quantization_config": quantization}
+        spread = self._spread() if self.device_map else {"device_map": {"": self.device}}
+        return spread | {"quantization_config": quantization}
+
+    def _spread(self) -> dict[str, Any]:
+        """The device map; of several processes on a machine (``LOCAL_WORLD_SIZE``), over this one's share of GPUs.
+
+        Raises:
+            ConfigError: the GPUs cannot be shared equally, or the device map counts from GPU 0.
+        """
+        processes = launched("LOCAL_WORLD_SIZE", 1)
+        if processes == 1 or not isinstance(self.device_map, str):
+            return {"device_map": self.device_map}
+        if self.device_map == "balanced_low_0":
+            raise ConfigError(
+                "model.device_map=balanced_low_0 keeps GPU 0 free, which only one of this machine's processes has: set "
+                "model.device_map=auto"
+            )
+        share = share_of_gpus(launched("LOCAL_RANK", 0), processes, torch.cuda.device_count())
+        gpus: dict[int | str, int] = {gpu: free_memory(torch.device("cuda", gpu)) for gpu in share}
+        return {
+            "device_map": self.device_map,
+            "max_memory": gpus | {"cpu": free_memory(torch.device("cpu")) // processes},
+        }
 
 
 def load_model(
@@ -227,6 +251,14 @@ def load_model(
     except GroundlingError:
         raise
     except Exception as error:
+        if is_out_of_memory(error):
+            needed = _bytes_needed(auto, config, dtype)
+            raise GroundlingError(
+                f"the model {source.path} does not fit into memory: its weights need {needed} in {dtype}, and "
+                f"{free_memory(placement.device) / 2**30:.1f} GiB of {placement.device} are free "
+                f"({first_line(error, 120)}). Set model.dtype=bfloat16 (2 bytes a weight) or model.load_in_4bit=true, "
+                "spread it over GPUs with model.device_map=auto, end other programs, or take a smaller model"
+            ) from error
         raise GroundlingError(f"the model {source.path} cannot be loaded: {first_line(error)}") from error
     model.name_or_path = source.path
     if init == "embeddings":
@@ -234,6 +266,16 @@ def load_model(
         with torch.no_grad():
             model.get_input_embeddings().weight.copy_(pretrained.get_input_embeddings().weight)
     return model.to(placement.device)
+
+
+def _bytes_needed(auto: Any, config: PretrainedConfig, dtype: torch.dtype) -> str:
+    """How much memory a model's weights take, from a copy of it without weights."""
+    try:
+        with quietly(), torch.device("meta"):
+            count = sum(weight.numel() for weight in auto.from_config(config).parameters())
+    except Exception:  # of a model that needs more than its config
+        return "more than is free"
+    return f"{count * dtype.itemsize / 2**30:.1f} GiB"
 
 
 def _load_config(source: Source) -> PretrainedConfig:
@@ -244,6 +286,7 @@ def _load_config(source: Source) -> PretrainedConfig:
     try:
         config = AutoConfig.from_pretrained(source.path, **source.options)
     except Exception as error:
+        pass_out_of_memory(error)
         if folder.is_dir():
             raise GroundlingError(f"the config of {folder} cannot be read: {first_line(error)}") from error
         raise GroundlingError(
@@ -351,6 +394,7 @@ def check_compiler(device: str) -> None:
     try:
         torch.compile(torch.nn.functional.silu)(torch.ones(8, device=device))
     except Exception as error:
+        pass_out_of_memory(error)
         raise ConfigError(
             f"model.compile=true, but torch.compile does not work here ({first_line(error)}): CPUs need a C++ "
             "compiler (g++) and Python's headers, GPUs Triton; or leave model.compile out"

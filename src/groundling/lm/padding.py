@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 from transformers import GenerationConfig
 
-from groundling.errors import GroundlingError
+from groundling.errors import GroundlingError, pass_out_of_memory
 from groundling.lm.backbone import Backbone
 from groundling.lm.loading import first_line
 from groundling.lm.packing import padded
@@ -107,9 +107,8 @@ class Batches:
         for manner in _MANNERS[3 - company :]:
             try:
                 error = max(self._error(batch, manner) for batch in examples[manner])
-            except torch.OutOfMemoryError:
-                raise  # which tells nothing of the model
             except REFUSALS as refusal:
+                pass_out_of_memory(refusal)
                 reasons.append(first_line(refusal, REASON_LENGTH))
                 continue
             far = error > self.backbone.tolerance / (10 if self.backbone.exact else 1)

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from transformers import Cache, EncoderDecoderCache
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
+from groundling.errors import pass_out_of_memory
 from groundling.lm.backbone import Backbone
 from groundling.lm.kernels import FastKernels
 from groundling.lm.packing import batches, padded
@@ -200,10 +201,8 @@ class Stepper:
                     for a, b in zip(computed, expected, strict=True)
                 ):
                     return True
-        except torch.OutOfMemoryError:
-            raise  # which tells nothing of the model: the same may be tried again with less
-        except REFUSALS:
-            pass  # a body that remembers, or takes masks and positions, in its own way
+        except REFUSALS as error:  # a body that remembers, or takes masks and positions, in its own way
+            pass_out_of_memory(error)  # the same may be tried again with less
         self._traced = None
         return False
 
@@ -223,9 +222,8 @@ class Stepper:
                     _Traceable(self._begin, model), (tokens, mask, last), check_trace=False
                 )
                 step = torch.jit.trace(_Traceable(self._step, model), example, check_trace=False)
-            except torch.OutOfMemoryError:
-                raise
-            except REFUSALS:
+            except REFUSALS as error:
+                pass_out_of_memory(error)
                 return
         self._traced = _Traced(begin, step)
 

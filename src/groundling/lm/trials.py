@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from groundling.errors import GroundlingError
+from groundling.errors import GroundlingError, pass_out_of_memory
 from groundling.lm.backbone import Backbone
 from groundling.lm.loading import first_line
 from groundling.lm.packing import ScoringQuestion
@@ -57,6 +57,7 @@ def find_way(backbone: Backbone, start_token: int, ways: Mapping[Way, Scores], l
         try:
             expected = torch.cat([plain_scores(backbone, start_token, question) for question in questions])
         except REFUSALS as error:
+            pass_out_of_memory(error)
             raise GroundlingError(
                 f"{name} cannot be scored: its forward does not read a prompt and a text "
                 f"({first_line(error, REASON_LENGTH)}); use a causal or encoder-decoder language model of another "
@@ -69,9 +70,8 @@ def find_way(backbone: Backbone, start_token: int, ways: Mapping[Way, Scores], l
                 computed = scores(questions).to(
                     expected.device
                 )  # a model over several devices ends on another
-            except torch.OutOfMemoryError:
-                raise  # which tells nothing of the model
             except REFUSALS as error:
+                pass_out_of_memory(error)
                 reasons.append(first_line(error, REASON_LENGTH))
                 continue
             # What a memory has of a prompt may be nearly right where it is not.
@@ -101,7 +101,8 @@ def learns_alike(backbone: Backbone, start_token: int, scores: Scores, least: in
         for scored in (scores, lambda asked: plain_scores(backbone, start_token, asked[0])):
             try:
                 gradients.append(torch.autograd.grad(scored(questions).sum(), weight, allow_unused=True)[0])
-            except REFUSALS:
+            except REFUSALS as error:
+                pass_out_of_memory(error)
                 return False
     computed, expected = gradients
     if computed is None or expected is None:
@@ -115,9 +116,8 @@ def agree(backbone: Backbone, one: Callable[[], Tensor], other: Callable[[], Ten
     try:
         with torch.autocast(backbone.device.type, enabled=False):
             return torch.allclose(one(), other(), atol=backbone.tolerance, rtol=backbone.tolerance)
-    except torch.OutOfMemoryError:
-        raise
-    except REFUSALS:
+    except REFUSALS as error:
+        pass_out_of_memory(error)
         return False
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from groundling.devices import find_device
-from groundling.errors import ConfigError, GroundlingError
+from groundling.errors import ConfigError, GroundlingError, pass_out_of_memory
 from groundling.metrics.libraries import check_library, check_model, library
 from groundling.metrics.metric import Meta, Metric, MetricResult, mean_of, metrics
 
@@ -70,6 +70,7 @@ class BertScore(Metric):
                     model_type=name, num_layers=self.num_layers, device=str(find_device(self.device))
                 )
         except Exception as error:  # the hub, a broken folder, a missing file: Transformers raises many kinds
+            pass_out_of_memory(error)
             raise GroundlingError(
                 f"BERTScore's model {name} cannot be loaded (name a local one: model_name=FOLDER num_layers=N): "
                 f"{(str(error).splitlines() or [''])[0]}"

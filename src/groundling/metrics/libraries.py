@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from groundling.errors import GroundlingError
+from groundling.errors import GroundlingError, pass_out_of_memory
 
 
 def library(module: str, extra: str) -> Any:
@@ -57,6 +57,7 @@ def loading(kind: str, name: str) -> Iterator[None]:
     except GroundlingError:
         raise
     except Exception as error:  # the hub, a broken folder, a missing file: Transformers raises many kinds
+        pass_out_of_memory(error)
         raise GroundlingError(
             f"the {kind} {name} cannot be loaded (a folder or a hub id is needed, and the hub must be reachable for "
             f"the latter): {(str(error).splitlines() or [''])[0]}"

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import os
 import random
 import shutil
 import stat
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -18,11 +19,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from groundling.documents import DocumentError, parse_json, read_object
-from groundling.errors import GroundlingError, RunError
-from groundling.files import share_mode, sync
+from groundling.errors import GroundlingError, RunError, pass_out_of_memory
+from groundling.files import lock_file, share_mode, sync
 
 MANIFEST = "manifest.json"
 """What a checkpoint, or a published policy, consists of."""
+_ATTEMPTS = 20
+"""Listings of a folder, all of whose checkpoints a run in training deletes before they are held."""
 _WORDS = 624
 """Of the state of NumPy's generator, a Mersenne twister."""
 
@@ -59,23 +62,76 @@ def save(folder: Path, update: int, write: Callable[[Path], None], keep: int) ->
     return target
 
 
+class Hold:
+    """A shared lock on a checkpoint, for as long as this object lives: a run in training keeps what is being read.
+
+    Args:
+        path: The checkpoint's folder.
+
+    Attributes:
+        is_there: Whether it exists; False once the run has deleted it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file: IO[bytes] | None = None
+        try:
+            self._file = (path / MANIFEST).open("rb")
+            lock_file(self._file, lambda text: None, wait=True, shared=True)
+            self.is_there = os.path.samestat((path / MANIFEST).stat(), os.fstat(self._file.fileno()))
+        except OSError:  # without a manifest, or unreadable: `what_is_wrong` says so
+            self.is_there = path.exists()
+
+    def __del__(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
 def latest(folder: Path, warn: Callable[[str], None]) -> Path | None:
-    """The latest whole checkpoint, None where there are none; each broken one passed over is told to ``warn``.
+    """The latest whole checkpoint, of a run that no other process trains; otherwise as `hold_latest`."""
+    found = hold_latest(folder, warn)
+    return None if found is None else found[0]
+
+
+def hold_latest(folder: Path, warn: Callable[[str], None]) -> tuple[Path, Hold] | None:
+    """The latest whole checkpoint and a lock on it; None if the folder has no checkpoints.
+
+    Args:
+        folder: A run's ``checkpoints`` folder; the run may be in training and delete checkpoints meanwhile.
+        warn: Called with each broken checkpoint that is passed over.
 
     Raises:
-        RunError: there are some, and none is whole.
+        RunError: there are checkpoints, and none is whole.
     """
-    checkpoints = numbered(folder)
-    for path in reversed(checkpoints):
-        if (problem := what_is_wrong(path)) is None:
-            return path
-        warn(f"checkpoint {path} is broken ({problem}); falling back to the one before it, if there is one")
-    if checkpoints:
-        raise RunError(
-            f"{folder} holds no whole checkpoint, only broken ones ({', '.join(path.name for path in checkpoints)}): "
-            "bring one back, or begin again in a new folder"
-        )
-    return None
+    for _ in range(_ATTEMPTS):
+        checkpoints = numbered(folder)
+        for path in reversed(checkpoints):
+            hold = Hold(path)
+            problem = what_is_wrong(path)
+            if not (hold.is_there and path.exists()):  # the run has deleted it, and has a newer one
+                break
+            if problem is None:
+                return path, hold
+            warn(
+                f"checkpoint {path} is broken ({problem}); falling back to the one before it, if there is one"
+            )
+        else:
+            if not checkpoints:
+                return None
+            raise RunError(
+                f"{folder} holds no whole checkpoint, only broken ones "
+                f"({', '.join(path.name for path in checkpoints)}): bring one back, or begin again in a new folder"
+            )
+    raise RunError(
+        f"the run in training deleted the checkpoints of {folder} while they were read, {_ATTEMPTS} times in a row: "
+        "try again, or train with a larger training.keep_checkpoints"
+    )
+
+
+def digest_of(folder: Path) -> str:
+    """The SHA-256 of a checkpoint's files, but for ``run.json``, which has times: equal runs have equal digests."""
+    manifest = read_object(folder / MANIFEST)
+    files = {name: entry["sha256"] for name, entry in manifest.items() if name != "run.json"}
+    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
 
 
 def versions() -> dict[str, str]:
@@ -203,6 +259,7 @@ def fitting(folder: Path, name: str) -> Iterator[None]:
     except GroundlingError:
         raise
     except Exception as error:
+        pass_out_of_memory(error)
         raise unfit(folder, name, error) from error
 
 
@@ -282,14 +339,28 @@ def _hash(path: Path) -> str:
 
 
 def _forget_old(folder: Path, update: int, keep: int) -> None:
-    """Delete the checkpoints before the last ``keep``, and those after ``update``: the run went on from before them."""
+    """Delete the checkpoints before the last ``keep``, and those after ``update``: the run went on from before them.
+
+    One that another process reads (`Hold`) stays until a later call.
+    """
     checkpoints = numbered(folder)
     earlier = [path for path in checkpoints if int(path.name) <= update]
-    for path in (*earlier[:-keep], *checkpoints[len(earlier) :]):
-        # Renamed first, so that a kill in between leaves no half-deleted checkpoint to be found.
-        doomed = path.rename(folder / f".partial-{path.name}")
-        shutil.rmtree(doomed, ignore_errors=True)
+    for path in earlier[:-keep]:
+        try:
+            with (path / MANIFEST).open("r+b") as file:
+                if lock_file(file, lambda text: None):
+                    _delete(path)
+        except OSError:  # broken, so that nobody reads it
+            _delete(path)
+    for path in checkpoints[len(earlier) :]:
+        _delete(path)
     remove_partial(folder)
+
+
+def _delete(path: Path) -> None:
+    # Renamed first, so that a kill in between leaves no half-deleted checkpoint to be found.
+    doomed = path.rename(path.with_name(f".partial-{path.name}"))
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
 def remove_partial(folder: Path) -> None:

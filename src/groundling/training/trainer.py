@@ -23,6 +23,7 @@ from groundling.algorithms.optimisation import share_of_rate
 from groundling.algorithms.rollout import Rollout
 from groundling.configs.compose import recorded
 from groundling.configs.schema import Config
+from groundling.devices import share_of_gpus
 from groundling.documents import read_object
 from groundling.errors import ConfigError, RunError, foreign
 from groundling.policies.policy import Policy
@@ -132,11 +133,9 @@ class Trainer:
             key = f"world.{config.world.ROWS}"
             raise ConfigError(f"{key}={num_rows} is too few for {self.processes.size} processes")
         if config.model.device_map is not None and self.processes.local_size > 1:
-            raise ConfigError(
-                f"model.device_map={config.model.device_map} would spread the model of each of the "
-                f"{self.processes.local_size} processes on this machine over all of its GPUs: start one process on "
-                "each machine, or set model.device_map=null"
-            )
+            share_of_gpus(
+                0, self.processes.local_size, torch.cuda.device_count()
+            )  # refused before anything is loaded
         if config.model.fsdp and self.processes.size == 1:
             raise ConfigError(
                 "model.fsdp=true deals the layers out over several processes, and this is one: start it with torchrun "

@@ -4,14 +4,16 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from groundling.configs.compose import from_file
 from groundling.configs.trust import TRAINING_ALONE
 from groundling.documents import DocumentError, read_object, read_parquet
 from groundling.errors import ConfigError, GroundlingError
-from groundling.files import LOCK, PARTIAL, is_locked
+from groundling.files import LOCK, PARTIAL, is_locked, lock_beside
 from groundling.judges.preferences.opening import open_pairs
+from groundling.judges.preferences.pairs import ANSWERS
 from groundling.judges.reward_models import load_reward_model
 from groundling.judges.reward_models.reward_model import DESCRIPTION as REWARD_MODEL
 from groundling.rows import digest_of, scan_rows
@@ -39,7 +41,8 @@ class Finding:
 def verify(folder: Path) -> list[Finding]:
     """Check a folder that a command has written: a run, a published policy, a reward model, a dataset.
 
-    Nothing is written, and nothing that the folder holds is run.
+    Nothing is written, and nothing that the folder holds is run. Of a folder that a process writes to, what is whole is
+    described, without problems or advice: files may be incomplete or missing because they are being replaced.
 
     Args:
         folder: Its path.
@@ -49,15 +52,37 @@ def verify(folder: Path) -> list[Finding]:
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder} is no folder: name a run's, a reward model's or a dataset's")
+    written_to = _is_written_to(folder)
+    findings, failure = list[Finding](), None
+    try:
+        findings = _findings(folder)
+    except (GroundlingError, OSError) as error:  # a file that has been deleted meanwhile, say
+        failure = error
+    if written_to or _is_written_to(folder):  # also by a process that has begun or ended meanwhile
+        whole = [one for one in findings if one.problem is None]
+        return [
+            *whole,
+            Finding(str(folder), "is being written to by another process", "check it again afterwards"),
+        ]
+    if failure is not None:
+        raise failure
+    return findings
+
+
+def _is_written_to(folder: Path) -> bool:
+    """Whether a process holds a lock in a folder, of it, or of the run that it is a checkpoint of."""
+    around = [parent / LOCK for parent in folder.absolute().parents[:2]]
+    of_output = lock_beside(folder.with_name(folder.name.removesuffix(PARTIAL)))
+    inside = chain(folder.rglob(f"*{LOCK}"), folder.glob(f"{ANSWERS}/claims/*"))
+    return any(is_locked(path) for path in chain(around, [of_output], inside))
+
+
+def _findings(folder: Path) -> list[Finding]:
     findings = list(_unreadable(folder))
     if findings:
         return findings  # what cannot be read cannot be checked
     if not os.access(folder, os.W_OK):
         findings.append(Finding(str(folder), "is not writable by you", "copy it, to go on with it"))
-    if is_locked(folder / LOCK):
-        findings.append(
-            Finding(str(folder), "is being written to by another process", "check it again afterwards")
-        )
     if (folder / checkpoint.MANIFEST).exists():
         findings.append(_whole(folder))
         if (folder / "config.yaml").exists():  # a checkpoint's lies with its run
@@ -206,6 +231,8 @@ def _pairs(folder: Path) -> Iterator[Finding]:
 
 def _leftovers(folder: Path) -> Iterator[Finding]:
     for path in sorted(folder.rglob(f"*{PARTIAL}*")):
+        if is_locked(path):  # `report` writes it, say, which takes no lock of the folder
+            continue
         mend = _by_command("delete it", "rm -r", path)
         yield Finding(str(path), "was left by a process that was killed while it wrote", mend)
 

@@ -12,7 +12,7 @@ import numpy as np
 from groundling.documents import read_card, read_lines
 from groundling.envs.text_generation.pools import Pool, Sample, Split, check_split, pools
 from groundling.envs.text_generation.sources import HUB_NAMES, Row, parquet_rows
-from groundling.errors import ConfigError, GroundlingError
+from groundling.errors import ConfigError, GroundlingError, pass_out_of_memory
 from groundling.files import check_columns, open_csv
 from groundling.registry import unknown
 
@@ -237,6 +237,7 @@ class HuggingFace(ColumnPool):
         except GroundlingError:
             raise
         except Exception as error:  # the library raises what its many readers raise
+            pass_out_of_memory(error)
             reason = (str(error) or type(error).__name__).strip().splitlines()[0]
             raise GroundlingError(
                 f"dataset {self.dataset} cannot be loaded ({reason}): check its id, name, revision and splits and the "

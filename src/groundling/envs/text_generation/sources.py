@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from groundling.envs.text_generation.pools import Pool, Sample, Split, check_split
-from groundling.errors import ConfigError, GroundlingError
+from groundling.errors import ConfigError, GroundlingError, pass_out_of_memory
 from groundling.files import check_columns
 
 Row = dict[str, Any]
@@ -73,6 +73,7 @@ class Source:
                 self.dataset, repo_type="dataset", revision=self.revision, allow_patterns=self.files
             )
         except Exception as error:  # the hub's client raises what its many parts raise
+            pass_out_of_memory(error)
             reason = (str(error) or type(error).__name__).strip().splitlines()[0]
             raise GroundlingError(
                 f"dataset {self.dataset} at {self.revision} cannot be loaded from the hub ({reason}): "

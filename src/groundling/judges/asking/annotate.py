@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from groundling.errors import ConfigError
+from groundling.files import remove_partials
 from groundling.judges.asking.inquiry import Inquiry, Item, conversation
 from groundling.judges.asking.judge import Judge
 from groundling.judges.asking.questions import Question
@@ -243,6 +244,8 @@ class Annotation:
         began = time.monotonic()
         inquiry = Inquiry(self.judge, self.question, self.store, on_answer)
         with self.store.claim(chunk, chunks):
+            for folder in {self.store.folder, self.pairs.folder}:
+                remove_partials(folder)
             try:
                 inquiry.ask(_missing(items, self.store.read()))
             finally:

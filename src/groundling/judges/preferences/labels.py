@@ -121,10 +121,11 @@ class Labels:
         if self.format == "parquet":
             parquet.write_preferences(self.folder, name, codes, soft)
             return
+        # Labels come last: those of an earlier call do not belong to these probabilities.
+        for folder in ("preference", "soft_preference"):
+            (self.folder / folder / f"{name}.npy").unlink(missing_ok=True)
         if soft is not None:
             _save(self.folder / "soft_preference" / f"{name}.npy", soft)
-        else:  # those of an earlier call would not be about these labels
-            (self.folder / "soft_preference" / f"{name}.npy").unlink(missing_ok=True)
         _save(self.folder / "preference" / f"{name}.npy", codes)
 
 

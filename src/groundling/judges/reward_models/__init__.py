@@ -7,7 +7,7 @@ from safetensors import SafetensorError
 
 from groundling.devices import find_device
 from groundling.documents import SETTINGS, read_object
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, pass_out_of_memory
 from groundling.judges.reward_models.characters import CharacterRewardModel
 from groundling.judges.reward_models.language_model import LanguageRewardModel
 from groundling.judges.reward_models.message_network import ClassifierRewardModel, MotifRewardModel
@@ -58,5 +58,6 @@ def load_reward_model(folder: str | Path, device: str | torch.device = "cpu") ->
                 values["mean"], values["variance"], tuple(values["quantiles"])
             )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
+        pass_out_of_memory(error)
         raise ConfigError(f"{folder} holds no reward model that can be read: {error!r}") from error
     return model.to(find_device(device)).eval()

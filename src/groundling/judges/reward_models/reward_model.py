@@ -172,13 +172,14 @@ class RewardModel(nn.Module, ABC):
         self.mark_changed()
 
     def save(self, folder: Path, about: Mapping[str, Any] | None = None) -> None:
-        """Write ``reward_model.safetensors`` and ``reward_model.json``.
+        """Write ``reward_model.safetensors``, and last ``reward_model.json``, which says that the model is complete.
 
         Args:
             folder: Made if it is not there.
             about: What else the JSON is to tell a reader, such as how the model was trained.
         """
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / DESCRIPTION).unlink(missing_ok=True)  # its normalisation belongs to the earlier weights
         self._save_weights(folder)
         description = {
             "model": self.id,

@@ -214,6 +214,9 @@ class ValidationLog:
         self._policy = as_writer(policy)
         self._samples, self._metrics, self._reward = make_validation(world, self._policy)
         self._rows = RowFile(run_dir / "validation.jsonl", update or BEFORE_ALL)
+        for path in (run_dir / "predictions").glob("val-[0-9]*.jsonl"):
+            if int(path.stem.partition("-")[2]) > (update or BEFORE_ALL):  # as of the rows that were dropped
+                path.unlink()
         if not update:
             self._measure(0, 0)
 

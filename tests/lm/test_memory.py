@@ -1,0 +1,64 @@
+"""Memory that runs out is told as that, and not as a fault of the model or of its files."""
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import SafetensorError
+
+from groundling.errors import GroundlingError, is_out_of_memory
+from groundling.lm import LanguageModel, loading, trials
+from groundling.training import checkpoint
+
+_ALLOCATOR = (
+    "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
+    "99 bytes. Error code 12 (Cannot allocate memory)"
+)
+_ERRORS = [
+    MemoryError(),
+    RuntimeError(_ALLOCATOR),
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    OSError(errno.ENOMEM, "Cannot allocate memory"),
+    SafetensorError("Error while deserializing header: I/O error: Cannot allocate memory (os error 12)"),
+]
+_IDS = [type(error).__name__ for error in _ERRORS]
+
+
+def _raising(error: Exception) -> Callable[..., object]:
+    def raises(*args: object, **kwargs: object) -> object:
+        raise error
+
+    return raises
+
+
+@pytest.mark.parametrize("error", _ERRORS, ids=_IDS)
+def test_a_model_that_does_not_fit_names_what_it_needs(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "load_pretrained", _raising(error))
+    needs = r"does not fit into memory: its weights need 0\.\d GiB in torch\.float32, and \d+\.\d GiB of cpu are free"
+    with pytest.raises(GroundlingError, match=needs) as caught:
+        LanguageModel.from_pretrained("starter-causal")
+    assert "family" not in str(caught.value) and "model.dtype=bfloat16" in str(caught.value)
+
+
+@pytest.mark.parametrize("error", _ERRORS[:3], ids=_IDS[:3])
+@pytest.mark.parametrize("place", ["plain_scores", "plain_logits"])
+def test_memory_that_runs_out_in_a_trial_blames_no_family(
+    place: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm = LanguageModel.from_pretrained("starter-causal")
+    monkeypatch.setattr(trials, place, _raising(error))
+    with pytest.raises(type(error)) as caught:
+        lm.score(["go"], [["left", "right"]])
+    assert is_out_of_memory(caught.value)
+
+
+def test_memory_that_runs_out_does_not_condemn_a_checkpoint(tmp_path: Path) -> None:
+    with (
+        pytest.raises(RuntimeError, match="DefaultCPUAllocator"),
+        checkpoint.fitting(tmp_path, "optimizer.safetensors"),
+    ):
+        raise RuntimeError(_ALLOCATOR)

@@ -1,0 +1,104 @@
+"""A run in training deletes old checkpoints: none that another process reads, and readers take the newer one."""
+
+import json
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from groundling.errors import RunError
+from groundling.evaluation.publish import publish
+from groundling.evaluation.target import find
+from groundling.training import checkpoint
+from tests.training.test_resume import _corridor, _train
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("rotation") / "run"
+    _train(_corridor(folder))
+    return folder
+
+
+def _save(folder: Path, update: int) -> Path:
+    def write(partial: Path) -> None:
+        (partial / "weights").write_bytes(bytes([update % 256]) * 2**16)
+        checkpoint.write_json(partial / "run.json", {"counters": {"update": update, "step": update}})
+
+    return checkpoint.save(folder, update, write, keep=1)
+
+
+def test_a_checkpoint_that_is_read_is_deleted_afterwards(tmp_path: Path) -> None:
+    first = _save(tmp_path, 1)
+    found = checkpoint.hold_latest(tmp_path, pytest.fail)
+    assert found is not None and found[0] == first
+    second = _save(tmp_path, 2)
+    assert checkpoint.numbered(tmp_path) == [first, second]
+    assert checkpoint.what_is_wrong(first) is None
+    del found
+    third = _save(tmp_path, 3)
+    assert checkpoint.numbered(tmp_path) == [third]
+
+
+def test_of_a_checkpoint_deleted_while_it_is_found_the_newer_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _save(tmp_path, 1)
+    numbered, left = checkpoint.numbered, [2, 3]
+
+    def listed_before_the_next_is_saved(folder: Path) -> list[Path]:
+        there = numbered(folder)
+        if left:
+            update = left.pop(0)
+            monkeypatch.setattr(checkpoint, "numbered", numbered)
+            _save(folder, update)
+            monkeypatch.setattr(checkpoint, "numbered", listed_before_the_next_is_saved)
+        return there
+
+    monkeypatch.setattr(checkpoint, "numbered", listed_before_the_next_is_saved)
+    assert checkpoint.latest(tmp_path, pytest.fail) == tmp_path / "000003"
+
+
+def test_a_loader_never_fails_while_checkpoints_rotate(tmp_path: Path) -> None:
+    done = threading.Event()
+
+    def rotate() -> None:
+        update = 1
+        while not done.is_set():
+            _save(tmp_path, update := update + 1)
+
+    _save(tmp_path, 1)
+    rotating = threading.Thread(target=rotate)
+    rotating.start()
+    try:
+        for _ in range(100):
+            found = checkpoint.hold_latest(tmp_path, pytest.fail)
+            assert found is not None
+            path, hold = found
+            update = json.loads((path / "run.json").read_text())["counters"]["update"]
+            assert (path / "weights").read_bytes() == bytes([update % 256]) * 2**16
+            del found, hold
+    finally:
+        done.set()
+        rotating.join()
+
+
+def test_a_run_in_training_can_be_published(run_dir: Path, tmp_path: Path) -> None:
+    target = find(str(run_dir), [], pytest.fail)
+    assert target.checkpoint is not None
+    newer = int(target.checkpoint.name) + 1
+    checkpoint.save(
+        run_dir / "checkpoints",
+        newer,
+        lambda partial: shutil.copytree(target.checkpoint or run_dir, partial, dirs_exist_ok=True),
+        keep=1,
+    )
+    publish(target, tmp_path / "published")
+    assert checkpoint.what_is_wrong(tmp_path / "published") is None
+
+
+def test_of_a_deleted_checkpoint_it_is_told_which_there_are(run_dir: Path) -> None:
+    latest = checkpoint.numbered(run_dir / "checkpoints")[-1]
+    with pytest.raises(RunError, match=rf"there is no checkpoint .*000001: .* name one of .*{latest.name}"):
+        find(str(run_dir / "checkpoints" / "000001"), [], pytest.fail)
