@@ -187,10 +187,8 @@ class _Reader:
         """The folder into which the file's own training writes; RUN where entries that name it are open."""
         named = self._names()
         logs, seed = self._get("saving_path_logs", OPEN), self._get("seed", OPEN)
-        if (
-            OPEN in (logs, seed, self._get("name_experiment"), self._get("name_model"))
-            or "run_dir" not in named
-        ):
+        entries = ("name_experiment", "name_model", "number_envs", "action_space")
+        if OPEN in (logs, seed, *map(self._get, entries)) or "run_dir" not in named:
             return "RUN"
         return str(named["run_dir"]).replace("${name}", named["name"]).replace("${seed}", str(seed))
 
@@ -328,10 +326,36 @@ class _Reader:
 
     def _names(self) -> dict[str, Any]:
         parts = [str(self._get(key)) for key in ("name_experiment", "name_model") if self._get(key)]
+        if parts:
+            parts += self._identity()
         values = {"name": "-".join(parts) or self.path.stem}
         if (logs := self._get("saving_path_logs")) is not None:
             values["run_dir"] = f"{logs}/${{name}}-seed${{seed}}"
         return values
+
+    def _identity(self) -> list[str]:
+        """What tells GLAM's runs apart in the original's folder names, apart from names and seed.
+
+        As there, the weights of embeddings, heads and the number of observations are named only where they are unusual.
+        """
+        actions = self._get("action_space", [])
+        parts = [f"nbr_env_{self._get('number_envs')}"]
+        if self._trains_drrn():
+            parts.append("n_llm_processes_0")
+        else:
+            pretrained = self._get(f"{LLM}.pretrained", True)
+            parts.append(f"pretrained_{pretrained}")
+            if not pretrained:
+                parts.append(f"load_embedding_{self._get('load_embedding', False)}")
+            if self._get("use_action_heads"):
+                parts.append("use_action_heads_True")
+        if (history := number(self._get("nbr_obs", 3))) != 3:
+            parts.append(f"nbr_obs_{history}")
+        return [
+            *parts,
+            "_".join([f"nbr_actions_{len(actions)}", *map(str, actions)]),
+            f"shape_reward_beta_{number(self._get('reward_shaping_beta', 0))}",
+        ]
 
     def _model(self) -> dict[str, Any]:
         values: dict[str, Any] = {}
