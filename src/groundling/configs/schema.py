@@ -63,7 +63,7 @@ class TrainingConfig:
     steps: int = at_least(1, 1_500_000)
     """Env steps, or tokens written, in total; GLAM took 1.5 million."""
     epochs: int | None = at_least(1, None)
-    """In the place of steps, where a dataset or a pool's references are learnt: how often all of it."""
+    """Passes over a dataset or a pool's references, instead of steps; the last update of a pass may be short."""
     checkpoint_every: int = at_least(1, 1)
     """Updates between checkpoints: what a killed run can lose at most."""
     keep_checkpoints: int = at_least(1, 2)

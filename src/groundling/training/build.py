@@ -50,7 +50,7 @@ def in_steps(training: TrainingConfig, collector: Collector) -> TrainingConfig:
     """
     if training.epochs is None:
         return training
-    return replace(training, steps=collector.steps_of(training.epochs))
+    return replace(training, steps=collector.in_passes(training.epochs)[0])
 
 
 def check_suits(

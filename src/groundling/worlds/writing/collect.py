@@ -1,5 +1,6 @@
 """Rollouts of texts: the policy writes to a pool's prompts, or reads the pool's references."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -236,7 +237,7 @@ class References(_PoolCollector):
                     f"sample {sample.id} has no reference, so there is nothing to learn from: choose another pool"
                 )
         super().__init__(order, encode, num_texts, local_rows, num_tokens)
-        self._has_decoder = has_decoder
+        self._has_decoder, self._by_pass = has_decoder, False
 
     def collect(
         self,
@@ -247,13 +248,17 @@ class References(_PoolCollector):
     ) -> tuple[Rollout, list[Finished]]:
         """The next samples' references; values and log-probabilities are 0.
 
+        With `in_passes`, columns past the end of the pass repeat its last text and are masked.
+
         Raises:
             ConfigError: the policy does not write, or its model has no room for a prompt and its reference.
         """
         writer = as_writer(policy)
-        first = self._order.drawn
-        drawn = self._order.draw(self._num_texts)
-        turn = [(first + k) // len(self._order.samples) for k in range(self._num_texts)]
+        first, total = self._order.drawn, len(self._order.samples)
+        count = min(self._num_texts, total - first % total) if self._by_pass else self._num_texts
+        drawn = self._order.draw(count)
+        drawn += drawn[-1:] * (self._num_texts - count)
+        turn = [(first + min(k, count - 1)) // total for k in range(self._num_texts)]
         texts = [s.references[t % len(s.references)] for s, t in zip(drawn, turn, strict=True)][
             self._local_rows
         ]
@@ -265,7 +270,8 @@ class References(_PoolCollector):
         for row, ids in zip(actions, tokens, strict=True):
             row[: len(ids)] = torch.tensor(ids)
         lengths = torch.tensor([len(ids) for ids in tokens])[:, None]
-        mask = (torch.arange(self._num_tokens) < lengths).T  # (num_tokens, num_texts)
+        counts = torch.arange(self._num_texts)[self._local_rows, None] < count  # (num_texts, 1)
+        mask = ((torch.arange(self._num_tokens) < lengths) & counts).T  # (num_tokens, num_texts)
         nothing = torch.zeros(mask.shape)
         rollout = Rollout(
             observations=[Written(p.ids, len(t), None) for p, t in zip(prompts, tokens, strict=True)],
@@ -282,12 +288,16 @@ class References(_PoolCollector):
         on_step(rollout.num_transitions)
         return rollout, []
 
-    def steps_of(self, epochs: int) -> int:
-        """A step is a token; every reference is cut into them, which takes half a minute for some 100,000."""
+    def in_passes(self, epochs: int) -> tuple[int, int]:
+        """See `Collector.in_passes`; a step is a token.
+
+        Every reference is tokenized, which takes half a minute for some 100,000.
+        """
+        self._by_pass = True
         samples = self._order.samples
         texts = [s.references[turn % len(s.references)] for turn in range(epochs) for s in samples]
         lengths = {text: len(self._tokens(text)) for text in set(texts)}
-        return sum(lengths[text] for text in texts)
+        return sum(lengths[text] for text in texts), epochs * math.ceil(len(samples) / self._num_texts)
 
     def _tokens(self, text: str) -> list[int]:
         tokenizer = self._encode.tokenizer
