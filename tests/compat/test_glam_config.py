@@ -1,6 +1,7 @@
 """The Hydra files of GLAM and Lamorel, rebuilt from their entries, are read, and they train."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ from omegaconf import OmegaConf
 
 from groundling.cli import main
 from groundling.compat.glam_config import read
-from groundling.envs.text_generation import pools
+from groundling.envs.text_generation import Sample, pools
 from groundling.errors import ConfigError, GroundlingError
 from groundling.policies.policy import policies
+from groundling.worlds.writing.parts import make_prompt_encoder
+from tests.building import policy_of
 from tests.thorough import some_of, thorough
 
 _ACTIONS = ["turn_left", "turn_right", "go_forward", "pick_up", "drop", "toggle"]
@@ -658,6 +661,28 @@ def test_lamorels_examples_are_runs_of_ppo(name: str, tmp_path: Path) -> None:
     kind = ("writing", "token") if name == "lamorel-rlhf" else ("text", "action_scoring")
     assert (config.world.id, config.policy.id, config.algorithm.id) == (*kind, "ppo")
     assert (config.run_dir, config.seed, config.model.path) == (str(tmp_path), 1, "t5-small")
+
+
+def test_lamorels_prompts_have_no_end_token(tmp_path: Path) -> None:
+    """Lamorel stopped adding special tokens in November 2023; GLAM's runs were made before."""
+    for name in _SCRIPTS:
+        config, notes = read(_write(tmp_path, name), _needed(name, tmp_path))
+        assert not config.model.add_special_tokens
+        assert any("as in Lamorel since November 2023" in note for note in notes)
+    older, _ = read(
+        _write(tmp_path, name),
+        _needed(name, tmp_path),
+        ["model.add_special_tokens=true", "model.path=starter"],
+    )
+    assert older.model.add_special_tokens
+    lengths = {}
+    for config in (older, replace(older, model=replace(older.model, add_special_tokens=False))):
+        policy = policy_of(config)
+        encode = make_prompt_encoder(config.world, policy)
+        lengths[config.model.add_special_tokens] = len(encode([Sample("0", "Say left", ())])[0].ids)
+    assert lengths[True] == lengths[False] + 1
+    config, notes = read(_write(tmp_path, "glam-local"), _needed("glam-local", tmp_path))
+    assert config.model.add_special_tokens and any("model.add_special_tokens=false" in n for n in notes)
 
 
 @pytest.mark.parametrize(

@@ -455,6 +455,11 @@ class _Reader:
                 f"{RL}.template_test: the actions' probabilities are logged in Groundling's fixed situations, "
                 "not in the original's"
             )
+        if not self._trains_drrn():
+            self.notes.append(
+                "prompts have the tokenizer's special tokens (T5's </s>), as in GLAM's first Lamorel; as in Lamorel "
+                "since November 2023: model.add_special_tokens=false"
+            )
         if str(self._get("name_environment", "")).startswith("BabyAI-Mixed"):
             self.notes.append(
                 "computed differently from the original code: a task is drawn at each reset, not once for each env "
@@ -510,7 +515,12 @@ class _Reader:
         values: dict[str, Any] = {
             "algorithm.args.normalize_advantages": True,
             "algorithm.args.adam_epsilon": 1e-8,
+            "model.add_special_tokens": False,
         }
+        self.notes.append(
+            "prompts have no special tokens (T5's </s>, Llama's <s>), as in Lamorel since November 2023; as in older "
+            "ones: model.add_special_tokens=true"
+        )
         if self._get("minibatch_size") is not None:  # of each of its model processes
             whole = self._count("minibatch_size", 64) * self._count(PROCESSES, 1)
             values["algorithm.args.minibatch_size"] = whole

@@ -52,6 +52,9 @@ class ModelConfig:
     """Keyword arguments of peft.LoraConfig, such as {r: 16, lora_alpha: 32}; empty: train all weights."""
     max_prompt_tokens: int | None = at_least(1, None)
     """Keep only a prompt's last tokens; null: a prompt too long for the model is an error."""
+    add_special_tokens: bool = True
+    """Add the tokenizer's special tokens to prompts: </s> at the end for T5, <s> at the beginning for Llama 2. false:
+    none, as Lamorel since November 2023; an error for tokenizers that add none."""
     trust_remote_code: bool = False
     """Run code that comes with a model, once you have read it; counts only where the command line says it."""
 

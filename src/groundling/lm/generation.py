@@ -92,7 +92,9 @@ def _generate_batch(
     output: Any = model.generate(
         input_ids=tokens,
         attention_mask=mask,
-        **({"pad_token_id": filler} | limits | settings),
+        **(
+            {"pad_token_id": filler, "tokenizer": tokenizer} | limits | settings
+        ),  # stop_strings, token_healing
         return_dict_in_generate=True,
         output_scores=True,
         output_logits=True,

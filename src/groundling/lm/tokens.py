@@ -31,6 +31,7 @@ class TextTokens:
         vocabulary_size: Rows of the model's embedding; a token beyond them is told instead of crashing later.
         fallback_token: What an empty prompt becomes where the tokenizer adds no special token.
         max_prompt_tokens: Longer prompts keep their last tokens (and their first, where it marks the beginning).
+        add_special_tokens: Add the tokenizer's special tokens to prompts.
     """
 
     def __init__(
@@ -39,16 +40,18 @@ class TextTokens:
         vocabulary_size: int,
         fallback_token: int,
         max_prompt_tokens: int | None,
+        add_special_tokens: bool = True,
     ) -> None:
         self._tokenizer: Any = tokenizer
         self._vocabulary_size = vocabulary_size
         self._fallback_token = fallback_token
         self._max_prompt_tokens = max_prompt_tokens
+        self._add_special_tokens = add_special_tokens
         self._prompts, self._candidates = _Remembered(), _Remembered()
 
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids with the tokenizer's special tokens, never empty."""
-        return self._remembered(self._prompts, texts, special_tokens=True, finish=self._finish_prompt)
+        """Token ids of prompts, with special tokens if `add_special_tokens`; never empty."""
+        return self._remembered(self._prompts, texts, self._add_special_tokens, self._finish_prompt)
 
     def candidates(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids without special tokens; empty for an empty text."""

@@ -43,6 +43,7 @@ class PromptEncoder:
         prompt_truncation_side: Where: "left" keeps a prompt's end, "right" its beginning.
         chat: By whose template a prompt is what a user says; None: it is read as it is.
         system: The system prompt of such a conversation.
+        add_special_tokens: Add the tokenizer's special tokens to plain prompts.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class PromptEncoder:
         prompt_truncation_side: Side = "left",
         chat: Chat | None = None,
         system: str | None = None,
+        add_special_tokens: bool = True,
     ) -> None:
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
@@ -60,7 +62,7 @@ class PromptEncoder:
             max_prompt_length,
             prompt_truncation_side,
         )
-        self._chat, self._system = chat, system
+        self._chat, self._system, self._add_special_tokens = chat, system, add_special_tokens
 
     def __call__(self, samples: Sequence[Sample]) -> list[TokenPrompt]:
         """Token ids of each prompt.
@@ -86,7 +88,10 @@ class PromptEncoder:
                 raise ConfigError(
                     f"sample {sample.id} is a conversation, which needs a chat template: set world.chat=true"
                 )
-        return TokenPrompt.unpad(*encode_prompts(samples, self.tokenizer, self.max_prompt_length, self._side))
+        encoded = encode_prompts(
+            samples, self.tokenizer, self.max_prompt_length, self._side, self._add_special_tokens
+        )
+        return TokenPrompt.unpad(*encoded)
 
 
 class _PoolCollector(Collector):

@@ -67,8 +67,9 @@ class _Samples(Sequence[Sample]):
 def make_prompt_encoder(config: WritingConfig, policy: TokenPolicy) -> PromptEncoder:
     """How prompts are read by the policy's language model."""
     side = cast(Side, config.prompt_truncation_side)
-    chat = Chat(policy.lm.tokenizer) if config.chat else None
-    return PromptEncoder(policy.lm.tokenizer, config.max_prompt_length, side, chat, config.system)
+    lm, length = policy.lm, config.max_prompt_length
+    chat = Chat(lm.tokenizer) if config.chat else None
+    return PromptEncoder(lm.tokenizer, length, side, chat, config.system, lm.add_special_tokens)
 
 
 def make_measured_reward(
