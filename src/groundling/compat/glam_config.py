@@ -334,28 +334,24 @@ class _Reader:
         return values
 
     def _identity(self) -> list[str]:
-        """What tells GLAM's runs apart in the original's folder names, apart from names and seed.
+        """Parts of the original's folder names other than names and seed.
 
-        As there, the weights of embeddings, heads and the number of observations are named only where they are unusual.
+        As there, embeddings, heads and the number of observations are named only where they are unusual.
         """
-        actions = self._get("action_space", [])
-        parts = [f"nbr_env_{self._get('number_envs')}"]
-        if self._trains_drrn():
-            parts.append("n_llm_processes_0")
-        else:
-            pretrained = self._get(f"{LLM}.pretrained", True)
-            parts.append(f"pretrained_{pretrained}")
-            if not pretrained:
-                parts.append(f"load_embedding_{self._get('load_embedding', False)}")
-            if self._get("use_action_heads"):
-                parts.append("use_action_heads_True")
+        parts = []
+        if (num_envs := self._get("number_envs")) is not None:
+            parts.append(f"nbr_env_{num_envs}")
+        pretrained = self._get(f"{LLM}.pretrained", True)
+        parts.append("n_llm_processes_0" if self._trains_drrn() else f"pretrained_{pretrained}")
+        if not pretrained:
+            parts.append(f"load_embedding_{self._get('load_embedding', False)}")
+        if self._get("use_action_heads"):
+            parts.append("use_action_heads_True")
         if (history := number(self._get("nbr_obs", 3))) != 3:
             parts.append(f"nbr_obs_{history}")
-        return [
-            *parts,
-            "_".join([f"nbr_actions_{len(actions)}", *map(str, actions)]),
-            f"shape_reward_beta_{number(self._get('reward_shaping_beta', 0))}",
-        ]
+        if isinstance(actions := self._get("action_space"), list):
+            parts.append("_".join([f"nbr_actions_{len(actions)}", *map(str, actions)]))
+        return [*parts, f"shape_reward_beta_{number(self._get('reward_shaping_beta', 0))}"]
 
     def _model(self) -> dict[str, Any]:
         values: dict[str, Any] = {}

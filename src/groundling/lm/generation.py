@@ -92,9 +92,8 @@ def _generate_batch(
     output: Any = model.generate(
         input_ids=tokens,
         attention_mask=mask,
-        **(
-            {"pad_token_id": filler, "tokenizer": tokenizer} | limits | settings
-        ),  # stop_strings, token_healing
+        # The tokenizer is for stop_strings and token_healing.
+        **({"pad_token_id": filler, "tokenizer": tokenizer} | limits | settings),
         return_dict_in_generate=True,
         output_scores=True,
         output_logits=True,

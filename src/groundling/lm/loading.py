@@ -136,7 +136,8 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
             return AutoTokenizer.from_pretrained(source.path, **source.options)
     except Exception as error:
         reason = first_line(error)
-        if any(folder.glob("*.model")) and importlib.util.find_spec("sentencepiece") is None:
+        needs_conversion = any(folder.glob("*.model")) and not (folder / "tokenizer.json").exists()
+        if needs_conversion and importlib.util.find_spec("sentencepiece") is None:
             reason = "it is a SentencePiece model file, which needs sentencepiece: pip install sentencepiece"
         raise GroundlingError(f"the tokenizer of {source.path} cannot be read: {reason}") from error
 

@@ -204,9 +204,7 @@ def _unfit(key: str, array: NDArray, head: tuple[int, ...]) -> str | None:
     expected = head if is_info else head + TAILS.get(key, array.shape[3:])
     if array.shape != expected:
         return f"{name} has shape {array.shape}, expected {expected} as of message"
-    if array.dtype.kind not in ("iufUS" if is_info else "iuf") or (
-        key == "score" and array.dtype.kind in "US"
-    ):
+    if array.dtype.kind not in ("iufUS" if is_info and key not in _USED else "iuf"):
         return f"{name} has dtype {array.dtype}, expected numbers"
     return None
 

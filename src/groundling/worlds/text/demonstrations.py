@@ -87,7 +87,7 @@ class Demonstrations(Collector):
 
         With `in_passes`, steps past the end of the pass repeat its last transition and are masked.
         """
-        end = self._position + num_steps * self._total
+        full = end = self._position + num_steps * self._total
         if self._by_pass:
             end = min(end, (self._position // self._rows.num_rows + 1) * self._rows.num_rows)
         indices, mask = self._next(num_steps, end)
@@ -107,7 +107,7 @@ class Demonstrations(Collector):
             dones=column("done", torch.bool),
             last_values=torch.zeros(self.num_envs),
             last_observations=[],
-            mask=None if mask.all() else mask.view(num_steps, self.num_envs),
+            mask=None if end == full else mask.view(num_steps, self.num_envs),
         )
 
     def in_passes(self, epochs: int) -> tuple[int, int]:
