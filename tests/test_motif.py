@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 from groundling.cli import main
+from groundling.configs.compose import compose
 from groundling.envs.nethack import TASKS, make_task
 from groundling.envs.seeds import held_out_seed
 from groundling.judges import open_pairs
@@ -313,3 +314,34 @@ def test_a_worker_that_dies_costs_its_episodes_and_not_the_run(tmp_path: Path, r
     assert rows[-1]["dead_workers"] == 1 and rows[-1]["cut_episodes"] > 0
     state = json.loads(sorted((tmp_path / "checkpoints").glob("[0-9]*"))[-1].joinpath("run.json").read_text())
     assert state["envs"][0]["incidents"]["dead_workers"] == 1
+
+
+_SECTION = re.compile(r"^### (Annotate|Train a reward model|Train an agent): `(scripts\.\w+)`$", re.MULTILINE)
+_README_FLAGS = {
+    "scripts.annotate_pairs_dataset": "directory prompt-version goal-key n-annotation-chunks chunk-number llm-size "
+    "num-gpus custom-annotator-string ignore-existing batch-size flushing-freq",
+    "scripts.train_reward": "batch_size num_workers reward_lr num_epochs seed dataset_dir annotator "
+    "experiment train_dir",
+    "scripts.main": "algo env num_workers num_envs_per_worker batch_size reward_scale obs_scale train_for_env_steps "
+    "save_every_steps keep_checkpoints stats_avg seed reward_dir experiment train_dir extrinsic_reward llm_reward "
+    "reward_encoder root_env beta_count_exponent eps_threshold_quantile",
+}
+
+
+def test_the_originals_flags_name_keys_that_there_are() -> None:
+    """Each key that the migration page names for the original's flags is one of `motif/score`, with a value."""
+    page = (Path(__file__).parents[1] / "docs" / "migration" / "motif.md").read_text()
+    parts = _SECTION.split(page)
+    tables = dict(zip(parts[2::3], parts[3::3], strict=True))
+    for script, flags in _README_FLAGS.items():
+        assert all(f"`--{flag}`" in tables[script] for flag in flags.split()), script
+        rows = [line.split("|")[1:3] for line in tables[script].splitlines() if line.startswith("| `--")]
+        assert all("`" in ours or "no counterpart, because" in ours or "always" in ours for _, ours in rows)
+    keys = set(re.findall(r"`((?:world|algorithm|policy|reward|training)\.[\w.]+)`", tables["scripts.main"]))
+    keys -= {"world.args.save_ttyrec_every", "world.args.savedir"}  # nle's, whose env takes any
+    values = {"algorithm.id": "appo", "world.env": "NetHackOracle-v1", "policy.args.core": "lstm"}
+    values |= {"training.wandb": "p", "reward.reward_model.args.path": "p"}
+    values |= {"reward.reward_model.args.normalize": "true", "world.ahead": "true"}
+    values |= {"reward.reward_model.args.threshold_quantile": 0.5, "training.steps": 64}
+    assert len(keys) > 25
+    compose("motif/score", [f"{key}={values.get(key, 32)}" for key in sorted(keys)])

@@ -1,6 +1,7 @@
 """The Hydra files of GLAM and Lamorel, rebuilt from their entries, are read, and they train."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ from omegaconf import OmegaConf
 
 from groundling.cli import main
 from groundling.compat.glam_config import read
-from groundling.envs.text_generation import pools
+from groundling.envs.text_generation import Sample, pools
 from groundling.errors import ConfigError, GroundlingError
 from groundling.policies.policy import policies
+from groundling.worlds.writing.parts import make_prompt_encoder
+from tests.building import policy_of
 from tests.thorough import some_of, thorough
 
 _ACTIONS = ["turn_left", "turn_right", "go_forward", "pick_up", "drop", "toggle"]
@@ -300,7 +303,10 @@ def test_without_gpus_there_is_nothing_to_spread_a_model_over(tmp_path: Path) ->
 
 def test_glams_entries_mean_what_they_meant(tmp_path: Path) -> None:
     config, notes = read(_write(tmp_path, "glam-local"), _needed("glam-local", tmp_path))
-    assert (config.name, config.run_dir) == ("llm_mtrl-T5small", f"{tmp_path}/llm_mtrl-T5small-seed1")
+    name = (
+        f"llm_mtrl-T5small-nbr_env_2-pretrained_True-nbr_actions_6_{'_'.join(_ACTIONS)}-shape_reward_beta_0"
+    )
+    assert (config.name, config.run_dir) == (name, f"{tmp_path}/{name}-seed1")
     assert (config.device, config.model.path, config.model.init) == ("cpu", "t5-small", "pretrained")
     assert config.world.env == "BabyAI-MixedTestLocal-v0" and config.world.actions == [
         a.replace("_", " ") for a in _ACTIONS
@@ -569,7 +575,7 @@ def test_a_french_run_is_french_throughout(tmp_path: Path) -> None:
         (
             "glam-local",
             ["zero_shot=true"],
-            "groundling evaluate [^ ]*/llm_mtrl-T5small-seed1 --suite all --epi",
+            "groundling evaluate [^ ]*/llm_mtrl-T5small-[^ ]*-seed1 --suite all --epi",
         ),
         ("glam-local", ["im_learning=true"], "glam/bc"),
         ("glam-local", ["get_example_trajectories=true"], "groundling collect"),
@@ -657,6 +663,28 @@ def test_lamorels_examples_are_runs_of_ppo(name: str, tmp_path: Path) -> None:
     assert (config.run_dir, config.seed, config.model.path) == (str(tmp_path), 1, "t5-small")
 
 
+def test_lamorels_prompts_have_no_end_token(tmp_path: Path) -> None:
+    """Lamorel stopped adding special tokens in November 2023; GLAM's runs were made before."""
+    for name in _SCRIPTS:
+        config, notes = read(_write(tmp_path, name), _needed(name, tmp_path))
+        assert not config.model.add_special_tokens
+        assert any("as in Lamorel since November 2023" in note for note in notes)
+    older, _ = read(
+        _write(tmp_path, name),
+        _needed(name, tmp_path),
+        ["model.add_special_tokens=true", "model.path=starter"],
+    )
+    assert older.model.add_special_tokens
+    lengths = {}
+    for config in (older, replace(older, model=replace(older.model, add_special_tokens=False))):
+        policy = policy_of(config)
+        encode = make_prompt_encoder(config.world, policy)
+        lengths[config.model.add_special_tokens] = len(encode([Sample("0", "Say left", ())])[0].ids)
+    assert lengths[True] == lengths[False] + 1
+    config, notes = read(_write(tmp_path, "glam-local"), _needed("glam-local", tmp_path))
+    assert config.model.add_special_tokens and any("model.add_special_tokens=false" in n for n in notes)
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -714,6 +742,28 @@ def test_the_campaigns_tests_lead_to_evaluate(tmp_path: Path) -> None:
     more = ["rl_script_args.path=experiments/post-training_tests.py", "rl_script_args.number_episodes=1000"]
     words = [*_CAMPAIGN, *_FLAN, *more, "rl_script_args.zero_shot=False"]
     words.append(f"rl_script_args.saving_path_logs={tmp_path}")
-    command = f"groundling evaluate {tmp_path}/llm_mtrl-Flan_T5large-seed3 --suite all --episodes 1000"
+    training = [*_CAMPAIGN, *_FLAN, f"rl_script_args.saving_path_logs={tmp_path}"]
+    trained, _ = read(_write(tmp_path, "glam-multi-node"), training)
+    command = f"groundling evaluate {trained.run_dir} --suite all --episodes 1000"
     with pytest.raises(ConfigError, match=re.escape(command)):
         read(_write(tmp_path, "glam-multi-node"), words)
+
+
+def test_each_script_of_a_campaign_has_a_run_of_its_own(tmp_path: Path) -> None:
+    """GLAM's GFlan-T5 and NPAE share experiment, model name and logs path, as its scripts have them."""
+    file, logs = _write(tmp_path, "glam-multi-node"), f"rl_script_args.saving_path_logs={tmp_path / 'logs'}"
+    scripts = [
+        [],
+        [*_HEADS, "rl_script_args.load_embedding=true"],
+        _HEADS,
+        [_HEADS[1]],
+        ["rl_script_args.nbr_obs=1"],
+        ["rl_script_args.reward_shaping_beta=0.1"],
+        ["rl_script_args.number_envs=16"],
+        ["rl_script_args.action_space=[turn_left,turn_right,go_forward]"],
+        ["lamorel_args.distributed_setup_args.n_llm_processes=0"],
+    ]
+    configs = [read(file, [*_CAMPAIGN, *_FLAN, logs, *more])[0] for more in scripts]
+    assert len({config.run_dir for config in configs}) == len(scripts)
+    again, _ = read(file, [*_CAMPAIGN, *_FLAN, logs, "rl_script_args.num_steps=2000000"])
+    assert again.run_dir == configs[0].run_dir  # the same command, with more steps, resumes

@@ -556,7 +556,7 @@ def test_a_clone_learns_from_as_many_transitions_as_were_asked_for(
     path.write_text(
         "name: cloning\nseeds: [1]\nepisodes: 2\n"
         "common: [world.env=BabyAI-GoToObj-v0, world.history=1, world.num_envs=4, world.num_steps=8, "
-        "training.steps=64, 'evaluation.baselines=[]', device=cpu]\n"
+        "training.epochs=null, training.steps=64, 'evaluation.baselines=[]', device=cpu]\n"
         "arms:\n  clone: {experiment: glam/bc, overrides: [model.path=starter], data: expert}\n"
         "  of-clone: {experiment: glam/bc, overrides: [model.path=starter], data: clone}\n"
     )

@@ -6,13 +6,15 @@ from pathlib import Path
 import pytest
 
 from groundling.cli import main
-from groundling.configs.compose import changed, compose, to_yaml
+from groundling.configs.compose import changed, compose, from_file, to_yaml
 from groundling.configs.schema import Config
+from groundling.configs.trust import EVERYTHING
 from groundling.envs.babyai_text import ACTIONS
 from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
 from groundling.evaluation.target import Target, find
 from groundling.prompts import PromptReader
+from groundling.training.checkpoint import save, write_json
 from groundling.worlds.text.envs import actions_of
 from groundling.worlds.text.suites import SUITES, find_suites
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
@@ -179,3 +181,16 @@ def test_what_a_checkpoint_was_trained_with_cannot_be_changed(tmp_path: Path) ->
     for text in ("model.path=starter-causal", "algorithm.id=a2c", "policy.id=drrn"):
         with pytest.raises(ConfigError, match=f"{text} would change how the checkpoint"):
             find(str(tmp_path), [text], print)
+
+
+def test_probes_of_training_are_off_in_evaluations(tmp_path: Path) -> None:
+    """GLAM's own files log fixed English situations while they train (template_test: 1)."""
+    (tmp_path / "config.yaml").write_text(to_yaml(compose("glam/drrn", ["world.probes=1"])))
+    save(tmp_path / "checkpoints", 1, lambda folder: write_json(folder / "run.json", {}), keep=1)
+    run = find(str(tmp_path), [], print)
+    assert run.config.world.probes is None
+    for suite in find_suites("glam"):
+        assert run.under(suite).config.world.probes is None
+    untrained = find("glam/drrn", ["world.probes=both", "world.language=french"], print)
+    assert untrained.under("french").config.world.language == "french"
+    assert from_file(tmp_path / "config.yaml", unused=EVERYTHING).world.probes == 1  # reports show it

@@ -218,7 +218,7 @@ def test_a_file_of_no_transitions_beside_one_with_some(tmp_path: Path) -> None:
         pq.write_table(
             pa.Table.from_pylist(rows, schema()), tmp_path / f"data/train-0000000{number}-0.parquet"
         )
-    assert Demonstrations(tmp_path, 1, slice(0, 1), None, 1, 0).steps_of(1) == 1
+    assert Demonstrations(tmp_path, 1, slice(0, 1), None, 1, 0).in_passes(1) == (1, 1)
 
 
 def _texts_of_no_encoding() -> bytes:

@@ -147,3 +147,15 @@ def test_a_decoder_without_room_is_told(lms, setting, tokens):
     with pytest.raises(GroundlingError, match=f"{tokens} tokens are to come .* decoder has room for 256"):
         lms("bart").generate(["go"], **setting)
     assert len(lms("bart").generate(["go"], max_new_tokens=256, min_new_tokens=256)[0].token_ids) == 256
+
+
+@pytest.mark.parametrize("family", ["gpt2", "t5"])
+def test_stop_strings_end_a_text(lms, family):
+    """Transformers looks for stop strings with the model's tokenizer, which it must be given."""
+    lm = lms(family)
+    token = lm.candidate_tokens(["turn"])[0][0]
+    always = {"sequence_bias": [[[token], 100.0]], "max_new_tokens": 6}
+    word = lm.tokenizer.decode([token])
+    assert lm.generate(["the red ball"], **always)[0].text == 6 * word
+    stopped = lm.generate(["the red ball"], **always, stop_strings=[2 * word])[0]
+    assert stopped.text == 2 * word and stopped.token_ids.tolist() == [token, token]

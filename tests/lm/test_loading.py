@@ -1,6 +1,7 @@
 """From folders to models and back, and every way to fail, told in one line."""
 
 import builtins
+import importlib.util
 import json
 import re
 
@@ -12,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokeni
 from groundling.errors import GroundlingError
 from groundling.lm import LanguageModel
 from groundling.lm.adapters import merge_adapters
+from groundling.policies.policy import policies
 from tests.lm.families import ACTIONS
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*cannot read several candidates")
@@ -416,3 +418,24 @@ def test_lora_without_peft(folder, monkeypatch):
     monkeypatch.setattr(builtins, "__import__", no_peft)
     with pytest.raises(GroundlingError, match=r"groundling\[lora\]"):
         LanguageModel.from_pretrained(folder, lora=LORA)
+
+
+def test_a_sentencepiece_file_is_named_as_what_it_is(tmp_path, monkeypatch):
+    """GLAM's DRRN reads such a file (spm_path): it is a tokenizer to convert, and no missing model."""
+    file = tmp_path / "unigram_8k.model"
+    file.write_bytes(b"\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00\x18\x02")
+    convert = "is a SentencePiece model file.*spiece.model.*pip install sentencepiece.*T5Tokenizer"
+    with pytest.raises(GroundlingError, match=convert):
+        policies.create("drrn", tokenizer=str(file))
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    file.rename(folder / "spiece.model")
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "T5Tokenizer"}')
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name, *a: None if name == "sentencepiece" else find_spec(name, *a)
+    )
+    with pytest.raises(
+        GroundlingError, match="SentencePiece model file, which needs sentencepiece: pip install"
+    ):
+        policies.create("drrn", tokenizer=str(folder))

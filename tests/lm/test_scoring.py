@@ -30,6 +30,21 @@ candidate_texts = st.sampled_from(CANDIDATES) | st.text(max_size=8)
 property_test = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 
 
+def test_prompts_without_special_tokens_are_those_of_lamorel_since_2023(make_lm):
+    """Lamorel: the encoder reads no ``</s>``; the candidate's tokens and the decoder are the same."""
+    trained, lamorel = make_lm("t5"), make_lm("t5", add_special_tokens=False)
+    prompt, actions = "You see a red ball 2 steps left", ["turn left", "go forward"]
+    ids = lamorel.tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    for lm, tokens in ((trained, [*ids, lamorel.end_token]), (lamorel, ids)):
+        expected = [plain_ids_log_probs(lm, tokens, c).sum() for c in lm.candidate_tokens(actions)]
+        torch.testing.assert_close(lm.score([prompt], actions)[0], torch.stack(expected), atol=1e-4, rtol=0)
+        assert lm.token_lengths([prompt]) == [len(tokens)]
+    assert (trained.score([prompt], actions)[0] - lamorel.score([prompt], actions)[0]).abs().max() > 1e-3
+    assert len(lamorel.prompt_tokens([""])[0]) == 1  # never empty
+    with pytest.raises(GroundlingError, match=r"add_special_tokens=false does nothing: .* leave it at true"):
+        make_lm("gpt2", add_special_tokens=False)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_equals_the_plain_computation(lms, family):
     lm = lms(family)

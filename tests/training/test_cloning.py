@@ -1,8 +1,11 @@
 """Behavioural cloning, from `groundling collect` to `groundling evaluate`."""
 
 import json
+import math
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -82,7 +85,13 @@ def test_the_loss_falls(policy: str, objective: str, dataset: Path, tmp_path: Pa
 def test_a_clone_is_evaluated_and_reported(dataset: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     arguments = ["world.env=BabyAI-GoToObj-v0", "world.history=2", "world.num_envs=8", "model.path=starter"]
-    arguments += [f"world.dataset={dataset}", "training.steps=40", "device=cpu", f"run_dir={run_dir}"]
+    arguments += [
+        f"world.dataset={dataset}",
+        "training.epochs=null",
+        "training.steps=40",
+        "device=cpu",
+        f"run_dir={run_dir}",
+    ]
     assert main(["train", "glam/bc", *arguments, "--dry-run"]) == 0 and not run_dir.exists()
     assert main(["train", "glam/bc", *arguments]) == 0
     assert main(["evaluate", str(run_dir), "--episodes", "2", "evaluation.num_envs=2"]) == 0
@@ -224,6 +233,47 @@ def test_a_loss_that_is_not_finite_spoils_nothing(dataset: Path, tmp_path: Path)
     assert all(p.equal(before[name]) or p.isnan().all() for name, p in policy.named_parameters())
     with pytest.raises(ConfigError, match="weight_decay"):
         create("bc", weight_decay=-1)
+
+
+def test_passes_over_the_data_decide_the_length(
+    dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in GLAM's cloning: passes x ceil(transitions / batch) optimizer steps, whatever the size of the data."""
+    total = count_transitions(dataset)
+    data = ["world.env=BabyAI-GoToObj-v0", "world.history=2", f"world.dataset={dataset}", "device=cpu"]
+    words = [*data, "model.path=starter", f"run_dir={tmp_path}/run"]
+    assert main(["train", "glam/bc", *words, "--dry-run"]) == 0
+    assert "updates 1 of" in " ".join(capsys.readouterr().out.split())
+
+    config = _config(dataset, tmp_path / "small", "choice", "drrn")  # updates of 16, minibatches of 8
+    config.training = TrainingConfig(epochs=2)
+    steps: list[int] = []
+    shown = Demonstrations.collect
+
+    def collect(self: Demonstrations, *args: Any, **settings: Any) -> Any:
+        rollout, episodes = shown(self, *args, **settings)
+        steps.append(len(rollout.elements(1)[0]))
+        return rollout, episodes
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Demonstrations, "collect", collect)
+        assert train(config, Console(quiet=True))
+    one_pass = [16] * (total // 16) + ([total % 16] if total % 16 else [])
+    assert total % 16 and steps == 2 * one_pass
+    assert [row["step"] for row in read_metrics(tmp_path / "small")] == list(accumulate(steps))
+
+    whole = Demonstrations(dataset, 5, slice(0, 5), _ACTIONS, 2, seed=1, num_steps=3)
+    shares = [
+        Demonstrations(dataset, 5, Processes(rank, 2).share(5), _ACTIONS, 2, seed=1, num_steps=3)
+        for rank in (0, 1)
+    ]
+    for one in (whole, *shares):
+        assert one.in_passes(2) == (2 * total, 2 * math.ceil(total / 15))
+    for _ in range(math.ceil(total / 15)):
+        rollout, parts = whole.rollout(3), [one.rollout(3) for one in shares]
+    joined = Rollout.beside(parts)  # one of the processes may have none that is masked
+    assert rollout.num_transitions == (total % 15 or 15) == joined.num_transitions
+    assert joined.elements(1)[0] == rollout.elements(1)[0]
 
 
 def test_processes_share_a_dataset(dataset: Path) -> None:

@@ -1,6 +1,7 @@
 """Runs that write texts: their rollouts, their figures, and what they leave behind."""
 
 import json
+import math
 import re
 from dataclasses import asdict
 from pathlib import Path
@@ -124,6 +125,33 @@ def test_references_are_learnt_word_for_word(tmp_path: Path) -> None:
     assert losses[-1] < losses[0] / 4
 
 
+def test_a_pass_over_references_ends_with_a_short_update(tmp_path: Path) -> None:
+    """An update of eight texts holds no more than the references that there are."""
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps({"ask": f"go {i}", "say": "turn left"}) + "\n" for i in range(6)))
+    config = _config(
+        tmp_path / "run",
+        "algorithm.id=bc",
+        "~algorithm.args",
+        "algorithm.args={objective:text,learning_rate:1e-2,minibatch_size:2}",
+        "~world.args",
+        f"world={{pool:jsonl,num_texts:8,args:{{path:{data},prompt_column:ask,reference_column:say}}}}",
+    )
+    policy = policy_of(config)
+    steps = []
+    algorithm = algorithm_of(config, policy)
+    algorithm.optimizer.step = lambda *args, **settings: steps.append(1)
+    collector = world_of(config).collector(policy, algorithm, slice(0, 8))
+    tokens, updates = collector.in_passes(2)
+    generator = torch.Generator()
+    rollouts = [collector.collect(policy, generator=generator)[0] for _ in range(updates)]
+    assert updates == 2 and tokens == sum(one.num_transitions for one in rollouts)
+    texts = [int(one.mask.any(0).sum()) for one in rollouts]
+    assert texts[0] == texts[1] <= 6
+    algorithm.update(policy, rollouts[0], generator=generator)
+    assert len(steps) == math.ceil(texts[0] / 2)
+
+
 def test_a_run_resumes_validates_and_is_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parts = ["evaluation.every=2", "evaluation.metrics=[{id:diversity},{id:increasing_numbers}]"]
     train(_config(tmp_path / "whole", *parts), Console(quiet=True))
@@ -194,7 +222,7 @@ def test_a_reference_has_its_models_special_tokens_and_ends_only_if_it_is_whole(
         references = References(order, PromptEncoder(tokenizer), 1, slice(0, 1), num_tokens, has_decoder)
         ids = references._tokens("turn left now")
         assert tokenizer.convert_ids_to_tokens(ids) == learnt[:num_tokens]
-        assert references.steps_of(2) == 2 * min(num_tokens, len(learnt))
+        assert references.in_passes(2)[0] == 2 * min(num_tokens, len(learnt))
 
 
 def test_metrics_and_rewards_get_the_language_model_under_training_or_the_one_they_name(

@@ -9,7 +9,7 @@ from groundling.cli import main
 from groundling.envs.nethack import ACTIONS, make_task
 from groundling.envs.seeds import training_seed
 from groundling.errors import ConfigError
-from groundling.judges import MessagePairs, Pairs
+from groundling.judges import MessagePairs, Pairs, open_pairs
 from groundling.worlds.nethack.pairs import Act, Player, explorer_player, random_player, record
 
 
@@ -158,3 +158,18 @@ def test_what_cannot_be_recorded_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="something else"):
         _record(tmp_path / "c")
     assert len(ACTIONS) == 23
+
+
+def test_screens_make_a_recording_that_the_originals_train_reward_reads(tmp_path: Path) -> None:
+    """Its loader stops at the first of these keys that has no file."""
+    arguments = ["collect", "random", "world.env=NetHackScore-v1", "--pairs", "2", "device=cpu"]
+    arguments += ["--screens", "--stride", "3", "--output", str(tmp_path / "pairs")]
+    assert main(arguments) == 0
+    files = {path.relative_to(tmp_path / "pairs").as_posix() for path in (tmp_path / "pairs").rglob("*.npy")}
+    assert files >= {
+        f"data/{key}.npy" for key in ("blstats", "message", "tty_chars", "tty_colors", "rewards")
+    }
+    assert files >= {f"info/{key}.npy" for key in ("score", "turns", "experience_level", "character")}
+    assert np.load(tmp_path / "pairs/data/tty_chars.npy").shape == (2, 2, 1, 24, 80)
+    assert np.load(tmp_path / "pairs/info/character.npy").tolist() == [["mon-hum-neu-mal"] * 2] * 2
+    assert len(open_pairs(tmp_path / "pairs")) == 2

@@ -110,12 +110,11 @@ class BehaviouralCloning(Algorithm):
         nothing = torch.zeros_like(rollout.rewards)  # there is no advantage in a dataset
         batch = Batch.of(policy, rollout, nothing, nothing)
         batch.num_steps = len(batch)  # sizes are told in elements
-        figures = learn(
-            self,
-            batch,
-            lambda micro: self._terms(policy, batch, micro),
-            torch.arange(len(batch)).split(self.minibatch_size),
-        )
+        counted = torch.arange(len(batch))
+        if batch.weights is not None:  # texts past the end of a pass are masked
+            counted = counted[batch.weights.any(1).cpu()]
+        minibatches = counted.split(self.minibatch_size)
+        figures = learn(self, batch, lambda micro: self._terms(policy, batch, micro), minibatches)
         return {**figures, "learning_rate": rate}
 
     @torch.no_grad()

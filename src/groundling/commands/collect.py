@@ -67,6 +67,11 @@ def add_parser(commands: Commands) -> None:
         choices=("motif", "parquet"),
         help="the dataset's format (default: parquet; in NetHack motif)",
     )
+    pairs.add_argument(
+        "--screens",
+        action="store_true",
+        help="in NetHack: also record screens and character, which Motif's own train_reward reads",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -82,8 +87,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             "--only-success and --validation go with --episodes, not with --pairs: leave them out"
         )
-    for option in ("length", "stride", "format"):
-        if arguments.pairs is None and getattr(arguments, option) is not None:
+    for option in ("length", "stride", "format", "screens"):
+        if arguments.pairs is None and getattr(arguments, option) not in (None, False):
             raise ConfigError(f"--{option} goes with --pairs, not with --episodes: leave it out")
     names = [arguments.agent] if arguments.pairs is None else arguments.agent.split(",")
     targets = [find(name, arguments.overrides, warn, config_dir=arguments.config_dir) for name in names]
@@ -119,6 +124,8 @@ def _record_pairs(arguments: argparse.Namespace, targets: Sequence["Target"]) ->
             raise ConfigError(
                 f"{target.agent} plays in another world than {targets[0].agent}: give the same env to all"
             )
+    if arguments.screens and targets[0].config.world.id != "nethack":
+        raise ConfigError("--screens is for NetHack, other worlds have none: leave it out")
     recording = Recording(
         arguments.output,
         arguments.agent,
@@ -126,6 +133,7 @@ def _record_pairs(arguments: argparse.Namespace, targets: Sequence["Target"]) ->
         arguments.length,
         arguments.stride,
         arguments.format,
+        arguments.screens,
     )
     console = make_console()
     with episode_bars(console, 2 * arguments.pairs, "segments") as on_agent:

@@ -187,10 +187,8 @@ class _Reader:
         """The folder into which the file's own training writes; RUN where entries that name it are open."""
         named = self._names()
         logs, seed = self._get("saving_path_logs", OPEN), self._get("seed", OPEN)
-        if (
-            OPEN in (logs, seed, self._get("name_experiment"), self._get("name_model"))
-            or "run_dir" not in named
-        ):
+        entries = ("name_experiment", "name_model", "number_envs", "action_space")
+        if OPEN in (logs, seed, *map(self._get, entries)) or "run_dir" not in named:
             return "RUN"
         return str(named["run_dir"]).replace("${name}", named["name"]).replace("${seed}", str(seed))
 
@@ -328,10 +326,32 @@ class _Reader:
 
     def _names(self) -> dict[str, Any]:
         parts = [str(self._get(key)) for key in ("name_experiment", "name_model") if self._get(key)]
+        if parts:
+            parts += self._identity()
         values = {"name": "-".join(parts) or self.path.stem}
         if (logs := self._get("saving_path_logs")) is not None:
             values["run_dir"] = f"{logs}/${{name}}-seed${{seed}}"
         return values
+
+    def _identity(self) -> list[str]:
+        """Parts of the original's folder names other than names and seed.
+
+        As there, embeddings, heads and the number of observations are named only where they are unusual.
+        """
+        parts = []
+        if (num_envs := self._get("number_envs")) is not None:
+            parts.append(f"nbr_env_{num_envs}")
+        pretrained = self._get(f"{LLM}.pretrained", True)
+        parts.append("n_llm_processes_0" if self._trains_drrn() else f"pretrained_{pretrained}")
+        if not pretrained:
+            parts.append(f"load_embedding_{self._get('load_embedding', False)}")
+        if self._get("use_action_heads"):
+            parts.append("use_action_heads_True")
+        if (history := number(self._get("nbr_obs", 3))) != 3:
+            parts.append(f"nbr_obs_{history}")
+        if isinstance(actions := self._get("action_space"), list):
+            parts.append("_".join([f"nbr_actions_{len(actions)}", *map(str, actions)]))
+        return [*parts, f"shape_reward_beta_{number(self._get('reward_shaping_beta', 0))}"]
 
     def _model(self) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -431,6 +451,11 @@ class _Reader:
                 f"{RL}.template_test: the actions' probabilities are logged in Groundling's fixed situations, "
                 "not in the original's"
             )
+        if not self._trains_drrn():
+            self.notes.append(
+                "prompts have the tokenizer's special tokens (T5's </s>), as in GLAM's first Lamorel; as in Lamorel "
+                "since November 2023: model.add_special_tokens=false"
+            )
         if str(self._get("name_environment", "")).startswith("BabyAI-Mixed"):
             self.notes.append(
                 "computed differently from the original code: a task is drawn at each reset, not once for each env "
@@ -486,7 +511,12 @@ class _Reader:
         values: dict[str, Any] = {
             "algorithm.args.normalize_advantages": True,
             "algorithm.args.adam_epsilon": 1e-8,
+            "model.add_special_tokens": False,
         }
+        self.notes.append(
+            "prompts have no special tokens (T5's </s>, Llama's <s>), as in Lamorel since November 2023; as in older "
+            "ones: model.add_special_tokens=true"
+        )
         if self._get("minibatch_size") is not None:  # of each of its model processes
             whole = self._count("minibatch_size", 64) * self._count(PROCESSES, 1)
             values["algorithm.args.minibatch_size"] = whole

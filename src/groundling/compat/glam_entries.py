@@ -102,7 +102,8 @@ MEANINGLESS = {
     "it gains nothing from more steps than those (world.args={max_steps: 64} sets another limit)",
     f"{RL}.saving_path_model": "checkpoints are kept in the run's folder",
     f"{RL}.spm_path": "the DRRN agent, which lamorel_args.distributed_setup_args.n_llm_processes=0 trains, reads the "
-    "tokens of policy.args.tokenizer: a bundled model's, a folder or a hub id",
+    "tokens of policy.args.tokenizer: a bundled model's, a folder or a hub id; docs/migration/glam.md converts such a "
+    "file",
     f"{RL}.gradient_minibatch_size": MEMORY,
     f"{RL}.zero_shot": _TESTS,
     f"{RL}.random_agent": _TESTS,

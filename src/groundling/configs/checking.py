@@ -13,7 +13,7 @@ from groundling.algorithms.algorithm import algorithms
 from groundling.arguments import check_minima
 from groundling.configs.keys import schema_of, types_of
 from groundling.configs.schema import Config
-from groundling.configs.trust import EVERYTHING, admit, check_plain
+from groundling.configs.trust import EVERYTHING, TRAINING_ALONE, admit, check_plain
 from groundling.configs.types import check_values
 from groundling.configs.used import check_used
 from groundling.documents import DocumentError, check_expansion, check_numbers
@@ -54,6 +54,8 @@ def check(settled: DictConfig, where: str, said: Mapping[str, Any], unused: Sequ
         check_values(key, admitted[key], hint)  # what interpolations have put there
     config = OmegaConf.to_object(OmegaConf.merge(schema_of(world), admitted))
     assert isinstance(config, Config)
+    if unused == TRAINING_ALONE:
+        config.world = config.world.in_play()
     for section in ("", "world", "model", "training", "evaluation"):
         check_minima(getattr(config, section) if section else config, f"{section}." if section else "")
     _check_identity(config.name, config.seed, config.run_dir)

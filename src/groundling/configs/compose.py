@@ -38,7 +38,12 @@ __all__ = [
 
 
 @errors_in_one_line()
-def compose(experiment: str, overrides: Sequence[str] = (), config_dir: Path | None = None) -> Config:
+def compose(
+    experiment: str,
+    overrides: Sequence[str] = (),
+    config_dir: Path | None = None,
+    unused: Sequence[str] = (),
+) -> Config:
     """Compose an experiment with overrides such as ``world.num_envs=16``.
 
     Args:
@@ -46,12 +51,13 @@ def compose(experiment: str, overrides: Sequence[str] = (), config_dir: Path | N
         overrides: In Hydra's syntax (https://hydra.cc/docs/advanced/override_grammar/basic/): ``key=value`` sets,
             a dict is merged into what is there, ``~key`` takes a free argument out again or empties a dict.
         config_dir: A folder of the user's own YAML files, searched beside the bundled ones.
+        unused: As in `from_file`.
 
     Raises:
         ConfigError: no such experiment, key or id, a value of the wrong type, or one that `trust` refuses.
     """
     parsed = parse(overrides)
-    return _made(reading.from_experiment(experiment, config_dir), parsed)
+    return _made(reading.from_experiment(experiment, config_dir), parsed, unused)
 
 
 @errors_in_one_line()

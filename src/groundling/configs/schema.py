@@ -53,6 +53,9 @@ class ModelConfig:
     """Keyword arguments of peft.LoraConfig, such as {r: 16, lora_alpha: 32}; empty: train all weights."""
     max_prompt_tokens: int | None = at_least(1, None)
     """Keep only a prompt's last tokens, with a warning; null: a prompt too long for the model is an error."""
+    add_special_tokens: bool = True
+    """Add the tokenizer's special tokens to prompts: </s> at the end for T5, <s> at the beginning for Llama 2. false:
+    none, as Lamorel since November 2023; an error for tokenizers that add none."""
     trust_remote_code: bool = False
     """Run code that comes with a model, once you have read it; counts only where the command line says it."""
 
@@ -64,7 +67,7 @@ class TrainingConfig:
     steps: int = at_least(1, 1_500_000)
     """Env steps, or tokens written, in total; GLAM took 1.5 million."""
     epochs: int | None = at_least(1, None)
-    """In the place of steps, where a dataset or a pool's references are learnt: how often all of it."""
+    """Passes over a dataset or a pool's references, instead of steps; the last update of a pass may be short."""
     checkpoint_every: int = at_least(1, 1)
     """Updates between checkpoints: what a killed run can lose at most."""
     keep_checkpoints: int = at_least(1, 2)

@@ -105,6 +105,8 @@ def _unused(config: Config, world: type[World[Any, Any]], demonstrated: bool) ->
         idle["model.revision"] = (
             f"model.path={model.path} is a folder on this machine, which has no revisions"
         )
+    if policy.args.get("prompt") == "conversation":
+        idle["model.add_special_tokens"] = "conversations are written by the chat template"
     if config.device.partition(":")[0] == "cpu":
         idle["model.device_map"] = f"device={config.device} has one device, and no GPUs to spread layers over"
     if not demonstrated:

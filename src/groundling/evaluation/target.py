@@ -105,7 +105,7 @@ class Target:
         self.world.find_suites(suite)
         try:
             overrides = self.world.changes(suite, self.overrides)
-            there = replace(self, config=changed(self.config, overrides))
+            there = replace(self, config=changed(self.config, overrides, TRAINING_ALONE))
             there.world.try_suite(suite)
             return there
         except ConfigError as error:
@@ -206,7 +206,7 @@ def find(
         config = config_of_agent(name, overrides)
         return Target(name, Path(config.run_dir), config, None, changes)
     if name in experiments(config_dir):
-        config = compose(name, overrides, config_dir)
+        config = compose(name, overrides, config_dir, unused)
         return Target("zero-shot", Path(config.run_dir), config, None, changes)
     if (path / "config.json").exists():
         raise ConfigError(

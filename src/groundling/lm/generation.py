@@ -94,7 +94,8 @@ def _generate_batch(
     output: Any = model.generate(
         input_ids=tokens,
         attention_mask=mask,
-        **({"pad_token_id": filler} | limits | settings),
+        # The tokenizer is for stop_strings and token_healing.
+        **({"pad_token_id": filler, "tokenizer": tokenizer} | limits | settings),
         return_dict_in_generate=True,
         output_scores=True,
         output_logits=True,

@@ -50,8 +50,12 @@ class LanguageModel(nn.Module):
         tokenizer: Its tokenizer.
         gradient_checkpointing: Recompute activations in the backward pass, for less memory and more time.
         max_prompt_tokens: Longer prompts keep their last tokens; None raises where they do not fit the model.
+        add_special_tokens: Add the tokenizer's special tokens to prompts given as text: T5's ``</s>``, Llama's ``<s>``.
         keep_base: Save the frozen weights beside a LoRA adapter (for bases that cannot be loaded from elsewhere).
         compiled: Scoring and reading go through `torch.compile`; generation does not.
+
+    Raises:
+        GroundlingError: ``add_special_tokens=False``, and the tokenizer adds none anyway.
 
     Attributes:
         filler: The token that pads.
@@ -67,6 +71,7 @@ class LanguageModel(nn.Module):
         *,
         gradient_checkpointing: bool = False,
         max_prompt_tokens: int | None = None,
+        add_special_tokens: bool = True,
         keep_base: bool = False,
         compiled: bool = False,
     ) -> None:
@@ -82,13 +87,21 @@ class LanguageModel(nn.Module):
         self._gradient_checkpointing = gradient_checkpointing
         self._keep_base = keep_base
         self._max_prompt_tokens = max_prompt_tokens
+        if not add_special_tokens and not tokenizer.num_special_tokens_to_add():
+            raise GroundlingError(
+                "add_special_tokens=false does nothing: this model's tokenizer adds no special tokens; leave it at "
+                "true (of a run model.add_special_tokens=true)"
+            )
+        self.add_special_tokens = add_special_tokens
         if gradient_checkpointing:
             loading.checkpoint_gradients(model)
         self.filler = _first_known(tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
         beginning = _first_known(tokenizer.bos_token_id, tokenizer.eos_token_id, self.filler)
         embeddings: Any = model.get_input_embeddings()
         self._chat: Chat | None = None
-        self._tokens = TextTokens(tokenizer, embeddings.weight.shape[0], beginning, max_prompt_tokens)
+        self._tokens = TextTokens(
+            tokenizer, embeddings.weight.shape[0], beginning, max_prompt_tokens, add_special_tokens
+        )
         config = model.config.get_text_config()
         start = _first_known(
             getattr(model.config, "decoder_start_token_id", None),
@@ -119,6 +132,7 @@ class LanguageModel(nn.Module):
         revision: str | None = None,
         trust_remote_code: bool = False,
         max_prompt_tokens: int | None = None,
+        add_special_tokens: bool = True,
         compile: bool = False,
     ) -> Self:
         """Loads a model: causal or encoder-decoder is found out from its config.
@@ -141,6 +155,7 @@ class LanguageModel(nn.Module):
             revision: Of a hub model.
             trust_remote_code: Run the code that comes with a hub model.
             max_prompt_tokens: Longer prompts keep their last tokens; None raises where they do not fit the model.
+            add_special_tokens: Add the tokenizer's special tokens to prompts given as text.
             compile: Scoring and reading go through `torch.compile`.
 
         Raises:
@@ -179,6 +194,7 @@ class LanguageModel(nn.Module):
             ),
             gradient_checkpointing=gradient_checkpointing,
             max_prompt_tokens=max_prompt_tokens,
+            add_special_tokens=add_special_tokens,
             compiled=compile,
             keep_base=keep_base,
         )

@@ -93,6 +93,12 @@ def resolve(path: str | Path) -> str:
     folder = Path(path).expanduser()
     if folder.is_dir():
         return str(folder.resolve())
+    if folder.is_file() and folder.suffix == ".model":
+        raise GroundlingError(
+            f"{path} is a SentencePiece model file, and a folder with a Transformers tokenizer is expected: copy it to "
+            'FOLDER/spiece.model, pip install sentencepiece, convert it with python -c "from transformers import '
+            "T5Tokenizer as T; T.from_pretrained('FOLDER', extra_ids=0).save_pretrained('FOLDER')\", and name FOLDER"
+        )
     if (
         folder.exists()
         or folder.is_absolute()
@@ -133,9 +139,11 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
             return AutoTokenizer.from_pretrained(source.path, **source.options)
     except Exception as error:
         pass_out_of_memory(error)
-        raise GroundlingError(
-            f"the tokenizer of {source.path} cannot be read: {first_line(error)}"
-        ) from error
+        reason = first_line(error)
+        needs_conversion = any(folder.glob("*.model")) and not (folder / "tokenizer.json").exists()
+        if needs_conversion and importlib.util.find_spec("sentencepiece") is None:
+            reason = "it is a SentencePiece model file, which needs sentencepiece: pip install sentencepiece"
+        raise GroundlingError(f"the tokenizer of {source.path} cannot be read: {reason}") from error
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ class TextTokens:
         fallback_token: What an empty prompt becomes where the tokenizer adds no special token.
         max_prompt_tokens: Longer prompts keep their last tokens (and their first, where it marks the beginning); the
             first such prompt gives a warning.
+        add_special_tokens: Add the tokenizer's special tokens to prompts.
 
     Attributes:
         encoder: Encodes the texts, with control tokens in words that were masked by it as plain text.
@@ -45,18 +46,20 @@ class TextTokens:
         vocabulary_size: int,
         fallback_token: int,
         max_prompt_tokens: int | None,
+        add_special_tokens: bool = True,
     ) -> None:
         self._tokenizer: Any = tokenizer
         self.encoder = TextEncoder(tokenizer)
         self.vocabulary_size = vocabulary_size
         self._fallback_token = fallback_token
         self._max_prompt_tokens = max_prompt_tokens
+        self._add_special_tokens = add_special_tokens
         self._prompts, self._candidates = _Remembered(), _Remembered()
         self._has_cut = False
 
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids with the tokenizer's special tokens, never empty."""
-        return self._remembered(self._prompts, texts, special_tokens=True, finish=self._finish_prompt)
+        """Token ids of prompts, with special tokens if `add_special_tokens`; never empty."""
+        return self._remembered(self._prompts, texts, self._add_special_tokens, self._finish_prompt)
 
     def candidates(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids without special tokens; empty for an empty text."""

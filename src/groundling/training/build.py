@@ -50,7 +50,7 @@ def in_steps(training: TrainingConfig, collector: Collector) -> TrainingConfig:
     """
     if training.epochs is None:
         return training
-    return replace(training, steps=collector.steps_of(training.epochs))
+    return replace(training, steps=collector.in_passes(training.epochs)[0])
 
 
 def check_suits(
@@ -245,5 +245,6 @@ def _make_language_model(model: ModelConfig, seed: int, device: str, checkpoint:
         revision=model.revision,  # also of the weights that a checkpoint's adapter stands on
         trust_remote_code=model.trust_remote_code,
         max_prompt_tokens=model.max_prompt_tokens,
+        add_special_tokens=model.add_special_tokens,
         compile=model.compile,
     )

@@ -12,7 +12,7 @@ from groundling.configs.schema import Config
 from groundling.devices import find_device
 from groundling.policies.policy import Policy
 from groundling.policies.turns import Turn
-from groundling.training.build import in_steps, make_algorithm, make_policy, world_of
+from groundling.training.build import make_algorithm, make_policy, world_of
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,11 @@ def dry_run(config: Config) -> DryRun:
     algorithm: Any = make_algorithm(config.algorithm, policy)
     short = world.rehearsal(policy.recurrence, algorithm.steps_per_gradient)
     collector = short.collector(policy, algorithm, slice(0, short.config.num_rows))
-    if config.training.epochs is not None:  # of whole texts
+    epochs, updates = config.training.epochs, 0
+    if epochs is not None:  # of whole texts
         whole = world.collector(policy, algorithm, slice(0, config.world.num_rows))
-        config = replace(config, training=in_steps(config.training, whole))
+        steps, updates = whole.in_passes(epochs)
+        config = replace(config, training=replace(config.training, steps=steps))
     world.check_measures(policy)  # what is missing is told
     generator = torch.Generator().manual_seed(config.seed)
 
@@ -72,7 +74,7 @@ def dry_run(config: Config) -> DryRun:
         device=str(find_device(config.device)),
         parameters=_count(policy, trainable=False),
         trainable=_count(policy, trainable=True),
-        updates=-(-config.training.steps // steps_per_update),
+        updates=updates or -(-config.training.steps // steps_per_update),
         memory_bytes=_memory(policy),
         seconds=seconds * config.training.steps,
         prompt=prompts[0] if prompts else None,

@@ -55,8 +55,11 @@ class Collector(ABC):
             on_step: Called now and then with the number of transitions gathered since.
         """
 
-    def steps_of(self, epochs: int) -> int:
-        """How many steps so many passes over all data take.
+    def in_passes(self, epochs: int) -> tuple[int, int]:
+        """Count passes over the data: from now on a rollout ends where a pass ends, so the last of a pass may be short.
+
+        Returns:
+            The steps and the updates of ``epochs`` passes.
 
         Raises:
             ConfigError: there are no data, but what the policy does itself.

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from omegaconf import MISSING
 
@@ -51,6 +51,10 @@ class WorldConfig:
         """Of an update: steps of each env, or tokens of a text at most."""
         steps: int = getattr(self, self.STEPS)
         return steps
+
+    def in_play(self) -> Self:
+        """The same settings without instruments of training, for an agent that is only played."""
+        return self
 
     def check(self) -> None:
         """Raise `ConfigError` where a value, or what it names, does not exist; nothing is loaded for it."""

@@ -29,3 +29,5 @@ class Recording:
     """Of how many steps one segment is kept; None: as is usual in the world."""
     format: Format | None = None
     """Of the files; None: as is usual in the world."""
+    screens: bool = False
+    """Keep the screen of each step; for NetHack."""

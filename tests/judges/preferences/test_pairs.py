@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from groundling.cli import main
 from groundling.errors import ConfigError
 from groundling.judges import Comparison, MessagePairs, Preference, caption, open_pairs
 
@@ -157,6 +158,32 @@ def _wrong(key: str, array: np.ndarray | None) -> dict[str, np.ndarray]:
     return {k: v for k, v in {**data, key: array}.items() if v is not None}
 
 
+def test_arrays_that_nothing_reads_may_be_of_any_kind(tmp_path: Path) -> None:
+    """A folder in the published layout whose info/character.npy holds names, and files that are none of ours."""
+    data, info = make(3, 1)
+    pairs = MessagePairs.create(tmp_path / "pairs", data, info)
+    names = np.array([["mon-hum", "val-dwa"]] * 3)
+    np.save(pairs.folder / "info" / "character.npy", names)
+    np.save(pairs.folder / "info" / "notes.npy", np.array([{"a": 1}], object), allow_pickle=True)
+    np.save(pairs.folder / "data" / "tty_cursor.npy", np.zeros(7))
+    again = open_pairs(pairs.folder)
+    assert again.info["character"].tolist() == names.tolist()
+    assert "notes" not in again.info and "tty_cursor" not in again.data  # type: ignore[attr-defined]
+    again.write_preferences("rules", np.array([0, 1, 2]))
+    args = ["distill", str(pairs.folder), "--preferences", "rules", "--output", str(tmp_path / "reward")]
+    args.insert(2, "validation_fraction=0")
+    assert main([*args, "--model", "table"]) == 0
+    assert main(["annotate", str(pairs.folder), "--judge", "score"]) == 0
+    with pytest.warns(UserWarning, match="left out of Parquet, which holds numbers: character"):
+        assert "character" not in again.convert(tmp_path / "parquet", "parquet").info  # type: ignore[attr-defined]
+    np.save(pairs.folder / "info" / "score.npy", np.full((3, 2), "high"))
+    with pytest.raises(ConfigError, match="info score has dtype <U4, expected numbers"):
+        open_pairs(pairs.folder)
+    np.save(pairs.folder / "info" / "score.npy", np.array([{"a": 1}], object), allow_pickle=True)
+    with pytest.raises(ConfigError, match=r"score\.npy is no array that can be read"):
+        open_pairs(pairs.folder)
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -198,9 +225,9 @@ def test_what_is_missing_or_broken_is_named(tmp_path: Path) -> None:
     for name in ("a/b", "..", "a.b", ""):
         with pytest.raises(ConfigError, match="annotator's name"):
             pairs.write_preferences(name, np.zeros(2, int))
-    np.save(tmp_path / "pairs/data/evil.npy", np.array([{}]), allow_pickle=True)
+    np.save(tmp_path / "pairs/data/blstats.npy", np.array([{}]), allow_pickle=True)
     with pytest.raises(ConfigError, match="no array that can be read"):
         open_pairs(tmp_path / "pairs")
-    np.save(tmp_path / "pairs/data/evil.npy", np.zeros((10**12, 2, 0, 256), np.uint8))  # all header
-    with pytest.raises(ConfigError, match=r"evil\.npy has 1,000,000,000,000 rows without values"):
+    np.save(tmp_path / "pairs/data/blstats.npy", np.zeros((10**12, 2, 0, 256), np.uint8))  # all header
+    with pytest.raises(ConfigError, match=r"blstats\.npy has 1,000,000,000,000 rows without values"):
         open_pairs(tmp_path / "pairs")

@@ -25,14 +25,16 @@ def encode_prompts(
     tokenizer: PreTrainedTokenizerBase,
     max_prompt_length: int,
     truncation_side: Side = "left",
+    add_special_tokens: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Prompts as the model reads them, with the tokenizer's special tokens, padded on the left.
+    """Prompts as the model reads them, padded on the left.
 
     Args:
         samples: Their prompts are encoded.
         tokenizer: Of the model; must have a padding token.
         max_prompt_length: In tokens. Longer prompts are cut, with a warning, special tokens kept.
         truncation_side: Where they are cut: ``left`` keeps the end of a prompt, ``right`` its beginning.
+        add_special_tokens: Add the tokenizer's special tokens.
 
     Returns:
         Token ids and 0/1 mask, int64 ``(len(samples), max_prompt_length)``.
@@ -43,7 +45,7 @@ def encode_prompts(
     """
     if truncation_side not in ("left", "right"):
         raise ConfigError(unknown("prompt_truncation_side", truncation_side, ("left", "right")))
-    specials = tokenizer.num_special_tokens_to_add()
+    specials = tokenizer.num_special_tokens_to_add() if add_special_tokens else 0
     if max_prompt_length <= specials:
         raise ConfigError(
             f"max_prompt_length={max_prompt_length}: a prompt needs at least 1 token besides the {specials} special "
@@ -53,6 +55,7 @@ def encode_prompts(
     with _truncating(tokenizer, truncation_side):
         encoded = tokenizer(
             [sample.prompt for sample in samples],
+            add_special_tokens=add_special_tokens,
             padding="max_length",
             padding_side="left",
             truncation=True,

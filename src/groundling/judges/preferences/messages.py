@@ -12,6 +12,7 @@ Two formats. ``motif`` is the layout of the published Motif data, ``.npy`` files
 """
 
 import shutil
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
@@ -37,6 +38,8 @@ TAILS: dict[str, tuple[int, ...]] = {
     "rewards": (),
 }
 """By data key, the shape after (N, 2, L); other keys may have any."""
+_USED = ("message", "blstats", "rewards", "score")
+"""Keys of the arrays that judges and reward models read; files of other arrays need not be readable."""
 
 
 class MessagePairs(Pairs):
@@ -57,12 +60,18 @@ class MessagePairs(Pairs):
     def open(cls, folder: Path) -> Self:
         """Open a dataset of either format; of ``motif`` nothing is read yet.
 
+        Of ``motif`` arrays that are not used, such as the screens, those that are no such arrays are ignored.
+
         Raises:
             ConfigError: its arrays cannot be read, or do not fit together.
         """
         if any((folder / "data").glob("*.parquet")):
             return cls(folder, "parquet", *parquet.read(folder))
-        return cls(folder, "motif", _load_all(folder / "data"), _load_all(folder / "info"))
+        data, info = _load_all(folder / "data"), _load_all(folder / "info")
+        head = data["message"].shape[:3] if "message" in data else ()
+        data = {key: array for key, array in data.items() if key in _USED or not _unfit(key, array, head)}
+        info = {key: array for key, array in info.items() if key in _USED or not _unfit(key, array, head[:2])}
+        return cls(folder, "motif", data, info)
 
     @classmethod
     def create(
@@ -73,7 +82,7 @@ class MessagePairs(Pairs):
         Args:
             folder: Where; must not exist, or be empty.
             data: By key, arrays (N, 2, L, ...); "message" must be among them. Memory-mapped ones are copied in pieces.
-            info: By key, arrays (N, 2).
+            info: By key, arrays (N, 2): numbers, in "motif" also texts.
             format: "motif" or "parquet".
 
         Raises:
@@ -97,9 +106,16 @@ class MessagePairs(Pairs):
         """Write the same pairs and preferences into a new ``folder``; arguments and errors as of `create`.
 
         How the preferences were made comes along, and so do the answers that lie in the dataset's folder, so that
-        `groundling annotate` goes on there with what is missing.
+        `groundling annotate` goes on there with what is missing. Texts of ``info`` are left out of Parquet, with a
+        warning.
         """
-        new = MessagePairs.create(folder, self.data, self.info, format)
+        texts = [key for key, array in self.info.items() if array.dtype.kind in "US" and format == "parquet"]
+        if texts:
+            warnings.warn(
+                f"{folder}: left out of Parquet, which holds numbers: {', '.join(texts)}", stacklevel=2
+            )
+        info = {key: array for key, array in self.info.items() if key not in texts}
+        new = MessagePairs.create(folder, self.data, info, format)
         if (self.folder / ANSWERS).is_dir():
             shutil.copytree(
                 self.folder / ANSWERS, new.folder / ANSWERS, ignore=shutil.ignore_patterns("claims")
@@ -169,18 +185,38 @@ def check(data: Arrays, info: Arrays, where: str) -> None:
             "with L of 1 or more"
         )
     head = messages.shape[:3]
-    for key, array in data.items():
-        expected = head + TAILS.get(key, array.shape[3:])
-        if array.shape != expected:
-            raise ConfigError(f"{where}: {key} has shape {array.shape}, expected {expected} as of message")
-    for key, array in info.items():
-        if array.shape != head[:2]:
-            raise ConfigError(f"{where}: info {key} has shape {array.shape}, expected {head[:2]}")
-    for key, array in {**data, **info}.items():
-        if array.dtype.kind not in "iuf":
-            raise ConfigError(f"{where}: {key} has dtype {array.dtype}, expected numbers")
+    for arrays, shape in ((data, head), (info, head[:2])):
+        for key, array in arrays.items():
+            if (problem := _unfit(key, array, shape)) is not None:
+                raise ConfigError(f"{where}: {problem}")
+
+
+def _unfit(key: str, array: NDArray, head: tuple[int, ...]) -> str | None:
+    """Reason why an array cannot belong to a dataset, or None.
+
+    Args:
+        key: Its name.
+        array: Of the data, or of the info.
+        head: Its first dimensions: (N, 2, L) of the data, (N, 2) of the info.
+    """
+    is_info = len(head) == 2
+    name = f"info {key}" if is_info else key
+    expected = head if is_info else head + TAILS.get(key, array.shape[3:])
+    if array.shape != expected:
+        return f"{name} has shape {array.shape}, expected {expected} as of message"
+    if array.dtype.kind not in ("iufUS" if is_info and key not in _USED else "iuf"):
+        return f"{name} has dtype {array.dtype}, expected numbers"
+    return None
 
 
 def _load_all(folder: Path) -> dict[str, NDArray]:
-    # The original's key is the file's name up to its first dot.
-    return {path.name.partition(".")[0]: load_array(path) for path in sorted(folder.glob("*.npy"))}
+    """By key, the arrays of a folder; the original's key is a file's name up to its first dot."""
+    arrays = {}
+    for path in sorted(folder.glob("*.npy")):
+        key = path.name.partition(".")[0]
+        try:
+            arrays[key] = load_array(path)
+        except ConfigError:  # a pickle of Python objects, say
+            if key in _USED:
+                raise
+    return arrays

@@ -37,6 +37,12 @@ _DTYPES = {
 }
 _INFO = {"score": 9, "level_num": 12, "experience_level": 18, "turns": 20}
 """By key, where blstats hold a figure of a segment's last step."""
+KEYS = ("message", "blstats", "rewards")
+"""What is kept of a step."""
+SCREENS = ("tty_chars", "tty_colors")
+"""What Motif's own train_reward reads in addition, 3,840 bytes a step; its info/character is written with them."""
+_CHARACTER = "mon-hum-neu-mal"
+"""nle's, unless a task has another one."""
 _MOST_STEPS = 5000
 """nle's max_episode_steps."""
 
@@ -66,7 +72,7 @@ def record(
     task: str = "NetHackScore-v1",
     task_args: Mapping[str, Any] | None = None,
     seed: int = 0,
-    keys: Collection[str] = ("message", "blstats", "rewards"),
+    keys: Collection[str] = KEYS,
     deterministic: bool = False,
     format: Format = "motif",
     on_segment: Callable[[], None] = lambda: None,
@@ -243,6 +249,9 @@ class _Recording:
         shaped = {key: array.reshape(count, 2, *array.shape[1:]) for key, array in self._arrays.items()}
         data = {key: array for key, array in shaped.items() if not key.startswith("info-")}
         info = {key.removeprefix("info-"): array for key, array in shaped.items() if key not in data}
+        if format == "motif" and data.keys() >= set(SCREENS):
+            character = str(self.description["task_args"].get("character", _CHARACTER))
+            info["character"] = np.full((count, 2), character)
         if not self.folder.exists() or not any(self.folder.iterdir()):
             MessagePairs.create(self.folder, data, info, format)
         write_atomically(self.folder / DESCRIPTION, json.dumps(self.description, indent=1) + "\n")

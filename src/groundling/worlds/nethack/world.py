@@ -108,7 +108,7 @@ class NetHackWorld(World[NetHackConfig, NetHackEvaluation]):
     ) -> int:
         """See `World.record_pairs` and `groundling.worlds.nethack.pairs.record`."""
         from groundling.worlds.nethack.agents import make_player, mixed
-        from groundling.worlds.nethack.pairs import record
+        from groundling.worlds.nethack.pairs import KEYS, SCREENS, record
 
         if recording.length == 0:
             raise ConfigError(
@@ -139,6 +139,7 @@ class NetHackWorld(World[NetHackConfig, NetHackEvaluation]):
                 task_args=self.config.args,
                 seed=self.seed,
                 deterministic=self.evaluation.deterministic,
+                keys=KEYS + SCREENS if recording.screens else KEYS,
                 format=recording.format or "motif",
                 on_segment=on_segment,
             )

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 from omegaconf import MISSING
 
@@ -70,6 +70,10 @@ class TextConfig(WorldConfig):
     probes: int | str | None = None
     """1, 2 or both: log each action's probability in one or both of two sets of fixed situations, before the first
     update and after each; null: no."""
+
+    def in_play(self) -> Self:
+        """See `WorldConfig.in_play`: probes are logged during training only."""
+        return replace(self, probes=None)
 
     def check(self) -> None:
         """See `WorldConfig.check`."""

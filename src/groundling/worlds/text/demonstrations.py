@@ -1,5 +1,6 @@
 """Rollouts from a dataset, in place of a policy that acts in its envs."""
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ class Demonstrations(Collector):
         self._rows = _read(folder, split)
         self._folder = folder
         self._position = 0  # transitions given so far
+        self._by_pass = False
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))  # an epoch, and its order (num_rows,)
         ended = self._rows["done"].to_numpy()
         self._episodes = ended.cumsum() - ended  # (num_rows,): the number of each row's episode
@@ -65,7 +67,7 @@ class Demonstrations(Collector):
 
     def observations(self) -> list[TextObservation]:
         """The observations that come next, one for each of this process's envs."""
-        indices = self._next(1)
+        indices, _ = self._next(1, self._position + self._total)
         return self._observations(indices, self._take(indices))
 
     def collect(
@@ -77,14 +79,20 @@ class Demonstrations(Collector):
     ) -> tuple[Rollout, list[Finished]]:
         """The next ``num_steps`` rows of the dataset, whatever the policy."""
         rollout = self.rollout(self._num_steps)
-        on_step(len(rollout))
+        on_step(rollout.num_transitions)
         return rollout, []
 
     def rollout(self, num_steps: int) -> Rollout:
-        """The next transitions, ``num_envs`` a step; values are 0, and log-probabilities where there are none."""
-        indices = self._next(num_steps)
+        """The next transitions, ``num_envs`` a step; values are 0, and log-probabilities where there are none.
+
+        With `in_passes`, steps past the end of the pass repeat its last transition and are masked.
+        """
+        full = end = self._position + num_steps * self._total
+        if self._by_pass:
+            end = min(end, (self._position // self._rows.num_rows + 1) * self._rows.num_rows)
+        indices, mask = self._next(num_steps, end)
         rows = self._take(indices)
-        self._position += num_steps * self._total
+        self._position = end
 
         def column(name: str, dtype: torch.dtype) -> Tensor:
             values = [row[name] or 0 for row in rows]
@@ -99,11 +107,14 @@ class Demonstrations(Collector):
             dones=column("done", torch.bool),
             last_values=torch.zeros(self.num_envs),
             last_observations=[],
+            mask=None if end == full else mask.view(num_steps, self.num_envs),
         )
 
-    def steps_of(self, epochs: int) -> int:
-        """A step is a transition."""
-        return epochs * int(self._rows.num_rows)
+    def in_passes(self, epochs: int) -> tuple[int, int]:
+        """See `Collector.in_passes`; a step is a transition."""
+        self._by_pass = True
+        rows = int(self._rows.num_rows)
+        return epochs * rows, epochs * math.ceil(rows / (self._num_steps * self._total))
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Where it stands, as JSON; the same for each env."""
@@ -123,18 +134,19 @@ class Demonstrations(Collector):
             )
         self._position = state["position"]
 
-    def _next(self, num_steps: int) -> list[int]:
-        """Which rows are this process's of the next steps, over the end of an epoch if need be."""
+    def _next(self, num_steps: int, end: int) -> tuple[list[int], Tensor]:
+        """This process's rows of the next steps, and bool (num_steps * num_envs,): those before position ``end``."""
         total = self._rows.num_rows
         indices = []
         steps = range(self._position, self._position + num_steps * self._total, self._total)
-        for position in (p for start in steps for p in range(start, start + self._total)[self._local_rows]):
-            epoch, place = divmod(position, total)
+        positions = [p for start in steps for p in range(start, start + self._total)[self._local_rows]]
+        for position in positions:
+            epoch, place = divmod(min(position, end - 1), total)
             if self._order[0] != epoch:
                 generator = torch.Generator().manual_seed((self._seed << 20) + epoch)
                 self._order = epoch, self._shuffled(generator)
             indices.append(int(self._order[1][place]))
-        return indices
+        return indices, torch.tensor(positions) < end
 
     def _shuffled(self, generator: torch.Generator) -> Tensor:
         """The order of an epoch's rows, int64 ``(num_rows,)``: any, or of whole episodes."""

@@ -1,5 +1,6 @@
 """Rollouts of texts: the policy writes to a pool's prompts, or reads the pool's references."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +46,7 @@ class PromptEncoder:
         chat: By whose template a prompt is what a user says; None: it is read as it is.
         system: The system prompt of such a conversation.
         ends: End tokens of the model; None: those of its tokenizer.
+        add_special_tokens: Add the tokenizer's special tokens to plain prompts.
 
     Attributes:
         end_token: Ends an answer in training data: that of a turn with ``chat``, else that of a text.
@@ -58,6 +60,7 @@ class PromptEncoder:
         chat: Chat | None = None,
         system: str | None = None,
         ends: EndTokens | None = None,
+        add_special_tokens: bool = True,
     ) -> None:
         ends = ends or EndTokens.of(tokenizer)
         self.end_token = ends.of_text if chat is None else ends.of_turn
@@ -68,7 +71,7 @@ class PromptEncoder:
             max_prompt_length,
             prompt_truncation_side,
         )
-        self._chat, self._system = chat, system
+        self._chat, self._system, self._add_special_tokens = chat, system, add_special_tokens
 
     def __call__(self, samples: Sequence[Sample]) -> list[TokenPrompt]:
         """Token ids of each prompt.
@@ -94,7 +97,10 @@ class PromptEncoder:
                 raise ConfigError(
                     f"sample {sample.id} is a conversation, which needs a chat template: set world.chat=true"
                 )
-        return TokenPrompt.unpad(*encode_prompts(samples, self.tokenizer, self.max_prompt_length, self._side))
+        encoded = encode_prompts(
+            samples, self.tokenizer, self.max_prompt_length, self._side, self._add_special_tokens
+        )
+        return TokenPrompt.unpad(*encoded)
 
     def target(self, text: str, has_decoder: bool) -> list[int]:
         """Token ids of a text to be written to a prompt, without an end token unless a decoder's tokenizer adds it."""
@@ -257,7 +263,7 @@ class References(_PoolCollector):
                 "(model.tokenizer=…)"
             )
         super().__init__(order, encode, num_texts, local_rows, num_tokens)
-        self._has_decoder, self._end_token = has_decoder, encode.end_token
+        self._has_decoder, self._end_token, self._by_pass = has_decoder, encode.end_token, False
 
     def collect(
         self,
@@ -268,13 +274,17 @@ class References(_PoolCollector):
     ) -> tuple[Rollout, list[Finished]]:
         """The next samples' references; values and log-probabilities are 0.
 
+        With `in_passes`, columns past the end of the pass repeat its last text and are masked.
+
         Raises:
             ConfigError: the policy does not write, or its model has no room for a prompt and its reference.
         """
         writer = as_writer(policy)
-        first = self._order.drawn
-        drawn = self._order.draw(self._num_texts)
-        turn = [(first + k) // len(self._order.samples) for k in range(self._num_texts)]
+        first, total = self._order.drawn, len(self._order.samples)
+        count = min(self._num_texts, total - first % total) if self._by_pass else self._num_texts
+        drawn = self._order.draw(count)
+        drawn += drawn[-1:] * (self._num_texts - count)
+        turn = [(first + min(k, count - 1)) // total for k in range(self._num_texts)]
         texts = [s.references[t % len(s.references)] for s, t in zip(drawn, turn, strict=True)][
             self._local_rows
         ]
@@ -286,7 +296,8 @@ class References(_PoolCollector):
         for row, ids in zip(actions, tokens, strict=True):
             row[: len(ids)] = torch.tensor(ids)
         lengths = torch.tensor([len(ids) for ids in tokens])[:, None]
-        mask = (torch.arange(self._num_tokens) < lengths).T  # (num_tokens, num_texts)
+        counts = torch.arange(self._num_texts)[self._local_rows, None] < count  # (num_texts, 1)
+        mask = ((torch.arange(self._num_tokens) < lengths) & counts).T  # (num_tokens, num_texts)
         nothing = torch.zeros(mask.shape)
         rollout = Rollout(
             observations=[Written(p.ids, len(t), None) for p, t in zip(prompts, tokens, strict=True)],
@@ -303,12 +314,16 @@ class References(_PoolCollector):
         on_step(rollout.num_transitions)
         return rollout, []
 
-    def steps_of(self, epochs: int) -> int:
-        """A step is a token; every reference is cut into them, which takes half a minute for some 100,000."""
+    def in_passes(self, epochs: int) -> tuple[int, int]:
+        """See `Collector.in_passes`; a step is a token.
+
+        Every reference is tokenized, which takes half a minute for some 100,000.
+        """
+        self._by_pass = True
         samples = self._order.samples
         texts = [s.references[turn % len(s.references)] for turn in range(epochs) for s in samples]
         lengths = {text: len(self._tokens(text)) for text in set(texts)}
-        return sum(lengths[text] for text in texts)
+        return sum(lengths[text] for text in texts), epochs * math.ceil(len(samples) / self._num_texts)
 
     def _tokens(self, text: str) -> list[int]:
         tokenizer = self._encode.tokenizer

@@ -66,6 +66,8 @@ class WritingConfig(WorldConfig):
         idle = {"model.max_prompt_tokens": "prompts are cut at world.max_prompt_length"}
         if not self.chat:
             idle["world.system"] = "prompts are read as they are (world.chat=false)"
+        else:
+            idle["model.add_special_tokens"] = "prompts are written by the chat template (world.chat=true)"
         if use.demonstrated:
             reason = "its algorithm reads the references, each in its turn"
             idle |= {"world.texts_per_prompt": reason, "world.replacement": reason}

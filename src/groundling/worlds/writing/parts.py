@@ -96,8 +96,11 @@ class _Samples(Sequence[Sample]):
 def make_prompt_encoder(config: WritingConfig, policy: TokenPolicy) -> PromptEncoder:
     """How prompts are read by the policy's language model."""
     side = cast(Side, config.prompt_truncation_side)
-    lm, chat = policy.lm, policy.lm.chat if config.chat else None
-    return PromptEncoder(lm.tokenizer, config.max_prompt_length, side, chat, config.system, lm.end_tokens)
+    lm, length = policy.lm, config.max_prompt_length
+    chat = lm.chat if config.chat else None
+    return PromptEncoder(
+        lm.tokenizer, length, side, chat, config.system, lm.end_tokens, lm.add_special_tokens
+    )
 
 
 def make_measured_reward(
