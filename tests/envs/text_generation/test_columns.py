@@ -51,7 +51,9 @@ def test_columns_of_a_file_become_samples(id: str, tmp_path: Path) -> None:
         prompt_suffix="?",
     )
     samples = pool.prepare("train")
-    assert samples == [Sample(f"k{n}", f"> q{n}?", (f"a{n}",), {"topic": "x"}) for n in range(10)]
+    assert samples == [
+        Sample(f"k{n}", f"> q{n}?", (f"a{n}",), {"topic": "x"}, data=(f"q{n}",)) for n in range(10)
+    ]
     with pytest.raises(ConfigError, match="no file for split val, only for train"):
         pool.prepare("val")
 
