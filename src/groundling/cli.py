@@ -35,6 +35,7 @@ from groundling.commands.command import INTERRUPTED, one_line
 from groundling.errors import ConfigError, ForeignError, GroundlingError, is_out_of_memory
 from groundling.output import keep_writing, log_plainly, plain, problem
 from groundling.parent import end_with_launcher
+from groundling.registry import imported_modules
 
 _COMMANDS = (
     train,
@@ -182,6 +183,7 @@ class _Completion(argparse.Action):
 def _import(module: str) -> None:
     try:
         importlib.import_module(module)
+        imported_modules.append(module)
     except Exception as error:  # whatever a user's module does when it is imported
         mend = ""
         if module.endswith(".py"):

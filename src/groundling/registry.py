@@ -18,6 +18,8 @@ _MOST_NAMES = 25
 """A message lists no more names than these."""
 IMPORT = "if a module of yours registers it, add --import MODULE (in Python, import it first); "
 """What to do where none of the names is meant."""
+imported_modules: list[str] = []
+"""Modules that ``--import`` named, which worker processes import as well."""
 _NAMED = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 

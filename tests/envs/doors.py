@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from groundling.envs.seeds import training_seed
 
@@ -152,15 +153,18 @@ class Hashed(Doors):
 class Games(Doors):
     """One of ``count`` games; with ``by_range`` one of eight, chosen by the seed's highest bits."""
 
-    def __init__(self, count: int = 8, by_range: bool = False) -> None:
+    def __init__(self, count: int = 8, by_range: bool = False, identity: str = "int") -> None:
         super().__init__()
-        self.count, self.by_range = count, by_range
+        self.count, self.by_range, self.identity = count, by_range, identity
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
         assert seed is not None
         game = seed >> 28 if self.by_range else seed % self.count
         _, info = super().reset(seed=game)
-        return f"This is game {game}.", info | {"goal": "open a door", "task_id": game}
+        if self.identity == "shown":
+            return f"This is game {game}.", info | {"goal": "open a door"}
+        identity = np.int64(game) if self.identity == "numpy" else game
+        return "A game.", info | {"goal": "open a door", "task_id": identity}
 
 
 class Careless(Doors):

@@ -18,9 +18,10 @@ from transformers import PreTrainedTokenizerFast
 from groundling.cli import main
 from groundling.commands.check_env import texts_alike
 from groundling.envs.checking import Played, check_env
-from groundling.envs.make import make_text_env, name_actions
+from groundling.envs.make import TextEnvMaker, make_text_env, name_actions
 from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import training_seed
+from groundling.envs.splits import compare_splits
 from groundling.envs.text_env import ACTIONS, TextEnv, read_text_step
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, RunError
@@ -288,18 +289,30 @@ def test_check_env_knows_tasks_of_babyai() -> None:
     }
 
 
+def _compared(**args: Any) -> list[str]:
+    return compare_splits("test/Games-v0", TextEnvMaker.of("test/Games-v0", **args))
+
+
 def test_check_env_compares_the_splits() -> None:
-    """Few games are the same games in both; tasks by the seed's range are not."""
     few = check_env("test/Games-v0", {"count": 3}, num_episodes=1).doubts
-    assert len(few) == 1 and few[0].startswith(
-        "200 of 200 held-out episodes begin as one of 200 training episodes"
-    )
-    assert check_env("test/Games-v0", {"count": 2**20}, num_episodes=1).doubts == []
-    by_range = check_env("test/Games-v0", {"by_range": True}, num_episodes=1).doubts
-    assert [doubt.partition(" (")[0] for doubt in by_range] == [
-        "only training episodes have the task_id '0', '1', '2' and 1 more",
-        "only held-out episodes have the task_id '4', '5', '6' and 1 more",
-    ]
+    assert len(few) == 1 and few == _compared(count=3)
+    assert few[0].startswith("200 of 200 held-out episodes begin as one of 200 training episodes")
+    assert _compared(count=2**20, identity="shown") == []
+
+
+@pytest.mark.parametrize(
+    ("identity", "training", "held_out"),
+    [
+        ("int", "task_id '0', '1', '2' and 1 more", "task_id '4', '5', '6' and 1 more"),
+        ("numpy", "task_id '0', '1', '2' and 1 more", "task_id '4', '5', '6' and 1 more"),
+        ("shown", "first observation 'This is game 0.'", "first observation 'This is game 4.'"),
+    ],
+)
+def test_tasks_of_one_split_are_reported(identity: str, training: str, held_out: str) -> None:
+    """By ids of any integer type; in an env without ids, by first observations."""
+    of_training, of_held_out = _compared(by_range=True, identity=identity)
+    assert of_training.startswith(f"only training episodes have the {training}")
+    assert of_held_out.startswith(f"only held-out episodes have the {held_out}")
 
 
 def test_check_env_names_what_the_model_cannot_tell_apart() -> None:

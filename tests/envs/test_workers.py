@@ -1,7 +1,14 @@
 """Envs in worker processes."""
 
+import sys
+from pathlib import Path
+
+import gymnasium
 import pytest
 
+from groundling import registry
+from groundling.cli import main
+from groundling.envs.make import TextEnvMaker
 from groundling.envs.workers import WorkerEnvs
 from tests.envs.doors import Doors
 
@@ -16,3 +23,20 @@ def test_a_worker_whose_answers_nobody_wants_ends_without_a_word(capfd: pytest.C
     (process,) = {worker._process for worker in envs._workers}
     envs.close()
     assert process.exitcode == 0 and capfd.readouterr().err == ""
+
+
+def test_a_worker_imports_the_modules_that_were_given_to_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them may register the class of another module, with arguments that cannot be pickled."""
+    (tmp_path / "registering.py").write_text(
+        "import gymnasium\n"
+        "gymnasium.register('test/Foreign-v0', entry_point='tests.envs.doors:Games', kwargs={'by_range': lambda: 1})\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["list", "worlds", "--import", "registering"]) == 0
+    maker = TextEnvMaker.of("test/Foreign-v0")
+    registry.imported_modules.remove("registering")
+    assert maker.spec is None
+    del gymnasium.registry["test/Foreign-v0"], sys.modules["registering"]  # as in a new process
+    assert maker().unwrapped.by_range  # type: ignore[attr-defined]

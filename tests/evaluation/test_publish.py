@@ -208,6 +208,18 @@ def test_a_reward_model_that_the_run_never_learnt_from_stays_at_home(
             )
 
 
+def test_a_card_has_the_notes_of_its_evaluations(run_dir: Path, tmp_path: Path) -> None:
+    """As that success was decided by the last reward; what they quote cannot be markup."""
+    run = tmp_path / "run"
+    shutil.copytree(run_dir, run)
+    path = run / "evaluation" / "test.json"
+    content = json.loads(path.read_text()) | {"notes": ["success: not reported <b>", "another"]}
+    path.write_text(json.dumps(content))
+    assert main(["publish", str(run), "--output", str(tmp_path / "out")]) == 0
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "|\n\nsuccess: not reported" in card and "\n\nanother\n" in card and "<b>" not in card
+
+
 def test_a_name_with_an_address_is_left_out(run_dir: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(run_dir, run)

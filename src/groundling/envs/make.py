@@ -17,7 +17,7 @@ from groundling.envs.languages import check_language
 from groundling.envs.text_env import ACTIONS as ACTION_KEYS
 from groundling.envs.text_env import check_characters, read_text_step
 from groundling.errors import ConfigError, UnknownEnv, foreign
-from groundling.registry import IMPORT, did_you_mean
+from groundling.registry import IMPORT, did_you_mean, imported_modules
 
 _IMPORTING = ("GymV21Environment-v0", "GymV26Environment-v0")
 """Gymnasium's envs that make one of Gym's by its id: of ``module:ID`` the module is imported first."""
@@ -167,6 +167,8 @@ class TextEnvMaker:
     """What registers it when it is imported."""
     spec: EnvSpec | None = None
     """Registers it if no import does; None if it cannot be pickled."""
+    imported: tuple[str, ...] = ()
+    """Modules of ``--import``, one of which registers it if ``module`` does not."""
 
     @classmethod
     def of(cls, id: str, **args: Any) -> "TextEnvMaker":
@@ -178,11 +180,12 @@ class TextEnvMaker:
             pickle.dumps(spec)
         except Exception:  # a lambda, say; pickling raises what the objects in it raise
             spec = None
-        return cls(id, args, module, spec)
+        return cls(id, args, module, spec, tuple(imported_modules))
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
-        if self.id not in gymnasium.registry and self.module is not None:
-            import_module(self.module)
+        for module in filter(None, (self.module, *self.imported)):
+            if self.id not in gymnasium.registry:
+                import_module(module)
         if self.spec is not None:
             gymnasium.registry.setdefault(self.id, self.spec)
         return make_text_env(self.id, **self.args)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from groundling.envs.seeds import held_out_seed, training_seed
 from groundling.envs.text_env import read_reset, read_text_step
@@ -27,6 +28,8 @@ _SHOWN = 3
 
 def compare_splits(id: str, make: Callable[[], gymnasium.Env[Any, Any]]) -> list[str]:
     """Reset an env with seeds of both splits; warn of tasks of one split and of starts that both have.
+
+    Tasks are compared by the info's task ids; where these show nothing, by goals, then by first observations.
 
     Args:
         id: The env's name, for messages.
@@ -50,14 +53,15 @@ def compare_splits(id: str, make: Callable[[], gymnasium.Env[Any, Any]]) -> list
                 with foreign(f"env {id}, as it was reset with seed {seed},"):
                     observation, info = read_reset(env.reset(seed=seed))
                 shown = read_text_step(observation, info)
-                named = {"goal": shown.goal, **dict(_task_ids(env, info))}
+                named = dict(_task_ids(env, info))
+                named |= {"goal": shown.goal, "first observation": "\n".join(shown.descriptions)}
                 for key, task in named.items():
                     tasks.setdefault(key, (Counter(), Counter()))[split][task] += 1
-                starts[split].append(repr((named, shown.descriptions, shown.actions)))
+                starts[split].append(repr((named, shown.actions)))
     finally:
         env.close()
     resets = len(starts[0])
-    warnings = [text for key, counts in tasks.items() for text in _one_sided(key, *counts, resets)]
+    warnings = next(filter(None, (list(_one_sided(key, *tasks[key], resets)) for key in tasks)), [])
     trained = set(starts[0])
     repeated = sum(start in trained for start in starts[1])
     if repeated >= _SHARE * resets:
@@ -73,7 +77,9 @@ def _task_ids(env: gymnasium.Env[Any, Any], info: Mapping[str, Any]) -> Iterator
     """Names and values of what identifies the present task: entries of the info, or BabyAI's ``current_task``."""
     if isinstance(task := getattr(env.unwrapped, "current_task", None), str):
         yield "current_task", task
-    yield from ((key, str(info[key])) for key in _TASK_KEYS if isinstance(info.get(key), str | int))
+    yield from (
+        (key, str(info[key])) for key in _TASK_KEYS if isinstance(info.get(key), str | int | np.integer)
+    )
 
 
 def _one_sided(key: str, training: Counter[str], held_out: Counter[str], resets: int) -> Iterator[str]:
@@ -89,6 +95,6 @@ def _one_sided(key: str, training: Counter[str], held_out: Counter[str], resets:
             shown = ", ".join(f"{task!r:.60}" for task in sorted(only)[:_SHOWN])
             more = f" and {len(only) - _SHOWN} more" if len(only) > _SHOWN else ""
             yield (
-                f"only {split} episodes have the {key} {shown}{more} ({resets} resets of each split): choose tasks by "
-                "self.np_random, or by all of the seed's range, so that training and evaluation have the same tasks"
+                f"only {split} episodes have the {key} {shown}{more} ({resets} resets of each split): unless "
+                "these are held out on purpose, choose tasks by self.np_random, so that both splits have the same tasks"
             )

@@ -229,7 +229,7 @@ def model_card(target: Target, license: str | None = None, repository: str | Non
         checkpoint=target.checkpoint.name,
         steps=checkpoint.step_of(target.checkpoint),
         tables=[
-            (name, evaluation.get("overrides", []), _table(evaluation))
+            (name, evaluation.get("overrides", []), _table(evaluation), evaluation.get("notes", []))
             for name, evaluation in of_checkpoint.items()
         ],
         is_language_model=is_language_model,

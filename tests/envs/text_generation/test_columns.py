@@ -51,7 +51,9 @@ def test_columns_of_a_file_become_samples(id: str, tmp_path: Path) -> None:
         prompt_suffix="?",
     )
     samples = pool.prepare("train")
-    assert samples == [Sample(f"k{n}", f"> q{n}?", (f"a{n}",), {"topic": "x"}) for n in range(10)]
+    assert samples == [
+        Sample(f"k{n}", f"> q{n}?", (f"a{n}",), {"topic": "x"}, data=(f"q{n}",)) for n in range(10)
+    ]
     with pytest.raises(ConfigError, match="no file for split val, only for train"):
         pool.prepare("val")
 
@@ -105,14 +107,32 @@ def test_prompts_that_given_splits_share_are_told(tmp_path: Path) -> None:
     }
     config = WritingConfig(pool="jsonl", args={"path": path})
     with pytest.warns(UserWarning) as told:
-        warn_of_shared_prompts(config, samples_of(config, "train"))
+        warn_of_shared_prompts(config, samples_of(config, "train"), validated=False)
     assert [str(one.message).partition(" as well")[0] for one in told] == [
         "pool 'jsonl': 1 of 2 val prompts are training prompts"
     ]
     same = WritingConfig(pool="listed", args={"samples": [{"prompt": "a"}]})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warn_of_shared_prompts(same, samples_of(same, "train"))
+        warn_of_shared_prompts(same, samples_of(same, "train"), validated=True)
+
+
+def test_only_a_split_that_training_measures_is_read_of_a_pool_without_files() -> None:
+    """Such a pool may download each split; it may be made by a function, and need not be a `Pool`."""
+    asked = []
+
+    class OfTheHub:
+        def prepare(self, split: str) -> list[Sample]:
+            asked.append(split)
+            return [Sample("0", "a", ())]
+
+    pools.register("test/of_the_hub")(lambda: OfTheHub())  # type: ignore[arg-type,return-value]
+    config = WritingConfig(pool="test/of_the_hub")
+    warn_of_shared_prompts(config, samples_of(config, "train"), validated=False)
+    assert asked == ["train"]
+    with pytest.warns(UserWarning, match="1 of 1 val prompts are training prompts"):
+        warn_of_shared_prompts(config, samples_of(config, "train"), validated=True)
+    assert asked == ["train", "train", "val"]
 
 
 @pytest.mark.parametrize("id", ["csv", "parquet"])

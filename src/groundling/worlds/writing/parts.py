@@ -7,6 +7,7 @@ from typing import Any, cast, overload
 
 from groundling.envs.spec import WorldSpec
 from groundling.envs.text_generation import Sample, pools
+from groundling.envs.text_generation.columns import FilePool
 from groundling.envs.text_generation.pools import Split
 from groundling.envs.text_generation.prompts import Side
 from groundling.errors import ConfigError, GroundlingError, foreign
@@ -38,17 +39,23 @@ def samples_of(config: WritingConfig, split: Split) -> Sequence[Sample]:
     return samples
 
 
-def warn_of_shared_prompts(config: WritingConfig, training: Sequence[Sample]) -> None:
-    """Warn if the val or test split of a pool has prompts that are trained on; a split without data is passed over.
+def warn_of_shared_prompts(config: WritingConfig, training: Sequence[Sample], validated: bool) -> None:
+    """Warn if a held-out split of a pool has prompts that are trained on; a split without data is passed over.
+
+    Only splits that cost little are read: val, where training measures it anyway, and the test split of files.
 
     Args:
         config: The section ``world``.
         training: The pool's train split.
+        validated: Training measures the val split.
     """
-    if not pools.get(config.pool).has_splits:
+    pool = pools.create(config.pool, **config.args)
+    splits: list[Split] = ["val"] if validated else []
+    if isinstance(pool, FilePool):
+        splits = ["val", "test"]
+    if not splits or not getattr(pool, "has_splits", True):
         return
     trained = set(map(_asked, training))
-    splits: tuple[Split, ...] = ("val", "test")
     for split in splits:
         try:
             held_out = [_asked(sample) for sample in samples_of(config, split)]

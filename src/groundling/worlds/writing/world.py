@@ -138,7 +138,7 @@ class WritingWorld(World[WritingConfig, WritingEvaluation]):
         last_step: int,
         listeners: Sequence[ValidationListener],
     ) -> list[Log]:
-        warn_of_shared_prompts(self.config, self._training)
+        warn_of_shared_prompts(self.config, self._training, self.evaluation.every is not None)
         return [ValidationLog(self, policy, run_dir, update, last_step, listeners)]
 
     def record_pairs(
