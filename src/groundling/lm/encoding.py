@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerBase
 
 _HANGUL, _SYLLABLES = 0xAC00, 11_172
 _KEY = "".join(chr(_HANGUL + secrets.randbelow(_SYLLABLES)) for _ in range(8))
-"""Begins marks, the same for all models of a process: a policy's reference reads the prompts of the policy. Letters that
-normalizers leave alone, and that no world can know."""
+"""Begins marks, alike in all models of a process, since a reference reads its policy's prompts. Normalizers leave these
+letters alone, and no world can know them."""
 _MARK = re.compile(rf"{_KEY}([0-9a-f]+);")
 
 
