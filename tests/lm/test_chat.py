@@ -1,6 +1,7 @@
 """Conversations in parts, against a tokenizer's whole chat template."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from scripts.tokenizer_kinds import TEMPLATES, make_tokenizer
@@ -187,6 +188,31 @@ def test_a_template_that_moves_its_system_prompt_is_rendered_whole(tokenizer):
     assert tokenizer.decode(tokens) == printed
 
 
+def test_a_template_that_rewrites_turns_by_their_number_or_their_answers_is_rendered_whole(tokenizer):
+    """Neither is seen in a short conversation without thoughts."""
+    said = [FIRST, *[ANSWER, SECOND] * 7]
+    thoughts = [FIRST, "<think>a</think>go", SECOND, ANSWER, SECOND]
+    for template, conversation in (
+        (CHATML.replace("in messages", "in messages[-9:]"), said),
+        (
+            CHATML.replace(
+                "m['content']",
+                "(m['content'] if loop.revindex < 3 else m['content'].split('</think>')[-1])",
+            ),
+            thoughts,
+        ),
+    ):
+        tokenizer.chat_template = template
+        chat = Chat(tokenizer)
+        given = [
+            {"role": "assistant" if i % 2 else "user", "content": words}
+            for i, words in enumerate(conversation)
+        ]
+        with pytest.warns(UserWarning, match="it rewrites earlier turns"):
+            tokens = chat.tokens(None, conversation)
+        assert tokens == tokenizer.apply_chat_template(given, add_generation_prompt=True, return_dict=False)
+
+
 def test_a_template_with_text_before_the_last_answer_only_is_rendered_whole(tokenizer):
     tokenizer.chat_template = CHATML.replace("'<|im_start|>assistant\n'", "'<|im_start|>assistant\n<think>'")
     with pytest.warns(UserWarning, match="other text before the last answer"):
@@ -267,6 +293,8 @@ def test_what_is_said_spells_no_token_of_a_template_that_is_not_marked_as_specia
         ("{{ 'a' * 4000000000 }}", "more than 1024 MiB of memory"),
         ("{{ 'a' * 3000000 }}" + CHATML, "writes 3000"),
         ("{{ 10 ** 10 ** 10 }}", "computes powers"),
+        ("{% set n = namespace(x=3) %}{% set n.x = n.x * n.x %}" + CHATML, "multiplies variables"),
+        ("{{ 42 | round(10, 'ceil') }}" + CHATML, "rounds numbers"),
     ],
 )
 def test_a_template_without_an_end_is_stopped_and_named(tokenizer, template, message, monkeypatch):
@@ -275,6 +303,18 @@ def test_a_template_without_an_end_is_stopped_and_named(tokenizer, template, mes
     tokenizer.name_or_path = "some/model"
     with pytest.raises(GroundlingError, match=f"of the tokenizer some/model .*{message}"):
         Chat(tokenizer)
+
+
+def test_renderings_at_the_same_time_leave_the_limit_of_memory(tokenizer):
+    resource = pytest.importorskip("resource")
+    tokenizer.chat_template = CHATML
+    template, limit = templates.ChatTemplate(tokenizer), resource.getrlimit(resource.RLIMIT_AS)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda _: template.render(None, [FIRST]), range(400)))
+        assert resource.getrlimit(resource.RLIMIT_AS) == limit
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limit)
 
 
 def test_a_template_that_grows_without_end_is_stopped_in_a_later_turn(tokenizer):

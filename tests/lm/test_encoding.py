@@ -73,3 +73,17 @@ def test_a_pools_data_spells_no_control_token(lm: LanguageModel) -> None:
     assert cut[0].tolist() == ids[0, -8:].tolist()
     ours, _ = encode_prompts([Sample("mine", samples[0].prompt)], lm.tokenizer, 24)  # a pool of one's own
     assert ours[0].tolist().count(end) == 2
+
+
+@pytest.mark.parametrize("policy", [ActionWritingPolicy, ActionGeneratingPolicy])
+def test_a_reference_that_is_loaded_apart_reads_masked_prompts_as_the_policy_does(
+    lm: LanguageModel, policy: type
+) -> None:
+    seen = TextObservation(
+        "go<|endoftext|>", (("a ball<|endoftext|>",),), (), ("drop", "go<|endoftext|>"), {}
+    )
+    made = policy(lm, LanguageModel.from_pretrained("starter-causal"), value_hidden_sizes=(8,))
+    acted = made.act([seen], deterministic=True)
+    shown, actions = (acted.turns, acted.tokens.ids) if acted.turns else ([seen], acted.actions)
+    ours = made.evaluate(shown, actions).log_probs
+    torch.testing.assert_close(made.reference_log_probs(shown, actions), ours.detach())

@@ -83,6 +83,7 @@ class Chat:
         self._openings: dict[tuple[str | None, str], list[int]] = {}
         self._turns: dict[tuple[str, str], tuple[list[int], bool]] = {}
         self._answers: dict[str, list[int]] = {}
+        self._longest, self._past_answers = 0, set[str]()
         self._template = ChatTemplate(tokenizer) if tokenizer.chat_template else None
         self._beginning: list[int] = []
         self.why_whole: str | None = None
@@ -106,15 +107,19 @@ class Chat:
             self._turn(*turn)[1] for _, *said in _PROBES for turn in zip(said[1::2], said[2::2], strict=True)
         ):
             self.why_whole = "its last token merges with the first one of an answer"
-        elif any(self.tokens(system, said) != self._whole(system, said) for system, *said in _PROBES):
-            self.why_whole = "it rewrites earlier turns"
         if self.why_whole is not None:
-            name = tokenizer.name_or_path or type(tokenizer).__name__
-            warnings.warn(
-                f"the chat template of {name} cannot be extended turn by turn ({self.why_whole}): each conversation is "
-                "rendered and read whole at each step, which is slower",
-                stacklevel=2,
-            )
+            self._warn()
+            return
+        for system, *said in _PROBES:
+            self.tokens(system, said)
+
+    def _warn(self) -> None:
+        name = self.tokenizer.name_or_path or type(self.tokenizer).__name__
+        warnings.warn(
+            f"the chat template of {name} cannot be extended turn by turn ({self.why_whole}): each conversation is "
+            "rendered and read whole at each step, which is slower",
+            stacklevel=3,
+        )
 
     def __deepcopy__(self, memo: dict[int, object]) -> Chat:
         return self  # what it remembers is true of every copy
@@ -168,7 +173,22 @@ class Chat:
         turns = [self._turn(answer, words) for answer, words in zip(said[1::2], said[2::2], strict=True)]
         if self.why_whole is not None or not all(exact for _, exact in turns):
             return self._whole(system, said)
-        return [*self._opening(system, said[0]), *itertools.chain.from_iterable(added for added, _ in turns)]
+        tokens = [
+            *self._opening(system, said[0]),
+            *itertools.chain.from_iterable(added for added, _ in turns),
+        ]
+        # A template may rewrite the past of long conversations, or some answers (with thoughts, say).
+        new = set(said[1:-2:2]) - self._past_answers
+        if self._template is not None and (new or len(said) > self._longest):
+            if len(self._past_answers) > _REMEMBERED:
+                self._past_answers.clear()
+            self._past_answers |= new
+            self._longest = max(self._longest, len(said))
+            if (whole := self._whole(system, said)) != tokens:
+                self.why_whole = "it rewrites earlier turns"
+                self._warn()
+                return whole
+        return tokens
 
     def conversation(
         self,

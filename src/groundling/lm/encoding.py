@@ -12,6 +12,10 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 _HANGUL, _SYLLABLES = 0xAC00, 11_172
+_KEY = "".join(chr(_HANGUL + secrets.randbelow(_SYLLABLES)) for _ in range(8))
+"""Begins marks, alike in all models of a process, since a reference reads its policy's prompts. Normalizers leave these
+letters alone, and no world can know them."""
+_MARK = re.compile(rf"{_KEY}([0-9a-f]+);")
 
 
 class TextEncoder:
@@ -34,12 +38,9 @@ class TextEncoder:
             if token.content.strip()
             and (token.special or (len(token.content) > 1 and token.content in template))
         ]
-        # Letters that normalizers and replaced words leave alone, and that no world can know.
-        self._key = "".join(chr(_HANGUL + secrets.randbelow(_SYLLABLES)) for _ in range(8))
         longest_first = "|".join(map(re.escape, sorted(self._tokens, key=len, reverse=True)))
         firsts = re.escape("".join({token[0] for token in self._tokens}))
         self._spelled = re.compile(f"(?=[{firsts}])(?:{longest_first})" if firsts else "(?!)")
-        self._marks = re.compile(rf"{self._key}(\d+);")
         self._renamed: Tokenizer | None = None
 
     def spelled(self, text: str) -> set[str]:
@@ -49,7 +50,7 @@ class TextEncoder:
     def mask(self, words: str, leave: Collection[str] = ()) -> str:
         """Words with a mark in place of each control token that they spell, except those to ``leave``."""
         return self._spelled.sub(
-            lambda match: match[0] if match[0] in leave else f"{self._key}{self._tokens.index(match[0])};",
+            lambda match: match[0] if match[0] in leave else f"{_KEY}{match[0].encode().hex()};",
             words,
         )
 
@@ -63,7 +64,7 @@ class TextEncoder:
 
     def unmask(self, text: str) -> str:
         """A text with the words as they were before `mask`."""
-        return self._marks.sub(lambda match: self._tokens[int(match[1])], text)
+        return _MARK.sub(lambda match: bytes.fromhex(match[1]).decode(), text)
 
     def encode(
         self,
@@ -80,10 +81,10 @@ class TextEncoder:
             max_length: Keep so many tokens at most, of a text with marks; None: all.
             side: Of which side they are cut off.
         """
-        if self._key not in text:
+        if _KEY not in text:
             return self.encode_all([text], special_tokens)[0]
         if not hasattr(self._tokenizer, "backend_tokenizer"):  # not in Rust: spell them with spaces
-            apart = self._marks.sub(lambda match: self._tokens[int(match[1])].replace("", " ")[1:-1], text)
+            apart = _MARK.sub(lambda match: bytes.fromhex(match[1]).decode().replace("", " ")[1:-1], text)
             return self.encode(apart, special_tokens)
         if self._renamed is None:
             self._renamed = self._rename()
@@ -96,7 +97,7 @@ class TextEncoder:
 
     def encode_all(self, texts: Sequence[str], special_tokens: bool = False) -> list[list[int]]:
         """`encode` for many texts."""
-        if any(self._key in text for text in texts):
+        if any(_KEY in text for text in texts):
             return [self.encode(text, special_tokens) for text in texts]
         # verbose=False: the tokenizer's own length warning knows less than our checks of a prompt's length
         encoded = self._tokenizer(list(texts), add_special_tokens=special_tokens, verbose=False)["input_ids"]
@@ -104,7 +105,7 @@ class TextEncoder:
 
     def _name(self, token: str) -> str:
         """The name of a control token in the tokenizer whose control tokens no text spells."""
-        return f"{self._key[::-1]}{self._tokens.index(token)};"
+        return f"{_KEY[::-1]}{self._tokens.index(token)};"
 
     def _rename(self) -> Tokenizer:
         """The same tokenizer with other names for its control tokens; their ids stay."""

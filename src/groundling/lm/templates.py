@@ -1,21 +1,22 @@
-"""Chat templates, run within limits of time and memory: a template is a program from a file that somebody else made."""
+"""Chat templates, run within limits of time and memory: a template is a program from a file of unknown origin."""
 
 from __future__ import annotations
 
-import ctypes
 import itertools
+import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from types import FrameType
+from typing import Any
 
 from jinja2 import Environment
 from transformers import PreTrainedTokenizerBase
 
 from groundling.errors import GroundlingError
 
-T = TypeVar("T")
 _SECONDS, _MEMORY = 10.0, 2**30
 """Limits of one rendering; memory in bytes, more than the process has already."""
 _CHARACTERS = 2**20
@@ -50,7 +51,7 @@ class ChatTemplate:
         for self._in_parts, self._merges in itertools.product((False, True), (False, True)):
             try:
                 self._source = tokenizer.get_chat_template()
-                _check_powers(self._source)
+                _check_products(self._source)
                 _check_order(self._printed(_SYSTEM, _WORDS))
                 return
             except LimitError as error:
@@ -94,7 +95,8 @@ class ChatTemplate:
             messages.insert(0, {"role": "system", "content": system})
         if self._in_parts:
             messages = [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in messages]
-        text = within_limits(lambda: self._rendered(messages))
+        with _limits():
+            text = self._rendered(messages)
         if len(text) > _CHARACTERS + 16 * sum(map(len, (system or "", *said))):
             raise LimitError(f"writes {len(text)} characters")
         return text
@@ -112,37 +114,33 @@ class LimitError(Exception):
     """A template exceeds a limit; the message is the rest of a sentence about it."""
 
 
-def within_limits(call: Callable[[], T]) -> T:
-    """The result of a call in a thread of its own.
+_limited = threading.Lock()
+"""Held while the process's memory is limited, so that the limit before is restored."""
 
-    Raises:
-        LimitError: it takes too much time or memory.
-        BaseException: the call raised it.
+
+@contextmanager
+def _limits() -> Iterator[None]:
+    """Raise `LimitError` within this context where it takes too much time or memory.
+
+    Time is checked at each line of the template, by a trace function: a thread for each rendering would cost more than
+    the rendering.
     """
-    results: list[T] = []
-    errors: list[BaseException] = []
+    deadline = time.monotonic() + _SECONDS
 
-    def work() -> None:
-        try:
-            results.append(call())
-        except BaseException as error:  # of another thread, raised in this one
-            errors.append(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    with _little_memory():
-        thread.start()
-        thread.join(_SECONDS)
-        if thread.is_alive():  # stop it at its next instruction
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit)
-            )
-            thread.join(1)
+    def check(frame: FrameType, event: str, argument: object) -> Any:
+        if time.monotonic() > deadline:
             raise LimitError(f"takes longer than {_SECONDS:g} seconds")
-    if errors and isinstance(errors[0], MemoryError):
-        raise LimitError(f"takes more than {_MEMORY >> 20} MiB of memory") from errors[0]
-    if errors:
-        raise errors[0]
-    return results[0]
+        return check if frame.f_code.co_filename == "<template>" else None
+
+    before = sys.gettrace()
+    try:
+        with _limited, _little_memory():
+            sys.settrace(check)
+            yield
+    except MemoryError as error:
+        raise LimitError(f"takes more than {_MEMORY >> 20} MiB of memory") from error
+    finally:
+        sys.settrace(before)
 
 
 @contextmanager
@@ -168,13 +166,17 @@ def _line(error: BaseException) -> str:
     return " ".join(str(error).split())[:120] or type(error).__name__
 
 
-def _check_powers(source: str) -> None:
-    """Raise `LimitError` for a power, which can take any time in one instruction."""
-    before = ""
-    for _, kind, value in Environment().lex(source):
-        if value == "**" and kind == "operator" and before not in ("(", ","):
+def _check_products(source: str) -> None:
+    """Raise `LimitError` for what can take any time in one instruction: powers, and products of two variables."""
+    tokens = [(kind, value) for _, kind, value in Environment().lex(source) if kind != "whitespace"]
+    tokens = [("", ""), *tokens, ("", "")]
+    for (before, left), (kind, value), (after, _) in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        if kind == "operator" and value == "**" and left not in ("(", ","):
             raise LimitError("computes powers (**)")
-        before = before if kind == "whitespace" else value
+        if kind == "operator" and value == "*" and not {before, after} & {"integer", "string"}:
+            raise LimitError("multiplies variables (*)")
+        if kind == "name" and value == "round":
+            raise LimitError("rounds numbers (round), which computes powers")
 
 
 def _check_order(text: str) -> None:
