@@ -155,7 +155,6 @@ def _assert_nothing_private(folder: Path) -> None:
     ("world", "text"),
     [
         ("text", "a path"),
-        ("text", "servers and keys"),
         ("writing", "servers and keys"),
         pytest.param("nethack", "a path", marks=pytest.mark.skipif("nethack" not in worlds, reason="no nle")),
     ],

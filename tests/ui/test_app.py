@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from groundling import rows as rows_module
+from groundling.ui.folders import find_folders
 
 testclient = pytest.importorskip("starlette.testclient")
 app = pytest.importorskip("groundling.ui.app")
@@ -229,6 +230,12 @@ def test_a_damaged_run_is_shown_as_damaged_next_to_the_others(
         assert client.get(f"/{path}?id=home/damaged&figure=entropy").status_code in (200, 404, 422)
     assert client.get("/compare?run=home/whole&run=home/damaged").status_code == (422 if problem else 200)
     assert client.get("/run?id=home/whole").status_code == 200
+
+
+def test_pipes_are_no_files_of_a_study(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("x")
+    os.mkfifo(tmp_path / "summary.csv")  # to read it would never end
+    assert not find_folders([tmp_path])
 
 
 def test_names_and_tables_that_are_not_utf8_are_shown(shown) -> None:
