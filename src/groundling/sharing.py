@@ -17,21 +17,34 @@ _READ = re.compile(
 """Keys of settings whose texts a model reads or writes: with other words it would be another agent."""
 _SECRETS = re.compile(r"(?:\w*_)?(?:api_?key|password|passwd|secret)|(?:(?:hf|auth|access|use_auth)_)?token")
 """Keys of settings whose text is a credential."""
-_ABSOLUTE = re.compile(r"(file:/)?/.|~[^/]*/.|[A-Za-z]:[\\/].|\\\\.")
-_BEFORE = r"""(?<![^\s,;:='"`<>|*{\[(])"""
-"""What a path inside a text stands after: nothing, or one of these."""
-_IN_A_NAME = r"""[^\s/,;'"`<>|{}\[\]()]"""
+_BEFORE = (
+    r"""(?<![^\s,;:='"`<>|*{\[(«»"""
+    r"\u2010-\u2BFF\u3000-\u3003\u3008-\u301F\uFF01-\uFF0F\uFF1A-\uFF20\U0001F000-\U0001FAFF])"
+)
+"""What a path inside a text stands after: nothing, one of these, or a symbol or punctuation outside ASCII."""
+_IN_A_NAME = r"""[^\s/,;'"`<>|{}\[\]()«»“”‘’、。，：；（）]"""
+_HOME = r"~(?:[A-Za-z_][^/\s~]*)?/"
+_ABSOLUTE = re.compile(
+    # Without a space before its second slash, which a text such as "/no_think yes or/and no" has.
+    rf"(?:(?:file:/)?/+(?!\*)[^\s/]+(?:/|$)|{_HOME}|[A-Za-z]:[\\/]|\\\\)(?:(?![,;:.!?]\s|/\s).)*",
+)
 _ABSOLUTE_INSIDE = re.compile(
     # Of a single name, such as the /no_think of a prompt, there is nothing to cut off.
-    rf"{_BEFORE}(?:file:/+|/(?=/*{_IN_A_NAME}+/)|~[^/\s~]*/|[A-Za-z]:[\\/]|\\\\)(?:{_IN_A_NAME}|/)+"
+    rf"{_BEFORE}(?:file:/+|/(?![*])(?=/*{_IN_A_NAME}+/)|{_HOME}|[A-Za-z]:[\\/]|\\\\)(?:{_IN_A_NAME}|/)+"
 )
+_NAME_OF_A_FILE = r"[\w.-]*\.(?:py|ipynb|js|txt|md|csv|jsonl?|ya?ml|toml|sh|log|html):"
 _ADDRESS = re.compile(
-    # A URL of any scheme but file, which is a path's.
-    rf"""(?<![\w+.-])[\w+.-]*(?<!{_BEFORE}file)://{_IN_A_NAME}*(?:[/,;]+{_IN_A_NAME}+)*/?"""
-    r"|(?<![\w.+-])[\w.+-]+@(?:[\w-]+(?:\.[\w-]+)+|[\w-]+(?=:))(?::[\w./~-]*)?"  # an account on a host
-    r"|(?<![\w.-])(?:localhost|[A-Za-z][\w-]*(?:\.[A-Za-z][\w-]*)+|\d{1,3}(?:\.\d{1,3}){3}):\d{2,5}\b"  # host:port
-    r"|(?<![\w.-])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])"  # an IPv4 address
-    r"|\b(?:hf_|sk-|gh[opsu]_|github_pat_|glpat-|xox[abp]-|AKIA|AIza)(?=[\w-]{0,64}\d)[\w-]{12,}"  # a key
+    # A URL of any scheme but file, which is a path's; punctuation at its end belongs to the text.
+    rf"""(?<![\w+.-])[\w+.-]*(?<!{_BEFORE}file)://(?:[^\s'"`<>|]*[^\s'"`<>|\])}},;.:!?])?"""
+    # An account on a host, which has a domain or a path after a colon: neither mAP@0.5 nor "pass@5: 0.3".
+    r"|(?<![\w.+-])[\w.+-]+@(?:(?:[\w-]+\.)+[A-Za-z][\w-]+|\d{1,3}(?:\.\d{1,3}){3}|[A-Za-z][\w-]*(?=:\S))(?::[\w./~-]*)?"
+    # A host with its port, but no line of a file.
+    rf"|(?<![\w.-])(?!{_NAME_OF_A_FILE})(?:localhost|[A-Za-z][\w-]*(?:\.[A-Za-z][\w-]*)+|\d{{1,3}}(?:\.\d{{1,3}}){{3}}):\d{{2,5}}\b"
+    # An IPv4 address; of single digits it is a version's or a section's number.
+    r"|(?<![\w.-])(?=[\d.]*\d\d)\d{1,3}(?:\.\d{1,3}){3}(?![\w.])"
+    # A key.
+    r"|\b(?:hf_\w{30,}|sk-(?:\w{1,20}-){0,3}\w{20,}|gh[opsu]_\w{30,}|github_pat_\w{22,}|glpat-[\w-]{20,}|xox[abp]-[\w-]{10,}|"
+    r"AKIA[A-Z\d]{16}|AIza[\w-]{35}|gsk_\w{20,}|nvapi-[\w-]{20,}|eyJ[\w-]{10,999}\.eyJ[\w-]{1,999}\.[\w-]+)"
 )
 _OF_A_SERVER = re.compile(rf"{_ADDRESS.pattern}|\b({'|'.join(SERVERS)})\b")
 
@@ -61,7 +74,7 @@ def shareable(node: Any, key: str = "") -> Any:
     if not isinstance(node, str):
         return node
     node = _ADDRESS.sub("", node)
-    if _ABSOLUTE.match(node) and "\n" not in node:
+    if _ABSOLUTE.fullmatch(node):
         return PureWindowsPath(node).name  # which knows both kinds of slash
     return _ABSOLUTE_INSIDE.sub(lambda path: PureWindowsPath(path[0]).name, node)
 

@@ -47,6 +47,16 @@ def _index(to: str) -> Callable[[Path], None]:
     return change
 
 
+def _strange_index(more: str) -> Callable[[Path], None]:
+    """An index that `groundling.documents` refuses and Transformers reads."""
+
+    def change(folder: Path) -> None:
+        text = f'{{"metadata": {{}}, "weight_map": {{"a": "/dev/zero"}}, {more}}}'
+        (folder / "model.safetensors.index.json").write_text(text)
+
+    return change
+
+
 def _entry(name: str, **more: Any) -> Callable[[Path], None]:
     def change(folder: Path) -> None:
         path = folder / name
@@ -77,6 +87,11 @@ def _socket(folder: Path) -> None:
 REFUSED = {
     "an index that names a device": _index("/dev/zero"),
     "an index that leads up to a device": _index("../" * 20 + "dev/zero"),
+    "an index with a key twice that names a device": _strange_index('"metadata": {}'),
+    "an index nested deeply that names a device": _strange_index(f'"x": {"[" * 40}{"]" * 40}'),
+    "a tokenizer's settings that name a device by another key": _entry(
+        "tokenizer_config.json", source_spm="/dev/zero"
+    ),
     "an index that leads outside": _index("../outside.safetensors"),
     "an index that names a folder's link": _index("elsewhere/outside.safetensors"),
     "an index of PyTorch's that leads outside": _entry(
@@ -146,7 +161,8 @@ def test_shards_and_the_hub_caches_links_still_load(model: Path, tmp_path: Path)
         shutil.copy(path, blobs / f"blob-{path.name}")
         (snapshot / path.name).symlink_to(f"../../blobs/blob-{path.name}")
     stale = json.loads((model / "tokenizer_config.json").read_text()) | {
-        "tokenizer_file": "/gone/tokenizer.json"
+        "tokenizer_file": "/gone/tokenizer.json",
+        "special_tokens_map_file": "/etc/passwd",  # which Transformers wrote and does not read
     }
     (model / "tokenizer_config.json").write_text(json.dumps(stale))
     (tmp_path / "link").symlink_to(model)

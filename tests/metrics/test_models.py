@@ -67,7 +67,8 @@ def test_a_reward_model_with_one_output_gives_its_logit(classifier: Callable[...
     for args in ({}, {"label_ix": 0}, {"label": "LABEL_0"}, {"output": "logit"}):
         assert _learned(folder, **args) == pytest.approx(-2.5)
     assert _learned(folder, output="sigmoid") == pytest.approx(1 / (1 + math.exp(2.5)))
-    assert _learned(folder, label_ix=0, compat="rl4lms") == 1  # as the original: a softmax of one number
+    with pytest.warns(UserWarning, match="learned_reward is 1 for every text"):
+        assert _learned(folder, label_ix=0, compat="rl4lms") == 1  # as the original: a softmax of one number
     texts = rewards.create("learned_reward", model_name=classifier(size=1), device="cpu")(
         PROMPTS, GENERATIONS, [[], []]
     )
@@ -85,9 +86,45 @@ def test_learned_reward_finds_labels_by_name(classifier: Callable[..., str]) -> 
     for args in ({"label": "happy"}, {"label_ix": 3}, {"label_ix": -1}, {}):
         with pytest.raises(ConfigError, match="0 'neutral', 1 'Positive', 2 'negative'"):
             metrics.create("learned_reward", model_name=folder, **args).check()
-    for args in ({"label": "positive", "label_ix": 1}, {"output": "odds"}):
-        with pytest.raises(ConfigError, match=r"not both|output must be"):
+    for args in (
+        {"label": "positive", "label_ix": 1},
+        {"output": "odds"},
+        {"label_ix": True},
+        {"label_ix": 1, "compat": "rl4lms", "output": "logit"},
+    ):
+        with pytest.raises(
+            ConfigError, match=r"not both|output must be|must be an integer|leave output=logit"
+        ):
             metrics.create("learned_reward", model_name=folder, **args)
+
+
+def test_a_label_is_its_name_also_where_names_differ_by_case_or_are_numbers(
+    classifier: Callable[..., str],
+) -> None:
+    def odd(*labels: str, **args: object) -> float:
+        return _learned(classifier([1.0, 2.0], labels=labels), output="logit", **args)
+
+    assert odd("pos", "POS", label="pos") == 1
+    assert odd("1", "0", label=0) == 2  # the one named "0", not the first
+    assert odd("ОТРИЦАТЕЛЬНЫЙ", "Положительный", label="положительный") == 2
+    with pytest.raises(ConfigError, match=r"has several labels 'x': it has 0 'x', 1 'x'"):
+        odd("x", "x", label="x")
+    folder = classifier([1.0, 2.0])
+    config = json.loads((Path(folder) / "config.json").read_text())
+    (Path(folder) / "config.json").write_text(json.dumps(config | {"id2label": {"1": "neg", "2": "pos"}}))
+    with pytest.raises(ConfigError, match=r"numbers its labels 1 'neg', 2 'pos'"):
+        _learned(folder, label="neg")
+    assert _learned(folder, label_ix=0, output="logit") == 1
+
+
+def test_a_classifier_needs_no_padding_token(classifier: Callable[..., str]) -> None:
+    folder = classifier(size=2)
+    args = {"model_name": folder, "label_ix": 1, "device": "cpu"}
+    wanted = rewards.create("learned_reward", **args)(PROMPTS, GENERATIONS, [[], []])
+    path = Path(folder) / "tokenizer_config.json"
+    settings = json.loads(path.read_text())
+    path.write_text(json.dumps({k: v for k, v in settings.items() if k not in ("pad_token", "eos_token")}))
+    assert torch.allclose(rewards.create("learned_reward", **args)(PROMPTS, GENERATIONS, [[], []]), wanted)
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,20 @@
 """Check the files of a model folder before Transformers, tokenizers or peft open any of them."""
 
+import json
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from groundling.documents import DocumentError, read_json
 from groundling.errors import GroundlingError
 
 _LARGE = ("tokenizer.json", "vocab.json", "added_tokens.json")
 """Vocabularies, which name no files."""
 _TEMPLATES = "additional_chat_templates"
 """The folder inside a model folder whose files are read unasked."""
-_NAMES_FILES = ("_file", "_files", "_weights")
-"""Ends of keys whose values are names of files, such as tokenizer_file and transformers_weights."""
-_SHARDS = "weight_map"
-"""Key of an index: by weight, the file that holds it."""
+_NOT_OPENED = ("name_or_path", "special_tokens_map_file")
+"""Ends of keys that record where a model came from, which is not opened as a file."""
 
 
 def check_model_files(folder: str | Path) -> None:
@@ -29,8 +27,8 @@ def check_model_files(folder: str | Path) -> None:
         folder: With the files of a model, a tokenizer or an adapter; anything else, such as a hub id, is not checked.
 
     Raises:
-        GroundlingError: a file is a device, pipe or socket, or lies outside of the folder; or an index, a config or a
-            tokenizer's settings name such a file.
+        GroundlingError: a file is a device, pipe or socket, or lies outside of the folder; or a text in a JSON file,
+            such as an index, a config or a tokenizer's settings, is the name of such a file.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -43,14 +41,18 @@ def check_model_files(folder: str | Path) -> None:
         _check(path, roots, f"{folder} has the file {path.relative_to(folder)}")
     for path in files:
         if path.suffix == ".json" and path.name not in _LARGE and path.parent == folder:
-            try:
-                content = read_json(path)
-            except DocumentError:
-                continue  # which its reader explains
-            for name in _named(content):
+            for name in dict.fromkeys(_texts(_json(path))):
                 place = folder / name  # an absolute name replaces the folder
-                if os.path.lexists(place):
+                if os.path.lexists(place) and not place.is_dir():
                     _check(place, roots, f"{path} names the file {name!r:.80}")
+
+
+def _json(path: Path) -> Any:
+    """Content as Transformers reads it, without the limits of `groundling.documents`; None if it is not JSON."""
+    try:
+        return json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        return None  # which its reader explains
 
 
 def _is_file(path: Path) -> bool:
@@ -71,13 +73,14 @@ def _check(path: Path, roots: list[Path], what: str) -> None:
         raise GroundlingError(f"{what}, which is no regular file but a device, pipe or socket: replace it")
 
 
-def _named(node: Any, names_files: bool = False) -> Iterator[str]:
-    """The texts that stand for files in nested settings."""
-    if isinstance(node, str) and names_files and "\0" not in node:
+def _texts(node: Any) -> Iterator[str]:
+    """Values in nested JSON that may name a file."""
+    if isinstance(node, str):
         yield node
     elif isinstance(node, list):
         for value in node:
-            yield from _named(value, names_files)
+            yield from _texts(value)
     elif isinstance(node, dict):
         for key, value in node.items():
-            yield from _named(value, names_files or key == _SHARDS or key.endswith(_NAMES_FILES))
+            if not key.endswith(_NOT_OPENED):
+                yield from _texts(value)

@@ -66,9 +66,11 @@ class Cider(LexicalMetric):
     _counted: Frequencies | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` on a corpus of fewer than two prompts."""
+        """Raise `ConfigError` on a corpus of fewer than two prompts, or of anything but lists of texts."""
         super().__post_init__()
-        if self.corpus is not None and len(self.corpus) < 2:
+        if self.corpus is not None and (
+            len(self.corpus) < 2 or any(isinstance(texts, str) or not texts for texts in self.corpus)
+        ):
             raise ConfigError(
                 "corpus must hold the references of at least two prompts, as [[reference, …], …], got "
                 f"{self.corpus!r:.80}"

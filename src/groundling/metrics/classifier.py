@@ -1,5 +1,6 @@
 """Sequence classifiers as judges of text: learned reward, intent, BLEURT."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -74,15 +75,31 @@ class Classifier:
         """The output of each label, names in lower case."""
         return {str(name).lower(): index for index, name in self.config.id2label.items()}
 
-    def index_of(self, label: str | int) -> int:
-        """The output of a label, given by its name, in any case, or by its index.
+    def index_of(self, label: str) -> int:
+        """The output of a label, by its exact name or, if only one fits, in any case.
 
         Raises:
-            ConfigError: the model has no such label.
+            ConfigError: no label or several have the name, or the config does not number its labels from 0.
         """
-        index = self.labels.get(label.lower()) if isinstance(label, str) else label
-        if index is None or not 0 <= index < self.config.num_labels:
-            raise ConfigError(f"{self.model_name} has no label {label!r}: it has {self.listed_labels()}")
+        names = {index: str(name).strip() for index, name in self.config.id2label.items()}
+        if sorted(names) != list(range(len(names))):
+            raise ConfigError(
+                f"{self.model_name} numbers its labels {self.listed_labels()}: number id2label of its config.json "
+                "from 0, or give label_ix=INDEX"
+            )
+        for same in (str, str.casefold):
+            found = [index for index, name in names.items() if same(name) == same(label.strip())]
+            if len(found) == 1:
+                return found[0]
+        raise ConfigError(
+            f"{self.model_name} has {'several labels' if found else 'no label'} {label!r}: it has "
+            f"{self.listed_labels()}"
+        )
+
+    def check_index(self, index: int) -> int:
+        """The index itself; raise `ConfigError` if the model has no such output."""
+        if not 0 <= index < self.config.num_labels:
+            raise ConfigError(f"{self.model_name} has no label {index}: it has {self.listed_labels()}")
         return index
 
     def listed_labels(self) -> str:
@@ -105,7 +122,7 @@ class Classifier:
                     AutoModelForSequenceClassification, self.model_name, trust_remote_code=False
                 )
             if tokenizer.pad_token is None:  # decoder models: padding is masked, so any token will do
-                tokenizer.pad_token = tokenizer.eos_token
+                tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
             model.config.pad_token_id = tokenizer.pad_token_id
             self._loaded = tokenizer, model.eval().to(find_device(self.device))
         return self._loaded
@@ -135,8 +152,9 @@ class LearnedReward(Metric):
     """Folder or hub id of the classifier (original's configs: lvwerra/distilbert-imdb)."""
     label_ix: int | None = None
     """Index of the label."""
-    label: str | None = None
-    """Name of the label in the model's config, instead of its index; a model with one output needs neither."""
+    label: str | int | None = None
+    """Name of the label in the model's config (5 is the label named "5"), instead of its index; a model with one
+    output needs neither."""
     output: Output | None = None
     """"softmax" over all labels, "sigmoid" or "logit" of the one. null: "logit" of a single output or a regression,
     "sigmoid" of a multi-label model, else "softmax"."""
@@ -148,8 +166,12 @@ class LearnedReward(Metric):
     _classifier: Classifier = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` on a label given twice or an unknown output; nothing is loaded yet."""
+        """Raise `ConfigError` on a label given twice, an index that is no integer, or an unknown output."""
         super().__post_init__()
+        if self.label_ix is not None and type(self.label_ix) is not int:
+            raise ConfigError(f"label_ix must be an integer, got {self.label_ix!r}")
+        if self.compat and self.output not in (None, "softmax"):
+            raise ConfigError(f"with compat={self.compat} output is softmax: leave output={self.output} out")
         if self.label is not None and self.label_ix is not None:
             raise ConfigError(f"give label={self.label!r} or label_ix={self.label_ix}, not both")
         if self.output not in (None, *get_args(Output)):
@@ -185,15 +207,24 @@ class LearnedReward(Metric):
 
     def _chosen(self) -> tuple[int, Output]:
         """The label's index, and what is computed of the logits."""
-        config, given = self._classifier.config, self.label_ix if self.label is None else self.label
+        config = self._classifier.config
         single = config.num_labels == 1
-        if given is None and not single:
+        if self.label is not None:
+            index = self._classifier.index_of(str(self.label))
+        elif single or self.label_ix is not None:
+            index = self._classifier.check_index(self.label_ix or 0)
+        else:
             raise ConfigError(
                 f"learned_reward needs the label of {self.model_name}: give label=NAME or label_ix=INDEX of "
                 f"{self._classifier.listed_labels()}"
             )
-        index = self._classifier.index_of(0 if given is None else given)
         if self.compat:
+            if single:
+                warnings.warn(
+                    f"with compat={self.compat} learned_reward is 1 for every text, the softmax of the only output of "
+                    f"{self.model_name}: leave compat out to get its logit",
+                    stacklevel=2,
+                )
             return index, "softmax"
         if single and self.output == "softmax":
             raise ConfigError(
@@ -260,7 +291,8 @@ class IntentAccuracy(Metric):
     def _index(self, act: int) -> int:
         """The classifier's output for an act."""
         labels = self._classifier.labels
-        order = [labels[name] for name in ACTS] if labels.keys() >= set(ACTS) else sorted(labels.values())
+        is_named = labels.keys() >= set(ACTS)
+        order = [labels[name] for name in ACTS] if is_named else range(self._classifier.config.num_labels)
         if not 1 <= act <= len(order):
             raise RunError(
                 f"meta['intent']={act} is none of the acts 1 to {len(order)} of {self.model_name}, which has "

@@ -189,15 +189,18 @@ class TokenReward(Reward):
         check_samples(prompts, texts, references, meta)  # type: ignore[arg-type]
         lengths = token_counts(texts)
         rewards = torch.zeros(len(texts), max(lengths))
+        wanted = taken(self.at_token, {"action": None, "tokens": ()}) if tokens else {}
         for row, written in enumerate(texts):
             sample_meta = None if meta is None else meta[row]
             for step, current in enumerate(written):
                 previous = written[step - 1] if step else ""
                 done = step == len(written) - 1
-                ids = {"action": tokens[row][step], "tokens": tokens[row][: step + 1]} if tokens else {}
+                ids: dict[str, Any] = {"action": tokens[row][step]} if "action" in wanted else {}
+                if "tokens" in wanted:
+                    ids["tokens"] = tokens[row][: step + 1]
                 with foreign(f"{self.name}, asked about token {step} of text {row},"):
                     given = (prompts[row], previous, current, done, references[row], sample_meta)
-                    reward = self.at_token(*given, **taken(self.at_token, ids))
+                    reward = self.at_token(*given, **ids)
                 try:
                     rewards[row, step] = float(reward)
                 except (TypeError, ValueError) as error:

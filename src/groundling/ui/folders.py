@@ -1,6 +1,7 @@
 """What lies below the folders that are shown: runs, datasets of preferences, and studies' results."""
 
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -78,6 +79,14 @@ def find_folders(roots: Sequence[Path]) -> dict[str, Folder]:
     return found
 
 
+def _is_regular(path: Path) -> bool:
+    """Whether it is a file, and neither a link nor a pipe, which would never end."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:  # it is gone
+        return False
+
+
 def _utf8(name: str) -> str:
     """A file's name as pages and addresses can hold it."""
     return os.fsencode(name).decode("utf-8", "replace")
@@ -86,7 +95,7 @@ def _utf8(name: str) -> str:
 def _below(root: Path) -> Iterator[tuple[Path, Kind]]:
     for place, folders, files in os.walk(root):
         path = Path(place)
-        kind = _kind(set(folders), {name for name in files if not (path / name).is_symlink()})
+        kind = _kind(set(folders), {name for name in files if _is_regular(path / name)})
         if kind is not None:
             yield path, kind
         deep = len(path.relative_to(root).parts) >= _DEEPEST
