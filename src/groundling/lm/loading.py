@@ -186,8 +186,7 @@ class Placement:
                 "model.device_map=balanced_low_0 keeps GPU 0 free, which only one of this machine's processes has: set "
                 "model.device_map=auto"
             )
-        share = share_of_gpus(launched("LOCAL_RANK", 0), processes, torch.cuda.device_count())
-        gpus: dict[int | str, int] = {gpu: free_memory(torch.device("cuda", gpu)) for gpu in share}
+        gpus: dict[int | str, int] = {gpu: free_memory(torch.device("cuda", gpu)) for gpu in share_of_gpus()}
         return {
             "device_map": self.device_map,
             "max_memory": gpus | {"cpu": free_memory(torch.device("cpu")) // processes},
