@@ -243,6 +243,7 @@ def load_model(
         raise GroundlingError(
             f"init={init!r} makes whole weights on one device: leave device_map and load_in_4bit out"
         )
+    free = free_memory(placement.device)  # of which a part is taken where loading fails
     try:
         if init == "pretrained" and whole is not None:
             model = load_text_only(source.path, whole, config, options, placed)
@@ -262,7 +263,7 @@ def load_model(
             needed = _bytes_needed(auto, config, dtype)
             raise GroundlingError(
                 f"the model {source.path} does not fit into memory: its weights need {needed} in {dtype}, and "
-                f"{free_memory(placement.device) / 2**30:.1f} GiB of {placement.device} are free "
+                f"{free / 2**30:.1f} GiB of {placement.device} were free "
                 f"({first_line(error, 120)}). Set model.dtype=bfloat16 (2 bytes a weight) or model.load_in_4bit=true, "
                 "spread it over GPUs with model.device_map=auto, end other programs, or take a smaller model"
             ) from error
