@@ -3,12 +3,12 @@
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from groundling.errors import GroundlingError
 from groundling.evaluation import rating
@@ -18,8 +18,8 @@ from groundling.evaluation.target import Target, find
 from groundling.judges.preferences.labels import Labels
 from groundling.judges.reward_models import load_reward_model, reward_models
 from groundling.judges.reward_models.reward_model import Normalization
-from groundling.training.checkpoint import digest_of
-from groundling.training.trainer import train
+from groundling.training import checkpoint
+from groundling.training.folder import write_settings
 from groundling.worlds.episode import HeldOutEpisode, Played
 from groundling.worlds.writing.world import WritingWorld
 from tests.faults.harness import digest
@@ -49,33 +49,44 @@ def _killed_at(rename: int, monkeypatch: pytest.MonkeyPatch, work: Callable[[], 
     return False
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A writer's run with the checkpoints of two updates; tests change copies."""
-    run_dir = tmp_path_factory.mktemp("completion") / "run"
-    quick = ["evaluation.baselines=[]", "evaluation.metrics=[]", "training.steps=25"]
-    kept = ["training.checkpoint_every=1", "training.keep_checkpoints=2"]
-    train(_config(run_dir, *quick, *kept), Console(quiet=True))
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A writer's run with checkpoints of two updates, of as much as `evaluate` reads besides the policy."""
+    run_dir = tmp_path / "original"
+    run_dir.mkdir()
+    config = _config(run_dir, "evaluation.baselines=[]", "evaluation.metrics=[]")
+    write_settings(run_dir, asdict(config))
+    for update in (1, 2):
+
+        def write(folder: Path, update: int = update) -> None:
+            (folder / "run.json").write_text("{}")
+            (folder / "optimizer.safetensors").write_text(f"of update {update}")
+
+        checkpoint.save(run_dir / "checkpoints", update, write, keep=2)
     return run_dir
 
 
 @pytest.fixture(autouse=True)
 def texts_name_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Instead of writing with the model, which takes seconds, each checkpoint writes its own digest."""
+    """A policy that writes its checkpoint's digest and its number of tokens, which takes no seconds."""
+    record: dict[str, Any] = {}
 
     def policy(target: Target, agent: str) -> None:
         assert target.checkpoint is not None
-        monkeypatch.setattr(WritingWorld, "play", lambda *arguments: played)
-        record = {"text": digest_of(target.checkpoint), "tokens": target.config.world.num_tokens}
-        played = Played([HeldOutEpisode(0, {"reward": 1.0}, {"sample": "0"}, record)])
+        tokens = asdict(target.config)["world"]["num_tokens"]
+        record.update(text=checkpoint.digest_of(target.checkpoint), tokens=tokens)
+
+    def play(*arguments: object) -> Played:
+        return Played([HeldOutEpisode(0, {"reward": 1.0}, {"sample": "0"}, dict(record))])
 
     monkeypatch.setattr(Target, "policy", policy)
+    monkeypatch.setattr(WritingWorld, "play", play)
 
 
-def _evaluate(run_dir: Path, checkpoint: str = "000002", *overrides: str) -> str:
+def _evaluate(run_dir: Path, latest: str = "000002", *overrides: str) -> str:
     """Evaluate a run whose newest checkpoint this is; its texts."""
     for newer in (run_dir / "checkpoints").glob("0*"):
-        if newer.name > checkpoint:
+        if newer.name > latest:
             shutil.rmtree(newer)
     evaluate(find(str(run_dir), overrides, pytest.fail), "test", 3, warn=lambda text: None)
     return (run_dir / "predictions" / "test-trained.jsonl").read_text()
@@ -154,7 +165,8 @@ def test_probabilities_belong_to_their_labels(tmp_path: Path, monkeypatch: pytes
     for rename in range(2):
         assert _killed_at(rename, monkeypatch, lambda: write(1))
         if "judge" in labels.annotators():
-            assert labels.preferences("judge")[0] == labels.soft_preferences("judge")[0].argmax()
+            soft = labels.soft_preferences("judge")
+            assert soft is not None and labels.preferences("judge")[0] == soft[0].argmax()
     write(1)
     assert labels.preferences("judge").tolist() == [1]
 
