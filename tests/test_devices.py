@@ -4,10 +4,14 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
+from groundling.configs.compose import compose
 from groundling.devices import find_device, share_of_gpus
 from groundling.errors import ConfigError
 from groundling.lm import loading
+from groundling.training.build import world_of
+from groundling.training.trainer import train
 
 
 def test_a_gpu_without_float64_is_passed_over_and_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,20 +32,6 @@ def test_a_gpu_without_float64_is_passed_over_and_refused_by_name(monkeypatch: p
         find_device("mps")
 
 
-def test_processes_share_gpus_in_the_order_of_their_ranks() -> None:
-    shares = [list(share_of_gpus(rank, 4, 8)) for rank in range(4)]
-    assert shares == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert list(share_of_gpus(0, 1, 3)) == [0, 1, 2]
-
-
-@pytest.mark.parametrize(("processes", "count"), [(4, 6), (4, 2), (2, 0)])
-def test_gpus_that_cannot_be_shared_equally_are_refused(processes: int, count: int) -> None:
-    with pytest.raises(
-        ConfigError, match=f"there are {count}, expected a multiple of {processes}: start torchrun"
-    ):
-        share_of_gpus(0, processes, count)
-
-
 def _launched(monkeypatch: pytest.MonkeyPatch, rank: int, processes: int, count: int) -> None:
     """As one of torchrun's processes on a machine with GPUs."""
     monkeypatch.setenv("LOCAL_RANK", str(rank))
@@ -53,12 +43,48 @@ def _launched(monkeypatch: pytest.MonkeyPatch, rank: int, processes: int, count:
     monkeypatch.setattr(torch, "empty", lambda *size, device=None, **more: empty(*size, **more))
 
 
-@pytest.mark.parametrize(("rank", "count", "first"), [(3, 8, 6), (3, 4, 3), (3, 6, 3), (3, 2, 1)])
-def test_a_process_computes_on_the_first_gpu_of_its_share(
-    rank: int, count: int, first: int, monkeypatch: pytest.MonkeyPatch
+def _device_of(experiment: str, *overrides: str) -> str:
+    """The device on which one of a run's processes trains."""
+    return world_of(compose(experiment, overrides)).device
+
+
+def test_processes_share_gpus_in_the_order_of_their_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = []
+    for rank in range(4):
+        _launched(monkeypatch, rank, 4, 8)
+        shares.append(list(share_of_gpus()))
+    assert shares == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    _launched(monkeypatch, 0, 1, 3)
+    assert list(share_of_gpus()) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("processes", "count"), [(4, 6), (4, 2), (2, 0)])
+def test_gpus_that_cannot_be_shared_equally_are_refused_before_anything_is_loaded(
+    processes: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _launched(monkeypatch, 0, processes, count)
+    config = compose("demo-easy", ["model.device_map=auto", "device=cuda"])
+    with pytest.raises(
+        ConfigError, match=f"there are {count}, expected a multiple of {processes}: start torchrun"
+    ):
+        train(config, Console(quiet=True))
+
+
+@pytest.mark.parametrize(("rank", "count", "own"), [(1, 8, 1), (3, 8, 3), (3, 6, 3), (3, 2, 1)])
+def test_a_process_computes_on_the_gpu_of_its_local_rank(
+    rank: int, count: int, own: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _launched(monkeypatch, rank, 4, count)
-    assert find_device("cuda") == torch.device("cuda", first)
+    assert find_device(_device_of("demo-easy", "device=cuda")) == torch.device("cuda", own)
+
+
+@pytest.mark.parametrize(("device", "first"), [("auto", 6), ("cuda", 6), ("cuda:1", 1)])
+def test_under_a_device_map_a_process_computes_on_the_first_gpu_of_its_share(
+    device: str, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _launched(monkeypatch, 3, 4, 8)
+    overrides = [f"device={device}", "model.device_map=auto"]
+    assert find_device(_device_of("demo-easy", *overrides)) == torch.device("cuda", first)
 
 
 @pytest.mark.parametrize("device_map", ["auto", "sequential"])

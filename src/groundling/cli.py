@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
-    except (MemoryError, RuntimeError) as error:
+    except Exception as error:
         if not is_out_of_memory(error):
             raise
         print(

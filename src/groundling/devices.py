@@ -12,8 +12,7 @@ def find_device(name: str | torch.device) -> torch.device:
 
     Draws are made in float64, which Apple's GPUs (mps) do not have.
 
-    Of several processes on one machine (``LOCAL_RANK``), each takes the first GPU of its share (`share_of_gpus`); where
-    there are no equal shares, the GPU of its rank.
+    Of several processes on one machine, each takes the GPU of its ``LOCAL_RANK``, as torchrun's convention is.
 
     Raises:
         ConfigError: no such device on this machine.
@@ -23,9 +22,7 @@ def find_device(name: str | torch.device) -> torch.device:
         name = accelerator if accelerator is not None and _has_float64(accelerator) else torch.device("cpu")
     local_rank = launched("LOCAL_RANK", -1)
     if str(name) == "cuda" and local_rank >= 0 and torch.cuda.is_available():
-        count, processes = torch.cuda.device_count(), launched("LOCAL_WORLD_SIZE", 1)
-        has_share = count % processes == 0 and local_rank < processes
-        name = f"cuda:{share_of_gpus(local_rank, processes, count)[0] if has_share else local_rank % count}"
+        name = f"cuda:{local_rank % torch.cuda.device_count()}"
     there = "cpu" if accelerator is None else f"cpu, {accelerator}"
     try:
         device = torch.device(name)
@@ -41,25 +38,32 @@ def find_device(name: str | torch.device) -> torch.device:
     return device
 
 
-def share_of_gpus(local_rank: int, processes: int, count: int) -> range:
-    """The GPUs of one of a machine's processes: equal shares, in the order of the ranks.
+def device_under_map(device: str, device_map: str | None) -> str:
+    """``device``, or the first GPU of this process's share where a device map spreads the model over that share.
 
-    Args:
-        local_rank: The process, from 0.
-        processes: How many processes are on this machine (``LOCAL_WORLD_SIZE``).
-        count: How many GPUs this machine has.
+    Raises:
+        ConfigError: as `share_of_gpus`.
+    """
+    if device_map is None or launched("LOCAL_WORLD_SIZE", 1) == 1 or device not in ("auto", "cuda"):
+        return device
+    return f"cuda:{share_of_gpus()[0]}"
+
+
+def share_of_gpus() -> range:
+    """This process's GPUs, of ``LOCAL_WORLD_SIZE`` equal shares of the machine's, in the order of ``LOCAL_RANK``.
 
     Raises:
         ConfigError: the GPUs cannot be shared equally.
     """
+    processes, count = launched("LOCAL_WORLD_SIZE", 1), torch.cuda.device_count()
     if not count or count % processes:
         raise ConfigError(
             f"model.device_map spreads the model of each of the {processes} processes on this machine over GPUs of its "
             f"own, and there are {count}, expected a multiple of {processes}: start torchrun with a --nproc-per-node "
             "that divides them, or set model.device_map=null"
         )
-    each = count // processes
-    return range(local_rank * each, (local_rank + 1) * each)
+    each, rank = count // processes, launched("LOCAL_RANK", 0)
+    return range(rank * each, (rank + 1) * each)
 
 
 def free_memory(device: torch.device) -> int:

@@ -33,8 +33,6 @@ class Processes:
 
     rank: int = 0
     size: int = 1
-    local_size: int = 1
-    """How many of them are on this machine."""
     _compared: dict[int, weakref.ref[Tensor]] = field(default_factory=dict, repr=False, compare=False)
     """By their ids, the parameters that were found to be the same on all processes."""
 
@@ -57,18 +55,17 @@ class Processes:
         from accelerate import PartialState
 
         met_before = distributed.is_initialized()
-        state = PartialState(cpu=find_device(device).type == "cpu", timeout=_TIMEOUT)
+        own = find_device(device)
+        state = PartialState(cpu=own.type == "cpu", timeout=_TIMEOUT)
         if state.num_processes != size:
             raise RunError(
                 f"WORLD_SIZE={size} processes were started, but {state.num_processes} met on {device}"
             )
-        if (
-            state.device.type == "cuda"
-        ):  # accelerate takes the GPU of the rank, which may be in another's share
-            torch.cuda.set_device(find_device(device))
+        if own.type == "cuda":  # accelerate takes the GPU of the rank, which may be in another's share
+            torch.cuda.set_device(own)
         if not met_before:
             atexit.register(_leave)
-        return cls(state.process_index, size, launched("LOCAL_WORLD_SIZE", size))
+        return cls(state.process_index, size)
 
     @property
     def is_main(self) -> bool:

@@ -3,22 +3,25 @@
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from groundling.errors import GroundlingError
 from groundling.evaluation import rating
 from groundling.evaluation.evaluate import evaluate, read_evaluation
 from groundling.evaluation.shown import read_run
-from groundling.evaluation.target import find
+from groundling.evaluation.target import Target, find
 from groundling.judges.preferences.labels import Labels
 from groundling.judges.reward_models import load_reward_model, reward_models
 from groundling.judges.reward_models.reward_model import Normalization
-from groundling.training.trainer import train
+from groundling.training import checkpoint
+from groundling.training.folder import write_settings
+from groundling.worlds.episode import HeldOutEpisode, Played
+from groundling.worlds.writing.world import WritingWorld
 from tests.faults.harness import digest
 from tests.training.test_writing import _config
 
@@ -46,23 +49,46 @@ def _killed_at(rename: int, monkeypatch: pytest.MonkeyPatch, work: Callable[[], 
     return False
 
 
-def _train(run_dir: Path, steps: int) -> Path:
-    quick = ["algorithm.args.learning_rate=0.05", "evaluation.baselines=[]", "evaluation.metrics=[]"]
-    train(_config(run_dir, *quick, f"training.steps={steps}"), Console(quiet=True))
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A writer's run with checkpoints of two updates, of as much as `evaluate` reads besides the policy."""
+    run_dir = tmp_path / "original"
+    run_dir.mkdir()
+    config = _config(run_dir, "evaluation.baselines=[]", "evaluation.metrics=[]")
+    write_settings(run_dir, asdict(config))
+    for update in (1, 2):
+
+        def write(folder: Path, update: int = update) -> None:
+            (folder / "run.json").write_text("{}")
+            (folder / "optimizer.safetensors").write_text(f"of update {update}")
+
+        checkpoint.save(run_dir / "checkpoints", update, write, keep=2)
     return run_dir
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A writer's run of one update, evaluated; tests change copies."""
-    run_dir = _train(tmp_path_factory.mktemp("completion") / "run", 24)
-    _evaluate(run_dir)
-    return run_dir
+@pytest.fixture(autouse=True)
+def texts_name_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A policy that writes its checkpoint's digest and its number of tokens, which takes no seconds."""
+    record: dict[str, Any] = {}
+
+    def policy(target: Target, agent: str) -> None:
+        assert target.checkpoint is not None
+        tokens = asdict(target.config)["world"]["num_tokens"]
+        record.update(text=checkpoint.digest_of(target.checkpoint), tokens=tokens)
+
+    def play(*arguments: object) -> Played:
+        return Played([HeldOutEpisode(0, {"reward": 1.0}, {"sample": "0"}, dict(record))])
+
+    monkeypatch.setattr(Target, "policy", policy)
+    monkeypatch.setattr(WritingWorld, "play", play)
 
 
-def _evaluate(run_dir: Path) -> str:
-    """Evaluate the latest checkpoint; its texts."""
-    evaluate(find(str(run_dir), [], pytest.fail), "test", 3)
+def _evaluate(run_dir: Path, latest: str = "000002", *overrides: str) -> str:
+    """Evaluate a run whose newest checkpoint this is; its texts."""
+    for newer in (run_dir / "checkpoints").glob("0*"):
+        if newer.name > latest:
+            shutil.rmtree(newer)
+    evaluate(find(str(run_dir), overrides, pytest.fail), "test", 3, warn=lambda text: None)
     return (run_dir / "predictions" / "test-trained.jsonl").read_text()
 
 
@@ -70,11 +96,10 @@ def test_texts_are_those_of_the_checkpoint_that_the_figures_name(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a run that was extended after an evaluation."""
-    run_dir = _train(shutil.copytree(run, tmp_path / "run"), 48)
-    texts = {"000001": (run_dir / "predictions" / "test-trained.jsonl").read_text()}
-    whole = shutil.copytree(run_dir, tmp_path / "whole")
-    texts["000002"] = _evaluate(whole)
+    run_dir, whole = (shutil.copytree(run, tmp_path / name) for name in ("run", "whole"))
+    texts = {"000001": _evaluate(run_dir, "000001"), "000002": _evaluate(whole)}
     assert texts["000001"] != texts["000002"]
+    shutil.copytree(run / "checkpoints" / "000002", run_dir / "checkpoints" / "000002")
     survived = 0
     while _killed_at(survived, monkeypatch, lambda: _evaluate(run_dir)):
         mark = run_dir / "evaluation" / "test.json"
@@ -90,23 +115,23 @@ def test_texts_are_those_of_the_checkpoint_that_the_figures_name(
 
 
 def test_figures_name_the_weights_by_their_digest(run: Path, tmp_path: Path) -> None:
-    figures = read_evaluation(run / "evaluation" / "test.json")
+    other = shutil.copytree(run, tmp_path / "other")
+    _evaluate(other)
+    figures = read_evaluation(other / "evaluation" / "test.json")
     target = find(str(run), [], pytest.fail)
     assert target.checkpoint_identity().items() <= figures.items()
-    other = shutil.copytree(run, tmp_path / "other")
-    manifest = other / "checkpoints" / "000001" / "manifest.json"
+    manifest = other / "checkpoints" / "000002" / "manifest.json"
     content = json.loads(manifest.read_text())
     content["optimizer.safetensors"]["sha256"] = "0"  # of the same update, and trained otherwise
     manifest.write_text(json.dumps(content))
-    changed = replace(target, checkpoint=other / "checkpoints" / "000001")
+    changed = replace(target, checkpoint=manifest.parent)
     assert not changed.checkpoint_identity().items() <= figures.items()
 
 
 def test_figures_of_other_overrides_take_their_texts_along(run: Path, tmp_path: Path) -> None:
     run_dir = shutil.copytree(run, tmp_path / "run")
-    first = (run_dir / "predictions" / "test-trained.jsonl").read_text()
-    notes: list[str] = []
-    evaluate(find(str(run_dir), ["world.num_tokens=3"], notes.append), "test", 3, warn=notes.append)
+    first = _evaluate(run_dir)
+    assert _evaluate(run_dir, "000002", "world.num_tokens=3") != first
     kept = run_dir / "evaluation" / "replaced"
     assert {path.name for path in kept.iterdir()} == {
         "test-1.json",
@@ -114,7 +139,6 @@ def test_figures_of_other_overrides_take_their_texts_along(run: Path, tmp_path: 
         "test-trained-1-predictions.jsonl",
     }
     assert (kept / "test-trained-1-predictions.jsonl").read_text() == first
-    assert (run_dir / "predictions" / "test-trained.jsonl").read_text() != first
 
 
 def test_a_normalisation_belongs_to_its_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +165,8 @@ def test_probabilities_belong_to_their_labels(tmp_path: Path, monkeypatch: pytes
     for rename in range(2):
         assert _killed_at(rename, monkeypatch, lambda: write(1))
         if "judge" in labels.annotators():
-            assert labels.preferences("judge")[0] == labels.soft_preferences("judge")[0].argmax()
+            soft = labels.soft_preferences("judge")
+            assert soft is not None and labels.preferences("judge")[0] == soft[0].argmax()
     write(1)
     assert labels.preferences("judge").tolist() == [1]
 

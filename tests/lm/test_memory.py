@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from safetensors import SafetensorError
 
+from groundling import inventory
+from groundling.cli import main
 from groundling.errors import GroundlingError, is_out_of_memory
-from groundling.lm import LanguageModel, loading, trials
+from groundling.lm import LanguageModel, gguf, loading, trials
 from groundling.training import checkpoint
 
 _ALLOCATOR = (
@@ -38,7 +41,7 @@ def test_a_model_that_does_not_fit_names_what_it_needs(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loading, "load_pretrained", _raising(error))
-    needs = r"does not fit into memory: its weights need 0\.\d GiB in torch\.float32, and \d+\.\d GiB of cpu are free"
+    needs = r"does not fit into memory: its weights need 0\.\d GiB in torch\.float32, and \d+\.\d GiB of cpu were free"
     with pytest.raises(GroundlingError, match=needs) as caught:
         LanguageModel.from_pretrained("starter-causal")
     assert "family" not in str(caught.value) and "model.dtype=bfloat16" in str(caught.value)
@@ -62,3 +65,27 @@ def test_memory_that_runs_out_does_not_condemn_a_checkpoint(tmp_path: Path) -> N
         checkpoint.fitting(tmp_path, "optimizer.safetensors"),
     ):
         raise RuntimeError(_ALLOCATOR)
+
+
+@pytest.mark.parametrize("error", _ERRORS, ids=_IDS)
+def test_a_command_without_memory_ends_with_one_line(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(inventory, "inventory", _raising(error))
+    assert main(["list"]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("error: ") and "memory" in lines[0]
+
+
+def test_a_gguf_file_without_memory_leaves_no_partial_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", _raising(MemoryError()))
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF" + bytes(64))
+    with pytest.raises(MemoryError):
+        gguf.dequantised(file)
+    assert not [
+        path for path in (tmp_path / "cache").rglob("*") if path.is_dir() and path.name.count("partial")
+    ]

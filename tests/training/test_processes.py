@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,12 +21,10 @@ from torch import distributed
 from groundling.algorithms import Rollout
 from groundling.algorithms.rollout import micro_batches
 from groundling.cli import main
-from groundling.configs.compose import compose
-from groundling.errors import ConfigError, RunError
+from groundling.errors import RunError
 from groundling.policies import Work
 from groundling.processes import Processes
 from groundling.training.tracking import TIME_KEYS, read_metrics
-from groundling.training.trainer import Trainer
 from tests.launching import groundling
 from tests.thorough import thorough
 
@@ -270,7 +267,7 @@ def test_processes_wait_long_for_one_that_works_alone(monkeypatch: pytest.Monkey
         "PartialState",
         lambda cpu, timeout: waits.append(timeout) or SimpleNamespace(process_index=1, num_processes=2),
     )
-    assert Processes.join("cpu") == Processes(1, 2, local_size=1)
+    assert Processes.join("cpu") == Processes(1, 2)
     assert waits[0] >= timedelta(hours=6)
 
 
@@ -332,17 +329,6 @@ def test_a_weight_without_gradients_in_all_processes_stays_as_it_is(
     assert (unused.grad is None) != other_has
     torch.optim.AdamW([used, unused], weight_decay=0.1).step()
     assert (unused == 1).all() != other_has
-
-
-def test_gpus_that_processes_cannot_share_equally_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 6)
-    config = compose("demo-easy", ["model.device_map=auto", f"run_dir={tmp_path}"])
-    with pytest.raises(
-        ConfigError, match=r"4 processes on this machine .* there are 6, expected a multiple of 4"
-    ):
-        Trainer(config, tmp_path, warnings.warn, Processes(local_size=4))
 
 
 def test_rollouts_beside_each_other_are_one_of_all_envs() -> None:

@@ -115,8 +115,8 @@ def _make(file: Path, folder: Path, source: str) -> None:
         save_file(weights, partial / _WEIGHTS, metadata={"format": "pt"})
         tokenizer.save_pretrained(partial)
     except Exception as error:  # whatever a reader raises on a file that it does not know
-        pass_out_of_memory(error)
         rmtree(partial, ignore_errors=True)
+        pass_out_of_memory(error)
         raise GroundlingError(
             f"{file} cannot be read as a GGUF model ({' '.join(str(error).split())[:160]}): give another file, or a "
             "model folder"

@@ -186,8 +186,7 @@ class Placement:
                 "model.device_map=balanced_low_0 keeps GPU 0 free, which only one of this machine's processes has: set "
                 "model.device_map=auto"
             )
-        share = share_of_gpus(launched("LOCAL_RANK", 0), processes, torch.cuda.device_count())
-        gpus: dict[int | str, int] = {gpu: free_memory(torch.device("cuda", gpu)) for gpu in share}
+        gpus: dict[int | str, int] = {gpu: free_memory(torch.device("cuda", gpu)) for gpu in share_of_gpus()}
         return {
             "device_map": self.device_map,
             "max_memory": gpus | {"cpu": free_memory(torch.device("cpu")) // processes},
@@ -244,6 +243,7 @@ def load_model(
         raise GroundlingError(
             f"init={init!r} makes whole weights on one device: leave device_map and load_in_4bit out"
         )
+    free = free_memory(placement.device)  # of which a part is taken where loading fails
     try:
         if init == "pretrained" and whole is not None:
             model = load_text_only(source.path, whole, config, options, placed)
@@ -263,7 +263,7 @@ def load_model(
             needed = _bytes_needed(auto, config, dtype)
             raise GroundlingError(
                 f"the model {source.path} does not fit into memory: its weights need {needed} in {dtype}, and "
-                f"{free_memory(placement.device) / 2**30:.1f} GiB of {placement.device} are free "
+                f"{free / 2**30:.1f} GiB of {placement.device} were free "
                 f"({first_line(error, 120)}). Set model.dtype=bfloat16 (2 bytes a weight) or model.load_in_4bit=true, "
                 "spread it over GPUs with model.device_map=auto, end other programs, or take a smaller model"
             ) from error

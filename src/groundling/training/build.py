@@ -12,7 +12,7 @@ import torch
 
 from groundling.algorithms.algorithm import Algorithm, algorithms, check_trains, penalises
 from groundling.configs.schema import Config, ModelConfig, TrainingConfig
-from groundling.devices import find_device
+from groundling.devices import device_under_map, find_device
 from groundling.errors import ConfigError
 from groundling.policies.policy import Policy, check_accepts, has_model, policies
 from groundling.processes import Processes
@@ -30,6 +30,9 @@ def world_of(config: Config, checkpoint: Path | None = None) -> World[Any, Any]:
     Args:
         config: The run's.
         checkpoint: See `World.checkpoint`.
+
+    Raises:
+        ConfigError: the processes of this machine cannot share its GPUs equally, as a device map needs it.
     """
     return kind(config.world.id)(
         config.world,
@@ -37,7 +40,7 @@ def world_of(config: Config, checkpoint: Path | None = None) -> World[Any, Any]:
         config.reward,
         config.policy,
         config.seed,
-        config.device,
+        device_under_map(config.device, config.model.device_map),
         checkpoint,
     )
 

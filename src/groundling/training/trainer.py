@@ -23,7 +23,6 @@ from groundling.algorithms.optimisation import share_of_rate
 from groundling.algorithms.rollout import Rollout
 from groundling.configs.compose import recorded
 from groundling.configs.schema import Config
-from groundling.devices import share_of_gpus
 from groundling.documents import read_object
 from groundling.errors import ConfigError, RunError, foreign
 from groundling.policies.policy import Policy
@@ -81,8 +80,9 @@ def train(config: Config, console: Console, warn: Callable[[str], None] = warnin
     Raises:
         GroundlingError: it cannot begin or go on; the last checkpoint stays.
     """
-    check_suits(config.policy, config.model, config.algorithm, world_of(config))
-    processes = Processes.join(config.device)
+    world = world_of(config)
+    check_suits(config.policy, config.model, config.algorithm, world)
+    processes = Processes.join(world.device)
     console = console if processes.is_main else Console(quiet=True)
     with ExitStack() as stack:
         folder = processes.from_main(
@@ -132,10 +132,6 @@ class Trainer:
         if num_rows < self.processes.size:
             key = f"world.{config.world.ROWS}"
             raise ConfigError(f"{key}={num_rows} is too few for {self.processes.size} processes")
-        if config.model.device_map is not None and self.processes.local_size > 1:
-            share_of_gpus(
-                0, self.processes.local_size, torch.cuda.device_count()
-            )  # refused before anything is loaded
         if config.model.fsdp and self.processes.size == 1:
             raise ConfigError(
                 "model.fsdp=true deals the layers out over several processes, and this is one: start it with torchrun "

@@ -184,6 +184,33 @@ def test_arrays_that_nothing_reads_may_be_of_any_kind(tmp_path: Path) -> None:
         open_pairs(pairs.folder)
 
 
+def test_arrays_of_another_machine_are_read_as_numbers(tmp_path: Path) -> None:
+    """Big-endian and column-major ones."""
+    data, info = make(3, 1)
+    foreign = {
+        key: np.asfortranarray(array.astype(array.dtype.newbyteorder(">"))) for key, array in data.items()
+    }
+    pairs = MessagePairs.create(tmp_path / "pairs", foreign, info)
+    again = pairs.convert(tmp_path / "parquet", "parquet")
+    for key, array in data.items():
+        np.testing.assert_array_equal(again.data[key], array)
+
+
+@pytest.mark.parametrize(
+    ("judge", "part", "key"), [("return", "data", "rewards"), ("score", "info", "score")]
+)
+def test_figures_that_are_no_numbers_are_refused_rather_than_ties(
+    judge: str, part: str, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, info = make(3, 1)
+    pairs = MessagePairs.create(tmp_path / "pairs", data, info)
+    figures = np.load(pairs.folder / part / f"{key}.npy").astype(float)
+    figures[1, 0] = np.nan
+    np.save(pairs.folder / part / f"{key}.npy", figures)
+    assert main(["annotate", str(pairs.folder), "--judge", judge]) == 1
+    assert f"the {judge} of 1 of 3 pairs is NaN, the first of them pair 1" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [

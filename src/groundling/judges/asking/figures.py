@@ -17,7 +17,7 @@ class ScoreJudge(FigureJudge):
     def prefer(self, pairs: Pairs) -> NDArray[np.int8]:
         if "score" not in pairs.info:
             raise ConfigError(f"{pairs.folder}: {unknown('info', 'score', pairs.info)}")
-        return _greater(pairs.info["score"])
+        return _greater(pairs.info["score"], "score")
 
 
 @judges.register("return")
@@ -25,7 +25,7 @@ class ReturnJudge(FigureJudge):
     """Prefers the segment with the higher sum of rewards; equal ones are a tie."""
 
     def prefer(self, pairs: Pairs) -> NDArray[np.int8]:
-        return _greater(pairs.returns())
+        return _greater(pairs.returns(), "return")
 
 
 @judges.register("random")
@@ -43,8 +43,17 @@ class RandomJudge(FigureJudge):
         return np.random.default_rng(self.seed).integers(0, 2, len(pairs)).astype(np.int8)
 
 
-def _greater(figures: NDArray) -> NDArray[np.int8]:
-    """int8 (N,): which of (N, 2) is greater."""
+def _greater(figures: NDArray, name: str) -> NDArray[np.int8]:
+    """int8 (N,): which of the figures (N, 2) called ``name`` is greater.
+
+    Raises:
+        ConfigError: a figure is NaN, which compares as equal to all.
+    """
+    if (missing := np.isnan(figures).any(axis=1)).any():
+        raise ConfigError(
+            f"the {name} of {missing.sum()} of {len(figures)} pairs is NaN, the first of them pair {missing.argmax()}: "
+            "record them again, or choose another --judge"
+        )
     first, second = figures[:, 0], figures[:, 1]
     labels = np.where(
         first > second, Preference.FIRST, np.where(second > first, Preference.SECOND, Preference.TIE)

@@ -235,7 +235,7 @@ def _encode(column: Any, where: str) -> NDArray[np.uint8]:
 def _nested(array: NDArray) -> Any:
     """Numbers (N, ...) as a column of nested lists."""
     pa, _ = _pyarrow()
-    flat = np.ascontiguousarray(array).reshape(-1)
+    flat = np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(-1)
     return _lists(pa.array(flat), array.shape[1:])
 
 
