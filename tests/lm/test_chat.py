@@ -10,8 +10,8 @@ from transformers import AddedToken
 from groundling.envs.text_generation.pools import Sample
 from groundling.envs.text_generation.sampler import SampleOrder
 from groundling.errors import ConfigError, GroundlingError
-from groundling.lm import templates
-from groundling.lm.chat import Chat, first_turn
+from groundling.tokenization import templates
+from groundling.tokenization.chat import Chat, first_turn
 from groundling.worlds.writing.collect import PromptEncoder
 
 CHATML = (

@@ -9,9 +9,9 @@ from transformers import PreTrainedTokenizerFast
 
 from groundling.envs.text_generation import Sample
 from groundling.envs.text_generation.env import TextGenerationEnv
-from groundling.lm.chat import Chat
-from groundling.lm.detokenize import Continuation
 from groundling.policies import TokenPolicy
+from groundling.tokenization.chat import Chat
+from groundling.tokenization.detokenize import Continuation
 from groundling.worlds.writing.collect import PromptEncoder, texts_so_far
 from tests.lm.chat_tokenizers import CHATML, byte_level, metaspace, tiny
 

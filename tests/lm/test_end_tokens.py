@@ -9,12 +9,12 @@ from groundling.envs.observation import TextObservation
 from groundling.envs.text_generation import Sample, SampleOrder
 from groundling.envs.text_generation.env import TextGenerationEnv
 from groundling.lm import LanguageModel
-from groundling.lm.chat import Chat
 from groundling.lm.decoding import Decoder
-from groundling.lm.end_tokens import EndTokens
 from groundling.lm.sampling import Sampling
 from groundling.policies import ActionGeneratingPolicy, ActionWritingPolicy
 from groundling.policies.answer import Answer
+from groundling.tokenization.chat import Chat
+from groundling.tokenization.end_tokens import EndTokens
 from groundling.worlds.writing.collect import PromptEncoder, References
 from tests.lm.chat_tokenizers import CHATML, CONFIG_END, TEXT_END, TURN_END, byte_level, tiny
 

@@ -15,7 +15,7 @@ from tokenizers import pre_tokenizers
 
 from groundling.errors import GroundlingError
 from groundling.lm import LanguageModel, gguf
-from groundling.lm.chat import Chat
+from groundling.tokenization.chat import Chat
 from tests.thorough import THOROUGH
 
 _LAYERS, _HIDDEN, _HEADS, _INNER = 2, 32, 2, 64

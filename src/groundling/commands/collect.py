@@ -124,8 +124,6 @@ def _record_pairs(arguments: argparse.Namespace, targets: Sequence["Target"]) ->
             raise ConfigError(
                 f"{target.agent} plays in another world than {targets[0].agent}: give the same env to all"
             )
-    if arguments.screens and targets[0].config.world.id != "nethack":
-        raise ConfigError("--screens is for NetHack, other worlds have none: leave it out")
     recording = Recording(
         arguments.output,
         arguments.agent,

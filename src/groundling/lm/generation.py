@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from groundling.lm.detokenize import Continuation
 from groundling.lm.packing import padded
 from groundling.lm.padding import Batches
+from groundling.tokenization.detokenize import Continuation
 
 # Scores of all steps are held until the log-probabilities are taken: 128 Mi numbers, twice, 1 GiB in float32.
 _MAX_SCORES = 2**27

@@ -16,9 +16,6 @@ from groundling.devices import find_device
 from groundling.errors import GroundlingError
 from groundling.lm import adapters, loading
 from groundling.lm.backbone import Backbone
-from groundling.lm.chat import Chat
-from groundling.lm.detokenize import Continuation
-from groundling.lm.end_tokens import EndTokens
 from groundling.lm.generation import DEFAULT_NEW_TOKENS, Generation, generate
 from groundling.lm.kernels import speed_up_linear_layers
 from groundling.lm.packing import ScoringQuestion
@@ -28,6 +25,9 @@ from groundling.lm.relative_attention import read_long_prompts_in_blocks
 from groundling.lm.scoring import CandidateScores, Normalize, Scorer, normalised
 from groundling.lm.tokens import TextTokens
 from groundling.lm.trie import guided_log_probs
+from groundling.tokenization.chat import Chat
+from groundling.tokenization.detokenize import Continuation
+from groundling.tokenization.end_tokens import EndTokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -10,7 +10,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from groundling.errors import GroundlingError
-from groundling.lm.encoding import TextEncoder
+from groundling.tokenization.encoding import TextEncoder
 
 _REMEMBERED_TEXTS, _REMEMBERED_TOKENS = 100_000, 2**22
 """Of prompts, and of candidates: what is remembered at most; 4 M tokens are some 150 MB of Python's numbers."""

@@ -7,9 +7,9 @@ from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
 from groundling.lm import LanguageModel
 from groundling.lm.answers import Among
-from groundling.lm.detokenize import Continuation
 from groundling.lm.trie import Trie
 from groundling.policies.turns import Turn
+from groundling.tokenization.detokenize import Continuation
 
 _AROUND = " \t\r\n\"'`*.!\u201c\u201d\u2018\u2019"
 _ACTION_TOKENS, _THOUGHT_TOKENS = 16, 48

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from groundling.errors import ConfigError
 from groundling.judges.preferences.labels import Format
 
 
@@ -31,3 +32,8 @@ class Recording:
     """Of the files; None: as is usual in the world."""
     screens: bool = False
     """Keep the screen of each step; for NetHack."""
+
+    def refuse_screens(self) -> None:
+        """Raise `ConfigError` if screens are asked for, in a world that has none."""
+        if self.screens:
+            raise ConfigError("--screens is for NetHack, other worlds have none: leave it out")

@@ -113,7 +113,7 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
                 f"max_prompt_length={max_prompt_length} and max_episode_length={max_episode_length} must be at least 1"
             )
         if end_tokens is None:
-            from groundling.lm.end_tokens import EndTokens  # slow to import
+            from groundling.tokenization.end_tokens import EndTokens  # slow to import
 
             end_tokens = EndTokens.of(tokenizer).ids
         if terminate_on_eos and not end_tokens:
@@ -161,7 +161,7 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
         ids, mask = encode_prompts(
             [self.sample], self.tokenizer, self.max_prompt_length, self.prompt_truncation_side
         )
-        from groundling.lm.detokenize import Continuation  # slow to import
+        from groundling.tokenization.detokenize import Continuation  # slow to import
 
         self._prompt_ids, self._prompt_mask = ids[0].numpy(), mask[0].numpy()
         start = [] if self.context_start_token is None else [self.context_start_token]

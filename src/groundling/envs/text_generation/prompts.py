@@ -84,7 +84,7 @@ def _read_data_as_text(
     samples: Sequence[Sample], tokenizer: PreTrainedTokenizerBase, side: Side, ids: Tensor, mask: Tensor
 ) -> None:
     """Encode the prompts whose data spells control tokens again, into their rows of ``ids`` and ``mask``."""
-    from groundling.lm.encoding import TextEncoder  # slow to import
+    from groundling.tokenization.encoding import TextEncoder  # slow to import
 
     encoder = TextEncoder(tokenizer)
     for row, sample in enumerate(samples):

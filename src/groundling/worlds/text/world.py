@@ -205,6 +205,7 @@ class TextWorld(World[TextConfig, TextEvaluation]):
         """See `World.record_pairs` and `groundling.worlds.text.pairs.record`."""
         for one in players:
             self.check_agent(one.agent, one.policy)
+        recording.refuse_screens()
         return pairs.record(players, recording, on_segment)
 
     # ------------------------------------------------------------------------------------------- evaluation

@@ -15,12 +15,12 @@ from groundling.envs.text_generation import Sample, SampleOrder
 from groundling.envs.text_generation.prompts import Side, encode_prompts
 from groundling.errors import ConfigError, GroundlingError
 from groundling.lm import LanguageModel
-from groundling.lm.chat import Chat
-from groundling.lm.end_tokens import EndTokens
 from groundling.policies.policy import Policy
 from groundling.policies.texts import TokenPrompt, Writing, Written
 from groundling.policies.token import TokenPolicy
 from groundling.rewards import RewardSum, Stretch, Texts
+from groundling.tokenization.chat import Chat
+from groundling.tokenization.end_tokens import EndTokens
 from groundling.worlds.collector import Collector, Finished
 
 

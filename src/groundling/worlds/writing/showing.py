@@ -6,8 +6,8 @@ import torch
 
 from groundling.envs.text_generation.pools import Split
 from groundling.errors import RunError
-from groundling.lm.detokenize import Continuation
 from groundling.policies.token import TokenPolicy
+from groundling.tokenization.detokenize import Continuation
 from groundling.worlds.showing import Moment, Summary
 from groundling.worlds.world import World
 from groundling.worlds.writing.collect import stretch_of

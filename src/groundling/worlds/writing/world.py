@@ -148,6 +148,7 @@ class WritingWorld(World[WritingConfig, WritingEvaluation]):
         on_segment: Callable[[], None] = lambda: None,
     ) -> int:
         """See `World.record_pairs` and `groundling.worlds.writing.pairs.record`."""
+        recording.refuse_screens()
         return pairs.record(players, recording, on_segment)
 
     # ------------------------------------------------------------------------------------------- evaluation

@@ -16,8 +16,8 @@ from typing import Literal
 from transformers import PreTrainedTokenizerBase
 
 from groundling.errors import GroundlingError
-from groundling.lm.encoding import TextEncoder
-from groundling.lm.templates import ChatTemplate
+from groundling.tokenization.encoding import TextEncoder
+from groundling.tokenization.templates import ChatTemplate
 
 _REMEMBERED = 100_000
 _WORDS, _ANSWER = "You see it.", "ANSWERWORDS"

@@ -9,7 +9,7 @@ from typing import Any, Self
 from transformers import PreTrainedTokenizerBase
 
 from groundling.errors import GroundlingError
-from groundling.lm.templates import ChatTemplate
+from groundling.tokenization.templates import ChatTemplate
 
 
 @dataclass(frozen=True)
