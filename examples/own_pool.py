@@ -36,4 +36,4 @@ if __name__ == "__main__":
     _, info = env.reset(seed=0)
     for token in [*tokenizer(info["references"][0])["input_ids"], tokenizer.eos_token_id]:
         _, reward, done, _, info = env.step(token)
-    print(info["prompt_text"], info["context_text"], reward)
+    print(f"{info['prompt_text']}{info['context_text']}", reward)

@@ -510,7 +510,7 @@ STATES = {
             ),
         ),
         EVALUATE,
-        "cannot be loaded",
+        "outside of the folder",
     ),
     **{
         f"a manifest that names {name}": Case(

@@ -192,7 +192,7 @@ def test_the_studys_results_are_laid_out_as_the_committed_ones(folder: Path) -> 
         return [
             re.sub(r"[\d, ]+", " ", line)
             for line in lines
-            if line and not line.startswith(("| ", "- ", "ground"))
+            if line and not line.startswith(("| ", "- ", "ground", "*Episode seeds: "))
         ]
 
     def labels(path: Path) -> set[str]:

@@ -288,7 +288,7 @@ def test_every_shape_trains(name: str, tmp_path: Path, capsys: pytest.CaptureFix
     ]
     arguments = ["train", "--glam-config", str(path), *_needed(name, tmp_path), *small]
     assert main(arguments) == 0
-    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 2
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) >= 2  # texts end when they like
     warnings = capsys.readouterr().err.splitlines()
     assert warnings and all(line.startswith("warning: ") for line in warnings)
     assert len(set(warnings)) == len(warnings)
@@ -350,14 +350,15 @@ def test_glams_minibatch_is_of_all_processes_together(tmp_path: Path) -> None:
     assert (args["minibatch_size"], args["micro_batch_size"]) == (64, 2)
     assert config.seed == 5
     assert config.model.device_map == "auto"  # model_parallelism_size: 2
-    assert not any("torchrun --nproc-per-node 4" in note for note in notes)  # one process has all GPUs then
-    assert any("one process, whose model is spread" in note for note in notes)
+    assert any(
+        "torchrun --nproc-per-node 4" in note and "share of the machine's GPUs" in note for note in notes
+    )
     whole = [text for text in given if "parallelism_size" not in text]
     _, notes = read(
         _write(tmp_path, "glam-multi-node"),
         [*whole, "lamorel_args.llm_args.parallelism.model_parallelism_size=1"],
     )
-    assert any("torchrun --nproc-per-node 4" in note for note in notes)
+    assert any("for as many processes, torchrun --nproc-per-node 4" in note for note in notes)
 
 
 def test_lamorels_minibatch_is_of_each_process(tmp_path: Path) -> None:
@@ -533,7 +534,7 @@ def test_without_a_language_model_the_agent_is_drrn(tmp_path: Path) -> None:
     )
     small = ["device=cpu", "training.steps=64", f"run_dir={tmp_path}/run", "algorithm.args.batch_size=4"]
     assert main(["train", "--glam-config", str(path), *_drrn_job(tmp_path), *small]) == 0
-    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 2
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) >= 2  # texts end when they like
     for more, message in (
         (["rl_script_args.reward_shaping_beta=0.5"], "reward_shaping_beta"),
         (["rl_script_args.ppo_epochs=4"], "Lamorel"),

@@ -155,7 +155,7 @@ def test_a_game_has_at_least_one_step(limit: str) -> None:
     [
         (
             ["reward.learned_reward={}"],
-            r"needs reward.learned_reward.args.model_name, reward.learned_reward.args.label_ix$",
+            r"needs reward.learned_reward.args.model_name$",
         ),
         (["reward.weighted_sum={}"], r"'weighted_sum' needs reward.weighted_sum.args.parts$"),
         (["world.num_texts=8", "world.texts_per_prompt=3"], r"no whole number of groups of world"),

@@ -35,7 +35,7 @@ def test_prompts_without_special_tokens_are_those_of_lamorel_since_2023(make_lm)
     trained, lamorel = make_lm("t5"), make_lm("t5", add_special_tokens=False)
     prompt, actions = "You see a red ball 2 steps left", ["turn left", "go forward"]
     ids = lamorel.tokenizer(prompt, add_special_tokens=False)["input_ids"]
-    for lm, tokens in ((trained, [*ids, lamorel.end_token]), (lamorel, ids)):
+    for lm, tokens in ((trained, [*ids, lamorel.end_tokens.of_text]), (lamorel, ids)):
         expected = [plain_ids_log_probs(lm, tokens, c).sum() for c in lm.candidate_tokens(actions)]
         torch.testing.assert_close(lm.score([prompt], actions)[0], torch.stack(expected), atol=1e-4, rtol=0)
         assert lm.token_lengths([prompt]) == [len(tokens)]

@@ -208,7 +208,9 @@ def test_the_rules_of_an_answer(lm: LanguageModel) -> None:
     turn = answer.turn(_see(*_SIGNS))
     assert len(answer.thought) == 6 and "Action:" in turn.text
     # But for the first, before which the turn's value is told.
-    assert turn.counted[0] and turn.counted.count(False) == len(thinking.opening) - 1 + len(thinking.closing)
+    assert turn.counted[0] and turn.counted.count(False) == len(thinking.opening(False)) - 1 + len(
+        thinking.closing
+    )
     # One that ends the whole answer goes on to its action.
     guided = Form(lm, True, None, None, None, "Action:", 6)
     answer = Answer(guided, _SIGNS)

@@ -166,7 +166,7 @@ def test_a_model_that_cannot_go_on_reads_all_and_says_so(
 
 
 def test_minibatches_keep_conversations_together() -> None:
-    policy, steps = _policy("scoring", LanguageModel.from_pretrained("starter-causal")), _steps(8, num_envs=4)
+    policy, steps = _policy("scoring", LanguageModel.from_pretrained("starter-causal")), _steps(8, 4, seed=1)
     flat = [observation for step in steps for observation in step]
     nothing = torch.zeros(8, 4)
     rollout = Rollout(

@@ -470,9 +470,10 @@ class TextVectorEnv:
     def _finish(self, i: int, terminated: bool, reward: float) -> Episode:
         info = self._slots[i].info
         try:
-            return self._episode(i, read_success(info, terminated and reward > 0), success_key(info))
+            success = read_success(info, terminated and reward > 0)
         except ConfigError as error:
             raise RunError(f"{self._where(i)}: {error}") from None
+        return self._episode(i, success, success_key(info))
 
     def _episode(self, i: int, success: bool, key: str | None = None) -> Episode:
         slot = self._slots[i]

@@ -200,7 +200,7 @@ class Answer:
     def __post_init__(self) -> None:
         self.thinks = self.form.thought_ends is not None
         self._most = self.form.most_action_tokens(self.actions, self.in_conversation)
-        self.waiting = self.form.opening(self.in_conversation)  # what a rule puts there next
+        self.waiting = list(self.form.opening(self.in_conversation))  # what a rule puts there next
         self._begun = ""  # of the action, in the token that ended the thought
         self._decoder: Continuation | None = None  # of the thought, then of the action
 

@@ -35,8 +35,8 @@ class TextEncoder:
         self._tokens = [
             token.content
             for token in tokenizer.added_tokens_decoder.values()
-            if token.content.strip()
-            and (token.special or (len(token.content) > 1 and token.content in template))
+            if len(token.content.strip()) > 1  # a single character is text, whatever it marks
+            and (token.special or token.content in template)
         ]
         longest_first = "|".join(map(re.escape, sorted(self._tokens, key=len, reverse=True)))
         firsts = re.escape("".join({token[0] for token in self._tokens}))

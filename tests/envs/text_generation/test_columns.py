@@ -13,7 +13,7 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from groundling.envs.text_generation import Sample, pools
@@ -67,6 +67,7 @@ def test_a_list_of_references_and_none(tmp_path: Path) -> None:
     assert [s.id for s in samples] == ["test_0", "test_1"]
 
 
+@settings(deadline=None)
 @given(
     count=st.integers(0, 40),
     shares=st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 5)).filter(any),
