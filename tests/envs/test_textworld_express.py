@@ -72,3 +72,15 @@ def test_drrn_trains_in_it(tmp_path: Path) -> None:
     words = ["world.num_envs=2", "training.steps=16", "world.num_steps=4", "device=cpu"]
     assert main(["train", "worlds/coin_drrn", *words, f"run_dir={tmp_path / 'run'}"]) == 0
     assert main(["evaluate", str(tmp_path / "run"), "--episodes", "2"]) == 0
+
+
+def test_envs_of_one_process_do_not_change_each_others_scores() -> None:
+    seed, actions = 821328062, ["take 33 pineapples", "take 1 grapefruit", "put 1 grapefruit in box"]
+    one, other = (gymnasium.make(ID, game="sorting").unwrapped for _ in range(2))
+    for env in (one, other):
+        env.reset(seed=seed)
+    gained = [sum(env.step(action)[1] for action in actions) for env in (one, other)]
+    assert gained == pytest.approx([1 / 3, 1 / 3])
+    assert one.step("look around")[1] == 0  # not what the other one gained
+    for env in (one, other):
+        env.close()

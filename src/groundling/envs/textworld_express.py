@@ -13,6 +13,8 @@ import gymnasium
 from groundling.envs.seeds import is_held_out
 from groundling.errors import ConfigError
 
+_STATIC_GAMES = frozenset({"sorting"})
+"""Games whose score the engine keeps in static fields: envs that share a Java machine would change each other's."""
 _FOLDS = ("train", "dev", "test")
 _GAMES_OF_A_FOLD = 1000
 _FIRST = {"train": 0, "dev": 10_000, "test": 20_000}
@@ -46,7 +48,9 @@ class TextWorldExpress(gymnasium.Env[str, str]):
     ) -> None:
         if fold is not None and fold not in _FOLDS:
             raise ConfigError(f"fold must be {', '.join(_FOLDS)} or null, got {fold!r}")
-        self._engine = _jvm().textworldexpress.runtime.PythonInterface()
+        self._own_gateway = _start_java() if game in _STATIC_GAMES else None
+        jvm = (self._own_gateway or _shared_gateway()).jvm
+        self._engine = jvm.textworldexpress.runtime.PythonInterface()
         options = ",".join(f"{name}={int(value)}" for name, value in (params or {}).items())
         games = list(self._engine.getGameNames())
         if game not in games:
@@ -70,6 +74,10 @@ class TextWorldExpress(gymnasium.Env[str, str]):
         self._steps, self._score = 0, 0.0
         state = _read(self._engine.generateNewGameJSON(_FIRST[fold] + number, fold, False))
         return self._in_words(state, first=True)
+
+    def close(self) -> None:
+        if self._own_gateway is not None:
+            self._own_gateway.shutdown()
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         state = _read(self._engine.stepJSON(action))
@@ -103,8 +111,13 @@ def _read(text: str) -> dict[str, Any]:
 
 
 @functools.cache
-def _jvm() -> Any:
-    """The process's one Java machine, which all its envs share; it ends with the process."""
+def _shared_gateway() -> Any:
+    """Connect to the process's one Java machine, which its envs share."""
+    return _start_java()
+
+
+def _start_java() -> Any:
+    """Start a Java machine with the engine, which ends with the process at the latest."""
     if importlib.util.find_spec("textworld_express") is None:
         raise ConfigError("TextWorldExpress is not installed: pip install 'groundling[worlds]'")
     if shutil.which("java") is None:
@@ -120,4 +133,4 @@ def _jvm() -> Any:
         cwd=str(Path(JAR_PATH).parent),  # where its lists lie
         create_new_process_group=True,  # Ctrl-C is for the run, which then saves itself
     )
-    return JavaGateway(gateway_parameters=GatewayParameters(auto_field=True, port=port)).jvm
+    return JavaGateway(gateway_parameters=GatewayParameters(auto_field=True, port=port))
