@@ -303,7 +303,7 @@ RUNS = {
             ],
         ),
         "report LM",
-        "hostile_env",
+        None,  # the recorded episodes are shown without their env
     ),
     "a resolver in samples": Case(
         described(
@@ -510,7 +510,7 @@ STATES = {
             ),
         ),
         EVALUATE,
-        "outside of the folder",
+        "lies outside of the folder",
     ),
     **{
         f"a manifest that names {name}": Case(

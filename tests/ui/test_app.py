@@ -113,7 +113,7 @@ def test_a_run_in_an_env_that_is_not_here_shows_its_figures(roots: list[Path], c
         page = client.get("/run?id=runs/elsewhere")
         assert page.status_code == 200 and "All figures: held-out" in page.text
         moments = client.get("/episode?id=runs/elsewhere&suite=held-out&number=0")
-        assert moments.status_code == 200 and 'class="chosen"' in moments.text
+        assert moments.status_code == 200 and 'id="replay"' in moments.text
     finally:
         shutil.rmtree(elsewhere)
 
