@@ -11,7 +11,6 @@ _UNSPACED = (
     (0x1950, 0x19FF),  # Tai Le, New Tai Lue
     (0x1A20, 0x1AAF),  # Tai Tham
     (0x1B00, 0x1B7F),  # Balinese
-    (0x2600, 0x27BF),  # emoji
     (0x2E80, 0x2FFF),  # radicals
     (0x3005, 0x3007),
     (0x3021, 0x312F),  # Hiragana, Katakana, Bopomofo
@@ -22,11 +21,9 @@ _UNSPACED = (
     (0xF900, 0xFAFF),
     (0xFF66, 0xFF9F),
     (0x1B000, 0x1B16F),
-    (0x1F000, 0x1FAFF),  # emoji
     (0x20000, 0x3FFFF),
 )
-"""Code points of scripts that are written without spaces between words, and of emoji."""
-_LAST_OF_BMP = 0xFFFF
+"""Code points of scripts that are written without spaces between words."""
 _ZERO_WIDTH_SPACE = "\u200b"
 _FIRST_OTHER = 0x370
 """Before it stand the Latin letters and punctuation that the libraries' own rules know."""
@@ -37,7 +34,7 @@ _SHARED_PUNCTUATION = range(0x2000, 0x2070)
 def spaced(text: str) -> str:
     """Put spaces around each character of a script without spaces, and around punctuation of other scripts than Latin.
 
-    Splitting the result at spaces gives words; of Chinese, Japanese, Thai, Lao, Khmer, Myanmar, Tibetan and of emoji,
+    Splitting the result at spaces gives words; of Chinese, Japanese, Thai, Lao, Khmer, Myanmar, Tibetan, …
     characters with their combining marks and joiners. A zero-width space is a space. Latin text is returned unchanged,
     in Unicode's composed form (NFC).
     """
@@ -55,7 +52,7 @@ def spaced(text: str) -> str:
 
 
 def alphanumeric(text: str) -> list[str]:
-    """Lower-cased words of letters, digits, combining marks and emoji; everything else separates them.
+    """Lower-cased words of letters, digits, combining marks; everything else separates them.
 
     Of ASCII text these are ROUGE's own words. Invisible format characters, such as joiners, are dropped.
     """
@@ -74,13 +71,12 @@ def stands_apart(character: str) -> bool:
 
 @functools.lru_cache(maxsize=2**16)
 def _continues(character: str) -> bool:
-    """Whether a character belongs to the one before it: accents, vowel signs, joiners, skin tones of emoji."""
+    """Whether a character belongs to the one before it: accents, vowel signs, joiners."""
     category = unicodedata.category(character)
-    return category[0] == "M" or category == "Cf" or (category == "Sk" and ord(character) > _LAST_OF_BMP)
+    return category[0] == "M" or category == "Cf"
 
 
 @functools.lru_cache(maxsize=2**16)
 def _alphanumeric(character: str) -> str:
     category = unicodedata.category(character)
-    is_kept = category[0] in "LMN" or (category == "So" and stands_apart(character))
-    return character if is_kept else "" if category in ("Cf", "Sk") and not character.isascii() else " "
+    return character if category[0] in "LMN" else "" if category == "Cf" else " "
