@@ -80,10 +80,9 @@ def test_results_of_their_own_name_lie_beside_the_others(run: gl.Run, tmp_path: 
     gymnasium.register("test/Passing-v0", entry_point=gymnasium.spec("BabyAI-GoToLocal-v0").entry_point)
     copy.evaluate(episodes=1, overrides=["world.env=test/Passing-v0"], name="passing")
     del gymnasium.registry["test/Passing-v0"]
-    with pytest.raises(
-        gl.ConfigError, match=r"held-out-passing\.json holds episodes that cannot be played here"
-    ):
-        episodes_of(read_run(folder))
+    assert "held-out-passing" in episodes_of(
+        read_run(folder)
+    )  # recorded episodes are shown without their env
 
 
 def test_a_run_in_an_own_env_is_read_without_it_and_says_what_to_import(

@@ -54,10 +54,15 @@ def _small_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_tutorial_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
     known: dict = {"__name__": page.stem}
     ran = 0
     for language, text in blocks(page):
         if language == "python":
+            for name, what in _MODULES.items():
+                if f"class {what}" in text:  # workers import it from a file
+                    (tmp_path / f"{name}.py").write_text(text)
+                    known["__name__"] = name
             exec(compile(text, str(page), "exec"), known)
             ran += 1
             continue

@@ -256,5 +256,5 @@ def test_a_template_that_takes_contents_in_parts_alone() -> None:
     tokenizer = LanguageModel.from_pretrained("starter-causal").tokenizer
     tokenizer.chat_template = _IN_PARTS
     tokens = Chat(tokenizer).opening("Act.", "You see a wall")
-    printed = "<system>Act.\n<user>You see a wall\n<assistant>"
+    printed = "<system>Act.<user>You see a wall<assistant>"  # Transformers trims line breaks after blocks
     assert tokens == tokenizer(printed, add_special_tokens=False)["input_ids"]

@@ -183,11 +183,13 @@ class TextEnvMaker:
         return cls(id, args, module, spec, tuple(imported_modules))
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
-        for module in filter(None, (self.module, *self.imported)):
-            if self.id not in gymnasium.registry:
-                import_module(module)
+        if self.module is not None and self.id not in gymnasium.registry:
+            import_module(self.module)
         if self.spec is not None:
             gymnasium.registry.setdefault(self.id, self.spec)
+        for module in self.imported:
+            if self.id not in gymnasium.registry:
+                import_module(module)
         return make_text_env(self.id, **self.args)
 
 
