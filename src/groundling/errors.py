@@ -42,7 +42,7 @@ class TimeIsUp(SystemExit):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory has run out, of this machine or of a GPU, as Python, NumPy, PyTorch or safetensors tell it."""
+    """Recognise exhausted memory of the machine or a GPU, in errors of Python, NumPy, PyTorch and safetensors."""
     said = str(error).lower()
     return isinstance(error, MemoryError) or (
         (isinstance(error, RuntimeError | OSError) or type(error).__name__ == "SafetensorError")

@@ -27,7 +27,7 @@ def held_out_seed(episode: int) -> int:
 
 
 def is_held_out(seed: int) -> bool:
-    """Whether ``seed`` is one of a held-out episode, for envs that keep games apart for evaluation."""
+    """Return True for the seed of a held-out episode, for envs with separate games for evaluation."""
     return seed >= _SPLIT
 
 

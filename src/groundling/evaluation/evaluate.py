@@ -135,7 +135,7 @@ def _predictions_path(target: Target, suite: str, agent: str) -> Path:
 
 
 def _paths(target: Target, suite: str) -> list[Path]:
-    """All files that an evaluation can consist of, whoever played; the mark last."""
+    """All files of an evaluation, for any agent; the mark last."""
     mark = _mark_path(target, suite)
     everybody = ("trained", "zero-shot", *agents())
     predictions = [_predictions_path(target, suite, agent) for agent in everybody]

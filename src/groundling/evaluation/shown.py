@@ -163,7 +163,7 @@ def _texts_of_the_trained(run_dir: Path, world: type[World[Any, Any]]) -> list[P
 
 
 def _is_complete(run_dir: Path, name: str) -> bool:
-    """Whether an evaluation's files belong together, as its figures, written last, say."""
+    """Check that the files of an evaluation belong together, by its figures, which are written last."""
     return (run_dir / "evaluation" / f"{name}.json").is_file()
 
 

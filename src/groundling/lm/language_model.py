@@ -479,7 +479,7 @@ class LanguageModel(nn.Module):
         ]
 
     def _asks(self, prompt: Sequence[int]) -> bool:
-        """Whether a prompt ends as a conversation of the chat template does."""
+        """Return True for a prompt that ends with the template's generation prompt."""
         try:
             return bool(self.tokenizer.chat_template) and self.chat.asks(prompt)
         except GroundlingError:  # raised again where a conversation is encoded

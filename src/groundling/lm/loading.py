@@ -277,7 +277,7 @@ def load_model(
 
 
 def _bytes_needed(auto: Any, config: PretrainedConfig, dtype: torch.dtype) -> str:
-    """How much memory a model's weights take, from a copy of it without weights."""
+    """Memory of a model's weights in bytes, from a copy on the meta device."""
     try:
         with quietly(), torch.device("meta"):
             count = sum(weight.numel() for weight in auto.from_config(config).parameters())

@@ -62,7 +62,7 @@ class Diversity(LexicalMetric):
 
 
 def _is_punctuation(word: str) -> bool:
-    """Whether a word is one character of punctuation, of any script."""
+    """Return True for a single character of punctuation, in any script."""
     return word in _PUNCTUATION or (len(word) == 1 and unicodedata.category(word)[0] == "P")
 
 

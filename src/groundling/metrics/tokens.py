@@ -61,7 +61,7 @@ def alphanumeric(text: str) -> list[str]:
 
 @functools.lru_cache(maxsize=2**16)
 def stands_apart(character: str) -> bool:
-    """Whether a character is a word of its own in `spaced`."""
+    """Return True for a character that `spaced` makes a separate word."""
     code = ord(character)
     if any(first <= code <= last for first, last in _UNSPACED):
         return True
@@ -71,7 +71,7 @@ def stands_apart(character: str) -> bool:
 
 @functools.lru_cache(maxsize=2**16)
 def _continues(character: str) -> bool:
-    """Whether a character belongs to the one before it: accents, vowel signs, joiners."""
+    """Return True for a character that modifies the previous one: accents, vowel signs, joiners."""
     category = unicodedata.category(character)
     return category[0] == "M" or category == "Cf"
 

@@ -212,7 +212,7 @@ class Chat:
         return self.opening(system, words, room, truncation_side)
 
     def asks(self, prompt: Sequence[int]) -> bool:
-        """Whether a prompt ends as a conversation does in which the assistant has to speak."""
+        """Return True for a prompt that ends with the template's generation prompt."""
         return bool(self._ending) and list(prompt[-len(self._ending) :]) == self._ending
 
     def answers(self, texts: Sequence[str]) -> list[list[int]]:
@@ -284,6 +284,6 @@ class Chat:
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many ids two lists begin with alike."""
+    """Length of the common prefix of two lists of ids."""
     same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
     return sum(1 for _ in same)

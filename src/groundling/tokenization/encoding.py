@@ -22,7 +22,7 @@ class TextEncoder:
     """Encode texts in which the words of a world or a dataset write no control tokens.
 
     Control tokens are the special tokens, and other added tokens that the chat template names. `mask` replaces their
-    spelling in words by marks that nobody can guess. Marks pass unchanged through prompts and templates, and `encode`
+    spelling in words by marks that cannot be guessed. Marks pass unchanged through prompts and templates, and `encode`
     reads them as the plain text that they stand for.
 
     Args:

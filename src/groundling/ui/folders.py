@@ -80,7 +80,7 @@ def find_folders(roots: Sequence[Path]) -> dict[str, Folder]:
 
 
 def _is_regular(path: Path) -> bool:
-    """Whether it is a file, and neither a link nor a pipe, which would never end."""
+    """Return True for a regular file: no link, and no pipe, which would block."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:  # it is gone

@@ -38,7 +38,7 @@ _DTYPES = {
 _INFO = {"score": 9, "level_num": 12, "experience_level": 18, "turns": 20}
 """By key, where blstats hold a figure of a segment's last step."""
 KEYS = ("message", "blstats", "rewards")
-"""What is kept of a step."""
+"""Arrays kept of each step."""
 SCREENS = ("tty_chars", "tty_colors")
 """What Motif's own train_reward reads in addition, 3,840 bytes a step; its info/character is written with them."""
 _CHARACTER = "mon-hum-neu-mal"
