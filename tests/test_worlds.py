@@ -128,7 +128,7 @@ _CHOICE = ComponentConfig("bc", {"objective": "choice"})
         ("babyai", ComponentConfig("symbolic"), _PENALISED, {}, "kl_coefficient=0.1 needs a reference"),
         ("dataset", ComponentConfig("drrn"), ComponentConfig("bc"), {}, "algorithm.args.objective=choice"),
         ("dataset", ComponentConfig("drrn"), _CHOICE, {}, None),
-        ("dataset", ComponentConfig("symbolic"), _CHOICE, {}, "it looks at symbols, and dataset /nowhere"),
+        ("dataset", ComponentConfig("symbolic"), _CHOICE, {}, "it looks at symbols, and dataset nowhere"),
     ],
 )
 @pytest.mark.usefixtures("no_model")
