@@ -38,7 +38,6 @@ class Pair:
         self.template = template
         self.lm = _model(kind)
         self.lm.tokenizer.chat_template = TEMPLATES[template]
-        vars(self.lm).pop("end_tokens", None)  # of another template
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             self.chat = self.lm.chat

@@ -218,7 +218,7 @@ def _open_as_it_is(path: str, flags: int) -> int:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock of this file; on file systems without locks, whether the file exists."""
+    """Return True if a process holds the lock of this file; on file systems without locks, if the file exists."""
     if not path.is_file():  # a pipe, say, would be waited for without end
         return False
     no_locks: list[str] = []

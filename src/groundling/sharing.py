@@ -21,7 +21,7 @@ _BEFORE = (
     r"""(?<![^\s,;:='"`<>|*{\[(«»"""
     r"\u2010-\u2BFF\u3000-\u3003\u3008-\u301F\uFF01-\uFF0F\uFF1A-\uFF20\U0001F000-\U0001FAFF])"
 )
-"""What a path inside a text stands after: nothing, one of these, or a symbol or punctuation outside ASCII."""
+"""Characters before a path inside a text: none, one of these, or a symbol or punctuation outside ASCII."""
 _IN_A_NAME = r"""[^\s/,;'"`<>|{}\[\]()«»“”‘’、。，：；（）]"""
 _HOME = r"~(?:[A-Za-z_][^/\s~]*)?/"
 _ABSOLUTE = re.compile(

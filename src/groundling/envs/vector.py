@@ -242,7 +242,7 @@ class TextVectorEnv:
         self._stepper.close()
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """Where each env stands, as JSON: its episode's number and seed, the actions taken in it, what is seen now."""
+        """Position of each env as JSON: number and seed of its episode, its actions, the current observation."""
         states: list[dict[str, Any]] = [
             {"episode": s.episode, "seed": s.seed, "actions": list(s.actions), "seen": self._fingerprint(s)}
             for s in self._slots

@@ -67,7 +67,7 @@ class ShownRun:
 
     @cached_property
     def world(self) -> World[Any, Any]:
-        """Where it learns; its env may be unavailable."""
+        """World that the run trains in; its env may be unavailable."""
         return world_of(self.config)
 
     @cached_property
@@ -82,7 +82,7 @@ class ShownRun:
 
     @property
     def has_model(self) -> bool:
-        """Whether its policy has a language model, as far as the policy is registered here."""
+        """True if the policy has a language model; False also for a policy that is not registered here."""
         return self.config.policy.id in policies and has_model(self.config.policy.id)
 
     @property

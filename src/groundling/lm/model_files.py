@@ -56,7 +56,7 @@ def _json(path: Path) -> Any:
 
 
 def _is_file(path: Path) -> bool:
-    """Whether it is anything but a folder or a broken link."""
+    """Return True for anything but a folder or a broken link."""
     try:
         return not stat.S_ISDIR(path.stat().st_mode)
     except OSError:

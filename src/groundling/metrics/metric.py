@@ -15,7 +15,7 @@ Meta = Sequence[Mapping[str, Any]]
 
 
 class Document(Protocol):
-    """What a metric reads of a pool's sample in `Metric.read_corpus`."""
+    """Sample of a pool as `Metric.read_corpus` reads it."""
 
     @property
     def prompt(self) -> str: ...
@@ -129,7 +129,7 @@ class LexicalMetric(Metric):
 
     @property
     def splits_characters(self) -> bool:
-        """Whether scripts without spaces are split into characters before measuring."""
+        """True if scripts without spaces are split into characters before measuring."""
         return self.compat is None
 
     def compute(

@@ -5,7 +5,7 @@ import re
 from groundling.registry import Registry
 
 SENTENCE_END = re.compile(r"(?<=[.!?؟۔।॥])\s+|(?<=[。！？])\s*(?=[^\s」』”’）])")
-"""Where a sentence ends: in Chinese and Japanese without a space after it."""
+"""End of a sentence; in Chinese and Japanese no space follows it."""
 _SUMMARY_SENTENCES = 3
 
 post_processors: Registry[str] = Registry("post-processor")

@@ -40,7 +40,7 @@ class _RougeMetric(LexicalMetric):
 
     @property
     def is_ascii(self) -> bool:
-        """Whether only a to z and 0 to 9 count."""
+        """True if only a to z and 0 to 9 count."""
         return self.tokenizer == "ascii" or (self.tokenizer is None and self.compat is not None)
 
     @property

@@ -180,7 +180,7 @@ class Answer:
     actions: tuple[str, ...]
     """The admissible ones."""
     in_conversation: bool = False
-    """Whether the prompt is a conversation, whose turns have an end token of their own."""
+    """True if the prompt is a conversation, whose turns have their own end token."""
     prompt: Sequence[int] = ()
     """Token ids before the answer; none for an encoder-decoder."""
     tokens: list[int] = field(default_factory=list)
@@ -200,7 +200,7 @@ class Answer:
     def __post_init__(self) -> None:
         self.thinks = self.form.thought_ends is not None
         self._most = self.form.most_action_tokens(self.actions, self.in_conversation)
-        self.waiting = list(self.form.opening(self.in_conversation))  # what a rule puts there next
+        self.waiting = list(self.form.opening(self.in_conversation))  # tokens that a rule writes next
         self._begun = ""  # of the action, in the token that ended the thought
         self._decoder: Continuation | None = None  # of the thought, then of the action
 

@@ -122,7 +122,7 @@ class Chat:
         )
 
     def __deepcopy__(self, memo: dict[int, object]) -> Chat:
-        return self  # what it remembers is true of every copy
+        return self  # its cache is valid for every copy
 
     def opening(
         self,
@@ -242,7 +242,7 @@ class Chat:
         return self._openings[key]
 
     def _turn(self, answer: str, words: str) -> tuple[list[int], bool]:
-        """What a turn adds to the tokens before it, and whether these stay as they were."""
+        """Return the tokens that a turn adds, and True if the tokens before it stay as they were."""
         key = answer, words
         if key not in self._turns:
             if len(self._turns) > _REMEMBERED:

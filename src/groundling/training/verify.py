@@ -70,7 +70,7 @@ def verify(folder: Path) -> list[Finding]:
 
 
 def _is_written_to(folder: Path) -> bool:
-    """Whether a process holds a lock in a folder, of it, or of the run that it is a checkpoint of."""
+    """Return True if a process holds a lock in the folder, of it, or of the run whose checkpoint it is."""
     around = [parent / LOCK for parent in folder.absolute().parents[:2]]
     of_output = lock_beside(folder.with_name(folder.name.removesuffix(PARTIAL)))
     inside = chain(folder.rglob(f"*{LOCK}"), folder.glob(f"{ANSWERS}/claims/*"))

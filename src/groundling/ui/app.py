@@ -78,7 +78,7 @@ _DAMAGED = (
     csv.Error,
     TemplateError,
 )
-"""What reading or showing a damaged file raises."""
+"""Exceptions that reading or showing a damaged file raises."""
 
 
 def _described(view: Callable[[Request], Response]) -> Callable[[Request], Response]:
@@ -349,7 +349,7 @@ def _beside(
 
 
 def _utf8(value: Any) -> Any:
-    """What a template shows, as UTF-8 can hold it: names of files and texts of JSON may have lone surrogates."""
+    """Copy of a template's value that UTF-8 can hold: names of files and texts of JSON may have lone surrogates."""
     return type(value)(value.encode("utf-8", "replace").decode()) if isinstance(value, str) else value
 
 

@@ -40,7 +40,7 @@ _INFO = {"score": 9, "level_num": 12, "experience_level": 18, "turns": 20}
 KEYS = ("message", "blstats", "rewards")
 """Arrays kept of each step."""
 SCREENS = ("tty_chars", "tty_colors")
-"""What Motif's own train_reward reads in addition, 3,840 bytes a step; its info/character is written with them."""
+"""Arrays that Motif's own train_reward reads in addition, 3,840 bytes a step; info/character is written with them."""
 _CHARACTER = "mon-hum-neu-mal"
 """nle's, unless a task has another one."""
 _MOST_STEPS = 5000
