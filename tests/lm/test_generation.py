@@ -159,3 +159,19 @@ def test_stop_strings_end_a_text(lms, family):
     assert lm.generate(["the red ball"], **always)[0].text == 6 * word
     stopped = lm.generate(["the red ball"], **always, stop_strings=[2 * word])[0]
     assert stopped.text == 2 * word and stopped.token_ids.tolist() == [token, token]
+
+
+def test_padding_after_a_stop_string_is_no_end_token(lms, monkeypatch):
+    """GPT-2 pads with its end token."""
+    lm = lms("gpt2")
+    red, blue, end = (
+        *(tokens[0] for tokens in lm.candidate_tokens(["red", "blue"])),
+        lm.tokenizer.eos_token_id,
+    )
+    monkeypatch.setattr(lm.padding, "filler", end)
+    prompts = [[red], [blue]]
+    always = {"sequence_bias": [[[red, red], 100.0], [[blue, blue], 100.0]], "max_new_tokens": 5}
+    stopped, whole = lm.generate(prompts, **always, stop_strings=[lm.tokenizer.decode([red])])
+    assert stopped.token_ids.tolist() == [red] and whole.token_ids.tolist() == 5 * [blue]
+    ended = lm.generate(prompts, sequence_bias=[[[end], 200.0]], stop_strings=["nothing like it"])
+    assert [one.token_ids.tolist() for one in ended] == [[end], [end]]

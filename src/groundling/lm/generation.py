@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, StoppingCriteria, StoppingCriteriaList, StopStringCriteria
 
 from groundling.lm.packing import padded
 from groundling.lm.padding import Batches
@@ -91,11 +91,20 @@ def _generate_batch(
     device = model.get_input_embeddings().weight.device
     tokens, mask = padded(prompts, device, filler, left=not model.config.is_encoder_decoder)
     limits = {} if "max_length" in settings else {"max_new_tokens": DEFAULT_NEW_TOKENS}
+    config = settings.get("generation_config", model.generation_config)
+    stop_strings = settings.get("stop_strings", config.stop_strings)
+    stops = _Stops(
+        [
+            *([StopStringCriteria(tokenizer, stop_strings)] if stop_strings else []),
+            *(settings.get("stopping_criteria") or []),
+        ]
+    )
+    stopping = {"stopping_criteria": StoppingCriteriaList([stops]), "stop_strings": None}
     output: Any = model.generate(
         input_ids=tokens,
         attention_mask=mask,
-        # The tokenizer is for stop_strings and token_healing.
-        **({"pad_token_id": filler, "tokenizer": tokenizer} | limits | settings),
+        # The tokenizer is for token_healing, and for the stop_strings of a generation_config.
+        **({"pad_token_id": filler, "tokenizer": tokenizer} | limits | settings | stopping),
         return_dict_in_generate=True,
         output_scores=True,
         output_logits=True,
@@ -105,12 +114,11 @@ def _generate_batch(
     beams = getattr(output, "beam_indices", None)
     sampled = _log_probs(output.scores, made, beams)
     raw = _log_probs(output.logits, made, beams)
-    config = settings.get("generation_config", model.generation_config)
     ends = settings.get("eos_token_id", config.eos_token_id)
-    stops_elsewhere = bool(settings.get("stop_strings") or settings.get("stopping_criteria"))
+    lengths = (beams >= 0).sum(1) if beams is not None else _lengths(made, ends, stops.lengths - given)
     generations = []
     for row in range(len(made)):
-        length = _length(made[row], ends, filler if stops_elsewhere else None)
+        length = int(lengths[row])
         ids = made[row, :length]
         prompt = () if model.config.is_encoder_decoder else prompts[row * len(prompts) // len(made)]
         text = Continuation(tokenizer, prompt).append(*ids.tolist())
@@ -132,16 +140,34 @@ def _log_probs(scores: Sequence[Tensor], made: Tensor, beams: Tensor | None) -> 
     return torch.stack(steps, dim=1) if steps else made.new_zeros(made.shape, dtype=torch.float32)
 
 
-def _length(made: Tensor, ends: int | list[int] | None, filler: int | None) -> int:
-    """How many tokens of a row (num_steps,) were generated: up to and with the first end token.
+class _Stops(StoppingCriteria):
+    """Any of some criteria; records where each row stopped first.
 
-    `filler` is given where a row may also stop without an end token: its padding is then cut off.
+    What follows in a stopped row is padding, often an end token, which the tokens alone do not tell from a written one.
+    """
+
+    def __init__(self, criteria: Sequence[StoppingCriteria]) -> None:
+        self.criteria = criteria
+        self.lengths = torch.empty(0)
+
+    def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
+        """Bool (rows,) of ``input_ids`` (rows, num_tokens): the rows that stop here."""
+        never, length = torch.iinfo(torch.int64).max, input_ids.shape[1]
+        if len(self.lengths) != len(input_ids):
+            self.lengths = input_ids.new_full((len(input_ids),), never)
+        done = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+        for criterion in self.criteria:
+            done |= criterion(input_ids, scores, **kwargs)
+        self.lengths = torch.where(done, self.lengths.clamp(max=length), self.lengths)
+        return done
+
+
+def _lengths(made: Tensor, ends: int | list[int] | None, stopped: Tensor) -> Tensor:
+    """Int64 (rows,): tokens generated in each row of ``made`` (rows, num_steps), up to and with the first end token.
+
+    ``stopped`` (rows,) is the length at which a criterion stopped a row.
     """
     end_ids = torch.tensor([] if ends is None else ends, device=made.device, dtype=made.dtype).reshape(-1)
-    ended = torch.isin(made, end_ids).nonzero()
-    if len(ended):
-        return int(ended[0]) + 1
-    if filler is None:
-        return len(made)
-    kept = (made != filler).nonzero()
-    return int(kept[-1]) + 1 if len(kept) else 0
+    before = torch.isin(made, end_ids).cumsum(1).roll(1, 1) if made.shape[1] else made
+    before[:, :1] = 0
+    return (before == 0).sum(1).minimum(stopped)
