@@ -52,7 +52,9 @@ def check(settled: DictConfig, where: str, said: Mapping[str, Any], unused: Sequ
     admitted, world = admit(values, said, where, unused), settled.world.id
     for key, hint in types_of(world).items():
         check_values(key, admitted[key], hint)  # what interpolations have put there
-    config = OmegaConf.to_object(OmegaConf.merge(schema_of(world), admitted))
+    # To merge takes twenty milliseconds.
+    typed = settled if admitted == values else OmegaConf.merge(schema_of(world), admitted)
+    config = OmegaConf.to_object(typed)
     assert isinstance(config, Config)
     if unused == TRAINING_ALONE:
         config.world = config.world.in_play()

@@ -1,5 +1,6 @@
 """Words such as ``world.num_envs=16``, one by one: their grammar is Hydra's."""
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -54,6 +55,7 @@ def _values(word: str, override: Override) -> list[str]:
         ) from error
 
 
+@functools.lru_cache(1024)  # the parser takes a millisecond, and a study reads the same words for every run
 def read(word: str) -> Override:
     """Read one word.
 

@@ -152,6 +152,7 @@ def experiments(config_dir: Path | None = None) -> dict[str, str]:
     return known
 
 
+@functools.cache
 def _bundled_experiments() -> dict[str, str]:
     root = resources.files("groundling.configs") / "experiment"
     with resources.as_file(root) as folder:
