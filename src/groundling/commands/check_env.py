@@ -148,7 +148,9 @@ def texts_alike(policy: "Policy", played: "Played") -> Iterator[str]:
     from groundling.lm.tokens import indistinguishable
 
     lm = getattr(policy, "lm", None)
-    for kind, texts in played.texts.items() if lm is not None else ():
+    if lm is None:
+        return
+    for kind, texts in played.texts.items():
         groups = indistinguishable(lm.tokenizer, list(texts))
         shown = "; ".join(
             " and ".join(f"{text!r:.80}" for text in group[:2]) for group in groups[:_SHOWN_GROUPS]
