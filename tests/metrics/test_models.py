@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
@@ -53,6 +54,28 @@ def test_too_long_a_text_loses_its_beginning(classifier: Callable[..., str]) -> 
         "dog " * 40 + "cat " * 28 + "dog ran",
     ]  # equal at the end: 30 words and 2 special
     scores = metric.compute(["", ""], texts, [[], []])["semantic/learned_automodel_metric"].sentences
+    assert scores[0] == pytest.approx(scores[1], abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["Bert", "Camembert", "MPNet", "XLMRobertaXL"])
+def test_a_text_is_cut_where_the_models_positions_end(kind: str, tmp_path: Path) -> None:
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=len(WORDS),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=34,
+        pad_token_id=0 if kind == "Bert" else 1,
+    )
+    model = getattr(transformers, f"{kind}ForSequenceClassification")(config)
+    made = tokenizer()
+    made.model_max_length, made.pad_token = 10**30, WORDS[config.pad_token_id]
+    for one in (model, made):
+        one.save_pretrained(tmp_path)
+    texts = ["cat " * 40, "cat " * (32 if kind == "Bert" else 30)]
+    learned = metrics.create("learned_reward", model_name=str(tmp_path), label_ix=0, device="cpu")
+    scores = learned.compute(["", ""], texts, [[], []])["semantic/learned_automodel_metric"].sentences
     assert scores[0] == pytest.approx(scores[1], abs=1e-6)
 
 
