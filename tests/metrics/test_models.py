@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import save_file
+from tokenizers import processors
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from groundling import metrics, rewards
@@ -148,6 +149,18 @@ def test_a_classifier_needs_no_padding_token(classifier: Callable[..., str]) -> 
     settings = json.loads(path.read_text())
     path.write_text(json.dumps({k: v for k, v in settings.items() if k not in ("pad_token", "eos_token")}))
     assert torch.allclose(rewards.create("learned_reward", **args)(PROMPTS, GENERATIONS, [[], []]), wanted)
+
+
+def test_an_empty_text_has_one_score_without_special_tokens(tmp_path: Path) -> None:
+    made = tokenizer()
+    made.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B")
+    config = transformers.GPT2Config(len(WORDS), n_embd=16, n_layer=1, n_head=2, num_labels=1, pad_token_id=0)
+    for one in (transformers.GPT2ForSequenceClassification(config), made):
+        one.save_pretrained(tmp_path)
+    args = {"model_name": str(tmp_path), "include_prompt_for_eval": False, "device": "cpu"}
+    reward = rewards.create("learned_reward", **args)
+    alone, together = (reward(texts, texts, [[]] * len(texts)) for texts in ([""], ["", "the cat sat"]))
+    assert together[0] == pytest.approx(alone[0])
 
 
 @pytest.mark.parametrize(

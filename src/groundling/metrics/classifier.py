@@ -44,6 +44,8 @@ class Classifier:
         """
         tokenizer, model, longest = self._load()
         device = next(model.parameters()).device
+        if not tokenizer.num_special_tokens_to_add():  # else an empty text would have no token
+            texts = [text or tokenizer.bos_token or tokenizer.pad_token for text in texts]
         rows = []
         for first in range(0, len(texts), self.batch_size):
             batch = slice(first, first + self.batch_size)
