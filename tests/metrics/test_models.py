@@ -154,7 +154,9 @@ def test_a_classifier_needs_no_padding_token(classifier: Callable[..., str]) -> 
 def test_an_empty_text_has_one_score_without_special_tokens(tmp_path: Path) -> None:
     made = tokenizer()
     made.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B")
-    config = transformers.GPT2Config(len(WORDS), n_embd=16, n_layer=1, n_head=2, num_labels=1, pad_token_id=0)
+    config = transformers.GPT2Config(
+        vocab_size=len(WORDS), n_embd=16, n_layer=1, n_head=2, num_labels=1, pad_token_id=0
+    )
     for one in (transformers.GPT2ForSequenceClassification(config), made):
         one.save_pretrained(tmp_path)
     args = {"model_name": str(tmp_path), "include_prompt_for_eval": False, "device": "cpu"}
