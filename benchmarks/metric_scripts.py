@@ -1,18 +1,16 @@
 """Every lexical metric on eight languages in seven scripts: equal texts, one word changed, another text.
 
-    python benchmarks/metric_scripts.py      # a few seconds; METEOR needs WordNet, SPICE Java
+    python benchmarks/metric_scripts.py      # a few seconds; METEOR needs WordNet
 
 Writes results/metrics/scripts.csv and README.md. `tests/metrics/test_scripts.py` holds the order of the values.
 """
 
 import csv
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from groundling.errors import GroundlingError
 from groundling.rewards import measures
 
 RESULTS = Path(__file__).parents[1] / "results" / "metrics"
@@ -87,7 +85,6 @@ FIGURES = (
     Figure("cider", "lexical/cider", best=10.0, args={"corpus": [[text] for text, _, _ in TEXTS.values()]}),
     Figure("says_reference", "reward/says_reference"),
     Figure("diversity", "diversity_metrics/distinct-1"),
-    Figure("spice", "lexical/spice"),
 )
 
 
@@ -98,8 +95,8 @@ def label(figure: Figure) -> str:
     return " ".join([figure.id, *([kind] if kind else []), *options])
 
 
-def measure(figure: Figure, language: str) -> tuple[float, float, float] | str:
-    """The figure of the three cases of a language, or why the metric cannot be computed.
+def measure(figure: Figure, language: str) -> list[float]:
+    """The figure of each of the three cases of a language.
 
     Diversity has no references: its texts are the reference and the generation together.
     """
@@ -110,30 +107,20 @@ def measure(figure: Figure, language: str) -> tuple[float, float, float] | str:
     for text in TEXTS[language]:
         texts = [reference, text] if figure.id == "diversity" else [text]
         count = len(texts)
-        try:
-            results = metric.compute(["prompt"] * count, texts, [[reference]] * count, [meta] * count)
-        except GroundlingError as error:
-            return str(error)
+        results = metric.compute(["prompt"] * count, texts, [[reference]] * count, [meta] * count)
         values.append(results[figure.name].corpus)
-    return values[0], values[1], values[2]
-
-
-def rows() -> Iterator[tuple[str, str, tuple[float, float, float] | str]]:
-    """Figure, language, and its values."""
-    for figure in FIGURES:
-        for language in TEXTS:
-            yield label(figure), language, measure(figure, language)
+    return values
 
 
 def main() -> None:
-    measured = list(rows())
+    measured = {label(figure): [measure(figure, language) for language in TEXTS] for figure in FIGURES}
     RESULTS.mkdir(parents=True, exist_ok=True)
     with (RESULTS / "scripts.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["metric", "language", *CASES])
-        for name, language, values in measured:
-            cells = [values] * 3 if isinstance(values, str) else [f"{value:.4f}" for value in values]
-            writer.writerow([name, language, *cells])
+        for name, rows in measured.items():
+            for language, values in zip(TEXTS, rows, strict=True):
+                writer.writerow([name, language, *(f"{value:.4f}" for value in values)])
     lines = [
         "# Lexical metrics on eight languages",
         "",
@@ -142,24 +129,14 @@ def main() -> None:
         "1 - 0.5 / n³. `diversity` is distinct-1 of reference and generation together, so it rises as they differ.",
         "Every metric has its default arguments, but for `cider` with the references of all languages as its corpus.",
         "In Chinese, Japanese and Thai, metrics of words count characters. `scripts.csv` has four decimals.",
+        "SPICE reads English only, and is left out.",
         "",
         f"| metric | {' | '.join(TEXTS)} |",
         f"| --- |{' --- |' * len(TEXTS)}",
     ]
-    notes = []
-    for figure in dict.fromkeys(name for name, _, _ in measured):
-        cells = []
-        for name, language, values in measured:
-            if name != figure:
-                continue
-            if isinstance(values, str):
-                cells.append("refused")
-                notes.append(f"`{name}`, {language}: {values}")
-            else:
-                cells.append(" · ".join(f"{value:.2f}" for value in values))
-        lines.append(f"| `{figure}` | {' | '.join(cells)} |")
-    if notes:
-        lines += ["", "Refused:", "", *(f"- {note}" for note in notes)]
+    for name, rows in measured.items():
+        cells = (" · ".join(f"{value:.2f}" for value in values) for values in rows)
+        lines.append(f"| `{name}` | {' | '.join(cells)} |")
     (RESULTS / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

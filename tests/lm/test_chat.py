@@ -223,8 +223,9 @@ def test_a_template_with_text_before_the_last_answer_only_is_rendered_whole(toke
 
 
 def test_today_is_the_same_day_on_every_day(tokenizer):
-    tokenizer.chat_template = "{{ strftime_now('%d %b %Y') }}" + CHATML
-    assert tokenizer.decode(Chat(tokenizer).opening(SYSTEM, FIRST)).startswith("26 Jul 2024")
+    tokenizer.chat_template = "{{ strftime_now('%A, %d %b %Y %H:%M') }}" + CHATML
+    opening = tokenizer.decode(Chat(tokenizer).opening(SYSTEM, FIRST))
+    assert opening.startswith("Friday, 26 Jul 2024 00:00")
 
 
 def test_a_sample_can_be_a_conversation(tokenizer):

@@ -1,9 +1,12 @@
 """Token ids of texts."""
 
-from tokenizers import Tokenizer, models, pre_tokenizers
+import warnings
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from groundling.lm.tokens import indistinguishable
+from groundling.lm.tokens import TextTokens, indistinguishable
 
 
 def test_texts_of_equal_tokens_are_found():
@@ -17,3 +20,16 @@ def test_texts_of_equal_tokens_are_found():
     assert (
         indistinguishable(words, ["press go", "go press", "go", "go"]) == indistinguishable(words, []) == []
     )
+
+
+@pytest.mark.parametrize("adds", [True, False])
+def test_a_beginning_token_that_prompt_and_tokenizer_both_write_is_reported(adds):
+    tokenizer = Tokenizer(models.WordLevel({"<unk>": 0, "<s>": 1, "go": 2}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    words = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>")
+    tokens = TextTokens(words, 3, 1, None, adds)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert tokens.prompts(["<s> go", "go"]) == ([[1, 1, 2], [1, 2]] if adds else [[1, 2], [2]])
+    assert [str(one.message)[:36] for one in caught] == ["a prompt begins with <s> twice, from"] * adds

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import save_file
+from tokenizers import processors
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from groundling import metrics, rewards
@@ -53,6 +55,28 @@ def test_too_long_a_text_loses_its_beginning(classifier: Callable[..., str]) -> 
         "dog " * 40 + "cat " * 28 + "dog ran",
     ]  # equal at the end: 30 words and 2 special
     scores = metric.compute(["", ""], texts, [[], []])["semantic/learned_automodel_metric"].sentences
+    assert scores[0] == pytest.approx(scores[1], abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["Bert", "Camembert", "MPNet", "XLMRobertaXL"])
+def test_a_text_is_cut_where_the_models_positions_end(kind: str, tmp_path: Path) -> None:
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=len(WORDS),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=34,
+        pad_token_id=0 if kind == "Bert" else 1,
+    )
+    model = getattr(transformers, f"{kind}ForSequenceClassification")(config)
+    made = tokenizer()
+    made.model_max_length, made.pad_token = 10**30, WORDS[config.pad_token_id]
+    for one in (model, made):
+        one.save_pretrained(tmp_path)
+    texts = ["cat " * 40, "cat " * (32 if kind == "Bert" else 30)]
+    learned = metrics.create("learned_reward", model_name=str(tmp_path), label_ix=0, device="cpu")
+    scores = learned.compute(["", ""], texts, [[], []])["semantic/learned_automodel_metric"].sentences
     assert scores[0] == pytest.approx(scores[1], abs=1e-6)
 
 
@@ -125,6 +149,20 @@ def test_a_classifier_needs_no_padding_token(classifier: Callable[..., str]) -> 
     settings = json.loads(path.read_text())
     path.write_text(json.dumps({k: v for k, v in settings.items() if k not in ("pad_token", "eos_token")}))
     assert torch.allclose(rewards.create("learned_reward", **args)(PROMPTS, GENERATIONS, [[], []]), wanted)
+
+
+def test_an_empty_text_has_one_score_without_special_tokens(tmp_path: Path) -> None:
+    made = tokenizer()
+    made.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B")
+    config = transformers.GPT2Config(
+        vocab_size=len(WORDS), n_embd=16, n_layer=1, n_head=2, num_labels=1, pad_token_id=0
+    )
+    for one in (transformers.GPT2ForSequenceClassification(config), made):
+        one.save_pretrained(tmp_path)
+    args = {"model_name": str(tmp_path), "include_prompt_for_eval": False, "device": "cpu"}
+    reward = rewards.create("learned_reward", **args)
+    alone, together = (reward(texts, texts, [[]] * len(texts)) for texts in ([""], ["", "the cat sat"]))
+    assert together[0] == pytest.approx(alone[0])
 
 
 @pytest.mark.parametrize(

@@ -95,9 +95,10 @@ def resolve(path: str | Path) -> str:
         return str(folder.resolve())
     if folder.is_file() and folder.suffix == ".model":
         raise GroundlingError(
-            f"{path} is a SentencePiece model file, and a folder with a Transformers tokenizer is expected: copy it to "
-            'FOLDER/spiece.model, pip install sentencepiece, convert it with python -c "from transformers import '
-            "T5Tokenizer as T; T.from_pretrained('FOLDER', extra_ids=0).save_pretrained('FOLDER')\", and name FOLDER"
+            f"{path} is a SentencePiece model file, and a folder with a Transformers tokenizer is expected: name that "
+            "of the model it belongs to. GLAM's unigram file for DRRN has none: copy it to FOLDER/spiece.model, pip "
+            'install sentencepiece, convert it with python -c "from transformers import T5Tokenizer as T; '
+            "T.from_pretrained('FOLDER', extra_ids=0).save_pretrained('FOLDER')\", and name FOLDER"
         )
     if (
         folder.exists()

@@ -86,6 +86,12 @@ class TextTokens:
 
     def _finish_prompt(self, ids: list[int]) -> list[int]:
         ids = ids or [self._fallback_token]
+        if len(ids) > 1 and ids[0] == ids[1] == self._tokenizer.bos_token_id:
+            warnings.warn(
+                f"a prompt begins with {self._tokenizer.bos_token} twice, from its text and from the tokenizer: "
+                "give prompts without it, or as token ids, or load the model with add_special_tokens=False",
+                stacklevel=2,
+            )
         limit = self._max_prompt_tokens
         if limit is None or len(ids) <= limit:
             return ids

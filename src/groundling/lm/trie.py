@@ -20,6 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from groundling.lm.packing import Tokens
 from groundling.lm.scoring import Scorer, ScoringQuestion, sums_of
+from groundling.tokenization.chat import common_length
 
 
 @dataclass(frozen=True)
@@ -82,16 +83,10 @@ def _lengths_of_choices(texts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...
     """Up to which of its tokens, the end counted, another text could have been written."""
     # In sorted order a text has the longest beginning in common with one of its neighbours.
     distinct = sorted(set(texts))
-    common = [0, *(_common(text, after) + 1 for text, after in pairwise(distinct)), 0]
+    common = [0, *(common_length(text, after) + 1 for text, after in pairwise(distinct)), 0]
     return {
         text: max(before, after) for text, (before, after) in zip(distinct, pairwise(common), strict=True)
     }
-
-
-def _common(text: Tokens, other: Tokens) -> int:
-    """How many tokens both begin with."""
-    shortest = min(len(text), len(other))
-    return next((i for i in range(shortest) if text[i] != other[i]), shortest)
 
 
 def guided_log_probs(

@@ -31,7 +31,7 @@ class Classifier:
         self.model_name, self.device, self.batch_size = model_name, device, batch_size
         self._truncation_side = truncation_side
         self._config: Any = None
-        self._loaded: tuple[Any, Any] | None = None
+        self._loaded: tuple[Any, Any, int | None] | None = None
 
     def logits(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Tensor:
         """``(len(texts), num_labels)`` float32, on the CPU, of texts or of (text, pair) couples.
@@ -42,8 +42,10 @@ class Classifier:
         Raises:
             GroundlingError: the model cannot be loaded.
         """
-        tokenizer, model = self._load()
+        tokenizer, model, longest = self._load()
         device = next(model.parameters()).device
+        if not tokenizer.num_special_tokens_to_add():  # else an empty text would have no token
+            texts = [text or tokenizer.bos_token or tokenizer.pad_token for text in texts]
         rows = []
         for first in range(0, len(texts), self.batch_size):
             batch = slice(first, first + self.batch_size)
@@ -52,7 +54,7 @@ class Classifier:
                 list(pairs[batch]) if pairs is not None else None,
                 padding=True,
                 truncation=True,
-                max_length=_longest(tokenizer, model),
+                max_length=longest,
                 return_tensors="pt",
             )
             with torch.inference_mode():
@@ -106,7 +108,8 @@ class Classifier:
         """Index and name of every label, for messages."""
         return ", ".join(f"{index} {name!r}" for index, name in self.config.id2label.items())
 
-    def _load(self) -> tuple[Any, Any]:
+    def _load(self) -> tuple[Any, Any, int | None]:
+        """Tokenizer, model and the tokens that it can read."""
         if self._loaded is None:
             self.check()
             from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -124,17 +127,21 @@ class Classifier:
             if tokenizer.pad_token is None:  # decoder models: padding is masked, so any token will do
                 tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
             model.config.pad_token_id = tokenizer.pad_token_id
-            self._loaded = tokenizer, model.eval().to(find_device(self.device))
+            model.eval().to(find_device(self.device))
+            self._loaded = tokenizer, model, _longest(tokenizer, model)
         return self._loaded
 
 
 def _longest(tokenizer: Any, model: Any) -> int | None:
     """Tokens that the model can read; None if nothing limits them."""
     positions = getattr(model.config, "max_position_embeddings", None)
-    if positions is not None:
-        positions -= (
-            (getattr(model.config, "pad_token_id", 0) or 0) + 1 if "roberta" in model.config.model_type else 0
+    if positions is not None:  # RoBERTa and its relatives number positions from that of padding on
+        fillers = (
+            getattr(module, "padding_idx", None)
+            for name, module in model.named_modules()
+            if name.endswith("position_embeddings")
         )
+        positions -= max((filler + 1 for filler in fillers if filler is not None), default=0)
     limits = [n for n in (tokenizer.model_max_length, positions) if n is not None and n < 10**9]
     return min(limits, default=None)
 

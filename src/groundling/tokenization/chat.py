@@ -100,7 +100,7 @@ class Chat:
         grows = after.startswith(self._before)
         self._lead = after[len(self._before) : after.find(_ANSWER)] if grows else ""
         one, other = (self._whole(None, [words])[::-1] for words in (_WORDS, "x"))
-        self._ending = one[: min(_common(one, other), _ENDING)][::-1]
+        self._ending = one[: min(common_length(one, other), _ENDING)][::-1]
         if not grows:
             self.why_whole = "it writes other text before the last answer than before earlier ones"
         elif not all(
@@ -146,7 +146,7 @@ class Chat:
         if room is None or len(tokens) <= room:
             return list(tokens)
         one, other = (self._whole(system, [stand_in]) for stand_in in (_WORDS, "x"))
-        begin, end = _common(one, other), _common(one[::-1], other[::-1])
+        begin, end = common_length(one, other), common_length(one[::-1], other[::-1])
         if (left := room - begin - end) < 1:
             raise GroundlingError(
                 f"a prompt of {room} tokens has no room for words: its chat template and system prompt take "
@@ -248,7 +248,7 @@ class Chat:
             if len(self._turns) > _REMEMBERED:
                 self._turns.clear()
             before, whole = self._opening(None, _WORDS), self._whole(None, [_WORDS, answer, words])
-            same = _common(before, whole)
+            same = common_length(before, whole)
             self._turns[key] = whole[same:], same == len(before)
         return self._turns[key]
 
@@ -283,7 +283,7 @@ class Chat:
         return text
 
 
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
+def common_length(one: Sequence[int], other: Sequence[int]) -> int:
     """Length of the common prefix of two lists of ids."""
-    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
-    return sum(1 for _ in same)
+    shortest = min(len(one), len(other))
+    return next((i for i in range(shortest) if one[i] != other[i]), shortest)

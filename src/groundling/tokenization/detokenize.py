@@ -12,6 +12,8 @@ from transformers import PreTrainedTokenizerBase
 
 _CONTEXT, _WINDOW = 8, 32
 """Tokens before a generation that are decoded with it, and its last tokens that are decoded again with each new one."""
+_BYTES = 4
+"""Byte tokens of a character at most."""
 
 
 class Continuation:
@@ -30,8 +32,11 @@ class Continuation:
         self._tokenizer, self._skips = tokenizer, skip_special_tokens
         if prompt and prompt[-1] == tokenizer.eos_token_id:
             prompt = ()
-        self._context = list(prompt[-_CONTEXT:])
-        self._before = self._decoded(self._context)
+        for length in range(_CONTEXT, _CONTEXT + _BYTES):
+            self._context = list(prompt[-length:])
+            self._before = self._decoded(self._context)
+            if "\ufffd" not in self._before:  # else it may begin within a character
+                break
         if not self._before:  # nothing but special tokens
             self._context = list(prompt)
             self._before = self._decoded(self._context)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,10 +24,10 @@ _CHARACTERS = 2**20
 """Characters that a template may add to a conversation."""
 _SYSTEM, _WORDS = "SYSTEMWORDS", ("FIRSTWORDS", "ANSWERWORDS", "SECONDWORDS")
 """Stand-ins for what is said, to see that a template writes all of it."""
-_SAME_DAY = (
-    "{%- macro strftime_now(format) -%}{{ format | replace('%d', '26') | replace('%b', 'Jul') | replace('%B', 'July')"
-    " | replace('%m', '07') | replace('%Y', '2024') | replace('%y', '24') }}{%- endmacro -%}"
-)
+_SAME_DAY = "{%- macro strftime_now(format) -%}{{ format"
+for _code in "aAbBcdDeFHIjmMpSTuUwWxXyY":
+    _SAME_DAY += f" | replace('%{_code}', '{datetime(2024, 7, 26).strftime('%' + _code)}')"
+_SAME_DAY += " }}{%- endmacro -%}"
 """Before a template, so that one that prints the date reads the same on every day: the day that Llama 3's templates
 name by default."""
 
