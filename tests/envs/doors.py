@@ -139,6 +139,14 @@ class Unseeded(Doors):
         return observation, info | {"actions": self.actions}
 
 
+class Shared(Unseeded):
+    """Seeds the module ``random`` at each reset, as TextArena does, and draws from it at each step."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        random.seed(seed)
+        return super().reset(seed=seed)
+
+
 class Hashed(Doors):
     """Lists its actions in the order of a set: fixed in a process, another in the next."""
 
@@ -239,6 +247,7 @@ gymnasium.register("test/Hasty-v0", entry_point=Hasty)
 gymnasium.register("test/Wandering-v0", entry_point=Wandering)
 gymnasium.register("test/Forgetful-v0", entry_point=Forgetful)
 gymnasium.register("test/Endless-v0", entry_point=Endless)
+gymnasium.register("test/Shared-v0", entry_point=Shared)
 
 
 class Ends(gymnasium.Env[dict[str, Any], int]):

@@ -236,7 +236,7 @@ def test_check_env_looks_for_an_episode_that_can_be_left_in_its_middle() -> None
 
 
 @pytest.mark.parametrize(
-    ("which", "where"), [(3, r"after 1 steps its goal"), (4, r"and in a new env 'open black'")]
+    ("which", "where"), [(3, r"after 1 steps its goal"), (5, r"and in a new env 'open black'")]
 )
 def test_check_env_leaves_an_episode_in_its_middle(
     which: int, where: str, monkeypatch: pytest.MonkeyPatch
@@ -256,6 +256,11 @@ def test_check_env_tells_what_does_not_follow_the_seed(
     line = capsys.readouterr().err
     assert "Draw everything from self.np_random" in line and f"its {field} differed" in line
     assert "policy" not in line and "checkpoint" not in line
+
+
+def test_check_env_finds_state_that_envs_of_a_process_share() -> None:
+    with pytest.raises(ConfigError, match=r"next to another env .* share the module random"):
+        check_env("test/Shared-v0", {"part": "order"}, num_episodes=2)
 
 
 def test_check_env_counts_steps_not_what_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
