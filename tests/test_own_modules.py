@@ -1,7 +1,9 @@
 """A run that was made with a module of the user's, without that module: what is shown, what acts, what is named."""
 
 import json
+import os
 import shlex
+import shutil
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from io import StringIO
@@ -60,6 +62,12 @@ def test_recorded_episodes_are_shown(run: Path, tmp_path: Path) -> None:
     assert "<li>  a map</li>" in page and _ID in page
     again = shlex.join(["groundling", "train", f"{run.name}/config.yaml", *_WORDS.split(), "run_dir=NEW"])
     assert f"<code>{escape(again)}</code>" in page
+
+
+def test_a_folder_whose_name_is_not_utf8_has_a_report(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"\xff")
+    shutil.copytree(run, folder)
+    assert "?/config.yaml</summary>" in write_report([folder], tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,9 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
             f"({error!r:.200}): check them with `groundling verify`, or run `groundling evaluate` again"
         ) from error
     output.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(output, page)
+    write_atomically(
+        output, page.encode("utf-8", "replace").decode()
+    )  # a folder's name may hold half a surrogate pair
     return output
 
 
