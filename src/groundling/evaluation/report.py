@@ -65,9 +65,8 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
             f"({error!r:.200}): check them with `groundling verify`, or run `groundling evaluate` again"
         ) from error
     output.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(
-        output, page.encode("utf-8", "replace").decode()
-    )  # a folder's name may hold half a surrogate pair
+    # A folder's name that is not UTF-8 has halves of surrogate pairs.
+    write_atomically(output, page.encode("utf-8", "replace").decode())
     return output
 
 
