@@ -241,5 +241,5 @@ def test_credentials_are_left_out_by_their_settings_name() -> None:
         "private_key",
         "password",
     )
-    settings = {name: "abc" for name in (*secrets, "Authorization", "db_credentials")} | {"eos_token": "</s>"}
+    settings = dict.fromkeys((*secrets, "Authorization", "db_credentials"), "abc") | {"eos_token": "</s>"}
     assert shareable({"args": settings, f"{HOME}/x": 1}) == {"args": {"eos_token": "</s>"}, "x": 1}
