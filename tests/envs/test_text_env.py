@@ -168,6 +168,10 @@ def test_names_fit_the_action_space() -> None:
     with pytest.raises(ConfigError, match=r"a name in world\.actions has .* UTF-8 cannot encode"):
         name_actions("test/Corridor-v0", {}, given=["left", "right", "stay \ud800"])
     assert name_actions("BabyAI-GoToObj-v0", {}).names is not None  # GLAM's six of its seven
+    few, moves = "MiniGrid-Dynamic-Obstacles-5x5-v0", ("turn left", "turn right", "go forward")
+    assert name_actions(few, {}).names == moves  # "drop" would go forward, its last action
+    with pytest.raises(ConfigError, match=r"names 4 actions .* has 3 actions"):
+        name_actions(few, {}, given=[*moves, "drop"])
     with pytest.raises(
         ConfigError, match=r"test/Free-v0 takes any text as its action and lists none: .* valid_actions"
     ):
