@@ -147,6 +147,16 @@ class Shared(Unseeded):
         return super().reset(seed=seed)
 
 
+class Counted(Doors):
+    """Takes its games in turn, whatever the seed."""
+
+    game = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        self.game += 1
+        return super().reset(seed=self.game)
+
+
 class Hashed(Doors):
     """Lists its actions in the order of a set: fixed in a process, another in the next."""
 
@@ -248,6 +258,7 @@ gymnasium.register("test/Wandering-v0", entry_point=Wandering)
 gymnasium.register("test/Forgetful-v0", entry_point=Forgetful)
 gymnasium.register("test/Endless-v0", entry_point=Endless)
 gymnasium.register("test/Shared-v0", entry_point=Shared)
+gymnasium.register("test/Counted-v0", entry_point=Counted)
 
 
 class Ends(gymnasium.Env[dict[str, Any], int]):

@@ -267,6 +267,11 @@ def test_check_env_finds_state_that_envs_of_a_process_share() -> None:
         check_env("test/Shared-v0", {"part": "order"}, num_episodes=2)
 
 
+def test_check_env_finds_episodes_that_follow_their_number() -> None:
+    with pytest.raises(ConfigError, match=r"reverse order.* take nothing from the episodes before"):
+        check_env("test/Counted-v0", {}, num_episodes=2)
+
+
 def test_check_env_counts_steps_not_what_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(check_env("test/Doors-v0", {}, history=1).shown) == [0, 1]
     assert main(["check-env", "tests.envs.doors:Doors", "world.history=1"]) == 0
