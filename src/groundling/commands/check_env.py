@@ -147,7 +147,7 @@ def texts_alike(policy: "Policy", played: "Played") -> Iterator[str]:
     """Warnings of texts that the policy's language model reads as the same tokens."""
     from groundling.lm.tokens import indistinguishable
 
-    lm = getattr(policy, "lm", None)
+    lm: Any = getattr(policy, "lm", None)
     for kind, texts in played.texts.items() if lm is not None else ():
         groups = indistinguishable(lm.tokenizer, list(texts))
         shown = "; ".join(
