@@ -4,6 +4,7 @@ import logging
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,13 @@ def test_what_libraries_log_commands_no_terminal(caplog: pytest.LogCaptureFixtur
     assert main(["list", "judges"]) == 0
     logging.getLogger("a_library").warning("unexpected: %s\nthe end", "\x1b]0;a title\x07")
     assert caplog.messages == ["unexpected: �]0;a title�\nthe end"]
+
+
+def test_warnings_of_libraries_are_lines_like_those_of_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # restores it
+    assert main(["list", "judges"]) == 0
+    text = warnings.formatwarning("unexpected: \x1b]0;a title\x07\nthe end", UserWarning, "library.py", 1)
+    assert text == "warning: unexpected: �]0;a title� the end\n"
 
 
 def test_a_warning_is_written_though_the_process_is_killed_after_it(tmp_path: Path) -> None:

@@ -1,11 +1,18 @@
 """A run that was made with a module of the user's, without that module: what is shown, what acts, what is named."""
 
+import json
+import os
+import shlex
+import shutil
 from collections.abc import Iterator
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import pytest
+from markupsafe import escape
 
 import groundling as gl
 from groundling.cli import main
@@ -33,11 +40,13 @@ class Mine(gymnasium.Env[str, int]):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A trained and evaluated run; its env is not registered when a test gets it."""
-    folder = tmp_path_factory.mktemp("own") / "run"
+    folder = tmp_path_factory.mktemp("own") / "a $run's"
     gymnasium.register(_ID, entry_point=Mine)
     sizes = ["world.num_envs=2", "world.num_steps=2", "training.steps=4", "evaluation.episodes=2"]
-    words = [f"world.env={_ID}", "~world.args", "model.path=starter", f"run_dir={folder}"]
-    assert main(["train", "demo", *words, *sizes, "evaluation.baselines=[]"]) == 0
+    words = [f"world.env={_ID}", "~world.args", "model.path=starter", f"run_dir={json.dumps(str(folder))}"]
+    with redirect_stdout(StringIO()) as printed:
+        assert main(["train", "demo", *words, *sizes, "evaluation.baselines=[]"]) == 0
+    assert f"done: {shlex.join(['groundling', 'evaluate', str(folder)])}\n" in printed.getvalue()
     assert main(["evaluate", str(folder)]) == 0
     settings = folder / "config.yaml"
     settings.write_text(settings.read_text().replace("imports: []", "imports: [my_module]"))
@@ -51,6 +60,14 @@ def test_recorded_episodes_are_shown(run: Path, tmp_path: Path) -> None:
     assert [list(moment.lines) for moment in suite[0].moments] == [["  a map", " x"]] * 2
     page = write_report([run], tmp_path / "report.html").read_text()
     assert "<li>  a map</li>" in page and _ID in page
+    again = shlex.join(["groundling", "train", f"{run.name}/config.yaml", *_WORDS.split(), "run_dir=NEW"])
+    assert f"<code>{escape(again)}</code>" in page
+
+
+def test_a_folder_whose_name_is_not_utf8_has_a_report(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"\xff")
+    shutil.copytree(run, folder)
+    assert "?/config.yaml</summary>" in write_report([folder], tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize(

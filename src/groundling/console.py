@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from groundling.output import plain
+from groundling.output import plain, warning_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,7 +45,7 @@ def episode_bars(
 
 def warn(text: str) -> None:
     """Tell the user, beside the output proper."""
-    print(f"warning: {plain(' '.join(text.splitlines()))}", file=sys.stderr)
+    print(warning_line(text), end="", file=sys.stderr)
 
 
 def make_console() -> "Console":

@@ -7,6 +7,7 @@ import io
 import logging
 import os
 import sys
+import warnings
 from typing import Any
 
 _OBEYED = (
@@ -31,9 +32,15 @@ class _Record(logging.LogRecord):
         return plain(super().getMessage())
 
 
+def warning_line(text: str) -> str:
+    """A warning as every command prints it: one line of `plain` text."""
+    return f"warning: {plain(' '.join(text.splitlines()))}\n"
+
+
 def log_plainly() -> None:
-    """Let what libraries log from now on command no terminal, whoever of them shows it; for a process of ours."""
+    """Print log records and warnings of any library as `plain` text from now on; for processes of ours."""
     logging.setLogRecordFactory(_Record)
+    warnings.formatwarning = lambda message, *_, **__: warning_line(str(message))
 
 
 class _Stream(io.FileIO):

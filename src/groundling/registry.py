@@ -3,6 +3,7 @@
 import difflib
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,13 @@ IMPORT = "if a module of yours registers it, add --import MODULE (in Python, imp
 """What to do where none of the names is meant."""
 imported_modules: list[str] = []
 """Modules that ``--import`` named, which worker processes import as well."""
+
+
+def import_words(modules: Iterable[str]) -> list[str]:
+    """Words of a command that import these modules; entries of a config that are no module name are left out."""
+    return [word for name in modules if re.fullmatch(r"[\w.]+", name) for word in ("--import", name)]
+
+
 _NAMED = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 

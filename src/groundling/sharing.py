@@ -15,7 +15,10 @@ _READ = re.compile(
     re.DOTALL,
 )
 """Keys of settings whose texts a model reads or writes: with other words it would be another agent."""
-_SECRETS = re.compile(r"(?:\w*_)?(?:api_?key|password|passwd|secret)|(?:(?:hf|auth|access|use_auth)_)?token")
+_SECRETS = re.compile(
+    r"(?:\w*_)?(?:(?:api|secret|private|access)_?key|password|passwd|secret|credentials?|authorization)|"
+    r"(?:(?:hf|auth|access|use_auth|api|bearer|bot|github|hub|session)_)?token"
+)
 """Keys of settings whose text is a credential."""
 _BEFORE = (
     r"""(?<![^\s,;:='"`<>|*{\[(«»"""

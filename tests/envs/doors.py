@@ -139,6 +139,24 @@ class Unseeded(Doors):
         return observation, info | {"actions": self.actions}
 
 
+class Shared(Unseeded):
+    """Seeds the module ``random`` at each reset, as TextArena does, and draws from it at each step."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        random.seed(seed)
+        return super().reset(seed=seed)
+
+
+class Counted(Doors):
+    """Takes its games in turn, whatever the seed."""
+
+    game = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        self.game += 1
+        return super().reset(seed=self.game)
+
+
 class Hashed(Doors):
     """Lists its actions in the order of a set: fixed in a process, another in the next."""
 
@@ -239,6 +257,8 @@ gymnasium.register("test/Hasty-v0", entry_point=Hasty)
 gymnasium.register("test/Wandering-v0", entry_point=Wandering)
 gymnasium.register("test/Forgetful-v0", entry_point=Forgetful)
 gymnasium.register("test/Endless-v0", entry_point=Endless)
+gymnasium.register("test/Shared-v0", entry_point=Shared)
+gymnasium.register("test/Counted-v0", entry_point=Counted)
 
 
 class Ends(gymnasium.Env[dict[str, Any], int]):

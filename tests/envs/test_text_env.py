@@ -168,6 +168,10 @@ def test_names_fit_the_action_space() -> None:
     with pytest.raises(ConfigError, match=r"a name in world\.actions has .* UTF-8 cannot encode"):
         name_actions("test/Corridor-v0", {}, given=["left", "right", "stay \ud800"])
     assert name_actions("BabyAI-GoToObj-v0", {}).names is not None  # GLAM's six of its seven
+    few, moves = "MiniGrid-Dynamic-Obstacles-5x5-v0", ("turn left", "turn right", "go forward")
+    assert name_actions(few, {}).names == moves  # "drop" would go forward, its last action
+    with pytest.raises(ConfigError, match=r"names 4 actions .* has 3 actions"):
+        name_actions(few, {}, given=[*moves, "drop"])
     with pytest.raises(
         ConfigError, match=r"test/Free-v0 takes any text as its action and lists none: .* valid_actions"
     ):
@@ -236,7 +240,7 @@ def test_check_env_looks_for_an_episode_that_can_be_left_in_its_middle() -> None
 
 
 @pytest.mark.parametrize(
-    ("which", "where"), [(3, r"after 1 steps its goal"), (4, r"and in a new env 'open black'")]
+    ("which", "where"), [(3, r"after 1 steps its goal"), (5, r"and in a new env 'open black'")]
 )
 def test_check_env_leaves_an_episode_in_its_middle(
     which: int, where: str, monkeypatch: pytest.MonkeyPatch
@@ -256,6 +260,16 @@ def test_check_env_tells_what_does_not_follow_the_seed(
     line = capsys.readouterr().err
     assert "Draw everything from self.np_random" in line and f"its {field} differed" in line
     assert "policy" not in line and "checkpoint" not in line
+
+
+def test_check_env_finds_state_that_envs_of_a_process_share() -> None:
+    with pytest.raises(ConfigError, match=r"next to another env .* share the module random"):
+        check_env("test/Shared-v0", {"part": "order"}, num_episodes=2)
+
+
+def test_check_env_finds_episodes_that_follow_their_number() -> None:
+    with pytest.raises(ConfigError, match=r"reverse order.* take nothing from the episodes before"):
+        check_env("test/Counted-v0", {}, num_episodes=2)
 
 
 def test_check_env_counts_steps_not_what_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:

@@ -232,5 +232,14 @@ def test_time_grows_with_the_length_of_a_text() -> None:
 
 
 def test_credentials_are_left_out_by_their_settings_name() -> None:
-    settings = {"token": "abc", "hf_token": "abc", "api_key": "abc", "password": "abc", "eos_token": "</s>"}
+    secrets = (
+        "token",
+        "hf_token",
+        "github_token",
+        "api_key",
+        "AWS_SECRET_ACCESS_KEY",
+        "private_key",
+        "password",
+    )
+    settings = dict.fromkeys((*secrets, "Authorization", "db_credentials"), "abc") | {"eos_token": "</s>"}
     assert shareable({"args": settings, f"{HOME}/x": 1}) == {"args": {"eos_token": "</s>"}, "x": 1}

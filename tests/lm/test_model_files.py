@@ -169,3 +169,17 @@ def test_shards_and_the_hub_caches_links_still_load(model: Path, tmp_path: Path)
     for folder in (snapshot, model, tmp_path / "link"):
         score = LanguageModel.from_pretrained(folder).score(["You see"], ["a ball"])[0]
         assert float(score) == pytest.approx(float(wanted), abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "chat_template.jinja", "merges.txt"])
+def test_a_file_that_would_fill_the_memory_is_refused(name: str, model: Path) -> None:
+    (model / name).touch()
+    os.truncate(model / name, 2**40)  # bytes, none of them on the disk
+    with pytest.raises(GroundlingError, match=rf"{name} has 1,099,511,627,776 bytes"):
+        LanguageModel.from_pretrained(model)
+
+
+def test_a_name_of_links_in_a_circle_is_no_file(model: Path) -> None:
+    (model / "circle").symlink_to("circle")
+    _entry("config.json", note="circle")(model)
+    LanguageModel.from_pretrained(model)

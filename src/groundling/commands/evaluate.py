@@ -13,6 +13,7 @@ from groundling.commands.command import (
 )
 from groundling.console import episode_bars, make_console, warn
 from groundling.errors import ConfigError, RunError
+from groundling.registry import import_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -169,7 +170,7 @@ def _run_beside(
             suited.append(suite)
     if not suited:
         raise ConfigError(f"none of the suites of --suite {arguments.suite} suits this run")
-    same = [word for module in arguments.imports for word in ("--import", module)]
+    same = import_words(arguments.imports)
     if arguments.episodes:
         same += ["--episodes", str(arguments.episodes)]
     if arguments.config_dir:

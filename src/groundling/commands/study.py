@@ -11,6 +11,7 @@ from groundling.commands.command import (
 )
 from groundling.console import make_console, warn
 from groundling.errors import ConfigError, RunError
+from groundling.registry import import_words
 
 
 def add_parser(commands: Commands) -> None:
@@ -105,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     needed |= {job.teacher.name for job in jobs if job.teacher and job.name in needed}
     left = [job for job in jobs if job.name in needed]
 
-    options = [word for module in arguments.imports for word in ("--import", module)]
+    options = import_words(arguments.imports)
     if arguments.config_dir is not None:
         options += ["--config-dir", str(arguments.config_dir)]
     command = ["study", arguments.study, *arguments.overrides, *options]

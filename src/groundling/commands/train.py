@@ -1,6 +1,7 @@
 """`groundling train`."""
 
 import argparse
+import shlex
 import sys
 from dataclasses import replace
 from importlib import import_module
@@ -17,6 +18,7 @@ from groundling.commands.command import (
 )
 from groundling.console import make_console, warn
 from groundling.errors import ConfigError
+from groundling.registry import import_words
 
 if TYPE_CHECKING:
     from groundling.configs.schema import Config
@@ -188,13 +190,9 @@ def _train_one(config: "Config") -> bool:
 
     console = make_console()
     complete = train(config, console, warn)
-    imports = "".join(f" --import {module}" for module in config.imports)
-    outcome = (
-        f"done: groundling evaluate {config.run_dir}{imports}"
-        if complete
-        else "stopped; the same command goes on from here"
-    )
-    console.print(outcome, highlight=False)
+    words = ["groundling", "evaluate", config.run_dir, *import_words(config.imports)]
+    outcome = f"done: {shlex.join(words)}" if complete else "stopped; the same command goes on from here"
+    console.print(outcome, highlight=False, soft_wrap=True)
     return complete
 
 

@@ -19,7 +19,7 @@ from groundling.configs.used import check_used
 from groundling.documents import DocumentError, check_expansion, check_numbers
 from groundling.errors import ConfigError, UnknownEnv, UnusedKey
 from groundling.policies.policy import policies
-from groundling.registry import ComponentConfig, check_component, unknown
+from groundling.registry import ComponentConfig, check_component, import_words, unknown
 from groundling.rewards import parts
 from groundling.rewards.part import RewardPartConfig, check_name
 from groundling.worlds import kind
@@ -96,7 +96,7 @@ def naming_modules(imports: Sequence[str], where: object) -> Iterator[None]:
         raise
     except ConfigError as error:
         missing = _missing(imports)
-        words = " ".join(f"--import {module}" for module in missing)
+        words = " ".join(import_words(missing))
         if not missing or words in str(error):
             raise
         raise (UnknownEnv if isinstance(error, UnknownEnv) else ConfigError)(

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -83,12 +84,12 @@ def check_env(
     names = name_actions(id, args, given=actions)
     maker = TextEnvMaker.of(id, **args)
 
-    def make(num_workers: int = 0) -> TextVectorEnv:
+    def make(num_envs: int = 1, num_workers: int = 0, last: int = 0) -> TextVectorEnv:
         return TextVectorEnv(
             maker,
-            1,
+            num_envs,
             names.names,
-            lambda env, episode: training_seed(0, 0, episode),
+            lambda env, episode: training_seed(0, env, abs(last - episode)),
             history,
             num_workers=num_workers,
             warn=_refuse_loss,
@@ -129,10 +130,13 @@ def check_env(
             )
     played.seconds = time.monotonic() - started
     envs.close()
-    _play_again(_Refusal(id, "the second time"), make(), played, make)
+    backwards = partial(make, num_envs=2, last=len(played.episodes) - 1)
+    again = list(zip(played.episodes, played.views, strict=True))
+    when = "the second time, in reverse order and next to another env in one process"
+    played.resumed_after = _play_again(_Refusal(id, when), backwards(), again[::-1], backwards)
     with _other_hash_seed() as hash_seed:
         elsewhere = f"in another process, with PYTHONHASHSEED={hash_seed}"
-        _play_again(_Refusal(id, elsewhere, _MEND_ORDER), make(num_workers=1), played)
+        _play_again(_Refusal(id, elsewhere, _MEND_ORDER), make(num_workers=1), again)
     played.doubts = [*_doubts(played.texts), *compare_splits(id, maker)]
     return played
 
@@ -153,7 +157,8 @@ class _Refusal:
         raise ConfigError(
             f"{self.id}: seed {before.seed} and the same {before.length} actions gave another episode {self.when}: a "
             f"run could not be resumed exactly. {self.mend}Draw everything from self.np_random, which "
-            f"super().reset(seed=seed) seeds, and list actions in a fixed order ({difference})"
+            "super().reset(seed=seed) seeds (all envs of a process share the module random), take nothing from the "
+            f"episodes before, and list actions in a fixed order ({difference})"
         )
 
 
@@ -186,14 +191,30 @@ def _refuse_loss(text: str) -> NoReturn:
 def _play_again(
     refuse: _Refusal,
     envs: TextVectorEnv,
-    played: Played,
+    episodes: Sequence[tuple[Episode, list[_View]]],
     make: Callable[[], TextVectorEnv] | None = None,
-) -> None:
-    """Play the same episodes in ``envs`` and close it; with ``make``, end the longest in one more new env as well."""
+) -> int:
+    """Play episodes in the first of ``envs``, next to random play in the others, and close them.
+
+    Args:
+        refuse: Raises if an episode differs.
+        envs: Their first one begins with these episodes.
+        episodes: As they were played, in this order.
+        make: Makes such envs; if given, the longest episode is also ended in new ones.
+
+    Returns:
+        The steps after which that was, or 0.
+    """
+    rng, resumed_after = np.random.default_rng(1), 0
+    longest = max((episode for episode, _ in episodes), key=lambda episode: episode.length)
+
+    def step(action: int) -> list[Episode]:
+        others = [int(rng.integers(len(one.actions))) for one in envs.observations()[1:]]
+        return [one for one in envs.step([action, *others]).episodes if one.env_index == 0]
+
     try:
         envs.reset()
-        longest = max(played.episodes, key=lambda episode: episode.length)
-        for before, views in zip(played.episodes, played.views, strict=True):
+        for before, views in episodes:
             for taken, action in enumerate(before.actions):
                 shown = envs.observations()[0]
                 if different := [
@@ -203,23 +224,24 @@ def _play_again(
                     refuse(
                         before, f"after {taken} steps its {part} differed: {getattr(shown, part)!r:.80} now"
                     )
-                if taken < before.length - 1 and envs.step([action]).episodes:
+                if taken < before.length - 1 and step(action):
                     refuse(before, f"it ended after {taken + 1} steps")
             if make is not None and before is longest and before.length > 1:
-                resumed = _resume(refuse, make, envs, before)
-                _end(refuse, resumed, before)
+                resumed_after = before.length - 1
+                resumed = make()
+                _resume(refuse, resumed, envs, before)
+                _end(
+                    refuse, resumed.step([before.actions[-1], *[None] * (envs.num_envs - 1)]).episodes, before
+                )
                 resumed.close()
-                played.resumed_after = before.length - 1
-            _end(refuse, envs, before)
+            _end(refuse, step(before.actions[-1]), before)
     finally:
         envs.close()
+    return resumed_after
 
 
-def _resume(
-    refuse: _Refusal, make: Callable[[], TextVectorEnv], envs: TextVectorEnv, before: Episode
-) -> TextVectorEnv:
-    """A new env in the place of one that is left in the middle of an episode, as a resumed training makes it."""
-    resumed = make()
+def _resume(refuse: _Refusal, resumed: TextVectorEnv, envs: TextVectorEnv, before: Episode) -> None:
+    """Bring new envs to where ``envs`` are, in the middle of an episode, as a resumed training does."""
     try:
         resumed.load_state_dict(json.loads(json.dumps(envs.state_dict())))
     except UnequalEpisode:
@@ -229,7 +251,6 @@ def _resume(
                 was, now = getattr(one, part), getattr(other, part)
                 refuse(before, f"its {part}: {was!r:.60}, and in a new env {now!r:.60}")
         refuse(before, "in a new env it ended at another step")
-    return resumed
 
 
 def _view(observation: TextObservation) -> _View:
@@ -246,12 +267,12 @@ def _doubts(texts: Mapping[str, Iterable[str]]) -> list[str]:
     return doubts
 
 
-def _end(refuse: _Refusal, envs: TextVectorEnv, before: Episode) -> None:
-    """Take an episode's last step, and compare what it was."""
-    ended = envs.step([before.actions[-1]]).episodes
+def _end(refuse: _Refusal, ended: Sequence[Episode], before: Episode) -> None:
+    """Compare an episode with the one that has ended."""
     if not ended:
         refuse(before, "it ended at another step")
-    if replace(ended[0], task=before.task) != before:  # BabyAI's task is known in the env's process alone
+    # BabyAI's task is known in the env's process alone.
+    if replace(ended[0], task=before.task, number=before.number) != before:
         refuse(before, _difference(before, ended[0]))
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
+from minigrid.core.actions import Actions
 from minigrid.minigrid_env import MiniGridEnv
 
 from groundling.envs.babyai_text import ACTIONS, LEVELS, BabyAIText
@@ -94,8 +95,8 @@ def name_actions(
         id: What Gymnasium knows the env by.
         args: Its keyword arguments.
         language: It speaks.
-        given: The user's names, the i-th for the env's action i; None: those of BabyAI and MiniGrid are GLAM's six, and
-            another env lists its own.
+        given: The user's names, the i-th for the env's action i; None: those of BabyAI and MiniGrid are GLAM's six, or
+            the first of them where the env has fewer actions, and another env lists its own.
 
     Raises:
         ConfigError: as `make_text_env`; or an env has not as many actions as there are names; or takes any text as its
@@ -104,7 +105,7 @@ def name_actions(
     check_characters("a name in world.actions", given or ())
     grid, count, _, is_free = _look_at(id, json.dumps(dict(args), sort_keys=True), language)
     if given is None and grid:
-        given = ACTIONS[check_language(language)]
+        given = ACTIONS[check_language(language)][:count]
     if given is None and is_free:
         raise ConfigError(
             f"env {id} takes any text as its action and lists none: agents choose, or write, one of the admissible "
@@ -112,7 +113,8 @@ def name_actions(
         )
     if given is None:
         return ActionNames(None, count)
-    if not grid and count != len(given):
+    # BabyAI's last action does nothing, so GLAM gives it more names, or none.
+    if count != len(given) and not (grid and count == len(Actions)):
         actions = "any text as its action" if count is None else f"{count} actions"
         raise ConfigError(
             f"world.actions names {len(given)} actions ({', '.join(given)}), and env {id} has {actions}: give one name "

@@ -1,5 +1,6 @@
 """`groundling report`: one self-contained HTML page about one run or several."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from groundling.evaluation.shown import (
     usual_suite,
 )
 from groundling.files import write_atomically
+from groundling.registry import import_words
 from groundling.sharing import shareable
 
 _MAX_TEXTS = 8
@@ -63,7 +65,8 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
             f"({error!r:.200}): check them with `groundling verify`, or run `groundling evaluate` again"
         ) from error
     output.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(output, page)
+    # A folder's name that is not UTF-8 has halves of surrogate pairs.
+    write_atomically(output, page.encode("utf-8", "replace").decode())
     return output
 
 
@@ -99,6 +102,15 @@ def _context(runs: Sequence[ShownRun]) -> dict[str, Any]:
         ],
         "episodes": [(run, episodes_of(run)) for run in runs if run.samples],
         "comparisons": [(run, table) for run in runs for table in run.tables if table.suite is None],
+        "again": shlex.join(
+            [
+                "groundling",
+                "train",
+                f"{first.run_dir.name}/config.yaml",
+                *import_words(first.config.imports),
+                "run_dir=NEW",
+            ]
+        ),
         "configs": [(run.run_dir.name, settings_of(run)) for run in runs],
     }
 

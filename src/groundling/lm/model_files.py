@@ -11,6 +11,10 @@ from groundling.errors import GroundlingError
 
 _LARGE = ("tokenizer.json", "vocab.json", "added_tokens.json")
 """Vocabularies, which name no files."""
+_READ_WHOLE = (".json", ".jinja", ".txt", ".model")
+"""Suffixes of files that are read into memory at once."""
+_MOST_BYTES = 2**28
+"""Of such a file. The largest vocabularies take some 30 MB."""
 _TEMPLATES = "additional_chat_templates"
 """The folder inside a model folder whose files are read unasked."""
 _NOT_OPENED = ("name_or_path", "special_tokens_map_file")
@@ -28,7 +32,8 @@ def check_model_files(folder: str | Path) -> None:
 
     Raises:
         GroundlingError: a file is a device, pipe or socket, or lies outside of the folder; or a text in a JSON file,
-            such as an index, a config or a tokenizer's settings, is the name of such a file.
+            such as an index, a config or a tokenizer's settings, is the name of such a file; or a file that is read
+            whole has more than 256 MiB.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -39,6 +44,11 @@ def check_model_files(folder: str | Path) -> None:
     files = [path for path in (*folder.iterdir(), *folder.glob(f"{_TEMPLATES}/*")) if _is_file(path)]
     for path in files:
         _check(path, roots, f"{folder} has the file {path.relative_to(folder)}")
+        if path.suffix in _READ_WHOLE and (size := path.stat().st_size) > _MOST_BYTES:
+            raise GroundlingError(
+                f"{path} has {size:,} bytes, and is read into memory at once: expected {_MOST_BYTES:,} at most; "
+                "replace it by the file of the model's author"
+            )
     for path in files:
         if path.suffix == ".json" and path.name not in _LARGE and path.parent == folder:
             for name in dict.fromkeys(_texts(_json(path))):
@@ -64,7 +74,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _check(path: Path, roots: list[Path], what: str) -> None:
-    place = path.resolve()
+    place = Path(os.path.realpath(path))  # resolve() raises where links lead in a circle
     if not any(place.is_relative_to(root) for root in roots):
         raise GroundlingError(
             f"{what}, which lies outside of the folder, at {place}: copy it into the folder and name it there"

@@ -50,7 +50,9 @@ class ColumnPool(Pool):
         check_split(split)
         samples = [self._sample(f"{split}_{number}", row) for number, row in enumerate(self.rows(split))]
         if not samples:
-            raise GroundlingError(f"no samples for split {split} with {self}")
+            raise GroundlingError(
+                f"no samples for split {split} with {self}: add rows, or set fractions that leave the split a prompt"
+            )
         return samples
 
     def _sample(self, name: str, row: Row) -> Sample:
