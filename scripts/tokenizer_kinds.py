@@ -204,6 +204,9 @@ TEMPLATES = {
     + "<|im_start|>assistant\n{% endif %}",
     "text before the last answer": "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
     "{% endfor %}" + _END + "<|im_start|>assistant\n<think>\n\n</think>\n\n{% endif %}",
+    "empty thought in the last answer": "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.role == 'assistant' and loop.last %}<think>\n\n</think>\n\n{% endif %}{{ m.content }}<|im_end|>\n"
+    "{% endfor %}" + _END + "<|im_start|>assistant\n{% endif %}",
 }
 ENDS = {"Llama 2": "</s>", "Zephyr": "</s>", "Llama 3": "<|eot_id|>", "Gemma": "<end_of_turn>"}
 """The token that ends an assistant's turn in each template, ``<|im_end|>`` in the others."""

@@ -147,14 +147,16 @@ def _end(pair: Pair) -> int:
 def writing(pair: Pair) -> str | None:
     """The tokens among which a guide lets the model choose, and an answer as it is read when written freely."""
     truth = {text: pair.answer(SAID[:3], text) for text in ANSWERS}
-    guided = _form(pair, True).action_tokens(ANSWERS, in_conversation=True)
+    form = _form(pair, True)
+    guided = [[*form.opening(True), *ids] for ids in form.action_tokens(ANSWERS, in_conversation=True)]
     prompt = pair.chat.tokens(None, SAID[:3])
     for number, (text, ids) in enumerate(zip(ANSWERS, guided, strict=True)):
         assert truth[text] is None or ids == truth[text], text
         answer = Answer(_form(pair, False), ANSWERS, True, prompt)
-        for token in ids:
+        for place, token in enumerate(ids):
             assert not answer.ended, text
-            answer.write(token)
+            if place == len(answer.tokens):  # not written by a rule
+                answer.write(token)
         answer.write(_end(pair))
         assert answer.ended and not answer.invalid and answer.action == number, text
     return _MERGES if None in truth.values() else None
@@ -246,7 +248,7 @@ def _cell(reason: str | None, notes: list[str]) -> str:
 _HEAD = """# Tokenizers and chat templates
 
 `python -m scripts.tokenizer_table` writes this page, and a test keeps it up to date. It compares the token ids of a
-conversation with those of Transformers' `apply_chat_template`, for small tokenizers of the usual kinds, each with eight
+conversation with those of Transformers' `apply_chat_template`, for small tokenizers of the usual kinds, each with nine
 chat templates in our own words. A tick stands for equal token ids. A number stands for a note at the end of the page.
 
 - **opening**: the first prompt, with a system prompt and without.

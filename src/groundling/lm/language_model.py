@@ -438,7 +438,7 @@ class LanguageModel(nn.Module):
         """
         if not answers or self.is_encoder_decoder or not self.tokenizer.chat_template:
             return self._tokens.candidates(texts)
-        tokens = self.chat.answers(texts)
+        tokens = [[*self.chat.lead, *ids] for ids in self.chat.answers(texts)]
         for text, ids in zip(texts, tokens, strict=True):
             self._tokens.check(text, ids)
         return tokens

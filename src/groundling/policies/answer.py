@@ -71,17 +71,23 @@ class Form:
         self._paths: dict[tuple[tuple[str, ...], bool], list[list[int]]] = {}
 
     def opening(self, in_conversation: bool) -> list[int]:
-        """Token ids put before a thought."""
-        return (
-            self._lm.candidate_tokens([self._thought_begins], in_conversation)[0]
-            if self._thought_begins
-            else []
-        )
+        """Token ids that a rule writes first: the beginning of a thought, or the template's text before an answer."""
+        lead = self._lead(in_conversation)
+        if self.thought_ends is None:
+            return lead
+        if self._thought_begins is None:
+            return []
+        return self._lm.candidate_tokens([self._thought_begins], in_conversation)[0][len(lead) :]
 
     def action_tokens(self, actions: Sequence[str], in_conversation: bool) -> list[list[int]]:
-        """Token ids of actions, as they follow the prompt or a thought."""
+        """Token ids of actions, as they follow the `opening` or a thought."""
         answers = in_conversation and self.thought_ends is None
-        return self._lm.candidate_tokens([self._lm.mask(action) for action in actions], answers)
+        tokens = self._lm.candidate_tokens([self._lm.mask(action) for action in actions], answers)
+        lead = self._lead(answers)
+        return [ids[len(lead) :] for ids in tokens]
+
+    def _lead(self, in_conversation: bool) -> list[int]:
+        return self._lm.chat.lead if in_conversation and not self._lm.is_encoder_decoder else []
 
     @property
     def plain(self) -> bool:

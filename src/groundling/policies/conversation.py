@@ -26,7 +26,7 @@ class ConversationReader:
     def __init__(self, lm: LanguageModel, answer_tokens: int = 0) -> None:
         self._chat, self._room = lm.chat, lm.room
         if self._room is not None and lm.max_positions is not None:
-            self._room = min(self._room, lm.max_positions - answer_tokens)
+            self._room = min(self._room, lm.max_positions - answer_tokens - len(lm.chat.lead))
 
     def __call__(self, conversation: Conversation) -> list[int]:
         answers = conversation.answers

@@ -71,6 +71,8 @@ class Chat:
         encoder: Encodes texts, with control tokens in words as plain text.
         source: The template.
         why_whole: Why `tokens` renders each conversation whole; None where it adds the tokens of new turns.
+        lead: Token ids that the template writes between its generation prompt and a last answer, such as Qwen 3's empty
+            thought; blanks that merge with the answer are part of the answer.
 
     Raises:
         GroundlingError: the template cannot be used: see `ChatTemplate`.
@@ -87,7 +89,7 @@ class Chat:
         self._template = ChatTemplate(tokenizer) if tokenizer.chat_template else None
         self._beginning: list[int] = []
         self.why_whole: str | None = None
-        self._before, self._lead = "", ""
+        self._before, self._between, self.lead = "", "", list[int]()
         self._ending: list[int] = []
         if self._template is None:
             alone, whole = self.encoder.encode("a"), self.encoder.encode("a", special_tokens=True)
@@ -98,7 +100,8 @@ class Chat:
         self._before = self._text(None, [_WORDS])
         after = self._text(None, [_WORDS, _ANSWER, "x"])
         grows = after.startswith(self._before)
-        self._lead = after[len(self._before) : after.find(_ANSWER)] if grows else ""
+        self._between = after[len(self._before) : after.find(_ANSWER)] if grows else ""
+        self.lead = self._find_lead()
         one, other = (self._whole(None, [words])[::-1] for words in (_WORDS, "x"))
         self._ending = one[: min(common_length(one, other), _ENDING)][::-1]
         if not grows:
@@ -216,7 +219,7 @@ class Chat:
         return bool(self._ending) and list(prompt[-len(self._ending) :]) == self._ending
 
     def answers(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of answers, as they continue the template's text.
+        """Token ids of answers, as they continue the template's text after `lead`.
 
         An answer that would merge with the template's last token is encoded alone.
         """
@@ -225,13 +228,32 @@ class Chat:
             self._answers.clear()
             new = list(texts)
         for text in new:
-            before = self._opening(None, _WORDS)
-            whole = self.encoder.encode(self._before + self._lead + self.encoder.mask(text)) if text else []
+            before = [*self._opening(None, _WORDS), *self.lead]
+            whole = (
+                self.encoder.encode(self._before + self._between + self.encoder.mask(text)) if text else []
+            )
             joined = whole[: len(before)] == before
             self._answers[text] = (
                 whole[len(before) :] if joined else self.encoder.encode(self.encoder.mask(text))
             )
         return [self._answers[text] for text in texts]
+
+    def _find_lead(self) -> list[int]:
+        try:
+            last = self._text(None, [_WORDS, _ANSWER])
+        except GroundlingError:  # it refuses conversations that end with an answer
+            return []
+        between = last[len(self._before) : last.find(_ANSWER)]
+        if not (last.startswith(self._before) and between.strip()):
+            return []
+        before = self._opening(None, _WORDS)
+        alone, one, other = (
+            self.encoder.encode(self._before + between + text) for text in ("", _ANSWER, "x")
+        )
+        if one[: len(before)] != before:
+            return []
+        self._between = between
+        return one[len(before) : min(common_length(one, other), len(alone))]
 
     def _opening(self, system: str | None, words: str) -> list[int]:
         key = system, words

@@ -64,11 +64,11 @@ class ChatTemplate:
         )
 
     def render(self, system: str | None, said: Sequence[str]) -> str:
-        """The text of a conversation up to where the assistant speaks.
+        """The text of a conversation, up to where the assistant speaks if the user spoke last.
 
         Args:
             system: The system prompt; None: that of the template, if it has one.
-            said: The words of the user and the assistant in turn; the user speaks first and last.
+            said: The words of the user and the assistant in turn; the user speaks first.
 
         Raises:
             GroundlingError: the template raises, or exceeds a limit.
@@ -104,9 +104,10 @@ class ChatTemplate:
 
     def _rendered(self, messages: list[dict[str, Any]]) -> str:
         template = f"{_SAME_DAY}{self._source}"
+        asks = messages[-1]["role"] == "user"
         return str(
             self._tokenizer.apply_chat_template(
-                messages, chat_template=template, tokenize=False, add_generation_prompt=True
+                messages, chat_template=template, tokenize=False, add_generation_prompt=asks
             )
         )
 

@@ -105,7 +105,7 @@ class PromptEncoder:
     def target(self, text: str, has_decoder: bool) -> list[int]:
         """Token ids of a text to be written to a prompt, without an end token unless a decoder's tokenizer adds it."""
         if self._chat is not None and not has_decoder:
-            return list(self._chat.answers([text])[0])
+            return [*self._chat.lead, *self._chat.answers([text])[0]]
         return list(self.tokenizer(text_target=text, add_special_tokens=has_decoder)["input_ids"])
 
 
