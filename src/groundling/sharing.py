@@ -31,9 +31,12 @@ _ABSOLUTE = re.compile(
     # Without a space before its second slash, which a text such as "/no_think yes or/and no" has.
     rf"(?:(?:file:/)?/+(?!\*)[^\s/]+(?:/|$)|{_HOME}|[A-Za-z]:[\\/]|\\\\)(?:(?![,;:.!?]\s|/\s).)*",
 )
+_WITHOUT_SPACES = r"\u0E00-\u0EFF\u1000-\u109F\u1780-\u17FF\u3040-\u30FF\u3400-\u9FFF\uAC00-\uD7AF"
+"""Letters of scripts that write no space before a path: Thai, Lao, Burmese, Khmer, kana, Chinese, Hangul."""
 _ABSOLUTE_INSIDE = re.compile(
     # Of a single name, such as the /no_think of a prompt, there is nothing to cut off.
-    rf"{_BEFORE}(?:file:/+|/(?![*])(?=/*{_IN_A_NAME}+/)|{_HOME}|[A-Za-z]:[\\/]|\\\\)(?:{_IN_A_NAME}|/)+"
+    rf"(?:{_BEFORE}(?:file:/+|/(?![*])(?=/*{_IN_A_NAME}+/)|{_HOME}|[A-Za-z]:[\\/]|\\\\)"
+    rf"|(?<=[{_WITHOUT_SPACES}])/(?=[A-Za-z][A-Za-z0-9_.-]*/))(?:{_IN_A_NAME}|/)+"
 )
 _NAME_OF_A_FILE = r"[\w.-]*\.(?:py|ipynb|js|txt|md|csv|jsonl?|ya?ml|toml|sh|log|html):"
 _ADDRESS = re.compile(

@@ -198,6 +198,7 @@ def test_no_name_in_a_picture_tells_of_the_machine(tmp_path: Path) -> None:
         ("sk-proj-abcdefghijklmnopqrst0123 ghp_abcdefghijklmnopqrstuvwxyzABCDEFGHIJ", " "),
         ("→/home/alice/x «/home/alice/y»：/home/alice/z", "→x «y»：z"),
         ("/home/alice/x, then /home/alice/y", "x, then y"),
+        ("数据在/home/alice/z。อยู่ที่/home/alice/y", "数据在z。อยู่ที่y"),
         (r"C:\Users\Alice Smith\x", "x"),
         (r"from \\nas01\alice\x and C:\Users\alice\y", "from x and y"),
     ],

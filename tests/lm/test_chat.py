@@ -296,6 +296,7 @@ def test_what_is_said_spells_no_token_of_a_template_that_is_not_marked_as_specia
         ("{{ 10 ** 10 ** 10 }}", "computes powers"),
         ("{% set n = namespace(x=3) %}{% set n.x = n.x * n.x %}" + CHATML, "multiplies variables"),
         ("{{ 42 | round(10, 'ceil') }}" + CHATML, "rounds numbers"),
+        ("{{ ('<' * 99999) | urlize }}" + CHATML, "calls urlize"),
     ],
 )
 def test_a_template_without_an_end_is_stopped_and_named(tokenizer, template, message, monkeypatch):

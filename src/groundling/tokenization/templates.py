@@ -169,7 +169,10 @@ def _line(error: BaseException) -> str:
 
 
 def _check_products(source: str) -> None:
-    """Raise `LimitError` for what can take any time in one instruction: powers, and products of two variables."""
+    """Raise `LimitError` for usual ways to spend any time in one instruction, within which no limit is checked.
+
+    Searches in huge texts and divisions of huge numbers remain.
+    """
     tokens = [(kind, value) for _, kind, value in Environment().lex(source) if kind != "whitespace"]
     tokens = [("", ""), *tokens, ("", "")]
     for (before, left), (kind, value), (after, _) in zip(tokens, tokens[1:], tokens[2:], strict=False):
@@ -179,6 +182,8 @@ def _check_products(source: str) -> None:
             raise LimitError("multiplies variables (*)")
         if kind == "name" and value == "round":
             raise LimitError("rounds numbers (round), which computes powers")
+        if kind == "name" and value in ("urlize", "wordwrap"):
+            raise LimitError(f"calls {value}, whose time grows with the square of a text")
 
 
 def _check_order(text: str) -> None:
