@@ -181,7 +181,7 @@ def test_a_name_is_no_markup(
     config.write_text(yaml.safe_dump({**values, "run_dir": str(run_dir)}))
     assert main(["train", str(config)]) == 0
     output = capsys.readouterr().out
-    assert f"training in {run_dir}\n" in output and f"evaluate {run_dir}\n" in output
+    assert f"training in {run_dir}\n" in output and f"evaluate {shlex.quote(str(run_dir))}\n" in output
     monkeypatch.setenv("FORCE_COLOR", "1")  # as in a terminal
     console = make_console()
     with episode_bars(console, 1) as on_agent:
