@@ -93,6 +93,13 @@ class Algorithm(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 (most algorithms have nothing to take up)
         """Take up what `state_dict` gave."""
 
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Tensors that a run needs to continue exactly, by name."""
+        return {}
+
+    def load_tensors(self, tensors: dict[str, torch.Tensor]) -> None:  # noqa: B027 (most algorithms keep none)
+        """Take up what `tensors` gave."""
+
 
 class AlgorithmRegistry(Registry[Any]):
     """Refuses algorithms of Stable-Baselines3, which RL4LMs wraps."""

@@ -71,6 +71,16 @@ def make_adamw(
     )
 
 
+def give_own_rate(optimizer: torch.optim.Optimizer, parameters: list[Tensor], factor: float) -> None:
+    """Move ``parameters`` into groups whose learning rate is ``factor`` times that of the others."""
+    ids = {id(p) for p in parameters}
+    for group in list(optimizer.param_groups):
+        own = [p for p in group["params"] if id(p) in ids]
+        if own:
+            group["params"] = [p for p in group["params"] if id(p) not in ids]
+            optimizer.add_param_group({**group, "params": own, "rate_factor": factor})
+
+
 def share_of_rate(schedule: Schedule, warmup: float, remaining: float) -> float:
     """The learning rate's factor when the share ``remaining`` of the training is left.
 
@@ -84,9 +94,9 @@ def share_of_rate(schedule: Schedule, warmup: float, remaining: float) -> float:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """Let the next steps be of this size."""
+    """Let the next steps be of this size, times the ``rate_factor`` of a group that has one."""
     for group in optimizer.param_groups:
-        group["lr"] = learning_rate
+        group["lr"] = learning_rate * group.get("rate_factor", 1.0)
 
 
 def learn(
@@ -221,6 +231,8 @@ _POSITIVE = {
     "conjugate_gradient_steps",
     "line_search_steps",
     "critic_epochs",
+    "value_rollouts",
+    "value_learning_rate",
     "rms_epsilon",
     "batch_size",
     "replay_size",
@@ -231,6 +243,8 @@ _NOT_NEGATIVE = {
     "value_coefficient",
     "entropy_coefficient",
     "weight_decay",
+    "value_epochs",
+    "value_warmup",
     "kl_coefficient",
     "damping",
 }

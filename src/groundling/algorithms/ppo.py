@@ -1,18 +1,23 @@
 """Proximal policy optimisation, as GLAM grounds a language model with it."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from groundling.algorithms.advantages import explained_variance
 from groundling.algorithms.algorithm import algorithms
 from groundling.algorithms.batch import Batch
 from groundling.algorithms.credit import Credit
+from groundling.algorithms.critic import CriticMemory, HeadInputs
 from groundling.algorithms.losses import ppo_loss
 from groundling.algorithms.on_policy import ClippedOnPolicy
-from groundling.algorithms.optimisation import Terms
+from groundling.algorithms.optimisation import Terms, accumulate, give_own_rate
 from groundling.algorithms.rollout import Rollout
+from groundling.envs.spec import WorldSpec
+from groundling.errors import ConfigError
 from groundling.policies.policy import Policy
 
 
@@ -36,6 +41,55 @@ class PPO(ClippedOnPolicy):
     credit: Credit = "turn"
     """Whose advantages the tokens of written turns have: "turn" gives them all their turn's; "token" and "poad" give
     each its own (see `token_advantages`)."""
+    value_epochs: int = 0
+    """Passes of the value head alone, after the policy's, over the states of the last ``value_rollouts`` rollouts."""
+    value_rollouts: int = 1
+    value_warmup: int = 0
+    """Updates at the start in which only the value head learns, by ``value_epochs``."""
+    value_learning_rate: float | None = None
+    """The value head's step size; null: ``learning_rate``. Both follow one schedule."""
+    detach_values: bool = False
+    """Keep the value loss out of the language model: it trains the value head alone."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("value_warmup", "value_rollouts"):
+            if not self.value_epochs and getattr(self, name) != vars(PPO)[name]:
+                raise ConfigError(
+                    f"algorithm.args.{name}={getattr(self, name)} does nothing without value_epochs: set it to 1 or "
+                    f"more, or leave {name} out"
+                )
+        self._warmed_up = 0  # updates
+        self._memory = CriticMemory(self.value_rollouts)
+
+    def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
+        options = ("value_epochs", "value_learning_rate", "detach_values")
+        used = [name for name in options if getattr(self, name)]
+        if used and not getattr(
+            policy, "has_value_head", True
+        ):  # a function that makes a policy does not say
+            return f"{used[0]} is for policies with a value head on a language model"
+        return super().accepts(policy, args, world)
+
+    def setup(self, policy: Policy) -> None:
+        """Make AdamW, with a group of its own for a value head that has its own learning rate."""
+        super().setup(policy)
+        if self.value_learning_rate is not None:
+            factor = self.value_learning_rate / self.learning_rate
+            give_own_rate(self.optimizer, [*_value_head(policy).parameters()], factor)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "warmed_up": self._warmed_up}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._warmed_up = state.get("warmed_up", 0)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self._memory.tensors()
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        self._memory.load_tensors(tensors)
 
     def update(
         self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
@@ -55,9 +109,34 @@ class PPO(ClippedOnPolicy):
             rollout, self.gae_lambda, self.normalize_advantages, self.credit
         )
         batch = Batch.of(policy, rollout, advantages, returns)
-        figures = self.go_through(policy, batch, lambda micro: self._terms(policy, batch, micro), generator)
+        figures = self._learn(policy, batch, generator)
         figures["explained_variance"] = explained_variance(batch.values, batch.returns, batch.weights)
         return {**figures, "learning_rate": learning_rate, **self.kl.adapt(rollout)}
+
+    def _learn(self, policy: Policy, batch: Batch, generator: torch.Generator) -> dict[str, float]:
+        def terms_of(micro: Tensor) -> Terms:
+            return self._terms(policy, batch, micro)
+
+        if not self.value_epochs and not self.detach_values:
+            return self.go_through(policy, batch, terms_of, generator)
+        inputs = HeadInputs(batch, _value_head(policy), self.detach_values)
+        with inputs.recorded():
+            watched = inputs.watched(terms_of)
+            if self._warmed_up < self.value_warmup:
+                self._warmed_up += 1
+                with torch.no_grad():
+                    local_figures = accumulate(self, batch, watched, torch.arange(len(batch)), [])
+                figures = {**self.processes.sum_figures(local_figures), "grad_norm": 0.0}
+            else:
+                figures = self.go_through(policy, batch, watched, generator)
+        if self.value_epochs:
+            inputs.complete(self, policy)
+            self._memory.add(*inputs.transitions())
+            fitted = self._memory.fit(
+                self, _value_head(policy), self.minibatch_size, self.value_epochs, generator
+            )
+            figures |= fitted
+        return figures
 
     def _terms(self, policy: Policy, batch: Batch, micro: Tensor) -> Terms:
         evaluation = batch.evaluate(policy, micro)
@@ -76,3 +155,13 @@ class PPO(ClippedOnPolicy):
             mask=batch.weights_of(micro),
         )
         return loss.terms()
+
+
+def _value_head(policy: Policy) -> nn.Module:
+    head = getattr(policy, "value_head", None)
+    if not isinstance(head, nn.Module):
+        raise ConfigError(
+            f"the options value_* of the algorithm train a module value_head, which this {type(policy).__name__} does "
+            "not have: leave them out"
+        )
+    return head

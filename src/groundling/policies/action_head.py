@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from safetensors.torch import save_file
@@ -28,6 +29,8 @@ class ActionHeadPolicy(ReadingPolicy):
         prompt, language, replacements, system: See `ReadingPolicy`.
         hidden_sizes: Widths of each head's hidden layers (1024 and 1024 in GLAM).
     """
+
+    has_value_head: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from safetensors.torch import save_file
@@ -30,6 +31,8 @@ class ActionTextPolicy(ReadingPolicy):
         value_hidden_sizes: Widths of the value head's hidden layers.
         temperature: Above 1 makes actions more alike in probability, below 1 less.
     """
+
+    has_value_head: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -125,6 +125,8 @@ class Policy(nn.Module, ABC):
     """What of an observation it looks at; empty: it does not say, and is let into any world."""
     trainable: ClassVar[bool] = True
     """Whether it has weights to train."""
+    has_value_head: ClassVar[bool] = False
+    """True if values come from a module ``value_head`` on a language model's states."""
     writes_turns: ClassVar[bool] = False
     """Whether it writes its turns: its actions have `Action.turns`, which it evaluates in the place of observations."""
 

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from safetensors.torch import save_file
@@ -67,6 +67,7 @@ class TokenPolicy(Policy):
     """
 
     needs = frozenset({"prompt"})
+    has_value_head: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -325,6 +325,8 @@ class Trainer:
         save_file(whole, folder / "collector.safetensors")
         self.collector.save_shared(folder)
         checkpoint.write_json(folder / "algorithm.json", self.algorithm.state_dict())
+        if kept := self.algorithm.tensors():
+            save_file(kept, folder / "algorithm.safetensors")
         checkpoint.write_json(
             folder / "run.json",
             {
@@ -352,6 +354,9 @@ class Trainer:
             optimizer_state.load_optimizer(self.algorithm.optimizer, folder / "optimizer.safetensors")
         with fitting(folder, "algorithm.json"):
             self.algorithm.load_state_dict(read_object(folder / "algorithm.json"))
+        if (folder / "algorithm.safetensors").exists():
+            with fitting(folder, "algorithm.safetensors"):
+                self.algorithm.load_tensors(load_file(folder / "algorithm.safetensors"))
         with fitting(folder, "run.json"):
             self.collector.load_state_dict(envs[self.local_rows])
         with fitting(folder, "collector.safetensors"):

@@ -1,0 +1,143 @@
+"""A value head that is trained on its own: warm-up, more epochs over recent rollouts, its own learning rate."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from groundling.algorithms.batch import Batch
+from groundling.algorithms.optimisation import Learner, Terms, accumulate, learn
+from groundling.policies.policy import Policy
+from groundling.policies.turns import Turn
+
+TermsOf = Callable[[Tensor], Terms]
+
+
+class HeadInputs:
+    """What a value head reads at each element of a batch, recorded while the batch is evaluated.
+
+    Args:
+        batch: The batch.
+        head: The value head; rows of its input are steps, or tokens that count, in the order of the elements.
+        detach: Keep the head's loss out of the weights that compute its input.
+    """
+
+    def __init__(self, batch: Batch, head: nn.Module, detach: bool) -> None:
+        self._batch, self._head, self._detach = batch, head, detach
+        self._calls: list[Tensor] = []
+        self.rows: dict[int, Tensor] = {}
+        """By element: float32 ``(num_steps, hidden_size)``, of a single step or of the tokens that count."""
+
+    @contextmanager
+    def recorded(self) -> Iterator[None]:
+        """Record in the block what `watched` losses read."""
+
+        def hook(head: nn.Module, given: Sequence[Tensor]) -> tuple[Tensor] | None:
+            self._calls.append(given[0].detach().flatten(0, -2))
+            return (given[0].detach(),) if self._detach else None
+
+        handle = self._head.register_forward_pre_hook(hook)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def watched(self, terms_of: TermsOf) -> TermsOf:
+        """Return ``terms_of``, after each call of which the inputs of its elements are kept."""
+
+        def watching(micro: Tensor) -> Terms:
+            self._calls.clear()
+            terms = terms_of(micro)
+            counted = self._counted(micro)
+            rows = torch.cat(self._calls)[counted[self._evaluated(micro, counted)]]
+            self.rows.update(zip(micro.tolist(), rows.split(counted.sum(1).tolist()), strict=True))
+            return terms
+
+        return watching
+
+    def complete(self, learner: Learner, policy: Policy) -> None:
+        """Evaluate, without gradients, the elements that have not been; all processes then have the inputs of all."""
+        self._share(learner)
+        missing = [i for i in range(len(self._batch)) if i not in self.rows]
+        if missing:
+            evaluate = self.watched(lambda micro: {"loss": self._batch.evaluate(policy, micro).values.sum()})
+            with self.recorded(), torch.no_grad():
+                accumulate(learner, self._batch, evaluate, torch.tensor(missing), [])
+            self._share(learner)
+
+    def _share(self, learner: Learner) -> None:
+        for rows in learner.processes.gather(self.rows):
+            self.rows |= rows
+
+    def transitions(self) -> tuple[Tensor, Tensor]:
+        """All inputs ``(num_rows, hidden_size)``, and their returns ``(num_rows,)``."""
+        everything = torch.arange(len(self._batch))
+        returns = self._batch.returns.reshape(len(self._batch), -1)[self._counted(everything)]
+        return torch.cat([self.rows[i] for i in range(len(self._batch))]), returns
+
+    def _evaluated(self, micro: Tensor, counted: Tensor) -> Tensor:
+        """Bool, of ``counted``'s shape: the steps or tokens that the head has a row for."""
+        seen = [self._batch.observations[i] for i in micro.tolist()]
+        if not isinstance(seen[0], Turn):
+            return torch.ones_like(counted)
+        lengths = torch.tensor([[len(turn.tokens)] for turn in seen], device=counted.device)
+        return torch.arange(counted.shape[1], device=counted.device) < lengths
+
+    def _counted(self, micro: Tensor) -> Tensor:
+        """Bool ``(num_elements, length)``: the steps or tokens that count."""
+        weights = self._batch.weights_of(micro)
+        shape = self._batch.returns[micro].reshape(len(micro), -1).shape
+        device = self._batch.returns.device
+        return (
+            torch.ones(shape, dtype=torch.bool, device=device) if weights is None else weights.view(shape) > 0
+        )
+
+
+class CriticMemory:
+    """Inputs of the value head and returns, of the last rollouts.
+
+    Args:
+        rollouts: How many rollouts are kept.
+    """
+
+    def __init__(self, rollouts: int) -> None:
+        self._kept: deque[tuple[Tensor, Tensor]] = deque(maxlen=rollouts)
+
+    def add(self, states: Tensor, returns: Tensor) -> None:
+        """Keep a rollout's ``(num_rows, hidden_size)`` and ``(num_rows,)``, and drop the oldest one."""
+        self._kept.append((states, returns))
+
+    def fit(
+        self, learner: Learner, head: nn.Module, size: int, epochs: int, generator: torch.Generator
+    ) -> dict[str, float]:
+        """Fit the head alone to all that is kept: ½ E[(V - R)²], in minibatches of ``size`` rows.
+
+        Returns:
+            ``value_fit_loss``, the mean over the minibatches.
+        """
+        states, returns = (torch.cat(parts) for parts in zip(*self._kept, strict=True))
+        none = torch.zeros_like(returns)
+        batch = Batch(range(len(returns)), none, none, none, none, returns, None, None, len(returns))
+
+        def terms(micro: Tensor) -> Terms:
+            return {"loss": 0.5 * (head(states[micro]) - returns[micro]).square().mean()}
+
+        minibatches = batch.minibatches(size, epochs, generator)
+        figures = learn(learner, batch, terms, minibatches, None, [*head.parameters()])
+        return {"value_fit_loss": figures["loss"]}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that is kept, by name, for a checkpoint."""
+        pairs = ((i, *pair) for i, pair in enumerate(self._kept))
+        return {
+            name: tensor
+            for i, states, returns in pairs
+            for name, tensor in ((f"{i}.states", states), (f"{i}.returns", returns))
+        }
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Take up what `tensors` gave."""
+        for i in range(len(tensors) // 2):
+            self.add(tensors[f"{i}.states"], tensors[f"{i}.returns"])

@@ -1,0 +1,147 @@
+"""Value heads that are trained on their own: warm-up, more epochs, their own learning rate, no gradient beyond them."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from groundling.algorithms import Rollout, create
+from groundling.algorithms.algorithm import check_trains
+from groundling.envs.seeds import training_seed
+from groundling.envs.vector import TextVectorEnv
+from groundling.errors import ConfigError
+from groundling.lm import LanguageModel
+from groundling.policies import ActionGeneratingPolicy, ActionHeadPolicy, ActionScoringPolicy
+from groundling.worlds.text.collect import EnvCollector
+from groundling.worlds.text.world import TextWorld
+from tests.conftest import Corridor
+
+_OPTIONS = {"learning_rate": 1e-3, "minibatch_size": 4, "epochs": 2, "value_coefficient": 1.0}
+
+
+@pytest.fixture(scope="module")
+def lm() -> LanguageModel:
+    return LanguageModel.from_pretrained("starter-causal")
+
+
+def _policy(lm: LanguageModel, make: Any = ActionScoringPolicy) -> Any:
+    torch.manual_seed(0)
+    head = (
+        {"num_actions": 3, "hidden_sizes": (8,)} if make is ActionHeadPolicy else {"value_hidden_sizes": (8,)}
+    )
+    return make(copy.deepcopy(lm), prompt="brief", **head)
+
+
+def _rollout(policy: Any, seed: int = 0) -> Rollout:
+    envs = TextVectorEnv(
+        Corridor, 4, ["left", "right", "stay"], seed_of=lambda i, k: training_seed(seed, i, k)
+    )
+    envs.reset()
+    return EnvCollector(envs, 3).collect(policy, generator=torch.Generator().manual_seed(seed))[0]
+
+
+def _update(
+    policy: Any, rollout: Rollout | None = None, algorithm: Any = None, **options: Any
+) -> dict[str, float]:
+    if algorithm is None:
+        algorithm = create("ppo", **_OPTIONS, **options)
+        algorithm.setup(policy)
+    return algorithm.update(
+        policy, _rollout(policy) if rollout is None else rollout, generator=torch.Generator().manual_seed(1)
+    )
+
+
+def _changed(policy: Any, before: dict[str, torch.Tensor]) -> set[str]:
+    now = policy.state_dict()
+    return {
+        "head" if name.startswith("value_head") else "rest"
+        for name, old in before.items()
+        if not torch.equal(old, now[name])
+    }
+
+
+@pytest.mark.parametrize("make", [ActionScoringPolicy, ActionHeadPolicy])
+def test_in_the_warm_up_only_the_head_learns(lm: LanguageModel, make: Any) -> None:
+    policy = _policy(lm, make)
+    algorithm = create("ppo", **_OPTIONS, value_warmup=1, value_epochs=3)
+    algorithm.setup(policy)
+    before = copy.deepcopy(policy.state_dict())
+    figures = _update(policy, algorithm=algorithm)
+    assert _changed(policy, before) == {"head"}
+    assert figures["approx_kl"] == pytest.approx(0, abs=1e-6) and {"policy_loss", "entropy"} <= figures.keys()
+    _update(policy, algorithm=algorithm)
+    assert _changed(policy, before) == {"head", "rest"}
+
+
+def test_a_detached_value_loss_trains_the_head_alone(lm: LanguageModel) -> None:
+    """With advantages of 0 and no entropy bonus nothing else is left to learn from."""
+    for detach, learns in ((False, {"head", "rest"}), (True, {"head"})):
+        policy = _policy(lm)
+        rollout = _rollout(policy)
+        rollout.rewards[:], rollout.dones[:] = 1.0, True
+        rollout.values[:] = 1.0  # returns as expected: the policy has no gradient
+        before = copy.deepcopy(policy.state_dict())
+        _update(policy, rollout, detach_values=detach, entropy_coefficient=0.0, value_clip_range=None)
+        assert _changed(policy, before) == learns, detach
+
+
+def test_more_epochs_fit_the_values_of_the_last_rollouts(lm: LanguageModel) -> None:
+    errors = {}
+    for epochs in (0, 20):
+        policy = _policy(lm)
+        algorithm = create(
+            "ppo", **_OPTIONS, value_epochs=epochs, **({"value_rollouts": 2} if epochs else {})
+        )
+        algorithm.setup(policy)
+        for seed in range(3):
+            rollout = _rollout(policy, seed)
+            rollout.rewards[:], rollout.dones[:] = 2.0, True
+            figures = _update(policy, rollout, algorithm)
+        assert ("value_fit_loss" in figures) == bool(epochs)
+        errors[epochs] = figures["value_loss"]
+        kept = algorithm.tensors()
+        assert [len(kept[name]) for name in sorted(kept)] == ([12] * 4 if epochs else [])
+    assert errors[20] < errors[0] / 4
+
+
+def test_the_head_has_its_own_learning_rate(lm: LanguageModel) -> None:
+    policy = _policy(lm)
+    algorithm = create("ppo", **_OPTIONS, value_learning_rate=5e-3, learning_rate_schedule="linear")
+    algorithm.setup(policy)
+    algorithm.schedule(0.5)
+    rates = {id(p): group["lr"] for group in algorithm.optimizer.param_groups for p in group["params"]}
+    head = {id(p) for p in policy.value_head.parameters()}
+    assert rates.keys() == {id(p) for p in policy.parameters()}
+    assert {rates[one] for one in head} == {2.5e-3}
+    assert {rate for one, rate in rates.items() if one not in head} == {5e-4}
+
+
+def test_turns_are_fitted_token_by_token(lm: LanguageModel) -> None:
+    policy = _policy(lm, ActionGeneratingPolicy)
+    rollout = _rollout(policy)
+    algorithm = create("ppo", **_OPTIONS, value_epochs=1)
+    algorithm.setup(policy)
+    _update(policy, rollout, algorithm)
+    assert len(algorithm.tensors()["0.returns"]) == int(rollout.tokens.mask.sum())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"value_warmup": 2}, "value_warmup=2 does nothing without value_epochs"),
+        ({"value_rollouts": 3}, "value_rollouts=3 does nothing without value_epochs"),
+        ({"value_epochs": -1}, "value_epochs must be at least 0"),
+        ({"value_learning_rate": 0}, "value_learning_rate must be greater than 0"),
+    ],
+)
+def test_settings_without_an_effect_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        create("ppo", **options)
+
+
+def test_policies_without_a_value_head_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = TextWorld.offers
+    for options in ({"value_epochs": 1}, {"detach_values": True}, {"value_learning_rate": 1.0}):
+        with pytest.raises(ConfigError, match=f"{next(iter(options))} is for policies with a value head"):
+            check_trains("ppo", options, "symbolic", {}, spec)
