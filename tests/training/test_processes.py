@@ -90,10 +90,11 @@ def _figures(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def test_two_processes_do_what_one_does_and_hand_over_to_it(tmp_path: Path) -> None:
-    _train_here(tmp_path / "one", "training.steps=120")
-    _train_forked(tmp_path / "two", "training.steps=80")
+    critic = ["algorithm.args.value_epochs=1", "algorithm.args.value_rollouts=2"]
+    _train_here(tmp_path / "one", "training.steps=120", *critic)
+    _train_forked(tmp_path / "two", "training.steps=80", *critic)
     _train_forked(
-        tmp_path / "two", "training.steps=120", processes=1
+        tmp_path / "two", "training.steps=120", *critic, processes=1
     )  # goes on alone, as torchrun would start it
     for one, two in zip(_figures(tmp_path / "one"), _figures(tmp_path / "two"), strict=True):
         assert one == pytest.approx(two, abs=1e-5)

@@ -210,8 +210,23 @@ def test_any_kind_of_model_goes_on_exactly(model: ModelConfig, tmp_path: Path) -
             ComponentConfig("drrn", {"embedding_size": 8, "hidden_size": 8}),
             ComponentConfig("drrn", {"batch_size": 8, "steps_per_gradient": 6, "replay_size": 30}),
         ),
+        (
+            ComponentConfig("action_scoring", {"prompt": "brief", "value_hidden_sizes": [8]}),
+            ComponentConfig(
+                "ppo",
+                {
+                    "minibatch_size": 8,
+                    "epochs": 1,
+                    "value_epochs": 2,
+                    "value_rollouts": 2,
+                    "value_warmup": 1,
+                    "value_learning_rate": 1e-3,
+                    "detach_values": True,
+                },
+            ),
+        ),
     ],
-    ids=["symbolic", "drrn"],
+    ids=["symbolic", "drrn", "critic"],
 )
 def test_memory_and_replay_go_on_exactly(
     policy: ComponentConfig, algorithm: ComponentConfig, tmp_path: Path
