@@ -1,7 +1,7 @@
 """A value head that is trained on its own: warm-up, more epochs over recent rollouts, its own learning rate."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -27,8 +27,9 @@ class HeadInputs:
     def __init__(self, batch: Batch, head: nn.Module, detach: bool) -> None:
         self._batch, self._head, self._detach = batch, head, detach
         self._calls: list[Tensor] = []
-        self.rows: dict[int, Tensor] = {}
-        """By element: float32 ``(num_steps, hidden_size)``, of a single step or of the tokens that count."""
+        self._number = 0  # of the minibatch, which is the same in all processes
+        self._rows: dict[int, tuple[int, Tensor]] = {}
+        """By element: the minibatch that it was last evaluated in, and float32 ``(num_steps, hidden_size)``."""
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
@@ -44,6 +45,12 @@ class HeadInputs:
         finally:
             handle.remove()
 
+    def numbered(self, minibatches: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Pass the minibatches through: of an element that several evaluate, the last one's input is kept."""
+        for minibatch in minibatches:
+            self._number += 1
+            yield minibatch
+
     def watched(self, terms_of: TermsOf) -> TermsOf:
         """Return ``terms_of``, after each call of which the inputs of its elements are kept."""
 
@@ -52,7 +59,8 @@ class HeadInputs:
             terms = terms_of(micro)
             counted = self._counted(micro)
             rows = torch.cat(self._calls)[counted[self._evaluated(micro, counted)]]
-            self.rows.update(zip(micro.tolist(), rows.split(counted.sum(1).tolist()), strict=True))
+            for i, own in zip(micro.tolist(), rows.split(counted.sum(1).tolist()), strict=True):
+                self._rows[i] = self._number, own
             return terms
 
         return watching
@@ -60,7 +68,7 @@ class HeadInputs:
     def complete(self, learner: Learner, policy: Policy) -> None:
         """Evaluate, without gradients, the elements that have not been; all processes then have the inputs of all."""
         self._share(learner)
-        missing = [i for i in range(len(self._batch)) if i not in self.rows]
+        missing = [i for i in range(len(self._batch)) if i not in self._rows]
         if missing:
             evaluate = self.watched(lambda micro: {"loss": self._batch.evaluate(policy, micro).values.sum()})
             with self.recorded(), torch.no_grad():
@@ -68,14 +76,16 @@ class HeadInputs:
             self._share(learner)
 
     def _share(self, learner: Learner) -> None:
-        for rows in learner.processes.gather(self.rows):
-            self.rows |= rows
+        for rows in learner.processes.gather(self._rows):
+            self._rows |= {
+                i: row for i, row in rows.items() if i not in self._rows or row[0] > self._rows[i][0]
+            }
 
     def transitions(self) -> tuple[Tensor, Tensor]:
         """All inputs ``(num_rows, hidden_size)``, and their returns ``(num_rows,)``."""
         everything = torch.arange(len(self._batch))
         returns = self._batch.returns.reshape(len(self._batch), -1)[self._counted(everything)]
-        return torch.cat([self.rows[i] for i in range(len(self._batch))]), returns
+        return torch.cat([self._rows[i][1] for i in range(len(self._batch))]), returns
 
     def _evaluated(self, micro: Tensor, counted: Tensor) -> Tensor:
         """Bool, of ``counted``'s shape: the steps or tokens that the head has a row for."""

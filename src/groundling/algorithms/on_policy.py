@@ -13,6 +13,7 @@ from groundling.algorithms.algorithm import Algorithm, is_other
 from groundling.algorithms.batch import Batch
 from groundling.algorithms.contrast import with_contrast
 from groundling.algorithms.credit import Credit, token_advantages
+from groundling.algorithms.critic import HeadInputs
 from groundling.algorithms.kl import KLPenalty
 from groundling.algorithms.losses import clipped_surrogate, masked_mean
 from groundling.algorithms.optimisation import (
@@ -199,12 +200,21 @@ class ClippedOnPolicy(OnPolicy):
         batch: Batch,
         terms_of: Callable[[Tensor], Terms],
         generator: torch.Generator,
+        inputs: HeadInputs | None = None,
     ) -> dict[str, float]:
-        """One step on each shuffled minibatch of every epoch; see `learn` for arguments, figures and errors."""
+        """One step on each shuffled minibatch of every epoch; see `learn` for figures and errors.
+
+        Args:
+            policy, batch, terms_of: As of `learn`.
+            generator: Shuffles.
+            inputs: Records what the value head reads; None: nothing is recorded.
+        """
         if self.contrast_coefficient:
             contrast = self.contrast_coefficient, self.contrast_prompts
             terms_of = with_contrast(terms_of, *contrast, policy, batch, generator)
         minibatches = batch.minibatches(self.minibatch_size, self.epochs, generator)
+        if inputs is not None:
+            minibatches, terms_of = inputs.numbered(minibatches), inputs.watched(terms_of)
         return learn(self, batch, terms_of, minibatches, self.target_kl)
 
     def policy_terms(self, batch: Batch, micro: Tensor, evaluation: Evaluation) -> dict[str, Tensor]:

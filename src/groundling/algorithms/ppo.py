@@ -121,14 +121,14 @@ class PPO(ClippedOnPolicy):
             return self.go_through(policy, batch, terms_of, generator)
         inputs = HeadInputs(batch, _value_head(policy), self.detach_values)
         with inputs.recorded():
-            watched = inputs.watched(terms_of)
             if self._warmed_up < self.value_warmup:
                 self._warmed_up += 1
                 with torch.no_grad():
+                    watched = inputs.watched(terms_of)
                     local_figures = accumulate(self, batch, watched, torch.arange(len(batch)), [])
                 figures = {**self.processes.sum_figures(local_figures), "grad_norm": 0.0}
             else:
-                figures = self.go_through(policy, batch, watched, generator)
+                figures = self.go_through(policy, batch, terms_of, generator, inputs)
         if self.value_epochs:
             inputs.complete(self, policy)
             self._memory.add(*inputs.transitions())
