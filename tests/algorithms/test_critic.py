@@ -105,6 +105,15 @@ def test_more_epochs_fit_the_values_of_the_last_rollouts(lm: LanguageModel) -> N
     assert errors[20] < errors[0] / 4
 
 
+def test_more_epochs_leave_the_other_weights_alone(lm: LanguageModel) -> None:
+    weights = []
+    for epochs in (0, 2):
+        policy = _policy(lm)
+        _update(policy, value_epochs=epochs)
+        weights.append({n: p for n, p in policy.state_dict().items() if not n.startswith("value_head")})
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
 def test_the_head_has_its_own_learning_rate(lm: LanguageModel) -> None:
     policy = _policy(lm)
     algorithm = create("ppo", **_OPTIONS, value_learning_rate=5e-3, learning_rate_schedule="linear")

@@ -134,6 +134,7 @@ class CriticMemory:
         def terms(micro: Tensor) -> Terms:
             return {"loss": 0.5 * (head(states[micro]) - returns[micro]).square().mean()}
 
+        learner.optimizer.zero_grad(set_to_none=True)  # gradients of other weights would be stepped on again
         minibatches = batch.minibatches(size, epochs, generator)
         figures = learn(learner, batch, terms, minibatches, None, [*head.parameters()])
         return {"value_fit_loss": figures["loss"]}
