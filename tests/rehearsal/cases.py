@@ -39,7 +39,7 @@ UNITS = {
 """What each phase is told by."""
 TWICE = ", twice as long"
 """Ends the name of a path that writes as another one does, 48 tokens in the place of 24."""
-_AT_MOST = {"collection": 40, "learning": 130}
+_AT_MOST = {"collection": 40, "learning": 160}
 """Copies and waits for each of these: guards against a copy for each row. What solves for a direction (TRPO) steps
 seldom, and is not held to it."""
 
