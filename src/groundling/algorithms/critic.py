@@ -16,7 +16,7 @@ TermsOf = Callable[[Tensor], Terms]
 
 
 class HeadInputs:
-    """What a value head reads at each element of a batch, recorded while the batch is evaluated.
+    """Inputs of a value head at each element of a batch, recorded while the batch is evaluated.
 
     Args:
         batch: The batch.
@@ -33,7 +33,7 @@ class HeadInputs:
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """Record in the block what `watched` losses read."""
+        """Record the head's inputs in the block, for losses that are `watched`."""
 
         def hook(head: nn.Module, given: Sequence[Tensor]) -> tuple[Tensor] | None:
             self._calls.append(given[0].detach().flatten(0, -2))
@@ -116,8 +116,8 @@ class CriticMemory:
         self._kept: deque[tuple[Tensor, Tensor]] = deque(maxlen=rollouts)
 
     def add(self, states: Tensor, returns: Tensor) -> None:
-        """Keep a rollout's ``(num_rows, hidden_size)`` and ``(num_rows,)``, and drop the oldest one."""
-        self._kept.append((states, returns))
+        """Keep a rollout's ``(num_rows, hidden_size)`` and ``(num_rows,)`` on the CPU, and drop the oldest one."""
+        self._kept.append((states.cpu(), returns.cpu()))
 
     def fit(
         self, learner: Learner, head: nn.Module, size: int, epochs: int, generator: torch.Generator
@@ -127,7 +127,8 @@ class CriticMemory:
         Returns:
             ``value_fit_loss``, the mean over the minibatches.
         """
-        states, returns = (torch.cat(parts) for parts in zip(*self._kept, strict=True))
+        device = next(head.parameters()).device
+        states, returns = (torch.cat(parts).to(device) for parts in zip(*self._kept, strict=True))
         none = torch.zeros_like(returns)
         batch = Batch(range(len(returns)), none, none, none, none, returns, None, None, len(returns))
 

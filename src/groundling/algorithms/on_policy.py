@@ -207,7 +207,7 @@ class ClippedOnPolicy(OnPolicy):
         Args:
             policy, batch, terms_of: As of `learn`.
             generator: Shuffles.
-            inputs: Records what the value head reads; None: nothing is recorded.
+            inputs: Records the inputs of the value head; None: nothing is recorded.
         """
         if self.contrast_coefficient:
             contrast = self.contrast_coefficient, self.contrast_prompts
