@@ -103,7 +103,8 @@ def hold_latest(folder: Path, warn: Callable[[str], None]) -> tuple[Path, Hold] 
         RunError: there are checkpoints, and none is whole.
     """
     for _ in range(_ATTEMPTS):
-        checkpoints = numbered(folder)
+        # A listing can miss a checkpoint that is renamed into place while an older one is deleted.
+        checkpoints = numbered(folder) or numbered(folder)
         for path in reversed(checkpoints):
             hold = Hold(path)
             problem = what_is_wrong(path)
