@@ -16,6 +16,7 @@ from groundling.envs.babyai_text import LEVELS, MIXED_TASKS, Expert, describe
 from groundling.envs.babyai_text.expert import ExpertError
 from groundling.envs.languages import TranslationError
 from groundling.envs.make import make_text_env
+from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError
 from tests.data import golden
 from tests.thorough import some_of, thorough
@@ -286,3 +287,18 @@ def test_an_object_hides_the_wall_behind_it_and_no_other_object() -> None:
     assert describe(view) == ["You see a blue key 4 steps forward", "You see a red ball 3 steps forward"]
     view[3, 1:4, 0] = OBJECT_TO_IDX["unseen"]  # out of sight
     assert describe(view) == ["You see a wall 6 steps forward"]
+
+
+@pytest.mark.parametrize(
+    "id", ["BabyAI-GoToLocalS6N3-v0", "BabyAI-MixedTrainLocal-v0", "MiniGrid-Empty-5x5-v0"]
+)
+def test_without_walls_the_other_sentences_stay(id: str) -> None:
+    told, short = (TextVectorEnv.make(id, 8, seed=2, history=1, **args) for args in ({}, {"walls": False}))
+    told.reset()
+    short.reset()
+    for number in range(40):
+        for whole, brief in zip(told.observations(), short.observations(), strict=True):
+            things = [text for text in whole.descriptions[-1] if "a wall " not in text]
+            assert list(brief.descriptions[-1]) == (things or ["You see nothing"])
+        told.step([number % 3] * 8)
+        short.step([number % 3] * 8)

@@ -116,6 +116,30 @@ def _play(envs: TextVectorEnv, steps: int, seed: int) -> list[object]:
     return rollout
 
 
+def test_the_step_limit_truncates_what_the_env_does_not_end_before() -> None:
+    envs = _make(num_envs=2)
+    envs.step_limit = 3
+    envs.reset()
+    steps = [envs.step([2, 2]) for _ in range(3)]
+    assert [step.truncated.tolist() for step in steps] == [[False, False], [False, False], [True, True]]
+    assert [(e.length, e.success) for e in steps[-1].episodes] == [(3, False), (3, False)]
+    assert envs.at_start().all()
+    envs.step([2, 2])
+    envs.step([2, 2])
+    envs.step_limit = 1  # tightened in the midst of an episode
+    assert envs.step([2, 2]).truncated.all()
+
+
+def test_an_env_that_ends_at_the_limit_is_not_truncated() -> None:
+    unlimited, limited = _make(num_envs=1), _make(num_envs=1)
+    unlimited.reset()
+    length = next(e.length for _ in range(100) for e in unlimited.step([1]).episodes)
+    limited.step_limit = length
+    limited.reset()
+    last = [limited.step([1]) for _ in range(length)][-1]
+    assert last.terminated.all() and not last.truncated.any()
+
+
 def test_a_saved_state_goes_on_exactly() -> None:
     envs, again = _make(), _make()
     envs.reset()

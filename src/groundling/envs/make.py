@@ -31,9 +31,7 @@ def check_registered(id: str) -> None:
         raise UnknownEnv(f"unknown env {id!r}: {hint}{IMPORT}`groundling list envs` has those that are here")
 
 
-def make_text_env(
-    id: str, language: str = "english", control: str | None = None, **args: Any
-) -> gymnasium.Env[Any, Any]:
+def make_text_env(id: str, language: str = "english", **args: Any) -> gymnasium.Env[Any, Any]:
     """Make the env ``id``, told in words.
 
     Any BabyAI or MiniGrid env is told by `BabyAIText`; another env tells itself (see
@@ -42,9 +40,8 @@ def make_text_env(
     Args:
         id: What Gymnasium knows it by.
         language: ``english`` or ``french``.
-        control: How a mission is told otherwise than it is (see `BabyAIText`); an env that is not told by it gets the
-            argument itself.
-        args: The env's keyword arguments, ``render_mode`` among them.
+        args: The env's keyword arguments, ``render_mode`` among them; of MiniGrid's envs also ``control`` and ``walls``
+            of `BabyAIText`.
 
     Raises:
         ConfigError: no such env, or no such argument, or an env that does not speak the language.
@@ -57,13 +54,14 @@ def make_text_env(
             "want in a module of yours, and give --import MODULE"
         )
     if id in LEVELS:
-        return _make(id, args | {"language": language, "control": control})
+        return _make(id, args | {"language": language})
+    words = {name: args.pop(name) for name in ("control", "walls") if name in args}
     env = _make(id, args)
     if isinstance(env.unwrapped, MiniGridEnv):
-        return BabyAIText(env, language, control=control)
+        return BabyAIText(env, language, **words)
     if language != "english":
         raise ConfigError(f"env {id} speaks English only, got language={language!r}")
-    return env if control is None else _make(id, args | {"control": control})
+    return _make(id, args | words) if words else env
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,6 +109,7 @@ class TextVectorEnv:
 
     Attributes:
         envs: The envs; none where workers have them.
+        step_limit: Steps after which an episode is truncated, if its env does not end it before; None: no limit.
         incidents: What went wrong in workers.
 
     Raises:
@@ -130,6 +131,7 @@ class TextVectorEnv:
         first = make_env()
         self.envs = [] if num_workers else [first, *(make_env() for _ in range(num_envs - 1))]
         self.actions = None if actions is None else tuple(actions)
+        self.step_limit: int | None = None
         self._seed_of = seed_of
         space = first.action_space
         if not isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.Text):
@@ -215,6 +217,8 @@ class TextVectorEnv:
             self._send_step(i, action)
         for i, action in stepped:
             reward, has_terminated, is_truncated = self._take_step(i, action)
+            if self.step_limit is not None and len(self._slots[i].actions) >= self.step_limit:
+                is_truncated = not has_terminated
             if reward:
                 rewards[i] = reward
             if has_terminated or is_truncated:

@@ -26,6 +26,7 @@ def describe(
     carrying: Any = None,
     language: str = "english",
     compat: Literal["glam"] | None = None,
+    walls: bool = True,
 ) -> list[str]:
     """Tell an egocentric view in sentences.
 
@@ -38,6 +39,7 @@ def describe(
         carrying: What the agent carries: a Minigrid ``WorldObj``, a pair (type, colour), or None.
         language: ``english`` or ``french``.
         compat: ``glam`` leaves the carried object in English inside the French sentence, as the original does.
+        walls: Include the sentences about walls, about half of a room's.
 
     Returns:
         The sentences, such as ``You see a red ball 2 steps left and 1 step forward``.
@@ -57,7 +59,8 @@ def describe(
     kinds = bytes(codes[::3])
     agent_cell = (width // 2) * height + height - 1
     sentences = [] if carrying is None else [_carried(carrying, spoken, compat)]
-    sentences += _walls(kinds, height, agent_cell, spoken)
+    if walls:
+        sentences += _walls(kinds, height, agent_cell, spoken)
     for cell, kind in enumerate(kinds):
         if kind >= _FIRST_THING and cell != agent_cell:
             right, ahead = cell // height - width // 2, height - 1 - cell % height

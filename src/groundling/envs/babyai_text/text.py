@@ -22,6 +22,8 @@ ACTIONS: dict[Language, tuple[str, ...]] = {
 }
 """GLAM's actions in words, by language; the i-th is Minigrid's action i."""
 
+NOTHING: dict[Language, str] = {"english": "You see nothing", "french": "Tu ne vois rien"}
+
 Observation = dict[str, Any]
 
 
@@ -64,6 +66,7 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
         control: One of `CONTROLS`: ``obs["mission"]`` is told otherwise than the env's own mission, which stays, as
             does the reward. ``swapped`` passes over episodes in which there is no other thing to name; what it names
             is the named thing.
+        walls: As of `describe`. A view of walls alone then has the sentence `NOTHING`.
 
     Raises:
         ConfigError: an unknown compat or control, or a control of an env that has no missions of BabyAI's.
@@ -76,6 +79,7 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
         language: str = "english",
         compat: Literal["glam"] | None = None,
         control: str | None = None,
+        walls: bool = True,
     ) -> None:
         super().__init__(env)
         see_faster(env.unwrapped)
@@ -83,6 +87,7 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
         if compat not in (None, "glam"):
             raise ConfigError(unknown("compat", str(compat), ("glam",)))
         self.compat: Literal["glam"] | None = compat
+        self.walls = walls
         if control is not None and control not in CONTROLS:
             raise ConfigError(unknown("control", str(control), CONTROLS))
         if control is not None and not isinstance(env.unwrapped, roomgrid_level.RoomGridLevel):
@@ -168,8 +173,8 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
     def _in_words(self, observation: Observation, info: dict[str, Any]) -> tuple[Observation, dict[str, Any]]:
         unwrapped: Any = self.env.unwrapped
         info["descriptions"] = describe(
-            observation["image"], unwrapped.carrying, self.language, compat=self.compat
-        )
+            observation["image"], unwrapped.carrying, self.language, self.compat, self.walls
+        ) or [NOTHING[self.language]]
         if hasattr(unwrapped, "current_task"):
             info["task"] = unwrapped.current_task
         if self._mission is not None:
