@@ -6,6 +6,7 @@ from groundling.algorithms.advantages import (
     explained_variance,
     group_relative,
     leave_one_out,
+    most_uncertain,
     returns_to_go,
     standardise,
 )
@@ -149,6 +150,14 @@ def test_group_relative_by_hand() -> None:
     expected = [c / (d + 1e-4) for c, d in zip(centred, deviations, strict=True)]
     assert torch.allclose(group_relative(rollout, returns)[0], torch.tensor(expected))
     assert torch.allclose(group_relative(rollout, returns, normalize_std=False)[0], torch.tensor(centred))
+
+
+@pytest.mark.parametrize(("share", "selected"), [(0.1, [2]), (0.5, [2, 3]), (1.0, [1, 2, 3, 4])])
+def test_the_groups_whose_returns_deviate_most_are_selected(share: float, selected: list[int]) -> None:
+    groups = [1, 1, 2, 2, 3, 3, 4, 4]
+    rollout = _texts([5.0, 5.0, 0.0, 9.0, 0.0, 3.0, 7.0, 8.0], groups)
+    steps = most_uncertain(rollout, returns_to_go(rollout.rewards, rollout.dones, 1.0), share)
+    assert steps.tolist() == [[group in selected for group in groups]] * 3
 
 
 def test_equal_answers_teach_nothing_whenever_their_rewards_come() -> None:

@@ -136,6 +136,50 @@ def test_a_minibatch_holds_so_many_steps_that_count() -> None:
     assert sorted(torch.cat(minibatches[:5]).tolist()) == list(range(24))
 
 
+def test_only_the_share_of_elements_with_the_largest_advantages_is_learnt_from() -> None:
+    policy = _policy("ppo")
+    rollout = policy.write(_PROMPTS, torch.Generator().manual_seed(0))
+    assert rollout.mask is not None
+    advantages = torch.randn(rollout.rewards.shape, generator=torch.Generator().manual_seed(1))
+    mean = (advantages.abs() * rollout.mask).sum(0) / rollout.mask.sum(0)  # (num_texts,)
+    expected = sorted(mean.topk(6).indices.tolist())
+    garbage = torch.where(rollout.mask, advantages, 1e9)  # what is masked does not count
+    batch = Batch.of(policy, rollout, garbage, rollout.rewards)
+    for epochs in (1, 2):
+        made = create("ppo", advantage_share=0.25, epochs=epochs)
+        minibatches = list(made.minibatches(batch, torch.Generator().manual_seed(0)))
+        assert sorted(torch.cat(minibatches).tolist()) == sorted(expected * epochs)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "rloo", "grpo"])
+def test_a_share_of_one_changes_nothing_and_a_smaller_one_learns(algorithm: str) -> None:
+    policy = _policy(algorithm)
+    rollout = policy.write(_PROMPTS, torch.Generator().manual_seed(0))
+    whole, _ = _update(algorithm, policy, rollout)
+    same, _ = _update(algorithm, policy, rollout, advantage_share=1.0)
+    half, _ = _update(algorithm, policy, rollout, advantage_share=0.5)
+    assert _difference(whole, same) == 0 < _difference(whole, half)
+    assert _difference(policy, half) > 0
+
+
+def test_groups_without_differences_are_left_out() -> None:
+    policy = _policy("grpo")
+    rollout = policy.write(_PROMPTS, torch.Generator().manual_seed(0))
+    seen: list[int] = []
+    learner = copy.deepcopy(policy)
+    evaluate = learner.evaluate
+    learner.evaluate = lambda observations, actions: (  # type: ignore[method-assign]
+        seen.extend(observations) or evaluate(observations, actions)
+    )
+    made = create("grpo", group_share=1 / 3, learning_rate=0.2)
+    made.setup(learner)
+    made.update(learner, rollout, generator=torch.Generator().manual_seed(1))
+    deviations = {
+        p: rollout.rewards.sum(0)[torch.tensor(_PROMPTS) == p].std(correction=0).item() for p in range(3)
+    }
+    assert {*seen} == {max(deviations, key=deviations.__getitem__)}
+
+
 @pytest.mark.parametrize("fits", [5, 1])
 def test_too_little_memory_halves_the_micro_batch_and_changes_nothing_else(fits: int) -> None:
     policy = _policy("ppo")

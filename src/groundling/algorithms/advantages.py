@@ -165,6 +165,31 @@ def group_relative(rollout: Rollout, returns: Tensor, normalize_std: bool = True
     return advantages.masked_fill(equal, 0.0)[episodes.number]
 
 
+def most_uncertain(rollout: Rollout, returns: Tensor, share: float) -> Tensor:
+    """Select the groups whose episodes' returns deviate most (StarPO-S: Wang et al. 2025, arXiv 2504.20073, § 3.2).
+
+    Args:
+        rollout: Episodes and their groups.
+        returns: ``(num_steps, num_envs)``: returns to go.
+        share: Share of the groups to select, in (0, 1]; at least one is.
+
+    Returns:
+        Bool ``(num_steps, num_envs)``: the steps of the selected groups.
+
+    Raises:
+        ConfigError: a group has one episode only.
+    """
+    episodes = GroupedEpisodes.of(rollout, returns)
+    mean = episodes.sums(episodes.returns) / episodes.counts[episodes.group]  # (num_episodes,)
+    squares = torch.zeros_like(episodes.counts).index_add(
+        0, episodes.group, (episodes.returns - mean).square()
+    )
+    order = (squares / episodes.counts).argsort(descending=True, stable=True)  # (num_groups,)
+    selected = torch.zeros(len(order), dtype=torch.bool)
+    selected[order[: max(1, round(share * len(order)))]] = True
+    return selected[episodes.group][episodes.number]
+
+
 def standardise(x: Tensor, mask: Tensor | None = None, rounding: float = 0.0) -> Tensor:
     """Shift and scale ``x`` to mean 0 and deviation 1 over what ``mask`` (bool) counts; 0 elsewhere.
 

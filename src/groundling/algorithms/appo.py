@@ -115,7 +115,7 @@ class APPO(ClippedOnPolicy):
             dones=rollout.dones,
             following=torch.cat([rollout.values[1:], rollout.last_values[None]]),
         )
-        minibatches = list(batch.minibatches(self.minibatch_size, self.epochs, generator))
+        minibatches = list(self.minibatches(batch, generator))
         self._check_shares(min(map(len, minibatches)))
         figures = learn(
             self, batch, lambda share: self._terms(policy, batch, share), minibatches, self.target_kl

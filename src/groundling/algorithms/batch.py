@@ -77,24 +77,46 @@ class Batch:
         """How many elements hold so many steps, on average; at least one."""
         return max(1, steps * len(self) // self.num_steps)
 
-    def minibatches(self, steps: int, epochs: int, generator: torch.Generator) -> Iterator[Tensor]:
-        """Of every epoch, all elements' indices, shuffled and cut into minibatches of about so many ``steps``.
+    def minibatches(
+        self, steps: int, epochs: int, generator: torch.Generator, chosen: Tensor | None = None
+    ) -> Iterator[Tensor]:
+        """Indices of all elements in each epoch, shuffled and cut into minibatches of about so many ``steps``.
 
         Where elements are steps of conversations, these are shuffled in their place, and few are cut.
-        """
-        size, texts = self.elements(steps), self._texts()
-        for _ in range(epochs):
-            order = torch.randperm(len(self) if texts is None else len(texts), generator=generator)
-            yield from (order if texts is None else torch.cat([texts[i] for i in order.tolist()])).split(size)
 
-    def _texts(self) -> list[Tensor] | None:
-        """Indices of the elements of each conversation, int64; None where there is none."""
+        Args:
+            steps: Size of a minibatch.
+            epochs: Number of epochs.
+            generator: Shuffles.
+            chosen: Bool ``(num_elements,)``: the elements to go through; None: all.
+        """
+        indices = torch.arange(len(self)) if chosen is None else chosen.nonzero().flatten().cpu()
+        size, texts = self.elements(steps), self._texts(indices.tolist())
+        for _ in range(epochs):
+            order = torch.randperm(len(indices) if texts is None else len(texts), generator=generator)
+            shuffled = indices[order] if texts is None else torch.cat([texts[i] for i in order.tolist()])
+            yield from shuffled.split(size)
+
+    def _texts(self, indices: Sequence[int]) -> list[Tensor] | None:
+        """Those of ``indices`` that are of each conversation, int64; None where there is no conversation."""
         if self.work is None or all(work.text is None for work in self.work):
             return None
         texts: dict[Hashable, list[int]] = {}
-        for index, work in enumerate(self.work):
-            texts.setdefault((index,) if work.text is None else work.text, []).append(index)
+        for index in indices:
+            text = self.work[index].text
+            texts.setdefault((index,) if text is None else text, []).append(index)
         return [torch.tensor(indices) for indices in texts.values()]
+
+    def largest_advantages(self, share: float) -> Tensor:
+        """Bool ``(num_elements,)``: the ``share`` of the elements whose mean |advantage| is largest, at least one."""
+        sizes = self.advantages.abs().view(len(self), -1)
+        if self.weights is not None:
+            weights = self.weights.view(sizes.shape)
+            sizes = sizes * weights / weights.sum(1, keepdim=True).clamp(min=1)
+        order = sizes.sum(1).argsort(descending=True, stable=True)
+        chosen = torch.zeros(len(self), dtype=torch.bool, device=order.device)
+        chosen[order[: max(1, round(share * len(self)))]] = True
+        return chosen
 
     def share(self, micro: Tensor, indices: Tensor) -> float:
         """How much of what counts in the elements ``indices`` is in those of ``micro``."""

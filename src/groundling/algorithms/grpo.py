@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groundling.algorithms.advantages import group_relative, returns_to_go
+from groundling.algorithms.advantages import group_relative, most_uncertain, returns_to_go
 from groundling.algorithms.algorithm import algorithms
 from groundling.algorithms.batch import Batch
 from groundling.algorithms.kl import reference_kl
@@ -38,6 +38,9 @@ class GRPO(ClippedOnPolicy):
     compares = True
     normalize_std: bool = True
     """Divide by the group's deviation; false: the advantages of Dr. GRPO (Liu et al. 2025, arXiv 2503.20783)."""
+    group_share: float = 1.0
+    """Learn only from the share of the groups whose returns deviate most, as StarPO-S (Wang et al. 2025, arXiv
+    2504.20073; 0.25 there): equal returns teach nothing."""
     mean_of_sequences: bool = True
     """The mean of the sequences' means, as in the paper, in which a long answer's tokens count less; false: of all of
     a minibatch's tokens, as in DAPO (Yu et al. 2025, arXiv 2503.14476). Dr. GRPO divides by a constant instead."""
@@ -48,6 +51,8 @@ class GRPO(ClippedOnPolicy):
                 "mean_of_sequences=false is for texts: in an env the mean is over steps or tokens anyway, so "
                 "leave it out"
             )
+        if self.group_share < 1 and world.group_size is None:
+            return f"group_share={self.group_share} is for several groups of episodes (set world.group_size)"
         return super().accepts(policy, args, world)
 
     def update(
@@ -68,10 +73,18 @@ class GRPO(ClippedOnPolicy):
         rewards = self.rewards(rollout, penalised=False)
         returns = returns_to_go(rewards, rollout.dones, self.gamma)
         advantages = self.compare(rollout, rewards, returns)
-        batch = Batch.of(policy, rollout, advantages, returns, **self._reference(rollout))
+        more = self._reference(rollout)
+        if self.group_share < 1:
+            more["chosen"] = most_uncertain(rollout, returns, self.group_share)
+        batch = Batch.of(policy, rollout, advantages, returns, **more)
+        chosen = None
+        if "chosen" in batch.more:
+            chosen = batch.more["chosen"].view(len(batch), -1).any(1)
         if batch.weights is not None and rollout.sequences and self.mean_of_sequences:
             batch.weights = batch.weights / batch.weights.sum(-1, keepdim=True).clamp(min=1)
-        figures = self.go_through(policy, batch, lambda micro: self._terms(policy, batch, micro), generator)
+        figures = self.go_through(
+            policy, batch, lambda micro: self._terms(policy, batch, micro), generator, chosen=chosen
+        )
         return {**figures, "learning_rate": learning_rate, **self.kl.adapt(rollout)}
 
     def compare(self, rollout: Rollout, rewards: Tensor, returns: Tensor) -> Tensor:

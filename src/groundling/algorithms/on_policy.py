@@ -1,7 +1,7 @@
 """Options that algorithms which learn from the policy's own rollouts have in common."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -162,6 +162,8 @@ class ClippedOnPolicy(OnPolicy):
     """ε of the policy's clipped ratio; usually 0.1 to 0.3."""
     target_kl: float | None = None
     """Stop going through a rollout once a minibatch is this far from the old policy; null: never."""
+    advantage_share: float = 1.0
+    """Learn only from the share of a rollout's steps with the largest |advantage|: 0.5 halves the time of learning."""
     contrast_coefficient: float = 0.0
     """Weight of a loss that brings together what one observation is read as in several prompts (see `with_contrast`);
     0: none."""
@@ -201,6 +203,7 @@ class ClippedOnPolicy(OnPolicy):
         terms_of: Callable[[Tensor], Terms],
         generator: torch.Generator,
         inputs: HeadInputs | None = None,
+        chosen: Tensor | None = None,
     ) -> dict[str, float]:
         """One step on each shuffled minibatch of every epoch; see `learn` for figures and errors.
 
@@ -208,14 +211,24 @@ class ClippedOnPolicy(OnPolicy):
             policy, batch, terms_of: As of `learn`.
             generator: Shuffles.
             inputs: Records the inputs of the value head; None: nothing is recorded.
+            chosen: Bool ``(num_elements,)``: the elements to learn from; None: those of ``advantage_share``.
         """
         if self.contrast_coefficient:
             contrast = self.contrast_coefficient, self.contrast_prompts
             terms_of = with_contrast(terms_of, *contrast, policy, batch, generator)
-        minibatches = batch.minibatches(self.minibatch_size, self.epochs, generator)
+        minibatches = self.minibatches(batch, generator, chosen)
         if inputs is not None:
             minibatches, terms_of = inputs.numbered(minibatches), inputs.watched(terms_of)
         return learn(self, batch, terms_of, minibatches, self.target_kl)
+
+    def minibatches(
+        self, batch: Batch, generator: torch.Generator, chosen: Tensor | None = None
+    ) -> Iterator[Tensor]:
+        """Shuffled minibatches of all epochs, of the elements that the options choose; arguments as of `go_through`."""
+        if self.advantage_share < 1:
+            largest = batch.largest_advantages(self.advantage_share)
+            chosen = largest if chosen is None else chosen & largest
+        return batch.minibatches(self.minibatch_size, self.epochs, generator, chosen)
 
     def policy_terms(self, batch: Batch, micro: Tensor, evaluation: Evaluation) -> dict[str, Tensor]:
         """The loss of those without a value function: -E[min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)] - c_e E[H].

@@ -233,6 +233,8 @@ _POSITIVE = {
     "critic_epochs",
     "value_rollouts",
     "value_learning_rate",
+    "advantage_share",
+    "group_share",
     "rms_epsilon",
     "batch_size",
     "replay_size",
@@ -248,7 +250,7 @@ _NOT_NEGATIVE = {
     "kl_coefficient",
     "damping",
 }
-_UP_TO_ONE = {"gamma", "gae_lambda"}
+_UP_TO_ONE = {"gamma", "gae_lambda", "advantage_share", "group_share"}
 _BELOW_ONE = {"adam_beta1", "adam_beta2", "warmup", "rms_alpha", "line_search_factor"}
 
 
