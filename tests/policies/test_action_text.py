@@ -1,5 +1,6 @@
 """The policies that score and write actions, compared to themselves as training began."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from groundling.envs.observation import TextObservation
 from groundling.errors import ConfigError
 from groundling.lm import LanguageModel
 from groundling.policies import ActionScoringPolicy, ActionTextPolicy, ActionWritingPolicy
+from groundling.training.build import world_of
 from groundling.training.progress import TrainingProgress
 from groundling.training.trainer import Trainer
 from tests.building import policy_of
@@ -98,3 +100,38 @@ def test_what_it_began_with_is_there_for_training_alone() -> None:
     config = compose("demo-easy", ["algorithm.args.kl_coefficient=0.5"])
     assert policy_of(config).reference is None
     assert policy_of(config, learns=True).reference is not None
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_a_calibrated_policy_prefers_no_action_everywhere(
+    kind: type[ActionTextPolicy], tmp_path: Path
+) -> None:
+    lm = LanguageModel.from_pretrained("starter")
+    policy = kind(lm, value_hidden_sizes=(8,), calibration=2)
+    before = policy.outputs(_SEEN).log_probs
+    policy.calibrate(_SEEN)
+    after = policy.outputs(_SEEN).log_probs
+    expected = (before - before.mean(0)).log_softmax(-1)
+    torch.testing.assert_close(after, expected, atol=1e-6, rtol=0)
+    assert (after - before).abs().max() > 0.1
+    policy.save_pretrained(tmp_path)
+    again = kind(LanguageModel.from_pretrained(tmp_path), value_hidden_sizes=(8,), calibration=2)
+    again.load_weights(tmp_path)
+    assert torch.equal(again.outputs(_SEEN).log_probs, after)
+    with pytest.raises(ConfigError, match="this env's actions change: leave it out"):
+        policy.calibrate([*_SEEN, replace(_SEEN[0], actions=_ACTIONS[:2])])
+
+
+def test_a_runs_calibration_is_of_random_play_and_equal_for_equal_seeds() -> None:
+    config = compose("demo-easy", ["policy.args.calibration=16", "device=cpu"])
+    one, other = policy_of(config), policy_of(config)
+    seen = world_of(config).random_play(64)
+    assert torch.equal(one.outputs(seen).log_probs, other.outputs(seen).log_probs)
+    plain = policy_of(compose("demo-easy", ["device=cpu"]))
+    with pytest.raises(ConfigError, match=r"calibrated on 6 actions .* there are 3 here"):
+        one.outputs(_SEEN)
+
+    def spread(policy: ActionTextPolicy) -> float:
+        return float(policy.outputs(seen).log_probs.exp().mean(0).std())
+
+    assert spread(one) < spread(plain) / 2

@@ -23,6 +23,8 @@ class ActionScoringPolicy(ActionTextPolicy):
             never taken. The mean per "token" or per "word" (both TWOSOME's, arXiv 2401.14151) makes up for it, more or
             less: actions become nearly equally likely. ``action_writing`` has no such preference.
         temperature: Divides the actions' log-probabilities before the softmax; 1 in GLAM.
+        calibration: Observations of random play, such as 256: each action's mean log-probability over them is
+            subtracted (see `calibrate`); 0: none. A pretrained model prefers an action in every state.
         compat: "glam" scores as the original's released code does (see `LanguageModel.score`).
     """
 
@@ -37,10 +39,19 @@ class ActionScoringPolicy(ActionTextPolicy):
         value_hidden_sizes: Sequence[int] = (1024, 1024),
         normalize: Literal["sum", "token", "word"] = "sum",
         temperature: float = 1.0,
+        calibration: int = 0,
         compat: Literal["glam"] | None = None,
     ) -> None:
         super().__init__(
-            lm, reference, prompt, language, replacements, system, value_hidden_sizes, temperature
+            lm,
+            reference,
+            prompt,
+            language,
+            replacements,
+            system,
+            value_hidden_sizes,
+            temperature,
+            calibration,
         )
         if compat is not None and normalize != "sum":
             raise ConfigError(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from groundling.envs.observation import TextObservation
@@ -15,6 +15,8 @@ from groundling.lm import LanguageModel, Prompts, ValueHead
 from groundling.policies.reading import ReadingPolicy
 from groundling.policies.reference import Reference
 from groundling.policies.weights import read_into
+
+_CALIBRATION_BATCH = 32
 
 
 class ActionTextPolicy(ReadingPolicy):
@@ -30,6 +32,7 @@ class ActionTextPolicy(ReadingPolicy):
         prompt, language, replacements, system: See `ReadingPolicy`.
         value_hidden_sizes: Widths of the value head's hidden layers.
         temperature: Above 1 makes actions more alike in probability, below 1 less.
+        calibration: Observations of random play by which `calibrate` is called before training; 0: it is not.
     """
 
     has_value_head: ClassVar[bool] = True
@@ -44,6 +47,7 @@ class ActionTextPolicy(ReadingPolicy):
         system: str | None,
         value_hidden_sizes: Sequence[int],
         temperature: float,
+        calibration: int = 0,
     ) -> None:
         super().__init__(prompt, language, replacements, system, lm)
         self.lm = lm
@@ -52,6 +56,33 @@ class ActionTextPolicy(ReadingPolicy):
         if not temperature > 0:
             raise ConfigError(f"policy.args.temperature must be greater than 0, got {temperature}")
         self.temperature = temperature
+        if calibration < 0:
+            raise ConfigError(f"policy.args.calibration must be at least 0, got {calibration}")
+        self.calibration = calibration
+        self._means: Tensor | None = None  # float32 (num_actions,)
+
+    @torch.no_grad()
+    def calibrate(self, observations: Sequence[TextObservation]) -> None:
+        """Subtract each action's mean log-probability from now on, so that what the model prefers everywhere is chosen
+        no more often than the rest (batch calibration: Zhou et al. 2023, arXiv 2309.17249).
+
+        Args:
+            observations: The states that the mean is over.
+
+        Raises:
+            ConfigError: their actions differ.
+        """
+        if len({o.actions for o in observations}) > 1:
+            raise ConfigError(
+                f"policy.args.calibration={self.calibration} takes the mean of each action's score over states, and "
+                "this env's actions change: leave it out"
+            )
+        self._means = None
+        size = _CALIBRATION_BATCH
+        parts = [
+            self._read_by(self.lm, observations[i : i + size])[0] for i in range(0, len(observations), size)
+        ]
+        self._means = torch.cat(parts).mean(0)
 
     @abstractmethod
     def score(self, lm: LanguageModel, prompts: Prompts, actions: list[list[str]]) -> tuple[Tensor, Tensor]:
@@ -90,12 +121,26 @@ class ActionTextPolicy(ReadingPolicy):
     def save_pretrained(self, folder: Path) -> None:
         self.lm.save_pretrained(folder)
         save_file(self.value_head.state_dict(), folder / "value_head.safetensors")
+        if self._means is not None:
+            save_file({"means": self._means}, folder / "calibration.safetensors")
 
     def load_weights(self, folder: Path) -> None:
-        """Read the value head; the language model is made from ``folder`` by `LanguageModel.from_pretrained`."""
+        """Read the value head and the calibration; the language model is made from ``folder`` by
+        `LanguageModel.from_pretrained`.
+        """
         read_into(self.value_head.state_dict(), folder / "value_head.safetensors")
+        if self.calibration:
+            self._means = load_file(folder / "calibration.safetensors")["means"].to(self.device)
 
     def _read_by(self, lm: LanguageModel, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
         with lm.autocast():
             actions = [[lm.mask(action) for action in o.actions] for o in observations]
-            return self.score(lm, self.read(observations), actions)
+            log_probs, state = self.score(lm, self.read(observations), actions)
+        if self._means is not None:
+            if log_probs.shape[1] != len(self._means):
+                raise ConfigError(
+                    f"the policy was calibrated on {len(self._means)} actions (policy.args.calibration), and there are "
+                    f"{log_probs.shape[1]} here: give it the actions that it was trained with"
+                )
+            log_probs = (log_probs - self._means).log_softmax(-1)
+        return log_probs, state

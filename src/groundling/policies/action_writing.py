@@ -34,6 +34,8 @@ class ActionWritingPolicy(ActionTextPolicy):
         lm, reference, prompt, language, replacements, system: See `ActionTextPolicy`.
         value_hidden_sizes: Widths of the value head's hidden layers.
         temperature: Divides the logits of tokens, as it does in sampling.
+        calibration: Observations of random play, such as 256: each action's mean log-probability over them is
+            subtracted (see `calibrate`); 0: none. A pretrained model prefers an action in every state.
     """
 
     def __init__(
@@ -46,9 +48,18 @@ class ActionWritingPolicy(ActionTextPolicy):
         system: str | None = None,
         value_hidden_sizes: Sequence[int] = (1024, 1024),
         temperature: float = 1.0,
+        calibration: int = 0,
     ) -> None:
         super().__init__(
-            lm, reference, prompt, language, replacements, system, value_hidden_sizes, temperature
+            lm,
+            reference,
+            prompt,
+            language,
+            replacements,
+            system,
+            value_hidden_sizes,
+            temperature,
+            calibration,
         )
 
     def score(self, lm: LanguageModel, prompts: Prompts, actions: list[list[str]]) -> tuple[Tensor, Tensor]:
