@@ -11,7 +11,7 @@ from groundling.devices import find_device, share_of_gpus
 from groundling.errors import ConfigError
 from groundling.lm import loading
 from groundling.training.build import world_of
-from groundling.training.trainer import train
+from groundling.training.train import train
 
 
 def test_a_gpu_without_float64_is_passed_over_and_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,9 +21,9 @@ from groundling.evaluation.evaluate import evaluate
 from groundling.evaluation.tables import figures_table
 from groundling.evaluation.target import find
 from groundling.registry import did_you_mean
-from groundling.training import trainer
 from groundling.training.build import world_of
 from groundling.training.tracking import read_metrics
+from groundling.training.train import train as train_run
 from groundling.worlds import World, kind, worlds
 from groundling.worlds.episode import Figure, Played
 
@@ -76,7 +76,7 @@ def train(
     chosen = _Chosen(world, model, policy, algorithm, reward, steps, seed, run_dir)
     config = compose(experiment or chosen.experiment(), chosen.words(experiment, folder, overrides), folder)
     config = replace(config, imports=[*config.imports, *_modules_of(config.world)])
-    if not trainer.train(config, make_console(), warn):
+    if not train_run(config, make_console(), warn):
         raise KeyboardInterrupt(
             f"stopped; the same call goes on from the last checkpoint of {config.run_dir}"
         )

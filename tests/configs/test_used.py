@@ -19,7 +19,7 @@ from groundling.configs.schema import Config
 from groundling.errors import ConfigError, GroundlingError, UnusedKey
 from groundling.evaluation.target import find
 from groundling.registry import ComponentConfig
-from groundling.training.trainer import train
+from groundling.training.train import train
 from groundling.worlds import worlds
 from groundling.worlds.nethack.config import NetHackConfig, NetHackEvaluation
 from groundling.worlds.text.config import TextConfig, TextEvaluation

@@ -40,7 +40,8 @@ from groundling.policies.token import TokenPolicy
 from groundling.rewards import measures
 from groundling.training.progress import TrainingProgress
 from groundling.training.tracking import TIME_KEYS, read_metrics
-from groundling.training.trainer import Trainer, train
+from groundling.training.train import train
+from groundling.training.trainer import Trainer
 from tests.lm.tiny import tiny_config, tiny_model
 from tests.rehearsal import materials
 from tests.rehearsal.events import phase

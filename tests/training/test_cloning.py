@@ -24,7 +24,7 @@ from groundling.registry import ComponentConfig
 from groundling.rows import read_rows
 from groundling.training.checkpoint import latest
 from groundling.training.tracking import read_metrics
-from groundling.training.trainer import train
+from groundling.training.train import train
 from groundling.worlds.text.config import TextConfig, TextEvaluation
 from groundling.worlds.text.dataset import count_transitions
 from groundling.worlds.text.demonstrations import Demonstrations

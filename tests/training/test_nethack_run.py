@@ -20,7 +20,8 @@ from groundling.rewards import reward_model_part
 from groundling.training.checkpoint import latest
 from groundling.training.progress import TrainingProgress
 from groundling.training.tracking import read_metrics
-from groundling.training.trainer import Trainer, train
+from groundling.training.train import train
+from groundling.training.trainer import Trainer
 from groundling.worlds.nethack import showing
 from groundling.worlds.nethack.collect import NetHackCollector
 from groundling.worlds.nethack.taste import make_taste

@@ -18,7 +18,7 @@ from groundling.evaluation.report import write_report
 from groundling.policies import RandomPolicy
 from groundling.registry import ComponentConfig
 from groundling.training.tracking import TIME_KEYS, read_metrics
-from groundling.training.trainer import train
+from groundling.training.train import train
 from groundling.worlds.text.config import TextConfig
 from groundling.worlds.text.probes import PROBES, ProbeLog, observations, read_probes, right_actions
 from tests.building import policy_of

@@ -32,7 +32,8 @@ from groundling.registry import ComponentConfig
 from groundling.training import checkpoint
 from groundling.training.folder import open_run, write_settings
 from groundling.training.tracking import TIME_KEYS, read_metrics
-from groundling.training.trainer import Trainer, train
+from groundling.training.train import train
+from groundling.training.trainer import Trainer
 from groundling.worlds.text.collect import EnvCollector
 from groundling.worlds.text.config import TextConfig, TextEvaluation
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)

@@ -11,7 +11,7 @@ from groundling import rewards
 from groundling.configs.compose import compose
 from groundling.judges.reward_models import reward_models
 from groundling.training.tracking import TIME_KEYS, read_metrics
-from groundling.training.trainer import train
+from groundling.training.train import train
 
 _WORLDS = {
     "text": [

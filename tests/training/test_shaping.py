@@ -13,7 +13,7 @@ from groundling.algorithms import Rollout
 from groundling.configs.compose import compose
 from groundling.training.shaping import ShapedReturns
 from groundling.training.tracking import TIME_KEYS, read_metrics
-from groundling.training.trainer import train
+from groundling.training.train import train
 
 
 def _rollout(rewards: list[list[float]], dones: list[list[int]]) -> Rollout:

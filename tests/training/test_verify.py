@@ -17,7 +17,7 @@ from groundling.errors import ConfigError, RunError
 from groundling.files import LOCK, lock_beside, lock_file, locked, replace_file
 from groundling.training import checkpoint
 from groundling.training.tracking import METRICS, read_metrics
-from groundling.training.trainer import train
+from groundling.training.train import train
 from groundling.training.verify import verify
 from tests.training.test_resume import _corridor, _train
 

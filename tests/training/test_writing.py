@@ -27,7 +27,8 @@ from groundling.training.build import (
 )
 from groundling.training.folder import open_run
 from groundling.training.tracking import TIME_KEYS, read_metrics
-from groundling.training.trainer import Trainer, train
+from groundling.training.train import train
+from groundling.training.trainer import Trainer
 from groundling.worlds.writing.collect import PromptEncoder, References
 from groundling.worlds.writing.parts import make_measured_reward, make_metrics
 from groundling.worlds.writing.validation import write_rows

@@ -13,7 +13,7 @@ from groundling.lm import LanguageModel
 from groundling.policies import TokenPolicy
 from groundling.training.build import world_of
 from groundling.training.tracking import read_metrics
-from groundling.training.trainer import train
+from groundling.training.train import train
 from tests.building import algorithm_of, policy_of
 
 _LORA = {"r": 4, "lora_alpha": 8}

@@ -186,7 +186,7 @@ def _is_file(experiment: str) -> bool:
 
 def _train_one(config: "Config") -> bool:
     """Train one run; whether it is complete."""
-    from groundling.training.trainer import train
+    from groundling.training.train import train
 
     console = make_console()
     complete = train(config, console, warn)

@@ -18,6 +18,7 @@ _FREE = (
     "model.lora",
     "policy.args",
     "algorithm.args",
+    "cloning.args",
     "evaluation.generation",
 )
 """Keyword arguments that the components themselves check."""

@@ -58,7 +58,7 @@ def check(settled: DictConfig, where: str, said: Mapping[str, Any], unused: Sequ
     assert isinstance(config, Config)
     if unused == TRAINING_ALONE:
         config.world = config.world.in_play()
-    for section in ("", "world", "model", "training", "evaluation"):
+    for section in ("", "world", "model", "cloning", "training", "evaluation"):
         check_minima(getattr(config, section) if section else config, f"{section}." if section else "")
     _check_identity(config.name, config.seed, config.run_dir)
     for name in ("wandb", "trackio"):
@@ -76,7 +76,7 @@ def check(settled: DictConfig, where: str, said: Mapping[str, Any], unused: Sequ
         _check_reward(config.reward, played_alone=bool(unused), said=said)
         _check_world(config.world, unneeded=any(re.match(one, "world.env") for one in unused))
         config.evaluation.check()
-        _check_baselines(config.evaluation.baselines, config.world.id)
+        _check_baselines(config)
         if not (looked_at and _missing(config.imports)):
             check_used(config)
     return config
@@ -167,8 +167,10 @@ def _check_reward(
                 raise ConfigError(f"reward.{name}.args: {error}") from error
 
 
-def _check_baselines(baselines: Sequence[str], id: str) -> None:
-    known = ("zero-shot", *kind(id).baselines)
+def _check_baselines(config: Config) -> None:
+    id, baselines = config.world.id, config.evaluation.baselines
+    clone = () if config.cloning.episodes is None else ("clone",)
+    known = (*clone, "zero-shot", *kind(id).baselines)
     for name in baselines:
         if name not in known:
             raise ConfigError(unknown(f"baseline of a {id} world (evaluation.baselines)", name, known))

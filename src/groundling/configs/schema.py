@@ -61,6 +61,20 @@ class ModelConfig:
 
 
 @dataclass
+class CloningConfig:
+    """Demonstrations that the policy clones before it learns from its own episodes, in the same run folder."""
+
+    episodes: int | None = at_least(1, None)
+    """How many; null: no cloning. They are recorded in RUN/demonstrations, and the clone is a run in RUN/clone."""
+    agent: str = "expert"
+    """The agent that shows them, one of the world's own."""
+    epochs: int = at_least(1, 1)
+    """Passes over them."""
+    args: dict[str, Any] = field(default_factory=dict)
+    """Arguments of algorithm bc, such as {objective: choice, learning_rate: 1.0e-3}."""
+
+
+@dataclass
 class TrainingConfig:
     """How long, and what is kept."""
 
@@ -100,6 +114,7 @@ class Config:
     null, or ~reward.NAME, takes a part out."""
     policy: ComponentConfig = field(default_factory=ComponentConfig)
     algorithm: ComponentConfig = field(default_factory=ComponentConfig)
+    cloning: CloningConfig = field(default_factory=CloningConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     """Each kind of world has keys of its own here, too."""

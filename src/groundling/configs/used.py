@@ -109,6 +109,10 @@ def _unused(config: Config, world: type[World[Any, Any]], demonstrated: bool) ->
         idle["model.add_special_tokens"] = "conversations are written by the chat template"
     if config.device.partition(":")[0] == "cpu":
         idle["model.device_map"] = f"device={config.device} has one device, and no GPUs to spread layers over"
+    if demonstrated:
+        idle["cloning"] = "its algorithm clones a dataset itself"
+    elif config.cloning.episodes is None:
+        idle["cloning"] = "it is for a run that clones first (cloning.episodes)"
     if not demonstrated:
         idle["training.epochs"] = (
             f"algorithm {config.algorithm.id} learns from the policy's own episodes or texts: set training.steps"

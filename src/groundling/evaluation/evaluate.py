@@ -137,7 +137,7 @@ def _predictions_path(target: Target, suite: str, agent: str) -> Path:
 def _paths(target: Target, suite: str) -> list[Path]:
     """All files of an evaluation, for any agent; the mark last."""
     mark = _mark_path(target, suite)
-    everybody = ("trained", "zero-shot", *agents())
+    everybody = ("trained", "clone", "zero-shot", *agents())
     predictions = [_predictions_path(target, suite, agent) for agent in everybody]
     return [*predictions, _samples_path(target, suite), mark.with_suffix(".csv"), mark]
 

@@ -20,7 +20,7 @@ from groundling.files import lock_beside, locked
 from groundling.training import checkpoint
 from groundling.training.build import world_of
 from groundling.training.folder import open_run, write_settings
-from groundling.training.trainer import train
+from groundling.training.train import train
 from groundling.worlds import CannotPlay, agents, kind
 
 LOG = "study.log"

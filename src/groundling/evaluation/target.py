@@ -1,6 +1,7 @@
 """Who is evaluated: a run's checkpoint, an experiment before any training, or an agent without a policy."""
 
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from groundling.sharing import shareable, shareable_words
 from groundling.training import checkpoint
 from groundling.training.build import make_policy, world_of
 from groundling.training.checkpoint import Hold
-from groundling.training.folder import changes_no_result
+from groundling.training.folder import CLONE, changes_no_result
 from groundling.worlds import CannotPlay, World, agents, home_of
 from groundling.worlds.world import Demonstrator
 
@@ -127,18 +128,22 @@ class Target:
         """Whom one of its `players` follows; None of those that need no policy.
 
         Raises:
-            CannotPlay: it is the model that training began with, whose folder is not here.
+            CannotPlay: it is the model that training began with, or the run's clone, whose folder is not here.
             ConfigError: the policy does not suit the world.
         """
         if agent in agents():
             return None
-        config = self.config
+        config, checkpoint_of = self.config, self.checkpoint
+        if agent == "clone":
+            checkpoint_of = checkpoint.latest(self.run_dir / CLONE / "checkpoints", warnings.warn)
+            if checkpoint_of is None:
+                raise CannotPlay(f"the run of the clone, {self.run_dir / CLONE}, is not here")
         if agent == "zero-shot" and self.checkpoint is not None and has_model(config.policy.id):
             try:
                 resolve(config.model.path)
             except GroundlingError as error:
                 raise CannotPlay(f"the model that training began with is not here ({error})") from error
-        world = world_of(config, None if agent == "zero-shot" else self.checkpoint)
+        world = world_of(config, None if agent == "zero-shot" else checkpoint_of)
         with naming_modules(config.imports, self.run_dir):
             return make_policy(config.policy, config.model, config.algorithm, world)
 

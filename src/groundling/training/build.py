@@ -14,6 +14,7 @@ from groundling.algorithms.algorithm import Algorithm, algorithms, check_trains,
 from groundling.configs.schema import Config, ModelConfig, TrainingConfig
 from groundling.devices import device_under_map, find_device
 from groundling.errors import ConfigError
+from groundling.policies.action_text import ActionTextPolicy
 from groundling.policies.policy import Policy, check_accepts, has_model, policies
 from groundling.processes import Processes
 from groundling.registry import ComponentConfig
@@ -96,6 +97,7 @@ def make_policy(
     world: World[Any, Any],
     *,
     learns: bool = False,
+    start: Path | None = None,
 ) -> Policy:
     """A config's policy: as training begins, or with the weights of the world's checkpoint.
 
@@ -107,6 +109,7 @@ def make_policy(
         algorithm: The config's section: some policies are made for what trains them.
         world: Of the same config.
         learns: Whether it is going to be trained: only then it has the reference of a KL penalty.
+        start: A checkpoint, such as a clone's, whose weights training begins with; None: those of ``model``.
 
     Raises:
         ConfigError: it cannot act in the world; or it is going to be trained, and cannot be.
@@ -130,16 +133,19 @@ def make_policy(
     with torch.random.fork_rng():
         torch.manual_seed(world.seed)
         if "lm" in parameters:
-            args["lm"] = language_model(world.checkpoint)
+            args["lm"] = language_model(world.checkpoint or start)
         if "reference" in parameters and learns and penalises(algorithm.id, algorithm.args):
-            args["reference"] = args["lm"] if _has_new_adapter(model) else language_model(None)
+            is_base = start is None and _has_new_adapter(model)
+            args["reference"] = args["lm"] if is_base else language_model(start)
         if "value_base" in parameters and _needs_value_base(args):
-            args["value_base"] = language_model(None)
+            args["value_base"] = language_model(start)
         made = policies.create(policy.id, **args)
     if "lm" not in parameters:  # a language model is where it belongs already
         made.to(find_device(world.device))
-    if world.checkpoint is not None:
-        made.load_weights(world.checkpoint)
+    if (checkpoint := world.checkpoint or start) is not None:
+        made.load_weights(checkpoint)
+    elif isinstance(made, ActionTextPolicy) and made.calibration:
+        made.calibrate(world.random_play(made.calibration))
     return made
 
 

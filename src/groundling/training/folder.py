@@ -19,6 +19,8 @@ from groundling.training.tracking import read_metrics
 
 SETTINGS_FILE = "config.yaml"
 """In a run's folder: its whole configuration."""
+DEMONSTRATIONS, CLONE = "demonstrations", "clone"
+"""Folders of a run that clones first: the dataset, and the run of the clone."""
 _CHANGES_NO_RESULT = (
     "run_dir",
     "imports",

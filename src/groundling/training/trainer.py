@@ -1,14 +1,11 @@
 """A run: collect, learn, log, checkpoint, and again; resumed from wherever it was stopped."""
 
 import math
-import signal
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -31,14 +28,13 @@ from groundling.rows import Log, ValidationListener, check_digest, digest_of
 from groundling.sharing import shareable
 from groundling.training import checkpoint, optimizer_state
 from groundling.training.build import (
-    check_suits,
     in_steps,
     make_algorithm,
     make_policy,
     make_shards,
     world_of,
 )
-from groundling.training.folder import SETTINGS_FILE, open_run, write_settings
+from groundling.training.folder import SETTINGS_FILE, write_settings
 from groundling.training.progress import TrainingProgress
 from groundling.training.samples import SampleLog
 from groundling.training.shaping import ShapedReturns
@@ -47,8 +43,6 @@ from groundling.worlds.collector import Finished, summarise
 
 _LOW_ENTROPY_UPDATES = 5
 """Updates in a row below the entropy floor before a run is stopped."""
-_UPDATES_THAT_TELL = 2
-"""In the first and in the last fifth of a run: of fewer it is not said that success did not improve."""
 _SUCCESS_THAT_MAY_BE_CERTAIN = 0.95
 """A policy that succeeds this often has earned a low entropy."""
 
@@ -71,53 +65,24 @@ def _checkpoint_every(folder: Path, config: Config) -> int:
     return every if isinstance(every, int) else config.training.checkpoint_every
 
 
-def train(config: Config, console: Console, warn: Callable[[str], None] = warnings.warn) -> bool:
-    """Train, or go on with, the run that ``config`` describes.
-
-    Returns:
-        Whether the run is complete; False if it was asked to stop (Ctrl-C, SIGTERM).
-
-    Raises:
-        GroundlingError: it cannot begin or go on; the last checkpoint stays.
-    """
-    world = world_of(config)
-    check_suits(config.policy, config.model, config.algorithm, world)
-    processes = Processes.join(world.device)
-    console = console if processes.is_main else Console(quiet=True)
-    with ExitStack() as stack:
-        folder = processes.from_main(
-            lambda: stack.enter_context(open_run(Path(config.run_dir), asdict(config), warn))
-        )
-        trainer = Trainer(config, folder, warn, processes)
-        stop_asked = stack.enter_context(_stop_signals(console))
-        complete = trainer.loop(console, stop_asked)
-        success_counts = "env" not in config.reward or config.reward["env"] is not None
-        may_doubt = complete and success_counts and processes.is_main
-        if may_doubt and (doubt := _did_not_improve(read_metrics(folder))) is not None:
-            warn(doubt)
-        return complete
-
-
-def _did_not_improve(rows: list[dict[str, Any]]) -> str | None:
-    """What to say of a run whose episodes succeed no more often in the last fifth of its updates than in the first."""
-    rates = [row["success_rate"] for row in rows if row.get("success_rate") is not None]
-    fifth = len(rates) // 5
-    if fifth < _UPDATES_THAT_TELL:
-        return None
-    first, last = (sum(part) / fifth for part in (rates[:fifth], rates[-fifth:]))
-    if last > min(first, 0.5):
-        return None
-    return (
-        f"success did not improve while it trained: {first:.2f} in the first fifth of the updates, {last:.2f} in the "
-        "last; 'My run does not learn' in the docs says what to look at"
-    )
-
-
 class Trainer:
-    """A run's parts and where it stands. Of several processes, each steps its share of the envs."""
+    """A run's parts and where it stands. Of several processes, each steps its share of the envs.
+
+    Args:
+        config: The run's.
+        folder: The run's, opened.
+        warn: Called with warnings.
+        processes: Those that share the work; None: this one alone.
+        start: As of `make_policy`.
+    """
 
     def __init__(
-        self, config: Config, folder: Path, warn: Callable[[str], None], processes: Processes | None = None
+        self,
+        config: Config,
+        folder: Path,
+        warn: Callable[[str], None],
+        processes: Processes | None = None,
+        start: Path | None = None,
     ) -> None:
         self.config, self.folder, self.processes = config, folder, processes or Processes()
         self._warn = warn if self.processes.is_main else lambda text: None
@@ -146,7 +111,7 @@ class Trainer:
         set_seed(config.seed)  # Python, NumPy and torch, for whatever draws from the global generators
         self.world = world_of(config, latest)
         self.policy: Policy = make_policy(
-            config.policy, config.model, config.algorithm, self.world, learns=True
+            config.policy, config.model, config.algorithm, self.world, learns=True, start=start
         )
         self.shards = make_shards(config.model, config.algorithm, self.policy, self.processes)
         self.algorithm: Algorithm = make_algorithm(config.algorithm, self.policy, self.processes)
@@ -234,6 +199,7 @@ class Trainer:
         """
         config, started = self.config, time.monotonic()
         algorithm, policy = f"algorithm {config.algorithm.id!r}", f"policy {config.policy.id!r}"
+        remaining = self.collector.remaining = 1 - self.counters.step / config.training.steps
         progress.phase("collecting")
         local_rollout, local_episodes = self.collector.collect(
             self.policy,
@@ -256,7 +222,7 @@ class Trainer:
                 self.policy,
                 rollout,
                 generator=self.generators["learn"],
-                remaining=1 - self.counters.step / config.training.steps,
+                remaining=remaining,
             )
         figures = _figures_of(learnt, algorithm)
         for name, value in figures.items():
@@ -451,25 +417,3 @@ def _figures_of(update: Any, giver: str) -> dict[str, float]:
                 "several their mean, or leave it out"
             ) from error
     return figures
-
-
-@contextmanager
-def _stop_signals(console: Console) -> Iterator[Callable[[], bool]]:
-    """Let the first Ctrl-C or SIGTERM end the run after the present update; a second one ends it at once."""
-    asked = False
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked:
-            raise KeyboardInterrupt
-        asked = True
-        console.print(
-            "finishing this update, then stopping; interrupt once more to stop at once", highlight=False
-        )
-
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: asked
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -39,6 +39,9 @@ class Finished(Protocol):
 class Collector(ABC):
     """Gives rollouts of as many columns as this process has envs, and knows how to go on after a restart."""
 
+    remaining: float = 1.0
+    """Share of the training that is left, from 1 to 0; set before each rollout, for what changes with it."""
+
     @abstractmethod
     def collect(
         self,

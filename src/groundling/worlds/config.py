@@ -81,7 +81,8 @@ class EvaluationConfig:
     episodes: int = at_least(1, 1000)
     """How many are played; of the validation split, how many texts or transitions are measured at most."""
     baselines: list[str] = field(default_factory=lambda: ["zero-shot"])
-    """What the trained policy is compared with on the same episodes: zero-shot, and the world's own agents."""
+    """What the trained policy is compared with on the same episodes: zero-shot, the world's own agents,
+    and clone where the run cloned first (cloning.episodes)."""
 
     def check(self) -> None:
         """Raise `ConfigError` where what a value names does not exist; nothing is loaded for it."""

@@ -254,6 +254,14 @@ class World(ABC, Generic[C, E]):
     def check_measures(self, policy: Policy) -> None:
         """Raise `GroundlingError` where what is measured while the run trains lacks something."""
 
+    def random_play(self, count: int) -> list[Any]:
+        """Observations of training episodes in which actions are drawn uniformly.
+
+        Raises:
+            ConfigError: this world gives none.
+        """
+        raise ConfigError(f"policy.args.calibration={count} does nothing in {self.spec.name}: leave it out")
+
     def logs(
         self,
         policy: Policy,

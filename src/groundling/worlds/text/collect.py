@@ -36,6 +36,8 @@ class EnvCollector(Collector):
             None: it goes on where the last one stopped.
         bootstrap: The discount factor with which a time-out is worth the value of the observation that it cut off
             (Pardo et al. 2018, arXiv 1712.00378). None: a time-out is an end, as in GLAM.
+        step_limits: Steps after which an episode is truncated, as training begins and as it ends; linear between.
+            None: the envs have their own limits alone.
     """
 
     def __init__(
@@ -48,8 +50,10 @@ class EnvCollector(Collector):
         reward: RewardSum | None = None,
         bootstrap: float | None = None,
         group_size: int | None = None,
+        step_limits: tuple[int, int] | None = None,
     ) -> None:
         self.envs, self.memory = envs, memory
+        self._step_limits = step_limits
         self._num_steps, self._others = num_steps, others
         self._reward = reward or RewardSum({"env": EnvPart()})
         self._reads = bool(self._reward.needs - {"env"})
@@ -71,6 +75,9 @@ class EnvCollector(Collector):
             RunError: an env gave a reward that is not finite.
         """
         envs, memory = self.envs, self.memory
+        if self._step_limits is not None:
+            first, last = self._step_limits
+            envs.step_limit = round(last + (first - last) * self.remaining)
         play = _Play(envs.num_envs, self._counts if self._reads else {})
         if self._group_size is not None:
             self._begin_anew()

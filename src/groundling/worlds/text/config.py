@@ -60,6 +60,11 @@ class TextConfig(WorldConfig):
     """Processes that step the envs, for slow ones and for such as crash or hang; 0: the learner steps them."""
     timeout: float = _USUAL_TIMEOUT
     """Seconds after which an env in a worker counts as hung."""
+    step_limit: int | None = at_least(1, None)
+    """Steps after which a training episode is truncated, if the env does not end it before; null: no limit but the
+    env's own. Twice the expert's length makes detours cost the episode. Held-out episodes have the env's limit."""
+    last_step_limit: int | None = at_least(1, None)
+    """Tightens step_limit linearly to this one by the end of the training; null: it stays."""
     bootstrap_truncated: bool = False
     """Whether a time-out is valued as if the episode went on (the usual practice) or as its end (GLAM)."""
     entropy_floor: float = at_least(0.0, 0.001)
@@ -108,6 +113,11 @@ class TextConfig(WorldConfig):
                 "world.args.draw_task=construction gives each env a task of its own, and the envs of a group "
                 f"(world.group_size={self.group_size}) are to play the same episodes: set draw_task=reset, or task"
             )
+        if self.last_step_limit is not None and self.step_limit is None:
+            raise ConfigError(
+                f"world.last_step_limit={self.last_step_limit} does nothing without world.step_limit, from which it "
+                "tightens: set both, or leave it out"
+            )
         if not 0 < self.timeout < math.inf:
             raise ConfigError(f"world.timeout must be greater than 0 and finite, got {self.timeout}")
         for name, instead in _NOT_IN_ARGS.items():
@@ -123,7 +133,7 @@ class TextConfig(WorldConfig):
             idle["evaluation.every"] = "only a pool or a dataset has a validation split"
         if use.demonstrated:
             idle["world.bootstrap_truncated"] = idle["reward"] = "its algorithm does not learn from rewards"
-            idle["world.group_size"] = "its algorithm learns from a dataset"
+            idle["world.group_size"] = idle["world.step_limit"] = "its algorithm learns from a dataset"
         if not use.policy_reads and self.dataset is None:  # a dataset is refused for showing no symbols
             idle["world.history"] = idle["world.probes"] = "its policy reads no words"
             if (
@@ -146,7 +156,8 @@ class TextEvaluation(EvaluationConfig):
     deterministic: bool = False
     """Take the likeliest action instead of drawing one; GLAM draws."""
     baselines: list[str] = field(default_factory=lambda: ["zero-shot", "random", "expert"])
-    """What the trained policy is compared with on the same episodes: zero-shot, random, expert."""
+    """What the trained policy is compared with on the same episodes: zero-shot, random, expert; clone where the
+    run cloned first (cloning.episodes)."""
     every: int | None = at_least(1, None)
     """Updates between two measurements of a dataset's validation split during training, the first before it, and one
     after its last update; null: none."""

@@ -1,10 +1,11 @@
 """The world of text envs."""
 
 import inspect
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,6 +16,7 @@ from groundling.algorithms.algorithm import Algorithm
 from groundling.envs.babyai_text import CONTROLS, ExpertError
 from groundling.envs.languages import TranslationError
 from groundling.envs.make import has_symbols, is_grid
+from groundling.envs.observation import TextObservation
 from groundling.envs.seeds import SCHEME, training_seed
 from groundling.envs.spec import Experience, Offer, WorldSpec
 from groundling.envs.text_env import SUCCESSES
@@ -143,6 +145,7 @@ class TextWorld(World[TextConfig, TextEvaluation]):
         count, alike = rows.stop - rows.start, config.group_size or 1
         envs = make_envs(config, count, lambda i, k: training_seed(seed, (rows.start + i) // alike, k))
         envs.reset()
+        limit = config.step_limit
         return EnvCollector(
             envs,
             config.num_steps,
@@ -151,7 +154,19 @@ class TextWorld(World[TextConfig, TextEvaluation]):
             reward=self.begin_reward(policy, algorithm.processes),
             bootstrap=algorithm.gamma if config.bootstrap_truncated else None,
             group_size=config.group_size,
+            step_limits=None if limit is None else (limit, config.last_step_limit or limit),
         )
+
+    def random_play(self, count: int) -> list[TextObservation]:
+        envs, generator = (
+            make_envs(self.config, 1, partial(training_seed, self.seed)),
+            random.Random(self.seed),
+        )
+        observations = envs.reset()
+        while len(observations) < count:
+            observations += envs.step([generator.randrange(len(observations[-1].actions))]).observations
+        envs.close()
+        return observations
 
     def logs(
         self,
@@ -171,7 +186,14 @@ class TextWorld(World[TextConfig, TextEvaluation]):
     # -------------------------------------------------------------------------------------------- recording
 
     def learning_from(self, dataset: Path) -> TextConfig:
-        return replace(self.config, dataset=str(dataset))
+        return replace(
+            self.config,
+            dataset=str(dataset),
+            group_size=None,
+            step_limit=None,
+            last_step_limit=None,
+            bootstrap_truncated=False,
+        )
 
     def record_episodes(
         self,

@@ -1,0 +1,168 @@
+"""Training of a run from its config: demonstrations cloned first where it says so, then the algorithm's own loop."""
+
+import signal
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+
+from groundling.algorithms.bc import BehaviouralCloning
+from groundling.configs.flat import flat
+from groundling.configs.schema import CloningConfig, Config
+from groundling.errors import RunError
+from groundling.processes import Processes
+from groundling.registry import ComponentConfig
+from groundling.sharing import shareable
+from groundling.training import checkpoint
+from groundling.training.build import check_suits, world_of
+from groundling.training.folder import CLONE, DEMONSTRATIONS, open_run, write_settings
+from groundling.training.tracking import read_metrics
+from groundling.training.trainer import Trainer
+from groundling.worlds.world import Demonstrator
+
+_CLONE_CHECKPOINTS = 10
+"""Checkpoints that the clone's run writes, about."""
+_UPDATES_THAT_TELL = 2
+"""In the first and in the last fifth of a run: of fewer it is not said that success did not improve."""
+
+
+def train(config: Config, console: Console, warn: Callable[[str], None] = warnings.warn) -> bool:
+    """Train, or resume, the run that ``config`` describes.
+
+    Returns:
+        True if the run is complete, False if it was asked to stop (Ctrl-C, SIGTERM).
+
+    Raises:
+        GroundlingError: it cannot begin or be resumed; the last checkpoint stays.
+    """
+    world = world_of(config)
+    check_suits(config.policy, config.model, config.algorithm, world)
+    processes = Processes.join(world.device)
+    console = console if processes.is_main else Console(quiet=True)
+    with ExitStack() as stack:
+        folder = processes.from_main(
+            lambda: stack.enter_context(open_run(Path(config.run_dir), asdict(config), warn))
+        )
+        stop_asked = stack.enter_context(_stop_signals(console))
+        start = None
+        if config.cloning.episodes is not None:
+            start = _clone(config, processes, console, warn, stop_asked)
+            if start is None:
+                return False
+        complete = Trainer(config, folder, warn, processes, start).loop(console, stop_asked)
+        success_counts = "env" not in config.reward or config.reward["env"] is not None
+        may_doubt = complete and success_counts and processes.is_main
+        if may_doubt and (doubt := _did_not_improve(read_metrics(folder))) is not None:
+            warn(doubt)
+        return complete
+
+
+def clone_of(config: Config) -> Config:
+    """The config of the run that clones a run's demonstrations: an update is a minibatch.
+
+    Raises:
+        ConfigError: the world has no datasets.
+    """
+    folder, cloning = Path(config.run_dir), config.cloning
+    world = world_of(config).learning_from(folder / DEMONSTRATIONS)
+    size = cloning.args.get("minibatch_size", BehaviouralCloning.minibatch_size)
+    return replace(
+        config,
+        name=f"{config.name}-clone",
+        run_dir=str(folder / CLONE),
+        world=replace(world, **{world.ROWS: size, world.STEPS: 1}),
+        reward={},
+        algorithm=ComponentConfig("bc", cloning.args),
+        cloning=CloningConfig(),
+        training=replace(config.training, epochs=cloning.epochs),
+    )
+
+
+def _clone(
+    config: Config,
+    processes: Processes,
+    console: Console,
+    warn: Callable[[str], None],
+    stop_asked: Callable[[], bool],
+) -> Path | None:
+    """Record the demonstrations and clone them, as far as that has not been done.
+
+    Returns:
+        The clone's last checkpoint; None if it was asked to stop.
+
+    Raises:
+        GroundlingError: they cannot be recorded or cloned; or the run has begun, and its clone is gone.
+    """
+    clone, episodes = clone_of(config), config.cloning.episodes
+    check_suits(clone.policy, clone.model, clone.algorithm, world_of(clone))
+    world_of(config).check_agent(config.cloning.agent, None)
+    folder = Path(config.run_dir)
+    checkpoints = Path(clone.run_dir) / "checkpoints"
+    last = processes.from_main(lambda: checkpoint.latest(checkpoints, warn))
+    if last is not None and checkpoint.is_last(last, clone.training.steps, clone.training.epochs):
+        return last
+    if last is None and checkpoint.numbered(folder / "checkpoints"):
+        raise RunError(f"{checkpoints} is gone, from which {folder} began: bring it back")
+    processes.from_main(lambda: write_settings(folder, asdict(config)))
+    console.print(f"recording {episodes} episodes of {config.cloning.agent}, to clone them", highlight=False)
+    processes.from_main(lambda: _record(config))
+    per_epoch = world_of(config).recorded(folder / DEMONSTRATIONS).transitions / clone.world.num_rows
+    every = max(1, round(per_epoch * config.cloning.epochs / _CLONE_CHECKPOINTS))
+    clone = replace(clone, training=replace(clone.training, checkpoint_every=every))
+    with ExitStack() as stack:
+        clone_folder = processes.from_main(
+            lambda: stack.enter_context(open_run(Path(clone.run_dir), asdict(clone), warn))
+        )
+        if not Trainer(clone, clone_folder, warn, processes).loop(console, stop_asked):
+            return None
+    return processes.from_main(lambda: checkpoint.latest(checkpoints, warn))
+
+
+def _record(config: Config) -> None:
+    """Let the agent play the demonstrations that are missing."""
+    cloning, folder, world = config.cloning, Path(config.run_dir) / DEMONSTRATIONS, world_of(config)
+    assert cloning.episodes is not None
+    about = flat(shareable({"seed": config.seed, "world": world.settings}))
+    world.record_episodes(Demonstrator(world, cloning.agent, None, about), cloning.episodes, folder)
+
+
+def _did_not_improve(rows: list[dict[str, Any]]) -> str | None:
+    """What to say of a run whose episodes succeed no more often in the last fifth of its updates than in the first."""
+    rates = [row["success_rate"] for row in rows if row.get("success_rate") is not None]
+    fifth = len(rates) // 5
+    if fifth < _UPDATES_THAT_TELL:
+        return None
+    first, last = (sum(part) / fifth for part in (rates[:fifth], rates[-fifth:]))
+    if last > min(first, 0.5):
+        return None
+    return (
+        f"success did not improve while it trained: {first:.2f} in the first fifth of the updates, {last:.2f} in the "
+        "last; 'My run does not learn' in the docs says what to look at"
+    )
+
+
+@contextmanager
+def _stop_signals(console: Console) -> Iterator[Callable[[], bool]]:
+    """Let the first Ctrl-C or SIGTERM end the run after the present update; a second one ends it at once."""
+    asked = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        console.print(
+            "finishing this update, then stopping; interrupt once more to stop at once", highlight=False
+        )
+
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,137 @@
+"""Runs that clone demonstrations before they learn from their own episodes."""
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+from groundling.configs.compose import compose
+from groundling.configs.schema import Config
+from groundling.errors import ConfigError, RunError
+from groundling.evaluation.evaluate import evaluate
+from groundling.evaluation.target import find
+from groundling.training import checkpoint
+from groundling.training.build import make_policy, world_of
+from groundling.training.tracking import TIME_KEYS, read_metrics
+from groundling.training.train import train
+
+_FORK = multiprocessing.get_context("fork")
+_WORDS = [
+    "world.num_envs=4",
+    "world.num_steps=4",
+    "model.path=starter",
+    "policy.args={prompt: brief, value_hidden_sizes: [8]}",
+    "algorithm.args={learning_rate: 1e-3, minibatch_size: 8, epochs: 1}",
+    "training.steps=48",
+    "cloning.episodes=6",
+    "cloning.epochs=2",
+    "cloning.args={objective: choice, learning_rate: 1e-3, minibatch_size: 8}",
+    "evaluation.baselines=[clone]",
+    "device=cpu",
+]
+
+
+def _config(run_dir: Path, *words: str) -> Config:
+    return compose("demo-easy", [*_WORDS, f"run_dir={run_dir}", *words])
+
+
+def _train(config: Config) -> None:
+    torch.set_num_threads(1)
+    train(config, Console(quiet=True))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run_dir = tmp_path_factory.mktemp("clone") / "whole"
+    _train(_config(run_dir))
+    return run_dir
+
+
+def _last(run_dir: Path) -> dict[str, torch.Tensor]:
+    folder = checkpoint.numbered(run_dir / "checkpoints")[-1]
+    return {f"{f.name}:{k}": t for f in folder.glob("*.safetensors") for k, t in load_file(f).items()}
+
+
+def _rows(run_dir: Path) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if k not in TIME_KEYS} for row in read_metrics(run_dir)]
+
+
+def test_training_begins_with_the_weights_of_the_clone(whole: Path) -> None:
+    config, last = _config(whole), checkpoint.numbered(whole / "clone" / "checkpoints")[-1]
+    world = world_of(config)
+    begun, untouched = (
+        make_policy(config.policy, config.model, config.algorithm, world, learns=True, start=start)
+        for start in (last, None)
+    )
+    cloned = load_file(last / "model.safetensors")
+    for name, weight in begun.lm.model.state_dict().items():  # type: ignore[attr-defined]
+        assert name not in cloned or torch.equal(weight, cloned[name]), name
+    name = max(cloned, key=lambda name: cloned[name].numel())
+    assert not torch.equal(untouched.lm.model.state_dict()[name], cloned[name])  # type: ignore[attr-defined]
+
+
+def test_killed_in_either_phase_it_ends_as_if_it_had_not_been(whole: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "killed"
+    for phase in (run_dir / "clone", run_dir):
+        child = _FORK.Process(target=_train, args=(_config(run_dir),))
+        child.start()
+        while child.is_alive() and not checkpoint.numbered(phase / "checkpoints"):
+            time.sleep(0.01)
+        child.kill()
+        child.join()
+    _train(_config(run_dir))
+    for folder in (".", "clone"):
+        assert _rows(run_dir / folder) == _rows(whole / folder)
+        expected = _last(whole / folder)
+        assert all(torch.equal(tensor, expected[name]) for name, tensor in _last(run_dir / folder).items())
+
+
+def test_the_clone_is_a_baseline(whole: Path) -> None:
+    played = evaluate(find(str(whole), [], print), "held-out", 4)
+    assert list(played) == ["trained", "clone"]
+
+
+def test_without_its_clone_a_run_is_not_resumed(whole: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    for name in ("checkpoints", "config.yaml", "metrics.jsonl"):
+        (run_dir / name).symlink_to(whole / name)
+    (run_dir / "config.yaml").unlink()
+    (run_dir / "config.yaml").write_text(
+        (whole / "config.yaml").read_text().replace(str(whole), str(run_dir))
+    )
+    with pytest.raises(RunError, match=r"clone/checkpoints is gone, from which .* began: bring it back"):
+        train(_config(run_dir), Console(quiet=True))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["cloning.episodes=null", "evaluation.baselines=[]"],
+            r"cloning\.epochs=2 does nothing: it is for a run that clones first",
+        ),
+        (["cloning.episodes=0"], r"cloning\.episodes must be at least 1, got 0"),
+        (["cloning.agent=robot"], r"robot does not play"),
+        (["cloning.args={objectve: choice}"], r"objectve"),
+        (["cloning.episodes=null", "cloning.epochs=1", "~cloning.args"], r"baseline .* 'clone'"),
+    ],
+)
+def test_what_cannot_be_cloned_is_refused(words: list[str], message: str, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with pytest.raises(ConfigError, match=message):
+        train(_config(run_dir, *words), Console(quiet=True))
+    assert not run_dir.exists()
+
+
+def test_a_world_without_datasets_refuses(tmp_path: Path) -> None:
+    make: Callable[..., Config] = compose
+    config = make("rl4lms/increasing_numbers_ppo", ["cloning.episodes=2", f"run_dir={tmp_path / 'run'}"])
+    with pytest.raises(ConfigError, match="has no datasets of episodes to learn from"):
+        train(config, Console(quiet=True))
