@@ -15,17 +15,26 @@ from groundling.policies.turns import Turn
 TermsOf = Callable[[Tensor], Terms]
 
 
+@contextmanager
+def detached(head: nn.Module) -> Iterator[None]:
+    """Keep the head's loss out of the weights that compute its input."""
+    handle = head.register_forward_pre_hook(lambda head, given: (given[0].detach(),))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
 class HeadInputs:
     """Inputs of a value head at each element of a batch, recorded while the batch is evaluated.
 
     Args:
         batch: The batch.
         head: The value head; rows of its input are steps, or tokens that count, in the order of the elements.
-        detach: Keep the head's loss out of the weights that compute its input.
     """
 
-    def __init__(self, batch: Batch, head: nn.Module, detach: bool) -> None:
-        self._batch, self._head, self._detach = batch, head, detach
+    def __init__(self, batch: Batch, head: nn.Module) -> None:
+        self._batch, self._head = batch, head
         self._calls: list[Tensor] = []
         self._number = 0  # of the minibatch, which is the same in all processes
         self._rows: dict[int, tuple[int, Tensor]] = {}
@@ -35,9 +44,8 @@ class HeadInputs:
     def recorded(self) -> Iterator[None]:
         """Record the head's inputs in the block, for losses that are `watched`."""
 
-        def hook(head: nn.Module, given: Sequence[Tensor]) -> tuple[Tensor] | None:
+        def hook(head: nn.Module, given: Sequence[Tensor]) -> None:
             self._calls.append(given[0].detach().flatten(0, -2))
-            return (given[0].detach(),) if self._detach else None
 
         handle = self._head.register_forward_pre_hook(hook)
         try:

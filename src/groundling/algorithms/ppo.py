@@ -1,6 +1,7 @@
 """Proximal policy optimisation, as GLAM grounds a language model with it."""
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from groundling.algorithms.advantages import explained_variance
 from groundling.algorithms.algorithm import algorithms
 from groundling.algorithms.batch import Batch
 from groundling.algorithms.credit import Credit
-from groundling.algorithms.critic import CriticMemory, HeadInputs
+from groundling.algorithms.critic import CriticMemory, HeadInputs, detached
 from groundling.algorithms.losses import ppo_loss
 from groundling.algorithms.on_policy import ClippedOnPolicy
 from groundling.algorithms.optimisation import Terms, accumulate, give_own_rate
@@ -117,26 +118,25 @@ class PPO(ClippedOnPolicy):
         def terms_of(micro: Tensor) -> Terms:
             return self._terms(policy, batch, micro)
 
-        if not self.value_epochs and not self.detach_values:
-            return self.go_through(policy, batch, terms_of, generator)
-        inputs = HeadInputs(batch, _value_head(policy), self.detach_values)
-        with inputs.recorded():
-            if self._warmed_up < self.value_warmup:
-                self._warmed_up += 1
-                with torch.no_grad():
-                    watched = inputs.watched(terms_of)
-                    local_figures = accumulate(self, batch, watched, torch.arange(len(batch)), [])
-                figures = {**self.processes.sum_figures(local_figures), "grad_norm": 0.0}
-            else:
-                figures = self.go_through(policy, batch, terms_of, generator, inputs)
-        if self.value_epochs:
-            inputs.complete(self, policy)
-            self._memory.add(*inputs.transitions())
-            fitted = self._memory.fit(
-                self, _value_head(policy), self.minibatch_size, self.value_epochs, generator
-            )
-            figures |= fitted
-        return figures
+        with detached(_value_head(policy)) if self.detach_values else nullcontext():
+            if not self.value_epochs:
+                return self.go_through(policy, batch, terms_of, generator)
+            inputs = HeadInputs(batch, _value_head(policy))
+            with inputs.recorded():
+                if self._warmed_up < self.value_warmup:
+                    self._warmed_up += 1
+                    with torch.no_grad():
+                        watched = inputs.watched(terms_of)
+                        local_figures = accumulate(self, batch, watched, torch.arange(len(batch)), [])
+                    figures = {**self.processes.sum_figures(local_figures), "grad_norm": 0.0}
+                else:
+                    figures = self.go_through(policy, batch, terms_of, generator, inputs)
+        inputs.complete(self, policy)
+        self._memory.add(*inputs.transitions())
+        fitted = self._memory.fit(
+            self, _value_head(policy), self.minibatch_size, self.value_epochs, generator
+        )
+        return figures | fitted
 
     def _terms(self, policy: Policy, batch: Batch, micro: Tensor) -> Terms:
         evaluation = batch.evaluate(policy, micro)
